@@ -122,7 +122,10 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "*Logprob.logprob isn't always there",
             "*Logprob.top_logprobs isn't always there",
         ),
-        "llama-server's form, that of chat answers, has `content`": ("Logprobs.* is never there",),
+        "nothing stands before the first token of a prompt": (
+            "Logprobs.token_logprobs is null",
+            "Logprobs.top_logprobs is null",
+        ),
         "kinds of tokens aren't counted apart, but for those from the cache": (
             "CompletionUsage.completion_tokens_details is never there",
             "PromptTokensDetails.* is never there",

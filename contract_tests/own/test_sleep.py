@@ -100,7 +100,8 @@ def test_memory_comes_back_and_the_next_request_wakes_it(sleepy: OwnServer) -> N
 
 
 def test_a_router_s_models_sleep_one_by_one(module_server: Start, zoo: models.Zoo) -> None:
-    server = module_server(*SLEEPY, *zoo.arguments(), "--models-max", "1", router=True)
+    options = (*zoo.arguments(), "--models-shipped", "--models-max", "1")
+    server = module_server(*SLEEPY, *options, router=True)
     wait_until_asleep(server)  # the default model
     processes = family(server)
     unloaded = memory(processes)
@@ -261,7 +262,7 @@ def test_waking_without_the_file(own_server: Start, tmp_path: Path) -> None:
 
 
 def test_a_router_s_model_wakes_without_its_file(own_server: Start, zoo: models.Zoo) -> None:
-    server = own_server(*SLEEPY, *zoo.arguments(), router=True)
+    server = own_server(*SLEEPY, *zoo.arguments(), "--models-shipped", router=True)
     ask(server, model=models.CHAT)
     wait_until_asleep(server, models.CHAT)
     file = zoo.path(models.CHAT)

@@ -3,7 +3,6 @@ error, and the server goes on as if nothing had been."""
 
 import json
 from collections.abc import Iterator
-from pathlib import Path
 from typing import Any
 
 import jsonschema_rs
@@ -463,12 +462,3 @@ def test_a_template_that_fails(said: str, word: str, choosy: OwnServer) -> None:
     assert word in message["error"]["message"]
     assert choosy.get("/health").json() == {"status": "ok"}
     both(choosy, body(NAME), 200)
-
-
-def test_a_template_that_is_none(own_server: Start, tmp_path: Path) -> None:
-    file = tmp_path / "broken.jinja"
-    file.write_text("{% for message in messages %}{{ message.content }}")
-    server = own_server("--chat-template-file", str(file))
-    for [document] in both(server, body(NAME), 500):
-        assert "chat template" in document["error"]["message"]
-    contract.check(server.post("/completion", body("create_completion")))

@@ -205,10 +205,14 @@ def test_the_token_that_ends_a_text_is_reported(name: str, server: Server) -> No
     spelled = server.get("/props").json()["eos_token"]
     [eos] = server.ask("/tokenize", {"content": spelled, "parse_special": True})["tokens"]
     request = with_probs(name, 1, logit_bias=[[eos, 1000]])
-    [token] = probs_of(server.ask(path(name), request))
-    assert (token["id"], token["token"], token["bytes"]) == (eos, "", [])
+    answer = server.ask(path(name), request)
     streamed = documents(server, name, request)
     again = [each for document in streamed for each in probs_of(document)]
+    if name in CHAT:  # it is none of the content
+        assert (probs_of(answer), again) == ([], [])
+        return
+    [token] = probs_of(answer)
+    assert (token["id"], token["token"], token["bytes"]) == (eos, "", [])
     assert [(each["id"], each["token"], each["bytes"]) for each in again] == [(eos, "", [])]
     rounding.check_close(server, again, [token])
 
