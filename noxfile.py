@@ -1,6 +1,7 @@
 """The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
 that llama.cpp is built once and not once per session."""
 
+import os
 import re
 import shutil
 import subprocess
@@ -17,6 +18,12 @@ PYTEST = ("pytest", "--durations=20", "-rs")
 """It says why a test was skipped."""
 WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile")
 """A process for each processor, and each file of tests in one of them: it shares its servers."""
+WAITING_WORKERS = (
+    f"--numprocesses={(os.cpu_count() or 1) * 3 // 2}",
+    "--maxprocesses=8",
+    "--dist=loadfile",
+)
+"""Some more for tests that wait for servers a third of their time."""
 
 
 @nox.session
@@ -61,7 +68,7 @@ def contract(session: nox.Session) -> None:
     """The live server against its description; `-- --base-url URL` tests another one."""
     # One server for all tests: they count its requests and fill its slots.
     another = any(each.startswith("--base-url") for each in session.posargs)
-    session.run(*PYTEST, *(() if another else WORKERS), "contract_tests", *session.posargs)
+    session.run(*PYTEST, *(() if another else WAITING_WORKERS), "contract_tests", *session.posargs)
 
 
 @nox.session
