@@ -51,7 +51,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Schemathesis makes its tests at import, before there is any fixture.
+    # Tests are parametrized at import, before there is any fixture.
     fuzzing.settings.max_examples = config.getoption("--max-examples")
     base_url = config.getoption("--base-url")
     thorough = config.getoption("--max-examples") > fuzzing.Settings.max_examples

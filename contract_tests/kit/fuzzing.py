@@ -3,14 +3,20 @@
 Everything that is switched off or allowed here has its reason beside it.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
+from functools import cache
 from typing import Any
 
+import hypothesis
 import schemathesis
-from hypothesis import reject
-from schemathesis import Case
+from hypothesis import HealthCheck, Verbosity, reject
+from schemathesis import Case, CheckFunction
+from schemathesis.checks import ignored_auth
 from schemathesis.config import SchemathesisConfig
+from schemathesis.core.result import Err
+from schemathesis.generation.meta import TestPhase
+from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, lint
@@ -48,6 +54,14 @@ class Settings:
 
 
 settings = Settings()
+
+UNHURRIED = hypothesis.settings(
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    database=None,
+    print_blob=False,
+    verbosity=Verbosity.quiet,
+)
 
 LIGHT = 4
 """Examples for an alias or a refused operation, if not all are tested in full."""
@@ -168,14 +182,69 @@ def _allowing(*statuses: int) -> dict[str, Any]:
     return allowed
 
 
-def schema(mode: str, max_examples: int | None = None) -> BaseSchema:
-    """The description, ready to be parametrized with; `max_examples` other than the command
-    line's."""
-    whole = schemathesis.openapi.from_path(
-        str(lint.DESCRIPTION), config=config(mode, max_examples or settings.max_examples)
+@cache
+def _description(mode: str, max_examples: int) -> BaseSchema:
+    return schemathesis.openapi.from_path(str(lint.DESCRIPTION), config=config(mode, max_examples))
+
+
+def schema(mode: str, operation_id: str, max_examples: int | None = None) -> BaseSchema:
+    """One operation, ready to be tested with requests of one mode; `max_examples` other than the
+    command line's."""
+
+    def is_another(context: Any) -> bool:
+        return bool(context.operation.definition.raw["operationId"] != operation_id)
+
+    # Not `include`: the configuration brings filters of its own, any of which is enough.
+    return _description(mode, max_examples or settings.max_examples).exclude(is_another)
+
+
+def operations(mode: str, tag: str | None = None) -> list[str]:
+    """The operations that generated requests of one mode are sent to; those of one tag, if it is
+    given."""
+    return [
+        name
+        for name, each in contract.operations().items()
+        if not (
+            # Schemathesis would read an answer that ends with the client for ever.
+            # test_router_models.py reads such a stream.
+            name in ENDLESS
+            or (mode == "negative" and has_no_input(each.definition))
+            or (tag is not None and tag not in each.definition["tags"])
+            or (settings.chosen is not None and each.name not in settings.chosen)
+        )
+    ]
+
+
+def has_no_input(definition: Mapping[str, Any]) -> bool:
+    """True if an operation takes nothing that could be wrong."""
+    return "x-refused" in definition or not (
+        "requestBody" in definition or definition.get("parameters")
     )
-    # Requests are made up when the tests are collected, which takes its time for each operation.
-    return whole.exclude(never_ends).exclude(is_left_out)
+
+
+def fuzz(
+    mode: str,
+    operation_id: str,
+    test: Callable[[Case[Any]], None],
+    max_examples: int | None = None,
+) -> None:
+    """Makes requests of one mode to one operation, and gives each to `test`.
+
+    Schemathesis' own `parametrize` makes the requests of all operations when tests are collected.
+    That takes half a minute and 2 GB in each process of pytest.
+    """
+
+    def tested_case(case: Case[Any]) -> None:
+        test(case)
+
+    chosen = schema(mode, operation_id, max_examples)
+    [found] = get_all_tests(
+        schema=chosen, test_func=tested_case, settings=UNHURRIED, given_kwargs=None
+    )
+    if isinstance(found, Err):
+        raise found.err()
+    _, run = found.ok()
+    run()
 
 
 def bound_length(case: Case[Any]) -> None:
@@ -220,6 +289,17 @@ def _is_number(value: Any) -> bool:
     return type(value) in (int, float)
 
 
+def excluded_checks(case: Case[Any]) -> list[CheckFunction]:
+    """The checks that aren't made of the answer to `case`.
+
+    `ignored_auth` sends a request three times more. Which value a field has doesn't matter to it,
+    so the requests that go through all values of each field are left out.
+    """
+    meta = case.meta
+    is_covering = meta is not None and meta.phase.name == TestPhase.COVERAGE
+    return [ignored_auth] if is_covering and not settings.in_full else []
+
+
 def skip_spellings(case: Case[Any]) -> None:
     """Skips a request whose body is invalid only in that a whole number has a fraction.
 
@@ -227,6 +307,9 @@ def skip_spellings(case: Case[Any]) -> None:
     one it is, and a server need not tell the two apart.
     """
     body = with_whole_numbers(case.body)
+    # Compared as text: 1.0 == 1.
+    if repr(body) == repr(case.body):
+        return
     if _is_invalid(case, case.body) and not _is_invalid(case, body):
         reject()
 
@@ -249,27 +332,3 @@ def _is_invalid(case: Case[Any], body: Any) -> bool:
         return False
     described = definition["requestBody"]["content"][contract.JSON]
     return any(lint.errors(described["schema"], body))
-
-
-def is_left_out(context: Any) -> bool:
-    """True if this run has no test of the operation."""
-    raw = context.operation.definition.raw
-    name = contract.operations()[raw["operationId"]].name
-    return settings.chosen is not None and name not in settings.chosen
-
-
-def is_not_about_models(context: Any) -> bool:
-    """For `exclude`: behind another one, Schemathesis' `include` has no effect."""
-    return "models" not in context.operation.definition.raw["tags"]
-
-
-def never_ends(context: Any) -> bool:
-    """True if an operation's answer goes on until the client leaves: Schemathesis would read for
-    ever. test_router_models.py reads such a stream."""
-    return context.operation.definition.raw["operationId"] in ENDLESS
-
-
-def has_no_input(context: Any) -> bool:
-    """True if an operation takes nothing that could be wrong."""
-    raw = context.operation.definition.raw
-    return "x-refused" in raw or not ("requestBody" in raw or raw.get("parameters"))

@@ -6,6 +6,7 @@ operationIds. Each rule is a function from the folder of the files to the proble
 
 import re
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -61,7 +62,13 @@ def places(folder: Path = FOLDER) -> Iterator[Place]:
 
 def _files(folder: Path) -> Iterator[tuple[str, Mapping[str, Any]]]:
     for path in sorted(folder.rglob("*.yaml")):
-        yield path.relative_to(folder).as_posix(), yaml.safe_load(path.read_text("utf-8"))
+        yield path.relative_to(folder).as_posix(), _content(path)
+
+
+@cache
+def _content(path: Path) -> Mapping[str, Any]:
+    content: Mapping[str, Any] = yaml.safe_load(path.read_text("utf-8"))
+    return content
 
 
 def _roots(file: str, where: str, node: Any) -> Iterator[Place]:

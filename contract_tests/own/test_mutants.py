@@ -169,12 +169,18 @@ def test_a_mutant_lies_only_while_it_is_switched_on(
 # ---- Schemathesis ------------------------------------------------------------------------------
 
 
+_MODULE = "contract_tests/kit/operations/test_schemathesis.py"
+FUZZING = [
+    f"{_MODULE}::{test}[detokenize]" for test in ("test_valid_requests", "test_invalid_requests")
+]
+
+
 def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
     """Schemathesis, and one operation, against a server that runs already."""
     options = ["--base-url", server.url, "--api-key", API_KEY, "--max-examples", "5"]
+    options += ["-p", "no:cacheprovider", "--tb=line", "-x"]
     return subprocess.run(
-        [sys.executable, "-m", "pytest", "contract_tests/own/mutants/one_operation.py",
-         *options, "-p", "no:cacheprovider", "--tb=line", "-x"],
+        [sys.executable, "-m", "pytest", *FUZZING, *options],
         cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
         timeout=SECONDS,
     )  # fmt: skip

@@ -4,9 +4,10 @@ import asyncio
 import json
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager, contextmanager
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -198,6 +199,12 @@ class PaperSupervisor:
         return None
 
 
+@cache
+def described_paths() -> Mapping[str, Any]:
+    paths: Mapping[str, Any] = Specification.load(DESCRIPTION).spec["paths"]
+    return paths
+
+
 class Server:
     """A client of one served description, which checks all that it gets against it."""
 
@@ -208,7 +215,7 @@ class Server:
         self.runtime = runtime
         self.supervisor = supervisor
         self.http = httpx.Client(base_url=url, timeout=SECONDS)
-        self._paths = Specification.load(DESCRIPTION).spec["paths"]
+        self._paths = described_paths()
 
     def get(self, path: str, **parameters: Any) -> httpx.Response:
         return self.checked(self.http.get(path, params=parameters), path)

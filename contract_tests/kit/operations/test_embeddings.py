@@ -10,9 +10,7 @@ from typing import Any
 
 import openai
 import pytest
-from hypothesis import HealthCheck, settings
 from schemathesis import Case
-from schemathesis.schemas import BaseSchema
 
 from contract_tests.kit import contract, fuzzing
 from contract_tests.kit.bodies import BODIES, EMBEDDING, RERANKING, body, path, with_text
@@ -413,15 +411,6 @@ def test_openai_client_is_told_of_the_wrong_mode(server: Server) -> None:
 
 # ---- generated requests ----------------------------------------------------------------------
 
-unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck), database=None)
-
-
-def generated(mode: str, names: list[str]) -> BaseSchema:
-    # Not `include`: the configuration brings filters of its own, any of which is enough.
-    return fuzzing.schema(mode).exclude(
-        lambda context: context.operation.definition.raw["operationId"] not in names
-    )
-
 
 def call(case: Case[Any], server: Server) -> None:
     fuzzing.skip_spellings(case)
@@ -431,16 +420,14 @@ def call(case: Case[Any], server: Server) -> None:
 ONE_OF_EACH = ["create_embedding", "create_openai_embeddings"]
 
 
-@generated("positive", ONE_OF_EACH).parametrize()
-@unhurried
-def test_valid_inputs(case: Case[Any], embedder: Server) -> None:
-    call(case, embedder)
+@pytest.mark.parametrize("operation", ONE_OF_EACH)
+def test_valid_inputs(operation: str, embedder: Server) -> None:
+    fuzzing.fuzz("positive", operation, lambda case: call(case, embedder))
 
 
-@generated("negative", ONE_OF_EACH).parametrize()
-@unhurried
-def test_invalid_inputs(case: Case[Any], embedder: Server) -> None:
-    call(case, embedder)
+@pytest.mark.parametrize("operation", ONE_OF_EACH)
+def test_invalid_inputs(operation: str, embedder: Server) -> None:
+    fuzzing.fuzz("negative", operation, lambda case: call(case, embedder))
 
 
 @pytest.fixture(scope="module")
@@ -448,13 +435,9 @@ def guarded_reranker(module_server: Start, launcher: Launcher) -> OwnServer:
     return module_server("-m", launcher.model_file("tiny-rerank"), "--reranking", api_key="key")
 
 
-@generated("positive", ["create_rerank"]).parametrize()
-@unhurried
-def test_valid_queries(case: Case[Any], guarded_reranker: Server) -> None:
-    call(case, guarded_reranker)
+def test_valid_queries(guarded_reranker: Server) -> None:
+    fuzzing.fuzz("positive", "create_rerank", lambda case: call(case, guarded_reranker))
 
 
-@generated("negative", ["create_rerank"]).parametrize()
-@unhurried
-def test_invalid_queries(case: Case[Any], guarded_reranker: Server) -> None:
-    call(case, guarded_reranker)
+def test_invalid_queries(guarded_reranker: Server) -> None:
+    fuzzing.fuzz("negative", "create_rerank", lambda case: call(case, guarded_reranker))

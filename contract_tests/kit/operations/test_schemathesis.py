@@ -3,53 +3,31 @@
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, Verbosity
-from hypothesis import settings as hypothesis_settings
 from schemathesis import Case
 
 from contract_tests.kit import fuzzing
 from contract_tests.kit.server import API_KEY, SECONDS, OwnServer, Server, Start
 
-positive = fuzzing.schema("positive")
-# Of an operation without parameters and body there is no invalid request.
-negative = fuzzing.schema("negative").exclude(fuzzing.has_no_input)
-
-# The same paths do other things in a router.
 FEW = 8
-routed_positive = fuzzing.schema("positive", FEW).exclude(fuzzing.is_not_about_models)
-routed_negative = (
-    fuzzing.schema("negative", FEW)
-    .exclude(fuzzing.is_not_about_models)
-    .exclude(fuzzing.has_no_input)
-)
-
-unhurried = hypothesis_settings(
-    deadline=None,
-    suppress_health_check=list(HealthCheck),
-    database=None,
-    print_blob=False,
-    verbosity=Verbosity.quiet,
-)
+"""Examples for a router, where the same paths do other things."""
 
 
-def call(case: Case[Any], server: Server) -> Any:
+def call(case: Case[Any], server: Server) -> None:
     fuzzing.skip_spellings(case)
     fuzzing.bound_length(case)
     answer = case.call(base_url=server.url, headers=server.auth, timeout=SECONDS)
     server.hear(answer)
-    case.validate_response(answer)
+    case.validate_response(answer, excluded_checks=fuzzing.excluded_checks(case))
 
 
-@positive.parametrize()
-@unhurried
-def test_valid_requests(case: Case[Any], server: Server) -> None:
-    call(case, server)
+@pytest.mark.parametrize("operation", fuzzing.operations("positive"))
+def test_valid_requests(operation: str, server: Server) -> None:
+    fuzzing.fuzz("positive", operation, lambda case: call(case, server))
 
 
-@negative.parametrize()
-@unhurried
-def test_invalid_requests(case: Case[Any], server: Server) -> None:
-    call(case, server)
+@pytest.mark.parametrize("operation", fuzzing.operations("negative"))
+def test_invalid_requests(operation: str, server: Server) -> None:
+    fuzzing.fuzz("negative", operation, lambda case: call(case, server))
 
 
 @pytest.fixture(scope="module")
@@ -57,13 +35,11 @@ def router(module_server: Start, hub: dict[str, str]) -> OwnServer:
     return module_server(router=True, variables=hub, api_key=API_KEY)
 
 
-@routed_positive.parametrize()
-@unhurried
-def test_valid_requests_to_a_router(case: Case[Any], router: OwnServer) -> None:
-    call(case, router)
+@pytest.mark.parametrize("operation", fuzzing.operations("positive", tag="models"))
+def test_valid_requests_to_a_router(operation: str, router: OwnServer) -> None:
+    fuzzing.fuzz("positive", operation, lambda case: call(case, router), FEW)
 
 
-@routed_negative.parametrize()
-@unhurried
-def test_invalid_requests_to_a_router(case: Case[Any], router: OwnServer) -> None:
-    call(case, router)
+@pytest.mark.parametrize("operation", fuzzing.operations("negative", tag="models"))
+def test_invalid_requests_to_a_router(operation: str, router: OwnServer) -> None:
+    fuzzing.fuzz("negative", operation, lambda case: call(case, router), FEW)

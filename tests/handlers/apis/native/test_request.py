@@ -1,6 +1,7 @@
 """From request bodies to prompts and parameters: the forms, the bounds, the refusals."""
 
 import math
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -427,6 +428,7 @@ def test_off_values_pass() -> None:
 # ---- in step with the description --------------------------------------------------------
 
 
+@cache
 def schemas() -> dict[str, Any]:
     """Request schema of each operation, by operationId."""
     path = Path(__file__).parents[4] / "openapi" / "server.yaml"
