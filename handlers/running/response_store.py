@@ -10,6 +10,7 @@ import itertools
 import json
 import logging
 import sqlite3
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
@@ -120,7 +121,7 @@ class Database:
             raise StoreError(f"the database is damaged: {' '.join(str(found).split())}")
         # Readers and a writer of several processes do not lock each other out then, and a
         # power failure costs the last responses at most.
-        connection.execute("PRAGMA journal_mode = WAL")
+        self._switch_to_wal()
         connection.execute("PRAGMA synchronous = NORMAL")
         if empty:
             self._make_tables()
@@ -128,6 +129,18 @@ class Database:
             connection.executescript(f"BEGIN IMMEDIATE; {_ADD_OWNERS} COMMIT")
         if (version := self._value("PRAGMA user_version")) != VERSION:
             raise StoreError(f"the database has version {version}, not {VERSION}")
+
+    def _switch_to_wal(self) -> None:
+        # SQLite waits for no other connection here, whatever its timeout.
+        deadline = time.monotonic() + BUSY_SECONDS
+        while True:
+            try:
+                self._connection.execute("PRAGMA journal_mode = WAL")
+                return
+            except sqlite3.OperationalError as error:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.01)
 
     def _make_tables(self) -> None:
         try:

@@ -3,6 +3,7 @@
 import asyncio
 import sqlite3
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError
 from engine.options import OptionError
 from handlers.running.response_store import MAX_CHAIN, Database, ResponseStore, StoreError
@@ -246,27 +248,33 @@ def test_what_can_t_be_used_is_told(tmp_path: Path, make: Any, message: str) -> 
         Database(str(tmp_path / "missing" / "responses.db"))
 
 
-def test_two_processes_may_begin_at_once(tmp_path: Path) -> None:
-    path = str(tmp_path / "responses.db")
+def test_processes_may_begin_at_once(tmp_path: Path) -> None:
     barrier = threading.Barrier(6)
-    failures: list[Exception] = []
 
-    def begin(n: int) -> None:
+    def begin(n: int, path: str) -> None:
         barrier.wait()
-        try:
-            with closing(Database(path)) as database:
-                save(database, str(n))
-        except Exception as error:
-            failures.append(error)
+        with closing(Database(path)) as database:
+            save(database, str(n))
 
-    threads = [threading.Thread(target=begin, args=(n,)) for n in range(6)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert not failures
-    with closing(Database(path)) as database:
-        assert all(database.response(str(n)) for n in range(6))
+    with ThreadPoolExecutor(6) as pool:
+        for time in range(20):
+            path = str(tmp_path / f"{time}.db")
+            list(pool.map(begin, range(6), [path] * 6))
+            with closing(Database(path)) as database:
+                assert all(database.response(str(n)) for n in range(6))
+
+
+def test_another_process_is_waited_for(tmp_path: Path) -> None:
+    path = str(tmp_path / "responses.db")
+    sqlite3.connect(path).close()
+    with ThreadPoolExecutor(1) as pool, closing(sqlite3.connect(path)) as other:
+        other.execute("BEGIN")
+        other.execute("SELECT * FROM sqlite_master").fetchall()
+        opened = pool.submit(Database, path)
+        with pytest.raises(TimeoutError):
+            opened.result(0.3)
+        other.rollback()
+        opened.result(SECONDS).close()
 
 
 # ---- for asyncio -----------------------------------------------------------------------------
