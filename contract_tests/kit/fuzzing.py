@@ -22,6 +22,7 @@ from schemathesis.schemas import BaseSchema
 from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import (
     ALIASES,
+    COUNTING,
     EMBEDDING,
     ENDLESS,
     OLLAMA_EMBEDDING,
@@ -162,13 +163,14 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
 
 
 def _light(max_examples: int) -> list[dict[str, Any]]:
-    """What is as another operation is: few examples, and not each value of each parameter."""
+    """What is as another operation is: not each value of each parameter, and few examples."""
     if settings.in_full:
         return []
-    generation = {"max-examples": min(LIGHT, max_examples)}
     phases = {"coverage": {"enabled": False}}
-    names = [*ALIASES, *REFUSED]
-    return [{"include-operation-id": names, "generation": generation, "phases": phases}]
+    generation = {"max-examples": min(LIGHT, max_examples)}
+    few = {"include-operation-id": [*ALIASES, *REFUSED], "generation": generation, "phases": phases}
+    # What counts tokens takes the bodies that another operation takes.
+    return [few, {"include-operation-id": COUNTING, "phases": phases}]
 
 
 def _allowing(*statuses: int) -> dict[str, Any]:

@@ -12,12 +12,12 @@ import jsonschema_rs
 import pytest
 from hypothesis import HealthCheck, Phase, given, seed, settings
 
-from contract_tests.kit import contract
+from contract_tests.kit import contract, fuzzing
 from contract_tests.kit.bodies import GENERATING, body, path
 from contract_tests.kit.json_schemas import Schema, schemas
 from contract_tests.kit.server import Launcher, Server, Start
 
-N_SCHEMAS = 300
+N_SCHEMAS = 300 if fuzzing.settings.in_full else 100
 N_TOKENS = 400
 RELAXED = "x-specllama-relaxed"
 CHAT = [name for name in GENERATING if "chat" in name]
