@@ -114,7 +114,10 @@ def _metrics(ours: str, theirs: str) -> Iterator[Difference]:
 def _events(request: Request, ours: list[Any], theirs: list[Any]) -> Iterator[Difference]:
     # Signs of life may come at any place, or not at all.
     ours, theirs = ([each for each in side if each[0] != "ping"] for side in (ours, theirs))
-    same_text = _told(ours) == _told(theirs)
+    here, there = _told(ours), _told(theirs)
+    same_text = _without_end(here) == _without_end(there)
+    if request.decided and same_text and here != there:
+        yield Difference("space", "stream", _short(here), _short(there))
     if same_text and _names(ours) == _names(theirs):
         ours, theirs = _without_cuts(ours), _without_cuts(theirs)
     if len(ours) != len(theirs):
@@ -124,7 +127,7 @@ def _events(request: Request, ours: list[Any], theirs: list[Any]) -> Iterator[Di
             yield from _event(ours[0], theirs[0], request.decided)
             yield from _event(ours[-1], theirs[-1], request.decided)
         if request.decided and not same_text:
-            yield Difference("text", "stream", _short(_told(ours)), _short(_told(theirs)))
+            yield Difference("text", "stream", _short(here), _short(there))
         return
     for mine, other in zip(ours, theirs, strict=True):
         places = {each.rpartition(".")[2] for each in _pieces(mine[1])} if same_text else set()
@@ -160,11 +163,18 @@ def _shape(event: Any) -> Any:
     return name, sorted(data.keys() - {"timings"}), sorted(pieces), ends
 
 
-def _told(events: list[Any]) -> str:
-    """All text of a stream, kind by kind."""
-    pieces = [each for _, data in events for each in _pieces(data).items()]
-    kinds = sorted({kind for kind, _ in pieces})
-    return "".join(text for kind in kinds for found, text in pieces if found == kind)
+def _told(events: list[Any]) -> dict[str, str]:
+    """All text of a stream, by its kinds."""
+    texts: dict[str, str] = {}
+    for name, data in events:
+        for kind, piece in _pieces(data).items():
+            texts[f"{name} {kind}"] = texts.get(f"{name} {kind}", "") + piece
+    return texts
+
+
+def _without_end(texts: dict[str, str]) -> dict[str, str]:
+    """Without white space at their ends, and empty ones."""
+    return {kind: text.rstrip() for kind, text in texts.items() if text.rstrip()}
 
 
 def _pieces(data: Any) -> dict[str, str]:
@@ -213,7 +223,9 @@ def _values(where: str, ours: Any, theirs: Any, *, exact: bool) -> Iterator[Diff
         if ours != theirs:
             yield Difference("wording", where, _short(ours), _short(theirs))
     elif (exact or "error." in where) and not _same(ours, theirs):
-        yield Difference("value", where, _short(ours), _short(theirs))
+        texts = isinstance(ours, str) and isinstance(theirs, str)
+        kind = "space" if texts and ours.rstrip() == theirs.rstrip() else "value"
+        yield Difference(kind, where, _short(ours), _short(theirs))
 
 
 def _objects(

@@ -1,6 +1,6 @@
 """What differs wherever it occurs."""
 
-from contract_tests.peer.row import Accepted, Extent
+from contract_tests.peer.row import OTHER_TEXT, Accepted, Extent
 
 ROWS = (
     Accepted(
@@ -182,6 +182,47 @@ ROWS = (
         "Anthropic's API says so.",
         r"(value|type) (delta\.)?stop_(reason|sequence)",
         r"/v1/messages",
+    ),
+    Accepted(
+        "White space at the end of thoughts",
+        "It is there where the answer was cut.",
+        "It is never there.",
+        "It belongs to the marker that follows.",
+        r"space (stream|choices\[\]\.message\.reasoning_content|content\[\]\.thinking"
+        r"|output\[\]\.content\[\]\.text)",
+    ),
+    Accepted(
+        "Thoughts in Responses",
+        "Their item has an empty `encrypted_content`; streams have their text alone.",
+        "Their item has none; streams have the events of their parts, too.",
+        "OpenAI's API has it where it was asked for, and those events.",
+        r"missing (output\[\]\.|item\.)?encrypted_content|events count",
+        r"(/v1)?/responses$",
+    ),
+    Accepted(
+        "Stop texts and thoughts",
+        "A stop text in thoughts or calls ends the answer.",
+        "Only the text of the answer counts; in native completions all of it.",
+        "Clients that stop at a blank line would get no answer.",
+        rf"{OTHER_TEXT}|value choices\[\]\.(message\.reasoning_content|finish_reason)"
+        r"|value content\[\]\.thinking|length content|(value|type) stop_(reason|sequence)",
+        requests=r"chat: (stopped|max_tokens -1)|messages: (stopped|thinking|without max_tokens)",
+    ),
+    Accepted(
+        "Answers that end in a marker",
+        "The beginning of `<think>` is a text.",
+        "It is none.",
+        "Thoughts have begun.",
+        r"value (choices\[\]\.message\.content|output\[\]\.content\[\]\.text)",
+        requests=r"litellm: health check|llama-vim: instruct warm-up|responses: one output token",
+    ),
+    Accepted(
+        "`timings_per_token`",
+        "The first event of a chat has timings.",
+        "Each but the first, which comes before there is a token, has them.",
+        "There is nothing to be measured yet.",
+        r"missing timings",
+        requests=r"chat: timings, streamed",
     ),
     Accepted(
         "Preflight requests",

@@ -18,8 +18,9 @@ _OF_A_SLOT = (
 )  # fmt: skip
 _OF_ANY_SLOT = ("generated", "id", "is_processing", "prompt", "speculative")
 _OF_A_MESSAGE = (
-    "container", "content[].caller", "content[].citations", "content_block.citations",
-    "delta.container", "delta.stop_details", "request_id", "stop_details", "type",
+    "container", "content[].caller", "content[].citations", "content_block.caller",
+    "content_block.citations", "content_block.input", "content_block.signature", "delta.container",
+    "delta.stop_details", "request_id", "stop_details", "type",
     "usage.cache_creation", "usage.cache_creation_input_tokens",
     "usage.cache_read_input_tokens", "usage.inference_geo", "usage.input_tokens",
     "usage.output_tokens_details", "usage.server_tool_use", "usage.service_tier",
@@ -27,12 +28,12 @@ _OF_A_MESSAGE = (
 _OF_A_RESPONSE = (
     "background", "completed_at", "content_index", "created_at", "error", "frequency_penalty",
     "incomplete_details", "instructions", "logprobs", "max_output_tokens", "max_tool_calls",
-    "metadata", "model", "output", "output[].summary", "output_index", "parallel_tool_calls",
-    "part.annotations", "part.logprobs", "presence_penalty", "previous_response_id",
-    "prompt_cache_key", "reasoning", "safety_identifier", "sequence_number", "service_tier",
-    "store", "temperature", "text", "tool_choice", "tools", "top_logprobs", "top_p",
-    "truncation", "usage", "usage.input_tokens_details.cache_write_tokens",
-    "usage.output_tokens_details", "user",
+    "metadata", "model", "output", "output[].status", "output[].summary", "output_index",
+    "parallel_tool_calls", "part.annotations", "part.logprobs", "presence_penalty",
+    "previous_response_id", "prompt_cache_key", "reasoning", "safety_identifier",
+    "sequence_number", "service_tier", "store", "temperature", "text", "tool_choice", "tools",
+    "top_logprobs", "top_p", "truncation", "usage",
+    "usage.input_tokens_details.cache_write_tokens", "usage.output_tokens_details", "user",
 )  # fmt: skip
 _SERIES = (
     "llamacpp:kv_cache_tokens gauge",

@@ -42,6 +42,14 @@ ROWS = (
         requests=r"sampling-fields: stop (''|\[''\])",
     ),
     Accepted(
+        "`n_indent`",
+        "A line with too few blanks is noticed one token late.",
+        "It is noticed at once.",
+        "The text is the same, and a token less is generated.",
+        COUNTS,
+        requests=r"sampling-fields: n_indent",
+    ),
+    Accepted(
         "Penalties over the whole context",
         "`repeat_last_n` and `dry_penalty_last_n` of -1 are status 400.",
         "-1 is the size of the context.",
@@ -143,7 +151,7 @@ ROWS = (
         "Whoever demands a call reads nothing else.",
         rf"{OTHER_TEXT}|value choices\[\]\.finish_reason"
         r"|(type|extra|missing|value|length) (choices\[\]\.message\."
-        r"(content|tool_calls|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
+        r"(content|tool_calls(\[\]\.function\.arguments)?|reasoning_content)|content|content\[\]\.(type|text|id|name|input)"
         r"|output|output\[\]\.(role|type|content|call_id|name|arguments))",
         requests=r"chat: (a tool, required|a tool by name|tools in parallel)"
         r"|recorded-.*: \d+ (tools|structured_output)"
@@ -171,17 +179,25 @@ ROWS = (
         "`web_search` and the like are status 500 in chats, functions in Messages.",
         "They are left out, and the log says so. Status 501 if one is demanded.",
         "Agents list them beside their functions. This server has none of them.",
-        rf"{OTHER_PROMPT}|status 200 for 500",
-        requests=r"chat: tool of a type unknown|messages: (only )?built-in tools"
-        r"|agents: coding agent of Messages",
+        rf"{OTHER_PROMPT}|status 200 for 500|value content\[\]\.thinking",
+        requests=r"chat: tool of a type unknown|messages: (only )?built-in tools",
     ),
     Accepted(
         "Tools that take a text",
         "Custom tools are left out of Responses.",
         "The model sees them as functions of one text.",
         "OpenAI's API has them.",
-        rf"{OTHER_PROMPT}|value .*\.text",
+        rf"{OTHER_PROMPT}|value .*\.text|length output",
         requests=r"responses: a custom tool|agents: coding agent of Responses",
+    ),
+    Accepted(
+        "Thoughts that are switched off",
+        "`thinking` of the type `disabled`, `reasoning.effort` of `none` and `enable_thinking` "
+        "beside `messages` are ignored.",
+        "They switch thoughts off, as `reasoning_effort` of `none` does.",
+        "Each API has its own way to say so, and agents use it.",
+        rf"{OTHER_PROMPT}|(value|missing|extra) content\[\]\.(type|thinking|signature|text)",
+        requests=r"agents: coding agent of Messages",
     ),
     Accepted(
         "`functions` and `function_call`",
@@ -336,9 +352,10 @@ ROWS = (
     Accepted(
         "`echo` and `suffix` in `/v1/completions`",
         "They are ignored.",
-        "`echo` repeats the prompt; the text is filled in before `suffix`.",
-        "OpenAI's API has them. Probabilities are those of what was generated alone.",
-        OTHER_PROMPT,
+        "`echo` repeats the prompt, with `logprobs` its probabilities; the text is filled in "
+        "before `suffix`.",
+        "OpenAI's API has them.",
+        rf"{OTHER_PROMPT}|value choices\[\]\.finish_reason",
         requests=r"completion: OpenAI, (echo|suffix)",
     ),
     Accepted(
