@@ -158,6 +158,14 @@ def names_are_titles(folder: Path = FOLDER) -> Iterator[Problem]:
             yield Problem(place.file, f"{place.where} has a title, and no name")
 
 
+def objects_are_not_named_like_their_fields(folder: Path = FOLDER) -> Iterator[Problem]:
+    """Functions that read an object may have a variable for it, and one for each nullable field."""
+    for file, name, schema in named(folder):
+        snake = re.sub("(?<=.)(?=[A-Z])", "_", name).lower()
+        if schema.get("properties", {}).get(snake, {}).get("nullable"):
+            yield Problem(file, f"{name} has a nullable field {snake}")
+
+
 def all_is_described(folder: Path = FOLDER) -> Iterator[Problem]:
     """Named schemas, properties, and parameters' schemas by way of their parameter, say what they
     are in more than three words; a property may leave it to a named schema."""
@@ -225,6 +233,7 @@ RULES: tuple[Rule, ...] = (
     types_have_names,
     fields_are_not_dropped,
     names_are_titles,
+    objects_are_not_named_like_their_fields,
     all_is_described,
     objects_say_what_they_hold,
     numbers_have_formats,

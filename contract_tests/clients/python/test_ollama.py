@@ -10,6 +10,7 @@ from pydantic import BaseModel
 MODEL = "specllama-tiny"
 MESSAGES: list[Any] = [{"role": "user", "content": "How is the weather in Lima?"}]
 SHORT: Any = {"num_predict": 12, "temperature": 0}
+LONG: Any = {"temperature": 0, "num_predict": 200}  # enough for a whole call
 
 
 class City(BaseModel):
@@ -77,7 +78,7 @@ def test_tools(client: Client) -> None:
         {"role": "tool", "tool_name": "weather", "content": weather("Lima")},
     ]
     for messages in (MESSAGES, history):
-        answer = client.chat(MODEL, messages, tools=[weather], options=SHORT)
+        answer = client.chat(MODEL, messages, tools=[weather], options=LONG)
         assert answer.message.content or answer.message.tool_calls
 
 

@@ -5,7 +5,7 @@ from typing import Any, Literal
 
 import pytest
 from pydantic import BaseModel
-from pydantic_ai import Agent, ModelHTTPError, NativeOutput
+from pydantic_ai import Agent, ModelHTTPError, NativeOutput, RunContext, Tool, ToolDefinition
 from pydantic_ai.models.anthropic import AnthropicModel
 from pydantic_ai.models.openai import OpenAIChatModel, OpenAIResponsesModel
 from pydantic_ai.providers.anthropic import AnthropicProvider
@@ -62,7 +62,12 @@ def test_tools(url: str) -> None:
         called.append(city)
         return f"20 degrees in {city}"
 
-    agent = Agent(_model(url), tools=[weather], output_type=City, model_settings=ONE)
+    async def once(_: RunContext[None], tool: ToolDefinition) -> ToolDefinition | None:
+        """A model that would ask for ever has to end the run then."""
+        return None if called else tool
+
+    tools = [Tool(weather, prepare=once)]
+    agent = Agent(_model(url), tools=tools, output_type=City, model_settings=ONE)
     answer = agent.run_sync(QUESTION)
     assert isinstance(answer.output, City)
     assert set(called) <= {"Lima", "Quito"}

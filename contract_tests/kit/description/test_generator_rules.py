@@ -51,6 +51,7 @@ BAD = [
     (rules.names_are_titles, "  title: Language\n", ""),
     (rules.names_are_titles, "labels: {", "labels: {title: Labels, "),
     (rules.names_are_titles, "Text:\n  title: Text", "Old_text:\n  title: Old_text"),
+    (rules.objects_are_not_named_like_their_fields, "text: {type", "text: {nullable: true, type"),
     (rules.all_is_described, "description: The text as it was sent.", "description: The text."),
     (rules.all_is_described, "  description: A text and its language.\n", ""),
     (rules.objects_say_what_they_hold, "[en, de, null]", "[en]\nOther:\n  type: object"),

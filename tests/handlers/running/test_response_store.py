@@ -12,7 +12,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from contract_tests.kit.server import SECONDS
 from engine.errors import EngineError
 from engine.options import OptionError
 from handlers.running.response_store import MAX_CHAIN, Database, ResponseStore, StoreError
@@ -262,19 +261,6 @@ def test_processes_may_begin_at_once(tmp_path: Path) -> None:
             list(pool.map(begin, range(6), [path] * 6))
             with closing(Database(path)) as database:
                 assert all(database.response(str(n)) for n in range(6))
-
-
-def test_another_process_is_waited_for(tmp_path: Path) -> None:
-    path = str(tmp_path / "responses.db")
-    sqlite3.connect(path).close()
-    with ThreadPoolExecutor(1) as pool, closing(sqlite3.connect(path)) as other:
-        other.execute("BEGIN")
-        other.execute("SELECT * FROM sqlite_master").fetchall()
-        opened = pool.submit(Database, path)
-        with pytest.raises(TimeoutError):
-            opened.result(0.3)
-        other.rollback()
-        opened.result(SECONDS).close()
 
 
 # ---- for asyncio -----------------------------------------------------------------------------
