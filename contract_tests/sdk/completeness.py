@@ -11,15 +11,28 @@ SUFFIXES = (".py", ".ts", ".go")
 
 def missing(description: Mapping[str, Any], folder: Path) -> Iterator[str]:
     """The operations and the objects with fields that no source file in `folder` is named like, or
-    names, in whatever spelling."""
+    names, in whatever spelling. The fields of a form may be parameters of its operation instead."""
     names = _names(folder)
+    forms = set(_forms(description))
     for item in description["paths"].values():
         for method in METHODS:
             if method in item and _plain(item[method]["operationId"]) not in names:
                 yield f"operation {item[method]['operationId']}"
     for name, schema in description["components"]["schemas"].items():
-        if "properties" in schema and _plain(name) not in names:
+        if "properties" not in schema or _plain(name) in names:
+            continue
+        if name not in forms or not names.issuperset(map(_plain, schema["properties"])):
             yield f"type {name}"
+
+
+def _forms(description: Mapping[str, Any]) -> Iterator[str]:
+    """The names of the schemas of bodies that are forms."""
+    for item in description["paths"].values():
+        for method in METHODS:
+            content = item.get(method, {}).get("requestBody", {}).get("content", {})
+            for type_, media in content.items():
+                if type_ != "application/json":
+                    yield media["schema"].get("$ref", "").rpartition("/")[2]
 
 
 def _names(folder: Path) -> set[str]:

@@ -40,6 +40,20 @@ def test_what_is_left_out_is_missing(tmp_path: Path) -> None:
     assert found == ["operation list_things", "type ThingList"]
 
 
+def test_fields_of_a_form_may_be_parameters(tmp_path: Path) -> None:
+    form = {"multipart/form-data": {"schema": {"$ref": "#/components/schemas/UploadForm"}}}
+    described = {
+        "paths": {"/a": {"post": {"operationId": "upload", "requestBody": {"content": form}}}},
+        "components": {
+            "schemas": {"UploadForm": {"properties": {"file": {}, "response_format": {}}}}
+        },
+    }
+    (tmp_path / "a.go").write_text("func upload(file File, responseFormat string)")
+    assert list(completeness.missing(described, tmp_path)) == []
+    (tmp_path / "a.go").write_text("func upload(file File)")
+    assert list(completeness.missing(described, tmp_path)) == ["type UploadForm"]
+
+
 def test_a_field_more_or_less_is_a_difference() -> None:
     sent: dict[str, Any] = {"case": "completion", "body": BODIES["completion"]}
     assert list(differences([sent])) == []
