@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from engine.worker.generation.engine import Engine
+from engine.worker.generation.planning import Planner
 
 
 @pytest.fixture(autouse=True)
@@ -28,3 +29,9 @@ def _close_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     yield
     for engine in still_open.copy():
         engine.close()
+
+
+@pytest.fixture
+def restoring_pays(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a tiny model computes in a moment is restored all the same, also by a slow disk."""
+    monkeypatch.setattr(Planner, "_compute_seconds", lambda *_: 0.0)

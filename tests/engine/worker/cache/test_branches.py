@@ -17,12 +17,13 @@ from engine.protocol.messages import Finished, Submit
 from engine.worker.backend import Model, initialize
 from engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END
 from engine.worker.generation.engine import Engine
-from engine.worker.generation.planning import Planner
 from engine.worker.tokens import TokenArray, common_prefix
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
 from tests.support.slots import Slots
 from tools.models.build import ensure
+
+pytestmark = pytest.mark.usefixtures("restoring_pays")
 
 N_PREDICT = 12
 A, B = (f"def function_{i}(self):\n" + f"    self.value_{i} += {i}\n" * 20 for i in "ab")
@@ -38,12 +39,6 @@ def model(request: pytest.FixtureRequest) -> Iterator[Model]:
     model = Model(str(ensure(request.param)), engine_options())
     yield model
     model.close()
-
-
-@pytest.fixture(autouse=True)
-def restoring_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a tiny model computes in a moment is restored all the same."""
-    monkeypatch.setattr(Planner, "_compute_seconds", lambda *_: 0.0)
 
 
 @pytest.fixture

@@ -30,6 +30,8 @@ from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY, play
 from tools.models.build import ensure_adapter
 
+pytestmark = pytest.mark.usefixtures("restoring_pays")
+
 PROMPTS = [f"def function_{i}(self):\n" + f"    self.value_{i} += {i}\n" * 20 for i in range(3)]
 N_CTX = 512  # cells: enough for one of the prompts, not for two
 IDENTITY = Identity(b"m" * 16, {"--a": "1"}, [b"x" * 16])

@@ -31,7 +31,6 @@ from engine.worker.backend import (
     initialize,
 )
 from engine.worker.generation.engine import Engine
-from engine.worker.generation.planning import Planner
 from engine.worker.generation.request import Request
 from engine.worker.worker import Worker
 from tests.support.media import image, sound
@@ -40,7 +39,11 @@ from tests.support.playing import EXACT, GREEDY
 from tests.support.slots import Slots
 from tools.models.build import ensure
 
-pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
+pytestmark = [
+    pytest.mark.slow,
+    pytest.mark.usefixtures("orders", "restoring_pays"),
+    pytest.mark.covering(1),
+]
 
 KINDS = {
     "plain": ("random", "tiny-mmproj"),
@@ -193,8 +196,7 @@ def test_the_same_text_several_times(plain: Stage) -> None:
     plain.check(engine, *4 * [("x" * 40, 5, "y")])
 
 
-def test_from_host_memory(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Planner, "_compute_seconds", lambda *_: 0.0)  # it always pays
+def test_from_host_memory(stage: Stage) -> None:
     engine = stage.engine(ctx_size=640)
     texts = [(f"{n}: " + "value, " * 60, n, "then") for n in range(3)]
     for text in texts:
