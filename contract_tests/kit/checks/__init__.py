@@ -218,7 +218,6 @@ def ollamas_clients_are_served(server: Server) -> None:
     assert "".join(piece["response"] for piece in pieces) == whole["response"]
     assert last["context"] == whole["context"]
     contract.check(server.post("/api/generate", {"prompt": 5}), 400)
-    contract.check(server.post("/api/embed", {"input": "a"}), 501)
 
 
 def slots_keep_texts(server: Server) -> None:
