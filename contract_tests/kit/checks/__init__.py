@@ -1,6 +1,6 @@
 """Checks that hold for every server of this API. Each takes a server and fails with what is wrong.
 
-The tests run them against the server under test, and test_mutants.py against broken ones.
+The tests run them against the server under test, and `mutants` against broken ones.
 """
 
 import json
