@@ -1,4 +1,5 @@
-"""The proxy of the mutants: it changes nothing by itself, and notes what a mutation changes."""
+"""The proxy of the mutants: it changes nothing by itself, and notes what a mutation changes. And
+what becomes of a mutant, with checks that pass, fail and skip."""
 
 import dataclasses
 import itertools
@@ -13,8 +14,11 @@ import pytest
 
 from contract_tests.kit.mutants import mutations
 from contract_tests.kit.mutants.exchange import Answer, Event, Mutation, PassOn, Request
+from contract_tests.kit.mutants.judging import Outcome, Verdict, healthy, judge
+from contract_tests.kit.mutants.mutant import Check, Make, Mutant
 from contract_tests.kit.mutants.mutations import at
 from contract_tests.kit.mutants.proxy import Proxy
+from contract_tests.kit.mutants.session import Session
 from contract_tests.kit.server import SECONDS, Server
 
 EVENTS = (b': ping\r\n\r\ndata: {"n": 1,\ndata: "stop":false}\n\n', b"id: 7\nevent: x\ndata: 2\n\n")
@@ -327,3 +331,94 @@ def test_a_mutation_knows_what_is_asked(proxy: Proxy, client: httpx.Client) -> N
         ("get_model", "/v1/models/a b", None),
         ("", "/nowhere", None),
     ]
+
+
+# ---- verdicts ------------------------------------------------------------------------------
+
+
+def asks(path: str) -> Check:
+    """A check that wants answers whose `method` is GET."""
+
+    def check(server: Server) -> None:
+        assert server.get(path).json()["method"] == "GET", "another method"
+
+    return check
+
+
+def ends(error: BaseException) -> Check:
+    def check(server: Server) -> None:
+        server.get("/any")
+        raise error
+
+    return check
+
+
+def passes(server: Server) -> None:
+    server.get("/any")
+
+
+def lower_case() -> Mutation:
+    """What is no operation says that it was asked by another method."""
+    return mutations.plain(at("method", str.lower), "")
+
+
+def mutant(check: Check, failure: str = "another method", make: Make = lower_case) -> Mutant:
+    return Mutant("a_mutant", "Some API", "It is.", "one model", make, check, failure, True)
+
+
+VERDICTS: list[tuple[Mutant, list[Check], Outcome, str]] = [
+    (mutant(asks("/any")), [], "caught", ""),
+    (mutant(asks("/any")), [ends(KeyError("a"))], "not caught", "not as described: KeyError"),
+    (mutant(asks("/any"), "nothing"), [], "not caught", "another reason: another method"),
+    (mutant(lambda server: server.close()), [], "not applicable", "asks for nothing"),
+    (mutant(asks("/health")), [], "not applicable", "asks for nothing"),
+    (mutant(passes), [], "not caught", "passes passes"),
+    (mutant(ends(KeyError("a"))), [], "not caught", "another reason: KeyError"),
+    (mutant(ends(pytest.skip.Exception("no"))), [], "not applicable", "no"),
+    (
+        mutant(asks("/any"), make=lambda: mutations.plain(lambda document: document["missing"])),
+        [],
+        "not applicable",
+        "can't be changed so: KeyError",
+    ),
+]
+
+
+@pytest.mark.parametrize(("mutant", "of_form", "outcome", "why"), VERDICTS)
+def test_verdicts(
+    mutant: Mutant, of_form: list[Check], outcome: Outcome, why: str, proxy: Proxy
+) -> None:
+    server = Server(proxy.url)
+    found = judge(mutant, proxy, server, of_form)
+    assert (found.outcome, why in found.why) == (outcome, True), found.why
+    assert server.get("/any").json()["method"] == "GET", "the mutant is gone"
+    server.close()
+
+
+def test_a_server_may_have_no_mutants_of_a_check(proxy: Proxy) -> None:
+    server = Server(proxy.url)
+    assert healthy(asks("/any"), server) is None
+    for check in (ends(pytest.skip.Exception("no")), ends(KeyError("a"))):
+        found = healthy(check, server)
+        assert found is not None
+        assert found.outcome == "not applicable"
+    server.close()
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "status"),
+    [
+        (["caught", "not applicable"], 0),
+        (["caught", "not caught"], 1),
+        ([], 0),
+    ],
+)
+def test_the_exit_status_says_if_all_are_caught(
+    outcomes: list[Outcome], status: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    session = Session("http://127.0.0.1:1", None, None)
+    for outcome in outcomes:
+        session.told("a_mutant", Verdict(outcome, "for  a reason"))
+    assert session.end(pytest.ExitCode.OK) == status
+    assert capsys.readouterr().out.count("a_mutant: for a reason") == len(outcomes)
+    assert session.end(pytest.ExitCode.INTERRUPTED) == 2

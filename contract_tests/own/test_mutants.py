@@ -2,6 +2,7 @@
 and has to be caught."""
 
 import contextlib
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -12,6 +13,7 @@ import pytest
 from contract_tests.kit import checks
 from contract_tests.kit.checks.media import OF_MEDIA
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
+from contract_tests.kit.command import main
 from contract_tests.kit.mutants import catalog
 from contract_tests.kit.mutants.judging import judge
 from contract_tests.kit.mutants.mutant import Check, Kind, Mutant
@@ -153,3 +155,44 @@ def test_schemathesis_has_nothing_against_a_healthy_server(
     done = fuzz(proxied("one model").shown)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "2 passed" in done.stdout
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_tells_the_verdicts(proxied: Callable[[Kind], Proxied]) -> None:
+    chosen = "spaces_get_lost|backwards|every_key|all_documents|status_forgets|default"
+    own = proxied("one model").own
+    options = ["--base-url", own.url, "--api-key", API_KEY, "-k", chosen]
+    done = subprocess.run(
+        [sys.executable, "-m", "contract_tests.kit", "mutants", *options],
+        cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, summary = done.stdout.splitlines()
+    assert {name: outcome for _, outcome, name in map(_parts, lines)} == {
+        "spaces_get_lost": "caught",
+        "tokens_come_backwards": "caught",
+        "every_key_is_right": "caught",
+        "all_documents_are_the_best": "not applicable",
+        "a_status_forgets_its_failure": "caught",
+        "every_model_is_the_default_one": "not applicable",
+        "unknown_models_are_the_default_one": "not applicable",
+    }
+    assert summary == "4 caught, 3 not applicable"
+
+
+def _parts(line: str) -> list[str]:
+    """The number, the verdict and the name."""
+    return re.split(r" {2,}", line.strip().partition(":")[0])
+
+
+def test_the_command_needs_a_server(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLLAMA_CONTRACT_TIMEOUT", str(round(SECONDS)))  # which it sets
+    assert main(["mutants", "--base-url", "http://127.0.0.1:1"]) == 2
+    told = capfd.readouterr()
+    assert "no server answers at http://127.0.0.1:1" in told.err
+    assert not told.out
