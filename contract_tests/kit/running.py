@@ -1,7 +1,6 @@
 """Runs the contract tests against one server, and finds out what they say of each operation."""
 
 import contextlib
-import os
 import re
 import time
 import traceback
@@ -15,6 +14,7 @@ from contract_tests.kit import contract, fuzzing
 from contract_tests.kit.findings import Deviation, Findings
 from contract_tests.kit.fixtures import WATCH
 from contract_tests.kit.items import is_generated, operation_of, title_of
+from contract_tests.kit.plugins import without_other_plugins
 from contract_tests.kit.server import SECONDS, Server
 from contract_tests.kit.watching import Exchange, Watch
 
@@ -86,19 +86,8 @@ def run(
         *("--base-url", server.url, "--max-examples", str(max_examples)),
         *(("--api-key", server.api_key) if server.api_key else ()),
     ]
-    with _without_other_plugins():
+    with without_other_plugins():
         return int(pytest.main(arguments, plugins=[judge]))
-
-
-@contextlib.contextmanager
-def _without_other_plugins() -> Generator[None]:
-    """Whatever plugins are installed, the tests run alike."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-        patch.delenv("PYTEST_ADDOPTS", raising=False)
-        patch.delenv("PYTEST_PLUGINS", raising=False)
-        patch.setitem(os.environ, "PYTHONWARNINGS", "ignore")
-        yield
 
 
 class Judge:

@@ -46,11 +46,12 @@ def _ignore(answer: Any) -> None:
     """Of a server that nobody watches."""
 
 
-def needs_key(server: "Server") -> None:
-    """Skips the test if the server, which is not ours, is not known to want a key."""
+def needs_key(server: "Server") -> str:
+    """The server's key. Skips the test if a server that is not ours is not known to want one."""
     if not server.api_key:
         assert not isinstance(server, OwnServer), "it was started without one"
         pytest.skip("the server at --base-url was given without --api-key")
+    return server.api_key
 
 
 class Server:

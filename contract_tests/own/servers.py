@@ -11,7 +11,7 @@ import re
 import socket
 import subprocess
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -79,13 +79,12 @@ def start(
     *argv: str,
     api_key: str | None = None,
     named: bool = False,
-    launcher: Sequence[str] = ("-m", "specllama"),
     wait: bool = True,
     router: bool = False,
     variables: Mapping[str, str] | None = None,
     **client: Any,
 ) -> Specllama:
-    """Starts `python *launcher *argv` and, with `wait`, waits until it is ready.
+    """Starts `specllama *argv` and, with `wait`, waits until it is ready.
 
     It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
     `variables` are added to its environment. `client` are options for the HTTP client, such as
@@ -96,7 +95,7 @@ def start(
     log = directory / f"server-{next(_count)}.log"
     with log.open("wb") as sink:
         process = subprocess.Popen(
-            [sys.executable, *launcher, *FRUGAL, *model, *keys, *argv],
+            [sys.executable, "-m", "specllama", *FRUGAL, *model, *keys, *argv],
             env=environment(**(variables or {})),
             cwd=ROOT,
             stdout=sink,

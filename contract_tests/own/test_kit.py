@@ -12,6 +12,7 @@ import pytest
 from schemathesis.core.errors import InvalidSchema
 
 from contract_tests.kit import bodies, command, contract
+from contract_tests.kit.checks import servers
 from contract_tests.kit.discovery import Offer, UnreachableError, discover
 from contract_tests.kit.findings import ELSEWHERE, Deviation, Findings
 from contract_tests.kit.reports import REPORTS, as_junit, as_markdown
@@ -144,6 +145,34 @@ def test_a_request_to_what_is_not_offered_skips_its_test() -> None:
     with pytest.MonkeyPatch.context():
         server.get("/metrics")  # nobody listens any more
     assert len(watch.exchanges) == 2
+
+
+@pytest.mark.parametrize(
+    ("check", "failure"),
+    [
+        (servers.keys_are_wanted_everywhere, "GET /props wants no key"),
+        (servers.foreign_pages_change_nothing, "POST /props serves a foreign page"),
+    ],
+)
+def test_what_is_not_offered_ends_no_check_of_all_operations(
+    check: Callable[[Server], None], failure: str
+) -> None:
+    """What is wrong may be with another operation, which is asked later."""
+
+    def careless(request: httpx.Request) -> httpx.Response:
+        where = request.url.path.removeprefix("/prefix")
+        return httpx.Response(200 if where in ("/tokenize", "/props") else 501, json={})
+
+    offered = ("POST /tokenize", "POST /props", "GET /props")
+    absent = {each.name: "501" for each in contract.operations().values()}
+    watch = Watch(Offer(URL, absent={name: absent[name] for name in absent.keys() - offered}))
+    with watch.listening(), pytest.raises(AssertionError, match=failure):
+        check(canned(careless, "right"))
+
+
+def test_who_offers_nothing_to_foreign_pages_is_not_checked() -> None:
+    with pytest.raises(pytest.skip.Exception):
+        servers.foreign_pages_change_nothing(canned(lambda request: httpx.Response(404)))
 
 
 def exchange(status: int, answer: Any, path: str = "/tokenize") -> Exchange:

@@ -145,6 +145,17 @@ def test_it_tests_a_server(python: Path, server: Server, tmp_path: Path) -> None
     assert report["server"]["features"]["API key"] == "wanted"
 
 
+def test_it_says_whether_it_would_notice(python: Path, server: Server, tmp_path: Path) -> None:
+    """Its mutants are caught: of one it matters that assertions are rewritten there as well."""
+    done = run(
+        python, tmp_path, "-m", "specllama_contract.command", "mutants",
+        *("--base-url", server.url, "--api-key", API_KEY),
+        *("-k", "spaces_get_lost|tokens_come_backwards"),
+    )  # fmt: skip
+    assert done.stdout.endswith("\n2 caught\n"), done.stdout + done.stderr
+    assert done.returncode == 0
+
+
 def blocks(language: str) -> list[str]:
     text = GUIDE.read_text("utf-8")
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)

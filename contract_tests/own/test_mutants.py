@@ -1,22 +1,25 @@
-"""Would the kit notice? A server is broken in one way after the other, and has to be caught."""
+"""Would the kit notice? A server is broken in one way after the other, by a proxy in front of it,
+and has to be caught."""
 
+import contextlib
 import re
 import subprocess
 import sys
-from collections.abc import Callable
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import pytest
 
-import handlers.apis.openai.format
 from contract_tests.kit import checks
 from contract_tests.kit.checks.media import OF_MEDIA
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
-from contract_tests.kit.server import API_KEY, SECONDS, OwnServer, Start
-from contract_tests.own.mutants import catalog
-from contract_tests.own.mutants.mutant import Check, Kind, Mutant, exercised, install, replace
-from contract_tests.own.mutants.report import page
+from contract_tests.kit.command import main
+from contract_tests.kit.mutants import catalog
+from contract_tests.kit.mutants.judging import judge
+from contract_tests.kit.mutants.mutant import Check, Kind, Mutant
+from contract_tests.kit.mutants.proxy import Proxy
+from contract_tests.kit.mutants.report import page
+from contract_tests.kit.server import API_KEY, SECONDS, OwnServer, Server, Start
 from contract_tests.own.servers import ROOT, environment, model_file
 from tools.models.build import ensure_adapter
 from tools.models.zoo import Zoo
@@ -31,34 +34,25 @@ CHECKS: dict[Kind, list[Check]] = {
     "embedder": [*OF_EMBEDDERS],
     "reranker": [*OF_RERANKERS],
 }
-NOBODY = "none of them"
 FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_right")
 """Mutants that Schemathesis alone has to find as well."""
 
 
-class Broken:
-    """A server with all mutants in it."""
+class Proxied(NamedTuple):
+    """A server of ours, the proxy in front of it, and the server that the proxy shows."""
 
-    def __init__(self, server: OwnServer, switch: Path) -> None:
-        self.server = server
-        self._switch = switch
-
-    def lie(self, name: str) -> None:
-        """From the next request on, in the way of the mutant `name`; of nobody: not at all."""
-        self._switch.write_text(name)
-
-    def log(self) -> str:
-        return self.server.log.read_text("utf-8", "replace")
+    own: OwnServer
+    proxy: Proxy
+    shown: Server
 
 
 @pytest.fixture(scope="module")
-def broken(
+def proxied(
     module_server: Start, zoo: Zoo, hub: dict[str, str], tmp_path_factory: pytest.TempPathFactory
-) -> Callable[[Kind], Broken]:
-    """The server for a kind of mutants, which share it; another one if it has ended."""
-    directory = tmp_path_factory.mktemp("mutants")
-    adapter = ensure_adapter("lora-a", directory)
-    # A lie may take the end away from a text: without `-n` it would fill the context.
+) -> Iterator[Callable[[Kind], Proxied]]:
+    """The server for a kind of mutants, which share it."""
+    adapter = ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
+    # A mutant may take the end away from a text: without `-n` it would fill the context.
     argv: dict[Kind, tuple[str, ...]] = {
         "one model": ("-n", "64", "--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
         "router": ("-n", "64", *zoo.arguments(), "--models-max", "2"),
@@ -66,51 +60,34 @@ def broken(
         "embedder": ("--embeddings", "--pooling", "mean"),
         "reranker": ("--rerank", "-m"),
     }
+    models: dict[Kind, str] = {"seeing": "tiny-window", "reranker": "tiny-rerank"}
     options: dict[Kind, dict[str, Any]] = {
         "router": {"router": True, "variables": hub},
         "seeing": {"named": True},
         "reranker": {"named": True},
     }
-    started: dict[Kind, Broken] = {}
+    started: dict[Kind, Proxied] = {}
+    with contextlib.ExitStack() as stack:
 
-    def server(kind: Kind) -> Broken:
-        if kind not in started or started[kind].server.process.poll() is not None:
-            switch = directory / kind
-            switch.write_text(NOBODY)
-            models: dict[Kind, str] = {"seeing": "tiny-window", "reranker": "tiny-rerank"}
-            model = (model_file(models[kind]),) if kind in models else ()
-            launcher = ("-m", "contract_tests.own.mutants", str(switch))
-            started[kind] = Broken(
-                module_server(
-                    *argv[kind],
-                    *model,
-                    launcher=launcher,
-                    api_key=API_KEY,
-                    **options.get(kind, {}),
-                ),
-                switch,
-            )
-        return started[kind]
+        def server(kind: Kind) -> Proxied:
+            if kind not in started:
+                model = (model_file(models[kind]),) if kind in models else ()
+                own = module_server(*argv[kind], *model, api_key=API_KEY, **options.get(kind, {}))
+                proxy = stack.enter_context(Proxy(own.url, API_KEY))
+                shown = Server(proxy.url, API_KEY)
+                stack.callback(shown.close)
+                started[kind] = Proxied(own, proxy, shown)
+            return started[kind]
 
-    return server
+        yield server
 
 
 @pytest.mark.parametrize("mutant", CAUGHT, ids=[each.name for each in CAUGHT])
-def test_a_mutant_is_caught(mutant: Mutant, broken: Callable[[Kind], Broken]) -> None:
-    assert mutant.check is not None
-    found = broken(mutant.kind)
-    found.lie(mutant.name)
-    try:
-        with pytest.raises(AssertionError) as caught:
-            mutant.check(found.server)
-        assert found.server.process.poll() is None, "the mutant died instead"
-        assert re.search(mutant.failure, str(caught.value), re.DOTALL), caught.value
-        assert exercised(mutant.name) in found.log()
-        if mutant.lies:
-            checks.plain_answers_are_as_described(found.server)
-            checks.streams_are_as_described(found.server)
-    finally:
-        found.lie(NOBODY)
+def test_a_mutant_is_caught(mutant: Mutant, proxied: Callable[[Kind], Proxied]) -> None:
+    found = proxied(mutant.kind)
+    verdict = judge(mutant, found.proxy, found.shown)
+    assert found.own.process.poll() is None, "the server itself died"
+    assert verdict.outcome == "caught", f"{verdict.outcome}: {verdict.why}"
 
 
 @pytest.mark.parametrize(
@@ -119,11 +96,10 @@ def test_a_mutant_is_caught(mutant: Mutant, broken: Callable[[Kind], Broken]) ->
     ids=lambda each: each if isinstance(each, str) else each.__name__,
 )
 def test_a_healthy_server_passes(
-    kind: Kind, check: Check, broken: Callable[[Kind], Broken]
+    kind: Kind, check: Check, proxied: Callable[[Kind], Proxied]
 ) -> None:
-    found = broken(kind)
     try:
-        check(found.server)
+        check(proxied(kind).shown)
     except pytest.skip.Exception as skipped:
         raise AssertionError("nothing was checked") from skipped
 
@@ -140,30 +116,7 @@ def test_names_and_checks() -> None:
 
 def test_the_page_of_mutants_is_up_to_date() -> None:
     shown = (ROOT / "docs" / "mutants.md").read_text("utf-8")
-    assert shown == page(), "python -m contract_tests.own.mutants.report > docs/mutants.md"
-
-
-def test_what_replaces_a_function_has_its_parameters() -> None:
-    """Another number of them would be a crash, and not the lie that is meant."""
-    with pytest.raises(TypeError, match="usage takes"):
-        replace(lambda: True, handlers.apis.openai.format, "usage", lambda results: {})
-    with pytest.raises(AttributeError):
-        replace(lambda: True, handlers.apis.openai.format, "no_such_function", lambda: None)
-
-
-def test_a_mutant_lies_only_while_it_is_switched_on(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    module = handlers.apis.openai.format
-    monkeypatch.setattr(module, "text_finish_reason", module.text_finish_reason)
-    [mutant] = [e for e in catalog.ALL if e.name == "completions_end_for_another_reason"]
-    switched_on = [NOBODY]
-    install([mutant], lambda: switched_on[0])
-    assert module.text_finish_reason("limit") == "length"
-    assert exercised(mutant.name) not in capsys.readouterr().err
-    switched_on[0] = mutant.name
-    assert module.text_finish_reason("limit") == "stop"
-    assert exercised(mutant.name) in capsys.readouterr().err
+    assert shown == page(), "python -m contract_tests.kit.mutants.report > docs/mutants.md"
 
 
 # ---- Schemathesis ------------------------------------------------------------------------------
@@ -175,7 +128,7 @@ FUZZING = [
 ]
 
 
-def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
+def fuzz(server: Server) -> subprocess.CompletedProcess[str]:
     """Schemathesis, and one operation, against a server that runs already."""
     options = ["--base-url", server.url, "--api-key", API_KEY, "--max-examples", "5"]
     options += ["-p", "no:cacheprovider", "--tb=line", "-x"]
@@ -187,19 +140,59 @@ def fuzz(server: OwnServer) -> subprocess.CompletedProcess[str]:
 
 
 @pytest.mark.parametrize("name", FUZZED)
-def test_schemathesis_finds_it(name: str, broken: Callable[[Kind], Broken]) -> None:
-    found = broken("one model")
-    found.lie(name)
-    try:
-        done = fuzz(found.server)
-    finally:
-        found.lie(NOBODY)
+def test_schemathesis_finds_it(name: str, proxied: Callable[[Kind], Proxied]) -> None:
+    found = proxied("one model")
+    [mutant] = [each for each in catalog.ALL if each.name == name]
+    with found.proxy.mutated(mutant.make()) as active:
+        done = fuzz(found.shown)
+    assert active.exercised
     assert done.returncode == 1, done.stdout[-3000:] + done.stderr[-1000:]
 
 
 def test_schemathesis_has_nothing_against_a_healthy_server(
-    broken: Callable[[Kind], Broken],
+    proxied: Callable[[Kind], Proxied],
 ) -> None:
-    done = fuzz(broken("one model").server)
+    done = fuzz(proxied("one model").shown)
     assert done.returncode == 0, done.stdout[-3000:] + done.stderr[-1000:]
     assert "2 passed" in done.stdout
+
+
+# ---- the command -------------------------------------------------------------------------------
+
+
+def test_the_command_tells_the_verdicts(proxied: Callable[[Kind], Proxied]) -> None:
+    chosen = "spaces_get_lost|backwards|every_key|all_documents|status_forgets|default"
+    own = proxied("one model").own
+    options = ["--base-url", own.url, "--api-key", API_KEY, "-k", chosen]
+    done = subprocess.run(
+        [sys.executable, "-m", "contract_tests.kit", "mutants", *options],
+        cwd=ROOT, env=environment(), capture_output=True, encoding="utf-8", check=False,
+        timeout=SECONDS,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stdout + done.stderr
+    *lines, summary = done.stdout.splitlines()
+    assert {name: outcome for _, outcome, name in map(_parts, lines)} == {
+        "spaces_get_lost": "caught",
+        "tokens_come_backwards": "caught",
+        "every_key_is_right": "caught",
+        "all_documents_are_the_best": "not applicable",
+        "a_status_forgets_its_failure": "caught",
+        "every_model_is_the_default_one": "not applicable",
+        "unknown_models_are_the_default_one": "not applicable",
+    }
+    assert summary == "4 caught, 3 not applicable"
+
+
+def _parts(line: str) -> list[str]:
+    """The number, the verdict and the name."""
+    return re.split(r" {2,}", line.strip().partition(":")[0])
+
+
+def test_the_command_needs_a_server(
+    capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SPECLLAMA_CONTRACT_TIMEOUT", str(round(SECONDS)))  # which it sets
+    assert main(["mutants", "--base-url", "http://127.0.0.1:1"]) == 2
+    told = capfd.readouterr()
+    assert "no server answers at http://127.0.0.1:1" in told.err
+    assert not told.out

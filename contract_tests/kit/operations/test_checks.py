@@ -5,11 +5,9 @@ from collections.abc import Callable
 import pytest
 
 from contract_tests.kit import checks
-from contract_tests.kit.server import Server, needs_key
+from contract_tests.kit.server import Server
 
 
 @pytest.mark.parametrize("check", checks.ALL, ids=lambda check: check.__name__)
 def test_check(check: Callable[[Server], None], server: Server) -> None:
-    if check is checks.keys_are_wanted:
-        needs_key(server)
     check(server)

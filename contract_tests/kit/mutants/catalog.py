@@ -1,6 +1,6 @@
 """All mutants, by API."""
 
-from contract_tests.own.mutants import (
+from contract_tests.kit.mutants import (
     administration,
     anthropic,
     http,
@@ -13,7 +13,7 @@ from contract_tests.own.mutants import (
     texts,
     vectors,
 )
-from contract_tests.own.mutants.mutant import Kind, Mutant
+from contract_tests.kit.mutants.mutant import Mutant
 
 ALL: list[Mutant] = [
     mutant
@@ -33,4 +33,3 @@ ALL: list[Mutant] = [
     )
     for mutant in mutants.all
 ]
-KINDS: tuple[Kind, ...] = ("one model", "router", "seeing", "embedder", "reranker")

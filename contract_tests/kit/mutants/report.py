@@ -1,27 +1,28 @@
 """The list of mutants and the score, in Markdown.
 
-    python -m contract_tests.own.mutants.report > docs/mutants.md
+    python -m contract_tests.kit.mutants.report > docs/mutants.md
 
-test_mutants.py holds what it says: that each check catches its mutants, and that the page is as
-this prints it.
+contract_tests/own/test_mutants.py holds what it says: that each check catches its mutants, and that
+the page is as this prints it.
 """
 
 from itertools import groupby
 
-from contract_tests.own.mutants.catalog import ALL
-from contract_tests.own.mutants.mutant import Mutant
+from contract_tests.kit.mutants.catalog import ALL
+from contract_tests.kit.mutants.mutant import Mutant
 
 INTRODUCTION = """\
 # Mutants: would the contract tests notice?
 
-Tests that never fail prove nothing. So this repository has servers that are broken on purpose, each
-in one way, and the contract tests have to catch them: a *mutant* replaces one function of a running
-server by another with the same signature, and is caught if the check that is named beside it fails
-for the expected reason. Most mutants lie in the right form: every answer is still as the
-description says, and only what it says is wrong.
+Tests that never fail prove nothing. So the contract tests have to catch servers that are broken on
+purpose, each in one way. A *mutant* is a whole server behind a proxy that changes what passes: a
+request on its way in, an answer or an event of a stream on its way out. It is caught if the check
+that is named beside it fails for the expected reason. Most mutants answer in the right form: every
+answer is still as the description says, and only what it says is wrong.
 
-`contract_tests/own/test_mutants.py` runs them all, and runs every check against the same server
-while nothing is broken. This page is written by `python -m contract_tests.own.mutants.report`.
+`contract_tests/own/test_mutants.py` runs them all, and runs every check through the same proxy
+while it changes nothing. [`specllama-contract mutants`](contract-kit.md) does so with any server.
+This page is written by `python -m contract_tests.kit.mutants.report`.
 """
 
 

@@ -1,0 +1,265 @@
+"""HTTP: bodies, errors, keys, foreign pages, the description."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+from contract_tests.kit import checks, contract, lint
+from contract_tests.kit.checks import servers
+from contract_tests.kit.contract import JSON
+from contract_tests.kit.mutants.exchange import Answer, Mutation, PassOn, Request
+from contract_tests.kit.mutants.mutant import Mutants
+from contract_tests.kit.mutants.mutations import answers, at, errors, plain, requests, without
+
+MUTANTS = Mutants("HTTP")
+
+ACCEPTED = "expected 40[014], got .* 200"
+"""The failure of a check where a request should have been refused."""
+
+
+def failed(status: int, type: str = "server_error") -> Answer:
+    """An error as the server itself would put it."""
+    return Answer.of(status, {"error": {"code": status, "message": "Oops.", "type": type}})
+
+
+def _is_malformed(request: Request) -> bool:
+    is_json = request.headers.get("content-type", "").startswith(JSON)
+    return is_json and request.json is None and request.body.strip() != b"null"
+
+
+@MUTANTS.caught_by(checks.malformed_json_is_refused, ACCEPTED)
+def malformed_json_is_an_empty_object() -> Mutation:
+    """A body that is no JSON is read as one with hardly any fields."""
+    few = {"prompt": "a", "content": "a", "n_predict": 1}
+    return requests(lambda request: request.with_json(few) if _is_malformed(request) else request)
+
+
+@MUTANTS.caught_by(checks.malformed_json_is_refused, "expected 400, got .* 500")
+def malformed_json_is_a_server_error() -> Mutation:
+    """A body that is no JSON ends in an exception."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        return failed(500) if _is_malformed(request) else await pass_on(request)
+
+    return mutation
+
+
+def _is_invalid(request: Request) -> bool:
+    """The description refuses its body, which is JSON."""
+    operation = contract.operations().get(request.operation)
+    content = operation.definition.get("requestBody", {}).get("content", {}) if operation else {}
+    if JSON not in content or _is_malformed(request) or not request.body:
+        return False
+    return any(lint.errors(content[JSON]["schema"], request.json))
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "500")
+def bodies_are_not_validated() -> Mutation:
+    """A body of another form ends in an exception."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        return failed(500) if _is_invalid(request) else await pass_on(request)
+
+    return mutation
+
+
+@MUTANTS.caught_by(checks.plain_answers_are_as_described, "'text/html' is not a documented")
+def answers_are_announced_as_html() -> Mutation:
+    """The content type of JSON is text/html."""
+    return answers(
+        lambda request, answer: (
+            answer.with_header("Content-Type", "text/html")
+            if answer.kind == JSON and answer.is_success
+            else answer
+        )
+    )
+
+
+def _change_errors(change: Callable[[Answer], Answer], *statuses: int) -> Mutation:
+    """Answers with these statuses; without any, all errors."""
+
+    def changed(_: Request, answer: Answer) -> Answer:
+        is_meant = answer.status in statuses if statuses else not answer.is_success
+        return change(answer) if is_meant else answer
+
+    return answers(changed)
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "text/plain")
+def errors_are_plain_text() -> Mutation:
+    """Errors have a message and no envelope."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        answer = await pass_on(request)
+        if answer.is_success or answer.kind != JSON:
+            return answer
+        return answer.with_header("Content-Type", "text/plain").with_content(b"This went wrong.")
+
+    return mutation
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "^200: ")
+def errors_have_the_status_of_success() -> Mutation:
+    """Errors come with the status 200."""
+    return _change_errors(lambda answer: answer.with_status(200))
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "'code': 405")
+def errors_tell_another_status() -> Mutation:
+    """The envelope's `code` is not the status of the answer."""
+    return _in_404(at("error.code", lambda code: 405))
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "expected not_found_error")
+def errors_have_the_wrong_type() -> Mutation:
+    """What is not found is a `server_error`."""
+    return _in_404(at("error.type", lambda type: "server_error"))
+
+
+def _in_404(change: Callable[[Any], Any]) -> Mutation:
+    return errors(lambda status, document: change(document) if status == 404 else document)
+
+
+@MUTANTS.caught_by(checks.errors_have_the_envelope, "500")
+def bad_tokens_are_server_errors() -> Mutation:
+    """What only the engine can refuse is answered with 500."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        answer = await pass_on(request)
+        is_meant = request.operation == "detokenize" and answer.status == 400
+        return failed(500) if is_meant and not _is_invalid(request) else answer
+
+    return mutation
+
+
+@MUTANTS.caught_by(servers.allowed_methods_are_told, "is not allowed, only")
+def methods_are_not_told() -> Mutation:
+    """`Allow` is empty."""
+    return _change_errors(lambda answer: answer.with_header("Allow", ""), 405)
+
+
+@MUTANTS.not_caught(
+    "The header is optional: the description says `where that can be said`, and a server is "
+    "neither overloaded nor restarted by the kit, which has to leave other people's servers alone."
+)
+def refusals_do_not_say_when_to_come_back() -> Mutation:
+    """503 is without `Retry-After`."""
+    return _change_errors(lambda answer: answer.with_header("Retry-After", None), 503)
+
+
+@MUTANTS.caught_by(servers.heads_have_no_body, "has a body")
+def heads_have_a_body() -> Mutation:
+    """The answer to HEAD is the one to GET."""
+    return requests(
+        lambda request: (
+            dataclasses.replace(request, method="GET") if request.method == "HEAD" else request
+        )
+    )
+
+
+@MUTANTS.caught_by(servers.requests_have_ids, "contract-tests-5519", as_described=True)
+def ids_of_requests_are_forgotten() -> Mutation:
+    """Every answer has an id of the server's own."""
+    return requests(lambda request: request.with_header("X-Request-Id", None))
+
+
+@MUTANTS.caught_by(servers.requests_have_ids, "two requests with one", as_described=True)
+def all_requests_have_one_id() -> Mutation:
+    """Those that bring none along."""
+    return requests(
+        lambda request: (
+            request
+            if "x-request-id" in request.headers
+            else request.with_header("X-Request-Id", "req_0")
+        )
+    )
+
+
+# ---- who may do what -------------------------------------------------------------------------
+
+
+@MUTANTS.caught_by(checks.keys_are_wanted, ACCEPTED, as_described=True)
+def every_key_is_right() -> Mutation:
+    """A server with a key takes any."""
+    return requests(lambda request: request if request.has_right_key else request.with_right_key())
+
+
+@MUTANTS.caught_by(checks.keys_are_wanted, ACCEPTED, as_described=True)
+def a_part_of_a_key_is_enough() -> Mutation:
+    """The first letters of the key open the door."""
+
+    def changed(request: Request) -> Request:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        is_part = bool(given) and (request.api_key or "").startswith(given)
+        return request.with_right_key() if is_part and not request.has_right_key else request
+
+    return requests(changed)
+
+
+@MUTANTS.caught_by(checks.keys_are_wanted, "expected 200, got .* 401", as_described=True)
+def keys_of_anthropics_clients_are_wrong() -> Mutation:
+    """The header `x-api-key` is not looked at."""
+    return requests(lambda request: request.with_header("x-api-key", None))
+
+
+@MUTANTS.caught_by(checks.keys_are_wanted, "without WWW-Authenticate")
+def refusals_do_not_say_how_to_authenticate() -> Mutation:
+    """401 is without `WWW-Authenticate`."""
+    return _change_errors(lambda answer: answer.with_header("WWW-Authenticate", None), 401)
+
+
+@MUTANTS.caught_by(
+    servers.keys_are_wanted_everywhere, "GET /slots wants no key: 200", as_described=True
+)
+def one_operation_wants_no_key() -> Mutation:
+    """Anybody may see the slots."""
+    return requests(
+        lambda request: request if request.has_right_key else request.with_right_key(),
+        "list_slots",
+    )
+
+
+@MUTANTS.caught_by(
+    servers.public_operations_want_no_key, "expected 200, got .* 401", as_described=True
+)
+def the_health_wants_a_key() -> Mutation:
+    """A public operation refuses who brings no key."""
+
+    def changed(request: Request) -> Request:
+        # Another operation wants one, and says so in the server's own words.
+        return request if request.has_right_key else request.to("GET", "/props")
+
+    return requests(changed, "get_health")
+
+
+@MUTANTS.caught_by(servers.foreign_pages_change_nothing, "serves a foreign page", as_described=True)
+def foreign_pages_may_do_everything() -> Mutation:
+    """Pages of any origin may change the server's state."""
+    return requests(lambda request: request.with_header("Origin", None))
+
+
+# ---- operations without a model --------------------------------------------------------------
+
+
+@MUTANTS.caught_by(checks.plain_answers_are_as_described, "'fine'|\"fine\"|fine")
+def the_health_has_another_word() -> Mutation:
+    """`status` is none of the described values."""
+    return plain(at("status", lambda status: "fine"), "get_health")
+
+
+@MUTANTS.caught_by(servers.the_description_is_served, "without.*post /tokenize", as_described=True)
+def an_operation_is_not_described() -> Mutation:
+    """The served description lacks a path."""
+    return plain(at("paths", without("/tokenize")), "get_openapi_json")
+
+
+@MUTANTS.caught_by(servers.what_is_refused_says_so, "answers 200", as_described=True)
+def what_is_not_there_pretends() -> Mutation:
+    """The compaction of conversations, which nobody does, is an empty list."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        if request.operation == "compact_response":
+            return Answer.of(200, {"output": []})
+        return await pass_on(request)
+
+    return mutation

@@ -1,0 +1,65 @@
+"""What a mutant is: a server that is broken in one way, which a check of the kit has to notice.
+
+The server itself is whole. In front of it is a proxy (`contract_tests.kit.mutants.proxy`) that
+changes what passes, so any server can be tested with.
+"""
+
+from collections.abc import Callable
+from typing import Literal, NamedTuple, TypeAlias
+
+from contract_tests.kit.mutants.exchange import Mutation
+from contract_tests.kit.server import Server
+
+Check: TypeAlias = Callable[[Server], None]
+Make: TypeAlias = Callable[[], Mutation]
+Kind = Literal["one model", "router", "seeing", "embedder", "reranker"]
+"""The server that a mutant needs."""
+KINDS: tuple[Kind, ...] = ("one model", "router", "seeing", "embedder", "reranker")
+
+
+class Mutant(NamedTuple):
+    """One thing that is broken: the check of the kit that has to fail, and what its failure has to
+    say (a pattern). Without a check, `failure` is the reason why none can fail.
+
+    `make` is called each time the mutant is switched on: it remembers nothing of the last time.
+    `as_described` is whether all answers are as described, so that only what they say is wrong.
+    """
+
+    name: str
+    api: str
+    says: str
+    kind: Kind
+    make: Make
+    check: Check | None
+    failure: str
+    as_described: bool
+
+
+class Mutants:
+    """The mutants of one API, in the order of their definition."""
+
+    def __init__(self, api: str, kind: Kind = "one model") -> None:
+        self.api = api
+        self.kind = kind
+        self.all: list[Mutant] = []
+
+    def caught_by(
+        self, check: Check, failure: str, *, as_described: bool = False
+    ) -> Callable[[Make], Make]:
+        """Registers a function that makes a mutation; its docstring says what is broken."""
+        return self._registering(check, failure, as_described)
+
+    def not_caught(self, reason: str) -> Callable[[Make], Make]:
+        return self._registering(None, reason, as_described=True)
+
+    def _registering(
+        self, check: Check | None, failure: str, as_described: bool
+    ) -> Callable[[Make], Make]:
+        def register(make: Make) -> Make:
+            says = " ".join((make.__doc__ or "").split())
+            self.all.append(
+                Mutant(make.__name__, self.api, says, self.kind, make, check, failure, as_described)
+            )
+            return make
+
+        return register

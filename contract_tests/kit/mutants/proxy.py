@@ -1,0 +1,212 @@
+"""A reverse proxy in front of a server. It passes everything on as it is, streams as they come,
+unless a mutation is switched on: that changes what passes.
+
+It runs in a thread of the process that asks. Requests are read whole before they are passed on, and
+their `Host` is the server's.
+"""
+
+import asyncio
+import contextlib
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import httpx
+import uvicorn
+
+from contract_tests.kit.mutants.exchange import Answer, Head, Mutation, Request, unchanged
+
+NO_LIMIT = 10**9
+"""Seconds; a connection that is idle stays open."""
+
+
+class Active:
+    """A mutation that is switched on."""
+
+    def __init__(self, mutation: Mutation) -> None:
+        self.mutation = mutation
+        self.exercised = False
+        """It has changed something."""
+        self.error: Exception | None = None
+        """What it couldn't cope with: an answer that the description doesn't allow."""
+
+
+class Proxy:
+    """The proxy of the server at `server_url`, which wants `api_key`."""
+
+    def __init__(self, server_url: str, api_key: str | None = None) -> None:
+        self._server = httpx.URL(server_url.rstrip("/"))
+        self._prefix = self._server.path.rstrip("/")
+        self._api_key = api_key
+        self._active: Active | None = None
+        # asyncio switches Nagle's algorithm off for sockets that say they are TCP.
+        self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+        self._socket.bind(("127.0.0.1", 0))
+        self._socket.listen()
+        self.url = f"http://127.0.0.1:{self._socket.getsockname()[1]}{self._prefix}"
+        config = uvicorn.Config(
+            self._serve,
+            interface="asgi3",
+            http="httptools",
+            ws="none",
+            lifespan="off",
+            log_config=None,
+            log_level="critical",  # a connection that is closed in an answer is no error here
+            access_log=False,
+            proxy_headers=False,
+            server_header=False,
+            date_header=False,
+            timeout_keep_alive=NO_LIMIT,
+            timeout_graceful_shutdown=0,
+        )
+        self._uvicorn = uvicorn.Server(config)
+        self._thread = threading.Thread(target=lambda: asyncio.run(self._run()), daemon=True)
+
+    def __enter__(self) -> "Proxy":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._uvicorn.should_exit = True
+        self._thread.join()
+        self._socket.close()
+
+    @contextlib.contextmanager
+    def mutated(self, mutation: Mutation) -> Iterator[Active]:
+        """Requests that come meanwhile are answered as `mutation` has it."""
+        self._active = active = Active(mutation)
+        try:
+            yield active
+        finally:
+            self._active = None
+
+    async def _run(self) -> None:
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncHTTPTransport(limits=limits) as self._transport:
+            await self._uvicorn.serve(sockets=[self._socket])
+
+    async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
+        """The ASGI application. It ends when the client leaves, and the server notices."""
+        request = await self._request(scope, receive)
+        if request is None:
+            return
+        answering = asyncio.create_task(self._answer(request, scope, send))
+        leaving = asyncio.create_task(_left(receive))
+        try:
+            await asyncio.wait({answering, leaving}, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            leaving.cancel()
+            answering.cancel()
+            # Which raises if the connection has to be closed in the middle of an answer.
+            with contextlib.suppress(asyncio.CancelledError):
+                await answering
+
+    async def _request(self, scope: Any, receive: Any) -> Request | None:
+        """The request with its whole body; None if the client leaves before its end."""
+        body = b""
+        more = True
+        while more:
+            message = await receive()
+            if message["type"] == "http.disconnect":
+                return None
+            body += message.get("body", b"")
+            more = message.get("more_body", False)
+        query = scope["query_string"]
+        target = scope["raw_path"] + (b"?" + query if query else b"")
+        headers = httpx.Headers(scope["headers"])
+        headers["Host"] = self._server.netloc.decode()
+        headers.pop("Expect", None)  # the body is here already
+        method, prefix = scope["method"], self._prefix
+        return Request(method, target.decode("latin-1"), headers, body, prefix, self._api_key)
+
+    async def _answer(self, request: Request, scope: Any, send: Any) -> None:
+        active = self._active
+        if active is None:
+            await self._answer_with(Active(unchanged), request, scope, send)
+            return
+        try:
+            # What is compressed can't be changed.
+            plain = request.with_header("Accept-Encoding", None)
+            await self._answer_with(active, plain, scope, send)
+        except ConnectionError:
+            raise
+        except Exception as error:
+            active.error = error
+            raise
+
+    async def _answer_with(self, active: Active, request: Request, scope: Any, send: Any) -> None:
+        async with contextlib.AsyncExitStack() as stack:
+            asked = _Asked(self, stack, notes=active.mutation is not unchanged)
+            try:
+                answer = await active.mutation(request, asked)
+            except httpx.TransportError as error:
+                answer = Answer.of(502, {"error": f"the server doesn't answer: {error!r}"})
+            active.exercised |= asked.requests != [request] or asked.head != answer.head
+            if request.method == "HEAD" and any(each.method != "HEAD" for each in asked.requests):
+                # What uvicorn goes by: it leaves out the body of an answer to HEAD.
+                scope["method"] = "GET"
+            await send(
+                {
+                    "type": "http.response.start",
+                    "status": answer.status,
+                    "headers": [(name.lower(), value) for name, value in answer.headers.raw],
+                }
+            )
+            n_sent = 0
+            async for piece in answer.body:
+                if asked.notes:
+                    active.exercised |= asked.body[n_sent : n_sent + len(piece)] != piece
+                    n_sent += len(piece)
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+            active.exercised |= n_sent != len(asked.body)
+            await send({"type": "http.response.body"})
+
+    async def ask(self, request: Request) -> httpx.Response:
+        """The server's own answer, whose body is still to be read."""
+        return await self._transport.handle_async_request(
+            httpx.Request(
+                request.method,
+                self._server,
+                headers=request.headers,
+                stream=httpx.ByteStream(request.body),
+                extensions={"target": request.target.encode("latin-1")},
+            )
+        )
+
+
+class _Asked:
+    """What the server was asked for one answer, and, with `notes`, what it said."""
+
+    def __init__(self, proxy: Proxy, stack: contextlib.AsyncExitStack, *, notes: bool) -> None:
+        self._proxy = proxy
+        self._stack = stack
+        self.notes = notes
+        self.requests: list[Request] = []
+        self.head: Head | None = None
+        """Of its last answer."""
+        self.body = bytearray()
+        """Of its last answer, as far as it has been read."""
+
+    async def __call__(self, request: Request) -> Answer:
+        self.requests.append(request)
+        response = await self._proxy.ask(request)
+        self._stack.push_async_callback(response.aclose)
+        body = response.aiter_raw()
+        if self.notes:
+            self.body = bytearray()
+            body = self._noted(body)
+        answer = Answer(response.status_code, response.headers, body)
+        self.head = answer.head
+        return answer
+
+    async def _noted(self, pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
+        noted = self.body
+        async for piece in pieces:
+            noted += piece
+            yield piece
+
+
+async def _left(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        pass
