@@ -100,6 +100,7 @@ def server(
         outside = Server(url, request.config.getoption("--api-key"))
         watch = request.config.stash[WATCH]
         outside.hear = watch.hear
+        outside.offers = watch.offer.has
         with watch.listening():
             yield outside
         outside.close()

@@ -236,7 +236,7 @@ def fuzz(
     That takes half a minute and 2 GB in each process of pytest.
     """
 
-    def tested_case(case: Case[Any]) -> None:
+    def tested_case(case: Case[Any]) -> None:  # Schemathesis passes `case` by its name
         test(case)
 
     chosen = schema(mode, operation_id, max_examples)

@@ -43,7 +43,12 @@ def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SE
 
 
 def _ignore(answer: Any) -> None:
-    """Of a server that nobody watches."""
+    """`Server.hear`, unless the tests watch the server."""
+
+
+def _everything(operation_id: str) -> bool:
+    """`Server.offers`, unless it was found out what the server has."""
+    return True
 
 
 def needs_key(server: "Server") -> str:
@@ -61,7 +66,9 @@ class Server:
         self.url = url.rstrip("/")
         self.api_key = api_key
         self.hear: Callable[[Any], None] = _ignore
-        """Is told of answers to requests that other libraries than httpx have sent."""
+        """Is called with each answer that another library than httpx has got."""
+        self.offers: Callable[[str], bool] = _everything
+        """True for the `operationId` of an operation that the server has."""
         self._client_options = client
 
     @property

@@ -418,7 +418,7 @@ def test_the_exit_status_says_if_all_are_caught(
 ) -> None:
     session = Session("http://127.0.0.1:1", None, None)
     for outcome in outcomes:
-        session.told("a_mutant", Verdict(outcome, "for  a reason"))
+        session.report("a_mutant", Verdict(outcome, "for  a reason"))
     assert session.end(pytest.ExitCode.OK) == status
     assert capsys.readouterr().out.count("a_mutant: for a reason") == len(outcomes)
     assert session.end(pytest.ExitCode.INTERRUPTED) == 2

@@ -87,7 +87,7 @@ def models_have_no_owner() -> Mutation:
 
 @MUTANTS.caught_by(servers.properties_agree, "expected 404, got .* 200", as_described=True)
 def every_name_is_a_model() -> Mutation:
-    """Whoever looks up a name finds a model."""
+    """A lookup of any name answers with a model."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)

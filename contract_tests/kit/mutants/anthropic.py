@@ -112,7 +112,7 @@ def thoughts_are_text() -> Mutation:
     chats.calls_of_messages_have_their_arguments, "not by the tool's schema", as_described=True
 )
 def inputs_of_tools_are_empty() -> Mutation:
-    """`input` of a call has none of its arguments."""
+    """The `input` of a call is an empty object."""
     return plain(at("content.*.input", lambda arguments: {}), MESSAGE)
 
 

@@ -162,8 +162,9 @@ class Answer:
 PassOn: TypeAlias = Callable[[Request], Awaitable[Answer]]
 """Asks the server itself."""
 Mutation: TypeAlias = Callable[[Request, PassOn], Awaitable[Answer]]
-"""What a mutant makes of a request: it passes it on, or another one, or none, and answers with
-what came back, or with something else. What it remembers lies in the function's own object."""
+"""A mutant's function from a request to an answer. It may call the server with this request, with a
+changed one, or not at all, and may change the server's answer or make one. Its state lies in the
+closure."""
 
 
 async def unchanged(request: Request, pass_on: PassOn) -> Answer:
@@ -213,8 +214,9 @@ _END_OF_EVENT = re.compile(rb"\n\n|\r\n\r\n")
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stream; `data` is None of a comment. `raw` is how it came, and empty of one
-    that a mutant has changed. Bytes that are no UTF-8 stand as surrogates (`surrogateescape`)."""
+    """One event of a stream. A comment has the `data` None. `raw` are the bytes that the server
+    sent, empty if a mutant has changed the event. Bytes that are no UTF-8 stand as surrogates
+    (`surrogateescape`)."""
 
     data: str | None
     name: str = "message"
@@ -222,7 +224,7 @@ class Event:
 
     @property
     def json(self) -> Any:
-        """Its document; None of a comment, and of an end that is no JSON."""
+        """The document; None if the event is a comment, or its data isn't JSON, as in `[DONE]`."""
         return None if self.data is None else parsed(self.data.encode(errors="replace"))
 
     def with_json(self, document: Any) -> "Event":

@@ -165,7 +165,7 @@ def ids_of_requests_are_forgotten() -> Mutation:
 
 @MUTANTS.caught_by(servers.requests_have_ids, "two requests with one", as_described=True)
 def all_requests_have_one_id() -> Mutation:
-    """Those that bring none along."""
+    """Requests without an id all get the same one."""
     return requests(
         lambda request: (
             request
@@ -223,7 +223,7 @@ def one_operation_wants_no_key() -> Mutation:
     servers.public_operations_want_no_key, "expected 200, got .* 401", as_described=True
 )
 def the_health_wants_a_key() -> Mutation:
-    """A public operation refuses who brings no key."""
+    """A public operation refuses requests without a key."""
 
     def changed(request: Request) -> Request:
         # Another operation wants one, and says so in the server's own words.
@@ -241,9 +241,9 @@ def foreign_pages_may_do_everything() -> Mutation:
 # ---- operations without a model --------------------------------------------------------------
 
 
-@MUTANTS.caught_by(checks.plain_answers_are_as_described, "'fine'|\"fine\"|fine")
+@MUTANTS.caught_by(checks.plain_answers_are_as_described, "'fine'|`fine`|fine")
 def the_health_has_another_word() -> Mutation:
-    """`status` is none of the described values."""
+    """`status` is `fine`, which the description doesn't list."""
     return plain(at("status", lambda status: "fine"), "get_health")
 
 
@@ -255,7 +255,7 @@ def an_operation_is_not_described() -> Mutation:
 
 @MUTANTS.caught_by(servers.what_is_refused_says_so, "answers 200", as_described=True)
 def what_is_not_there_pretends() -> Mutation:
-    """The compaction of conversations, which nobody does, is an empty list."""
+    """`POST /v1/responses/compact`, which has to be refused, answers with an empty list."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         if request.operation == "compact_response":

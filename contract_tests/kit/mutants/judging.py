@@ -51,6 +51,7 @@ def judge(
         try:
             failure = _failure(mutant.check, server)
         except pytest.skip.Exception as skipped:
+            # The changed request asks for an operation that this server lacks.
             return Verdict("not applicable", str(skipped))
         if active.error is not None:
             return Verdict("not applicable", f"an answer can't be changed so: {active.error!r}")
@@ -78,5 +79,5 @@ def _failure(check: Check, server: Server) -> str | None:
 def _said(error: Exception) -> str:
     if not isinstance(error, AssertionError):
         return repr(error)
-    # An assertion without a message is told by its line.
+    # The line stands for the message that an assertion lacks.
     return str(error) or str(traceback.extract_tb(error.__traceback__)[-1].line)

@@ -53,7 +53,7 @@ def answers(change: Callable[[Request, Answer], Answer], *names: str) -> Mutatio
 
 
 def errors(change: Callable[[int, Any], Any], *names: str) -> Mutation:
-    """The documents of errors; the change is told the status."""
+    """The documents of errors; the change gets the status as well."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)

@@ -165,7 +165,7 @@ def streams_end_with_their_clients() -> Mutation:
 
 @MUTANTS.caught_by(checks.streams_outlive_their_clients, "==", as_described=True)
 def streams_come_back_from_the_beginning() -> Mutation:
-    """A kept stream is told from its first byte, whatever its client has read."""
+    """A kept stream begins with its first byte, whatever `from` says."""
     return requests(lambda request: request.with_query(**{"from": None}), "get_stream")
 
 

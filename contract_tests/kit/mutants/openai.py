@@ -162,7 +162,7 @@ def thoughts_are_said() -> Mutation:
 
 @MUTANTS.caught_by(checks.plain_answers_are_as_described, "chat/completions")
 def authors_are_unknown() -> Mutation:
-    """A message's `role` is one that nobody has."""
+    """The `role` of a message is `robot`."""
     return _change_messages(at("role", lambda role: "robot"))
 
 

@@ -29,7 +29,7 @@ class Active:
         self.exercised = False
         """It has changed something."""
         self.error: Exception | None = None
-        """What it couldn't cope with: an answer that the description doesn't allow."""
+        """The exception of a mutation that got an answer which the description doesn't allow."""
 
 
 class Proxy:

@@ -27,7 +27,7 @@ KIT = HERE.parent
 PACKAGE = __name__.rpartition(".mutants.")[0]
 PROXY: "pytest.StashKey[Proxy]" = pytest.StashKey()
 VERDICTS: "pytest.StashKey[Callable[[str, Verdict], None]]" = pytest.StashKey()
-"""Is told the verdict on each mutant."""
+"""Is called with the name of each mutant and the verdict on it."""
 LONGEST = 400
 """Characters of a reason that are shown."""
 ALL_CAUGHT, SOME_NOT_CAUGHT, NOT_TESTED = 0, 1, 2
@@ -80,7 +80,7 @@ class Session:
         stack.enter_context(proxy)
         config.add_cleanup(stack.close)
         config.stash[PROXY] = proxy
-        config.stash[VERDICTS] = self.told
+        config.stash[VERDICTS] = self.report
         config.stash[WATCH] = Watch(replace(offer, url=proxy.url))
         config.option.base_url, config.option.api_key = proxy.url, server.api_key
         self._console.print(f"{offer.server} at {offer.url}", highlight=False)
@@ -94,9 +94,9 @@ class Session:
         if report.failed:  # whatever it is, it was no check that failed
             from contract_tests.kit.mutants.judging import Verdict
 
-            self.told(_name(report.nodeid), Verdict("not caught", report.longreprtext))
+            self.report(_name(report.nodeid), Verdict("not caught", report.longreprtext))
 
-    def told(self, name: str, verdict: "Verdict") -> None:
+    def report(self, name: str, verdict: "Verdict") -> None:
         """Prints the verdict on one mutant."""
         self._outcomes[verdict.outcome] += 1
         done = f"{self._outcomes.total()}/{self._total}"
