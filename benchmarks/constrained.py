@@ -14,7 +14,7 @@ from pathlib import Path
 
 from benchmarks.client import Connection
 from benchmarks.servers import Server, specllama_command, started
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tools.models.build import ensure
 
 PERSON = {

@@ -19,13 +19,13 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.options import EngineOptions
-from engine.options.declaration import replaced
-from engine.params import GenerationParams
-from engine.protocol.messages import Event, Step, Submit
-from engine.shipped import model_path
-from engine.worker.backend import Context, Model, initialize
-from engine.worker.generation.engine import Engine
+from specllama.engine.options import EngineOptions
+from specllama.engine.options.declaration import replaced
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Event, Step, Submit
+from specllama.engine.shipped import model_path
+from specllama.engine.worker.backend import Context, Model, initialize
+from specllama.engine.worker.generation.engine import Engine
 from tools.models.build import ensure
 
 N_ROWS = 61
@@ -78,7 +78,9 @@ def idle_seconds(
     encoder = msgspec.msgpack.Encoder()
     with (
         open(os.devnull, "wb", buffering=0) as sink,
-        patch("engine.worker.backend.sampler.FEW", 0),  # else it asks llama.cpp for logits
+        patch(
+            "specllama.engine.worker.backend.sampler.FEW", 0
+        ),  # else it asks llama.cpp for logits
         patch.object(Context, "is_asynchronous", overlap),
         patch.object(Context, "decode", lambda context: device.decode(context)),
         patch.object(Context, "synchronize", lambda context: device.synchronize(context)),

@@ -7,7 +7,7 @@ import psutil
 
 ALL = "all"
 """The whole tree of processes: what can be compared between servers."""
-ENGINE = "engine.worker"
+ENGINE = "specllama.engine.worker"
 """Module of specllama's engine processes, in their command line."""
 
 Times = dict[tuple[str, int], float]

@@ -12,8 +12,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.options import EngineOptions, replaced
-from engine.worker.backend import Context, Model, initialize
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.worker.backend import Context, Model, initialize
 from tools.models.build import ensure
 
 N_SLOTS = 8

@@ -25,7 +25,7 @@ from benchmarks.client import ClientError, Connection, Stream
 from benchmarks.processes import ALL, spent
 from benchmarks.scenarios import SCENARIOS, SMALL, Metrics, Sizes, completion, words
 from benchmarks.servers import PEER, Server, peer_command, running, specllama_command, started
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tools.models.build import ensure
 
 MODELS: dict[str, Callable[[], Path]] = {

@@ -4,22 +4,22 @@ from typing import Any
 
 from starlette.responses import Response
 
-from handlers.apis.native.format import NativeFormat
-from handlers.apis.native.probabilities import chat_probabilities
-from handlers.apis.native.request import generation_params, ping_of
-from handlers.apis.openai.format import ChatFormat, head, wants_verbose
-from handlers.apis.openai.request import chat_request, uses_functions
-from handlers.apis.unsupported import CHAT, refuse_unsupported
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import current_key
-from handlers.running.aside import aside
-from handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
-from handlers.running.choices import texts_per_prompt
-from handlers.running.media import media_marker, with_documents, with_marker
-from handlers.running.respond import respond
-from handlers.running.runtime import runtime
-from handlers.running.served import served
-from handlers.running.templates import rendered_prompt
+from specllama.handlers.apis.native.format import NativeFormat
+from specllama.handlers.apis.native.probabilities import chat_probabilities
+from specllama.handlers.apis.native.request import generation_params, ping_of
+from specllama.handlers.apis.openai.format import ChatFormat, head, wants_verbose
+from specllama.handlers.apis.openai.request import chat_request, uses_functions
+from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.security import current_key
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
+from specllama.handlers.running.choices import texts_per_prompt
+from specllama.handlers.running.media import media_marker, with_documents, with_marker
+from specllama.handlers.running.respond import respond
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import served
+from specllama.handlers.running.templates import rendered_prompt
 
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:

@@ -4,20 +4,20 @@ from typing import Any, cast, get_args
 
 from starlette.responses import Response
 
-from engine.chat.request import ReasoningFormat
-from engine.options import Options
-from engine.protocol.messages import Infill, Prompt
-from handlers.apis.native.format import NativeFormat
-from handlers.apis.native.probabilities import text_probabilities
-from handlers.apis.native.request import generation_params, parse_prompts, ping_of
-from handlers.apis.openai.format import TextFormat, head, wants_verbose
-from handlers.running.aside import aside
-from handlers.running.batch import Batch
-from handlers.running.choices import candidates, texts_per_prompt
-from handlers.running.media import resolved, without_media
-from handlers.running.prompt_text import prompts_with_probabilities, text_of
-from handlers.running.respond import respond
-from handlers.running.served import served
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.options import Options
+from specllama.engine.protocol.messages import Infill, Prompt
+from specllama.handlers.apis.native.format import NativeFormat
+from specllama.handlers.apis.native.probabilities import text_probabilities
+from specllama.handlers.apis.native.request import generation_params, parse_prompts, ping_of
+from specllama.handlers.apis.openai.format import TextFormat, head, wants_verbose
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.batch import Batch
+from specllama.handlers.running.choices import candidates, texts_per_prompt
+from specllama.handlers.running.media import resolved, without_media
+from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
+from specllama.handlers.running.respond import respond
+from specllama.handlers.running.served import served
 
 
 async def create_completion(body: dict[str, Any]) -> Response:

@@ -23,12 +23,12 @@ from connexion.middleware import ConnexionMiddleware
 from connexion.middleware.server_error import ServerErrorMiddleware
 from starlette.types import Receive, Scope, Send
 
-from engine.catalog.catalog import open_catalog
-from engine.catalog.download.remote_preset import find_remote_preset
-from handlers.http.application import application, serve_again
-from handlers.http.security import api_key_info, bearer_info
-from handlers.options import from_environ, given
-from handlers.running.runtime import lifespan
+from specllama.engine.catalog.catalog import open_catalog
+from specllama.engine.catalog.download.remote_preset import find_remote_preset
+from specllama.handlers.http.application import application, serve_again
+from specllama.handlers.http.security import api_key_info, bearer_info
+from specllama.handlers.options import from_environ, given
+from specllama.handlers.running.runtime import lifespan
 
 __all__ = ["api_key_info", "bearer_info", "install"]
 
@@ -64,7 +64,8 @@ def without_query(record: logging.LogRecord) -> bool:
 
 def _serves_our_handlers(app: ConnexionMiddleware) -> bool:
     return any(
-        isinstance(operation, dict) and operation.get(_CONTROLLER, "").startswith("handlers.")
+        isinstance(operation, dict)
+        and operation.get(_CONTROLLER, "").startswith("specllama.handlers.")
         for api in app.apis
         for item in api.specification["paths"].values()
         for operation in item.values()

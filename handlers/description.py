@@ -12,9 +12,9 @@ import yaml
 from connexion import context
 from starlette.responses import Response
 
-from engine.errors import EngineError
-from handlers.http.bundle import public, with_body_examples
-from handlers.http.bundled import bundled
+from specllama.engine.errors import EngineError
+from specllama.handlers.http.bundle import public, with_body_examples
+from specllama.handlers.http.bundled import bundled
 
 ASSETS = {
     "swagger-ui.css": "text/css",

@@ -7,18 +7,18 @@ from typing import Any, TypeAlias
 
 from starlette.responses import Response
 
-from engine.errors import invalid_request
-from engine.pool.client import EngineClient
-from engine.protocol.messages import Vectors
-from handlers.apis.native.request import parse_prompts
-from handlers.apis.openai.messages import content_parts
-from handlers.http.disconnect import until_disconnect
-from handlers.http.encoding import Lazy
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.aside import aside
-from handlers.running.media import PART, UnresolvedParts, resolved
-from handlers.running.served import Served, served
-from handlers.running.usage import counted
+from specllama.engine.errors import invalid_request
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import Vectors
+from specllama.handlers.apis.native.request import parse_prompts
+from specllama.handlers.apis.openai.messages import content_parts
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.media import PART, UnresolvedParts, resolved
+from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.usage import counted
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""

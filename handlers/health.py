@@ -1,8 +1,8 @@
 """Is the server ready? Never waits for the engine, and wakes nothing."""
 
-from engine.errors import unavailable
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.runtime import runtime
+from specllama.engine.errors import unavailable
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.runtime import runtime
 
 
 async def get_health() -> JSONAnswer:

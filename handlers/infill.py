@@ -4,11 +4,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.protocol.messages import Infill
-from handlers.apis.native.request import parse_part
-from handlers.apis.unsupported import INFILL, refuse_unsupported
-from handlers.completion import create_completion
-from handlers.running.aside import aside
+from specllama.engine.protocol.messages import Infill
+from specllama.handlers.apis.native.request import parse_part
+from specllama.handlers.apis.unsupported import INFILL, refuse_unsupported
+from specllama.handlers.completion import create_completion
+from specllama.handlers.running.aside import aside
 
 
 async def create_infill(body: dict[str, Any]) -> Response:

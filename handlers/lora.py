@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from handlers.apis.native.request import parse_lora
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.served import served
+from specllama.handlers.apis.native.request import parse_lora
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.served import served
 
 
 async def list_lora_adapters() -> Response:

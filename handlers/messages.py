@@ -5,16 +5,20 @@ from typing import Any
 from connexion import context
 from starlette.responses import Response
 
-from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
-from handlers.apis.anthropic.request import message_params, message_request, refuse_threads
-from handlers.apis.native.request import ping_of
-from handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
-from handlers.http.envelopes.anthropic import anthropic_request_id
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.aside import aside
-from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
-from handlers.running.respond import respond
-from handlers.running.served import served
+from specllama.handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
+from specllama.handlers.apis.anthropic.request import (
+    message_params,
+    message_request,
+    refuse_threads,
+)
+from specllama.handlers.apis.native.request import ping_of
+from specllama.handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
+from specllama.handlers.http.envelopes.anthropic import anthropic_request_id
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from specllama.handlers.running.respond import respond
+from specllama.handlers.running.served import served
 
 
 async def create_message(body: dict[str, Any]) -> Response:

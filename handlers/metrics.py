@@ -2,9 +2,9 @@
 
 from starlette.responses import Response
 
-from engine.errors import not_supported, unavailable
-from handlers.running.runtime import runtime
-from handlers.running.served import served
+from specllama.engine.errors import not_supported, unavailable
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import served
 
 
 async def get_metrics() -> Response:

@@ -10,10 +10,10 @@ import msgspec
 from connexion import context
 from starlette.responses import Response
 
-from engine.catalog.entry import Entry
-from engine.errors import EngineError, not_supported
-from engine.pool.status import ModelStatus
-from handlers.apis.ollama.details import (
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError, not_supported
+from specllama.engine.pool.status import ModelStatus
+from specllama.handlers.apis.ollama.details import (
     details,
     digest,
     facts,
@@ -22,13 +22,13 @@ from handlers.apis.ollama.details import (
     model_path,
     modified_at,
 )
-from handlers.http.disconnect import until_disconnect
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import is_known, require_key
-from handlers.http.sse import Ping, event_stream, sse_event
-from handlers.options.arguments import arguments, preset
-from handlers.running.runtime import Runtime, runtime
-from handlers.running.served import find, not_found
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.security import is_known, require_key
+from specllama.handlers.http.sse import Ping, event_stream, sse_event
+from specllama.handlers.options.arguments import arguments, preset
+from specllama.handlers.running.runtime import Runtime, runtime
+from specllama.handlers.running.served import find, not_found
 
 _KINDS = {"vision": "image", "audio": "audio"}
 PING = Ping(10.0, b": still here\n\n")

@@ -8,15 +8,15 @@ import msgspec
 from connexion import context
 from starlette.responses import Response
 
-from engine.errors import invalid_request
-from engine.pool.client import EngineClient
-from engine.protocol.messages import Infill, Prompt, PromptParts
-from handlers.apis.native.probabilities import chat_probabilities
-from handlers.apis.native.request import generation_params
-from handlers.apis.ollama.embedding import shortened
-from handlers.apis.ollama.format import OllamaFormat, Watch, heading
-from handlers.apis.ollama.generation import GenerationFormat
-from handlers.apis.ollama.request import (
+from specllama.engine.errors import invalid_request
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import Infill, Prompt, PromptParts
+from specllama.handlers.apis.native.probabilities import chat_probabilities
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.ollama.embedding import shortened
+from specllama.handlers.apis.ollama.format import OllamaFormat, Watch, heading
+from specllama.handlers.apis.ollama.generation import GenerationFormat
+from specllama.handlers.apis.ollama.request import (
     frees_memory,
     generation_body,
     image_parts,
@@ -25,26 +25,26 @@ from handlers.apis.ollama.request import (
     openai_body,
     openai_messages,
 )
-from handlers.apis.openai.request import chat_request
-from handlers.apis.remarks import remark
-from handlers.apis.unsupported import CHAT, refuse_unsupported
-from handlers.chat import create_chat_completion
-from handlers.embeddings import Rows, split
-from handlers.http.disconnect import until_disconnect
-from handlers.http.encoding import Lazy
-from handlers.http.envelopes.ollama import (
+from specllama.handlers.apis.openai.request import chat_request
+from specllama.handlers.apis.remarks import remark
+from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.chat import create_chat_completion
+from specllama.handlers.embeddings import Rows, split
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.envelopes.ollama import (
     NDJSON,
     answer_as_openai,
     is_ollama_client,
     is_openai_client,
 )
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.aside import aside
-from handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
-from handlers.running.media import PART, resolved
-from handlers.running.respond import respond
-from handlers.running.served import Served, served
-from handlers.running.usage import counted
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
+from specllama.handlers.running.media import PART, resolved
+from specllama.handlers.running.respond import respond
+from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.usage import counted
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 """Norms of embeddings."""

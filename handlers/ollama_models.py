@@ -7,22 +7,28 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.chat.rendering.source import template_source
-from engine.options import Options
-from engine.params import RANDOM_SEED
-from engine.protocol.messages import ModelInfo
-from handlers.apis.ollama.details import Facts, details, model_info_json, model_path, modified_at
-from handlers.apis.ollama.processes import process_json
-from handlers.apis.ollama.pull import SUCCESS, pull, wanted
-from handlers.http.disconnect import until_disconnect
-from handlers.http.envelopes.ollama import NDJSON, ollama_error
-from handlers.http.errors import Failure
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import event_stream, line
-from handlers.models import model_list
-from handlers.running.runtime import runtime
-from handlers.running.served import Served, served
-from handlers.running.templates import description
+from specllama.engine.chat.rendering.source import template_source
+from specllama.engine.options import Options
+from specllama.engine.params import RANDOM_SEED
+from specllama.engine.protocol.messages import ModelInfo
+from specllama.handlers.apis.ollama.details import (
+    Facts,
+    details,
+    model_info_json,
+    model_path,
+    modified_at,
+)
+from specllama.handlers.apis.ollama.processes import process_json
+from specllama.handlers.apis.ollama.pull import SUCCESS, pull, wanted
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.envelopes.ollama import NDJSON, ollama_error
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.sse import event_stream, line
+from specllama.handlers.models import model_list
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.templates import description
 
 API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients look at it for what they may ask for."""

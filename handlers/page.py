@@ -7,8 +7,8 @@ from pathlib import Path
 from connexion import context
 from starlette.responses import PlainTextResponse, Response
 
-from engine.errors import EngineError
-from handlers.running.runtime import runtime
+from specllama.engine.errors import EngineError
+from specllama.handlers.running.runtime import runtime
 
 FILES = Path(__file__).parent / "webui"
 """The page's files; those in `vendor` are of other projects, put there by tools/webui."""

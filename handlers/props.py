@@ -7,17 +7,17 @@ from connexion import context
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from engine.chat.rendering.source import template_source, tool_template_source
-from engine.errors import not_supported
-from engine.protocol.messages import ModelInfo
-from handlers.apis.ollama.details import model_path
-from handlers.http.build_info import build_info, server_version
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.media import media_marker
-from handlers.running.runtime import runtime
-from handlers.running.served import Served, served
-from handlers.running.templates import description
-from handlers.slots import slot_json, unused_slot
+from specllama.engine.chat.rendering.source import template_source, tool_template_source
+from specllama.engine.errors import not_supported
+from specllama.engine.protocol.messages import ModelInfo
+from specllama.handlers.apis.ollama.details import model_path
+from specllama.handlers.http.build_info import build_info, server_version
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.media import media_marker
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.templates import description
+from specllama.handlers.slots import slot_json, unused_slot
 
 
 async def get_props() -> Response:

@@ -6,7 +6,7 @@ look for a feature learn why they can't have it. No request here is read any fur
 
 from starlette.responses import Response
 
-from engine.errors import EngineError, not_supported
+from specllama.engine.errors import EngineError, not_supported
 
 
 async def list_server_tools() -> Response:

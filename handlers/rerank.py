@@ -7,13 +7,13 @@ from typing import Any
 
 from starlette.responses import Response
 
-from engine.errors import invalid_request
-from engine.pool.client import EngineClient
-from handlers.embeddings import split
-from handlers.http.disconnect import until_disconnect
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.served import served
-from handlers.running.usage import counted
+from specllama.engine.errors import invalid_request
+from specllama.engine.pool.client import EngineClient
+from specllama.handlers.embeddings import split
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.served import served
+from specllama.handlers.running.usage import counted
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:

@@ -7,39 +7,39 @@ import msgspec
 from connexion import context
 from starlette.responses import Response
 
-from engine.chat.request import ChatRequest
-from engine.errors import invalid_request
-from engine.pool.client import EngineClient
-from engine.protocol.messages import Finished
-from handlers.apis.native.request import ping_of
-from handlers.apis.responses.background import Listener, check_kept, generate
-from handlers.apis.responses.format import (
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.errors import invalid_request
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import Finished
+from specllama.handlers.apis.native.request import ping_of
+from specllama.handlers.apis.responses.background import Listener, check_kept, generate
+from specllama.handlers.apis.responses.format import (
     Output,
     Status,
     finished_response,
     new_response,
 )
-from handlers.apis.responses.items import Item
-from handlers.apis.responses.request import (
+from specllama.handlers.apis.responses.items import Item
+from specllama.handlers.apis.responses.request import (
     request_items,
     response_chat_request,
     response_params,
     response_tools,
 )
-from handlers.apis.responses.stream import ResponsesFormat
-from handlers.apis.responses.truncation import room_for_answer, truncated
-from handlers.apis.unsupported import RESPONSES, refuse_unsupported
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import owner_of
-from handlers.http.sse import event_stream
-from handlers.running.aside import aside
-from handlers.running.background import JobKey
-from handlers.running.bounds import bound_probabilities
-from handlers.running.chat_batch import ChatBatch, count_tokens, prepare
-from handlers.running.respond import frames, respond
-from handlers.running.response_store import Order, ResponseStore
-from handlers.running.runtime import runtime
-from handlers.running.served import Served, served
+from specllama.handlers.apis.responses.stream import ResponsesFormat
+from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
+from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.security import owner_of
+from specllama.handlers.http.sse import event_stream
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.background import JobKey
+from specllama.handlers.running.bounds import bound_probabilities
+from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from specllama.handlers.running.respond import frames, respond
+from specllama.handlers.running.response_store import Order, ResponseStore
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import Served, served
 
 
 def _store() -> ResponseStore:

@@ -4,13 +4,13 @@ from typing import Any, Literal
 
 from starlette.responses import Response
 
-from engine.errors import invalid_request, not_supported, unavailable
-from engine.protocol.messages import SlotState
-from engine.protocol.slot_names import check_name
-from handlers.apis.native.results import settings_json
-from handlers.http.disconnect import until_disconnect
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.served import Served, served
+from specllama.engine.errors import invalid_request, not_supported, unavailable
+from specllama.engine.protocol.messages import SlotState
+from specllama.engine.protocol.slot_names import check_name
+from specllama.handlers.apis.native.results import settings_json
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.served import Served, served
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:

@@ -5,13 +5,13 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from handlers.http.errors import RequestError
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.security import current_key
-from handlers.http.sse import event_stream
-from handlers.running.keeping import show
-from handlers.running.kept_streams import Owner
-from handlers.running.runtime import runtime
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.security import current_key
+from specllama.handlers.http.sse import event_stream
+from specllama.handlers.running.keeping import show
+from specllama.handlers.running.kept_streams import Owner
+from specllama.handlers.running.runtime import runtime
 
 
 async def get_stream(conv_id: str, **query: int) -> Response:

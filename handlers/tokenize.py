@@ -4,11 +4,11 @@ from typing import Any
 
 from starlette.responses import Response
 
-from handlers.apis.native.request import parse_part
-from handlers.http.encoding import Lazy
-from handlers.http.json_answer import JSONAnswer
-from handlers.running.aside import aside
-from handlers.running.served import served
+from specllama.handlers.apis.native.request import parse_part
+from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.served import served
 
 
 async def tokenize(body: dict[str, Any]) -> Response:

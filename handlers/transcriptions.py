@@ -4,15 +4,15 @@ from typing import Any
 
 from starlette.responses import PlainTextResponse, Response
 
-from engine.chat.rendering.source import template_source
-from engine.errors import not_supported
-from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import chat_request
-from handlers.apis.openai.transcription import TranscriptionFormat, transcription_messages
-from handlers.http.disconnect import until_disconnect
-from handlers.running.chat_batch import ChatBatch, prepare
-from handlers.running.respond import respond
-from handlers.running.served import served
+from specllama.engine.chat.rendering.source import template_source
+from specllama.engine.errors import not_supported
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.openai.request import chat_request
+from specllama.handlers.apis.openai.transcription import TranscriptionFormat, transcription_messages
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.running.chat_batch import ChatBatch, prepare
+from specllama.handlers.running.respond import respond
+from specllama.handlers.running.served import served
 
 _PARAMETERS = ("temperature", "max_tokens", "stream")
 

@@ -1,7 +1,12 @@
 """specllama: a llama-server whose OpenAPI description is its source."""
 
 import time
+from pathlib import Path
 
 __version__ = "0.1.0"
 STARTED = time.perf_counter()
 """The time at which the program began, as far as it can know."""
+
+if not Path(__file__).with_name("engine").is_dir():
+    # A checkout without symbolic links, as on Windows: the folders themselves are beside this one.
+    __path__.append(str(Path(__file__).parents[1]))

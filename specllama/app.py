@@ -7,11 +7,11 @@ from typing import Any
 
 from connexion import AsyncApp
 
-from engine.catalog.catalog import Catalog
-from handlers.description import description_path
-from handlers.http.application import serve_description
-from handlers.options import ServerOptions
-from handlers.running.runtime import lifespan
+from specllama.engine.catalog.catalog import Catalog
+from specllama.handlers.description import description_path
+from specllama.handlers.http.application import serve_description
+from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.runtime import lifespan
 from specllama.progress import show_progress
 
 

@@ -9,23 +9,23 @@ import warnings
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
-from engine.options import OptionError
-from engine.options.names import suggestion
-from engine.processes import collecting, head_start
-from engine.processes.commands import engine_command, template_command
-from engine.shipped import MODEL_NAME
-from handlers.options import ServerOptions, given, parse, remarks
-from handlers.options.completion import bash_completion, fish_completion, zsh_completion
-from handlers.options.help import help_text
 from specllama import STARTED, __version__, early_signals
 from specllama.commands import COMMANDS, run
 from specllama.deferred import deferred_imports
+from specllama.engine.options import OptionError
+from specllama.engine.options.names import suggestion
+from specllama.engine.processes import collecting, head_start
+from specllama.engine.processes.commands import engine_command, template_command
+from specllama.engine.shipped import MODEL_NAME
+from specllama.handlers.options import ServerOptions, given, parse, remarks
+from specllama.handlers.options.completion import bash_completion, fish_completion, zsh_completion
+from specllama.handlers.options.help import help_text
 from specllama.terminal import above_bars
 
 if TYPE_CHECKING:
-    from engine.catalog.catalog import Catalog
-    from engine.catalog.entry import Entry
-    from engine.catalog.presets import RemotePreset
+    from specllama.engine.catalog.catalog import Catalog
+    from specllama.engine.catalog.entry import Entry
+    from specllama.engine.catalog.presets import RemotePreset
     from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")
@@ -82,8 +82,8 @@ def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
     # Imported late, so that --help and a wrong option answer without loading all of it.
-    from engine.catalog.catalog import open_catalog
     from specllama import logs
+    from specllama.engine.catalog.catalog import open_catalog
     from specllama.listen import ListenError, Listeners
 
     logs.configure(options.log)
@@ -104,7 +104,7 @@ def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
         return None  # without importing asyncio and more
     import asyncio
 
-    from engine.catalog.download.remote_preset import find_remote_preset
+    from specllama.engine.catalog.download.remote_preset import find_remote_preset
 
     return asyncio.run(find_remote_preset(options.model, os.environ))
 
@@ -135,8 +135,8 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
 
 def _begin_to_load(entry: "Entry", log_level: int) -> None:
     """Begins to load the model in a process of its own, while this one imports the server."""
-    from engine.processes.framing import frame
-    from engine.protocol.messages import Load
+    from specllama.engine.processes.framing import frame
+    from specllama.engine.protocol.messages import Load
 
     head_start.begin(engine_command(), frame(Load(entry.options.engine, log_level)), logs=True)
     if not entry.options.engine.embedding.embeds():
@@ -183,13 +183,18 @@ def _print_licenses() -> None:
         given = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
         license = given[0].split("\n")[0] or ", ".join(k.rpartition(" :: ")[2] for k in kinds)
         print(f"{name} {metadata['Version']}: {license or 'see the package'}")
-    vendored = importlib.resources.files("handlers") / "webui" / "vendor" / "licenses.txt"
+    vendored = importlib.resources.files("specllama.handlers") / "webui" / "vendor" / "licenses.txt"
     print(vendored.read_text("utf-8"), end="")
 
 
 def _print_devices(options: ServerOptions) -> int:
     # The one place outside the engine process that loads llama.cpp: the program ends here.
-    from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
+    from specllama.engine.worker.backend import (
+        BackendError,
+        add_rpc_servers,
+        initialize,
+        list_devices,
+    )
 
     try:
         initialize()
@@ -203,7 +208,7 @@ def _print_devices(options: ServerOptions) -> int:
 
 
 def _print_cache() -> None:
-    from engine.catalog.listing import cache_list
+    from specllama.engine.catalog.listing import cache_list
 
     for line in cache_list(os.environ):
         print(line)

@@ -16,8 +16,8 @@ from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.server import ServerState
 
-from handlers.http.errors import RequestError
-from handlers.http.refusal import refusal
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.refusal import refusal
 from specllama.stalls import LATE, Stall, is_late
 from specllama.transport import Gathering
 

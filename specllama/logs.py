@@ -9,7 +9,7 @@ from typing import TextIO
 
 import msgspec
 
-from handlers.options.tables.log import LogOptions
+from specllama.handlers.options.tables.log import LogOptions
 from specllama.terminal import above_bars
 
 _COLORS = {

@@ -9,10 +9,10 @@ from contextlib import closing
 from types import TracebackType
 from typing import TYPE_CHECKING
 
-from engine.catalog.download.parent import Transfer
-from engine.catalog.sizes import shown_size
-from engine.pool.pool import ModelPool
 from specllama import terminal
+from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.pool.pool import ModelPool
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -16,13 +16,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import Server
 
-from engine.catalog.catalog import Catalog
-from engine.processes import collecting
-from handlers.options import ServerOptions
-from handlers.running.runtime import Runtime
 from specllama import early_signals
 from specllama.app import create_app
 from specllama.connection import Connection, Limits
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.processes import collecting
+from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.runtime import Runtime
 from specllama.listen import Listeners
 
 log = logging.getLogger("specllama")

@@ -24,7 +24,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from engine.shipped import MODEL_NAME
+from specllama.engine.shipped import MODEL_NAME
 
 _ADDRESS = re.compile(r"listening on (https?://[^\s\",]+)")
 _POLL = 0.05  # s

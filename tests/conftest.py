@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from engine.worker.backend import Model, initialize
-from engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.constraints.compiler import Compiler
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 

@@ -11,49 +11,49 @@ ROOT = Path(__file__).parents[1]
 
 FLOORS = (
     # what both kinds of process use
-    "engine.user_cache",
-    "engine.processor",
-    "engine.errors",
-    "engine.params",
-    "engine.formats",
-    "engine.processes",
-    "engine.shipped",
-    "engine.options",
-    "engine.protocol",
+    "specllama.engine.user_cache",
+    "specllama.engine.processor",
+    "specllama.engine.errors",
+    "specllama.engine.params",
+    "specllama.engine.formats",
+    "specllama.engine.processes",
+    "specllama.engine.shipped",
+    "specllama.engine.options",
+    "specllama.engine.protocol",
     # the engine process
-    "engine.worker.tokens",
-    "engine.worker.backend",
-    "engine.worker.media",
-    "engine.worker.cache",
-    "engine.worker.constraints",
-    "engine.worker.scheduling",
-    "engine.worker.speculation",
-    "engine.worker.generation",
-    "engine.worker.embedding",
-    "engine.worker",
+    "specllama.engine.worker.tokens",
+    "specllama.engine.worker.backend",
+    "specllama.engine.worker.media",
+    "specllama.engine.worker.cache",
+    "specllama.engine.worker.constraints",
+    "specllama.engine.worker.scheduling",
+    "specllama.engine.worker.speculation",
+    "specllama.engine.worker.generation",
+    "specllama.engine.worker.embedding",
+    "specllama.engine.worker",
     # the server process
-    "engine.chat",
-    "engine.chat.template",
-    "engine.chat.parse",
-    "engine.chat.detect",
-    "engine.chat.grammar",
-    "engine.chat.rendering",
-    "engine.media",
-    "engine.media.decoding",
-    "engine.media.fetching",
-    "engine.media.parent",
-    "engine.catalog",
-    "engine.catalog.download",
-    "engine.catalog.inspect",
-    "engine.pool",
-    "engine",
+    "specllama.engine.chat",
+    "specllama.engine.chat.template",
+    "specllama.engine.chat.parse",
+    "specllama.engine.chat.detect",
+    "specllama.engine.chat.grammar",
+    "specllama.engine.chat.rendering",
+    "specllama.engine.media",
+    "specllama.engine.media.decoding",
+    "specllama.engine.media.fetching",
+    "specllama.engine.media.parent",
+    "specllama.engine.catalog",
+    "specllama.engine.catalog.download",
+    "specllama.engine.catalog.inspect",
+    "specllama.engine.pool",
+    "specllama.engine",
     # HTTP
-    "handlers.options",
-    "handlers.http",
-    "handlers.running",
-    "handlers.apis",
-    "handlers",
-    "handlers.connexion_run",
+    "specllama.handlers.options",
+    "specllama.handlers.http",
+    "specllama.handlers.running",
+    "specllama.handlers.apis",
+    "specllama.handlers",
+    "specllama.handlers.connexion_run",
     "specllama",
 )
 """From the ground up. A module stands on the floor of its longest prefix, and imports from that
@@ -61,57 +61,65 @@ floor and from below."""
 
 NEVER = (
     # What runs in the server process, and what in the engine process.
-    ("engine.chat", "engine.worker"),
-    ("engine.catalog", "engine.worker"),
-    ("engine.pool", "engine.worker"),
-    ("engine.media", "engine.worker"),
-    ("handlers", "engine.worker"),
-    ("specllama", "engine.worker"),
+    ("specllama.engine.chat", "specllama.engine.worker"),
+    ("specllama.engine.catalog", "specllama.engine.worker"),
+    ("specllama.engine.pool", "specllama.engine.worker"),
+    ("specllama.engine.media", "specllama.engine.worker"),
+    ("specllama.handlers", "specllama.engine.worker"),
+    ("specllama", "specllama.engine.worker"),
     # The engine knows nothing of HTTP servers.
-    ("engine", "connexion"),
-    ("engine", "starlette"),
-    ("engine", "uvicorn"),
+    ("specllama.engine", "connexion"),
+    ("specllama.engine", "starlette"),
+    ("specllama.engine", "uvicorn"),
     # Importing it patches Connexion: only Connexion's command line does, by a name in server.yaml.
-    ("handlers", "handlers.connexion_run"),
-    ("specllama", "handlers.connexion_run"),
+    ("specllama.handlers", "specllama.handlers.connexion_run"),
+    ("specllama", "specllama.handlers.connexion_run"),
     # The kit tests any server; only what is beside it knows ours.
-    ("contract_tests.kit", "engine"),
-    ("contract_tests.kit", "handlers"),
+    ("contract_tests.kit", "specllama.engine"),
+    ("contract_tests.kit", "specllama.handlers"),
     ("contract_tests.kit", "specllama"),
     ("contract_tests.kit", "tests"),
     ("contract_tests.kit", "tools"),
     ("contract_tests.kit", "contract_tests.own"),
     ("tests", "contract_tests.own"),
-    ("tools.models", "handlers"),
+    ("tools.models", "specllama.handlers"),
     ("tools", "contract_tests"),
     ("tools", "tests"),
 )
 """(importer, imported): no module below the first may import one below the second."""
 
 ONLY = {
-    "llama_cpp": "engine.worker.backend",
-    "llguidance": "engine.worker.constraints",
+    "llama_cpp": "specllama.engine.worker.backend",
+    "llguidance": "specllama.engine.worker.constraints",
     # What works on bytes that anybody may have sent runs in a process of its own.
-    "PIL": "engine.media.decoding",
-    "miniaudio": "engine.media.decoding",
-    "pypdfium2": "engine.media.decoding",
-    "httpcore2": "engine.media.fetching",
+    "PIL": "specllama.engine.media.decoding",
+    "miniaudio": "specllama.engine.media.decoding",
+    "pypdfium2": "specllama.engine.media.decoding",
+    "httpcore2": "specllama.engine.media.fetching",
 }
 """Libraries with one way in."""
 
 EXCEPTIONS = {
-    ("specllama.cli", "engine.worker.backend"): "--list-devices starts no engine process",
+    ("specllama.cli", "specllama.engine.worker.backend"): "--list-devices starts no engine process",
 }
 
-PRODUCT = ("engine", "handlers", "specllama")
-TREES = (*PRODUCT, "contract_tests", "tests", "tools", "benchmarks")
+FOLDERS = ("engine", "handlers", "specllama")
+"""Of the one package: the first two are linked into the third."""
+PRODUCT = ("specllama", "specllama.engine", "specllama.handlers")
+TREES = (*FOLDERS, "contract_tests", "tests", "tools", "benchmarks")
 
 
 def _module(path: Path) -> str:
-    return ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+    return f"specllama.{name}" if name.partition(".")[0] in ("engine", "handlers") else name
 
 
-MODULES = {_module(path): path for tree in TREES for path in sorted((ROOT / tree).rglob("*.py"))}
+MODULES = {
+    _module(path): path
+    for tree in TREES
+    for path in sorted((ROOT / tree).rglob("*.py"))
+    if not any((ROOT / "specllama" / each) in path.parents for each in FOLDERS)
+}
 
 
 _BY_NAME = frozenset({"import_module", "importorskip"})
@@ -142,6 +150,9 @@ IMPORTS = {name: set(_imports(path)) for name, path in MODULES.items()}
 
 
 def _below(name: str, prefix: str) -> bool:
+    """True if a module is in a package; `specllama` is what is in neither of the other two."""
+    if prefix == "specllama" and any(_below(name, other) for other in PRODUCT[1:]):
+        return False
     return name == prefix or name.startswith(prefix + ".")
 
 
@@ -159,7 +170,7 @@ def test_imports_run_downwards() -> None:
     upwards = [
         f"{name} -> {other}"
         for name, other in _pairs(PRODUCT)
-        if other.split(".")[0] in PRODUCT and _floor(other) > _floor(name)
+        if other in MODULES and _floor(other) > _floor(name)
     ]
     assert not upwards
 
@@ -174,6 +185,16 @@ def test_library_has_one_way_in(library: str, place: str) -> None:
     users = [name for name, other in _pairs(PRODUCT) if _below(other, library)]
     assert users
     assert not [name for name in users if not _below(name, place)]
+
+
+def test_there_is_one_package() -> None:
+    others = [
+        f"{name} -> {other}"
+        for name, imported in IMPORTS.items()
+        for other in imported
+        if other.partition(".")[0] in ("engine", "handlers")
+    ]
+    assert not others
 
 
 def test_no_circles() -> None:

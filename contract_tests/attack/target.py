@@ -13,7 +13,7 @@ from contract_tests.attack.shape import Harm, Launch
 from contract_tests.kit.server import API_KEY, OwnServer, Server, alive
 from contract_tests.own import servers
 from contract_tests.peer import genuine
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.model_files import damaged
 
 MIB = 1 << 20
@@ -119,7 +119,9 @@ class Started(Target):
             case Harm.KILL_TEMPLATES:
                 for each in _family(self.server):
                     with contextlib.suppress(psutil.NoSuchProcess):
-                        if "engine.chat.rendering.child" in each.cmdline() and alive(each):
+                        if "specllama.engine.chat.rendering.child" in each.cmdline() and alive(
+                            each
+                        ):
                             each.kill()
             case Harm.PAUSE:
                 self.server.process.send_signal(signal.SIGSTOP)

@@ -172,7 +172,7 @@ def far(a: Probabilities, b: Probabilities) -> bool:
 def free() -> int:
     """Bytes of the device that nobody has, as a new process is told."""
     program = (
-        "from engine.worker.backend import device_memory, initialize; initialize(); "
+        "from specllama.engine.worker.backend import device_memory, initialize; initialize(); "
         "print(sum(each.free for each in device_memory()))"
     )
     command = [sys.executable, "-c", program]

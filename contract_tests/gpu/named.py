@@ -7,7 +7,7 @@ import numpy as np
 from gguf import GGUFReader
 
 from contract_tests.own.servers import model_file
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.control_vectors import write_vector
 from tests.support.lending import lending
 from tools.models import build

@@ -10,7 +10,7 @@ from contract_tests.gpu.__main__ import PART
 from contract_tests.gpu.cases import CASES, Case
 from contract_tests.gpu.trying import without_devices
 from contract_tests.own.servers import MODEL, ROOT
-from handlers.options import parse
+from specllama.handlers.options import parse
 
 NAMES = [case.name for case in CASES]
 DEVICE = {"name": "Vulkan0", "n_layers": 3, "kv_cache": 1}

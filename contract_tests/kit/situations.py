@@ -46,7 +46,7 @@ ROOT = Path(__file__).parents[2]
 STOPPING = """
 import os, signal, sys
 
-if "engine.worker" in sys.orig_argv:
+if "specllama.engine.worker" in sys.orig_argv:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
 """Python runs this before anything else. To stop a process from outside, one has to be fast."""

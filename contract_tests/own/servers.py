@@ -38,7 +38,7 @@ def engine_processes(pid: int) -> list[psutil.Process]:
     with contextlib.suppress(psutil.NoSuchProcess):
         for process in psutil.Process(pid).children(recursive=True):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-                if "engine.worker" in process.cmdline():
+                if "specllama.engine.worker" in process.cmdline():
                     found.append(process)
     return found
 

@@ -13,7 +13,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, wait_until
 from contract_tests.own.servers import run
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tools.models.build import ensure, ensure_adapter
 
 REQUEST = {

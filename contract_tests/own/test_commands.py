@@ -11,7 +11,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS, Start
 from contract_tests.own.servers import environment
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 pytestmark = pytest.mark.usefixtures("own_server")

@@ -11,11 +11,11 @@ import openapi_spec_validator
 import pytest
 
 from contract_tests.kit import lint
-from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
-from handlers.apis.native.results import NOT_SHOWN
-from handlers.http.bundle import bundle
-from handlers.slots import TEXT_SETTINGS
 from specllama import __version__
+from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
+from specllama.handlers.apis.native.results import NOT_SHOWN
+from specllama.handlers.http.bundle import bundle
+from specllama.handlers.slots import TEXT_SETTINGS
 
 
 def test_bundled_document_is_valid() -> None:

@@ -17,7 +17,7 @@ import trustme
 
 from contract_tests.kit.server import SECONDS, OwnServer
 from contract_tests.own import servers
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tools.docs.blocks import Block, all_blocks
 from tools.docs.shell import starts
 from tools.models.recipes import RECIPES

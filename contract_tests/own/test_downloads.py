@@ -20,7 +20,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.events import Event, read_events
 from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, alive, wait_until
 from contract_tests.own.servers import FRUGAL, ROOT, environment, run
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 MODEL = model_path().read_bytes()
@@ -88,7 +88,9 @@ def health(server: Server) -> str:
 def fetchers(server: OwnServer) -> list[psutil.Process]:
     """The processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return [each for each in children if "engine.catalog.download.child" in each.cmdline()]
+    return [
+        each for each in children if "specllama.engine.catalog.download.child" in each.cmdline()
+    ]
 
 
 def n_there(server: Server, name: str) -> int:

@@ -372,7 +372,7 @@ def test_a_file_that_is_no_model(kind: str, hostile: dict[str, Path]) -> None:
 
 @pytest.fixture(scope="session")
 def hostile(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    from engine.shipped import model_path
+    from specllama.engine.shipped import model_path
     from tools.models.hostile import write_hostile_files
 
     files = write_hostile_files(tmp_path_factory.mktemp("hostile"), model_path())
@@ -394,7 +394,7 @@ def test_a_template_that_cant_be_parsed(tmp_path: Path) -> None:
 
 
 def test_a_working_model_by_its_path(own_server: Start) -> None:
-    from engine.shipped import model_path
+    from specllama.engine.shipped import model_path
 
     server = own_server("-m", str(model_path()))
     [model] = server.get("/v1/models").json()["data"]

@@ -9,7 +9,7 @@ import pytest
 from contract_tests.kit.server import Start
 from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 
 gguf = pytest.importorskip("gguf", reason="writes files of its own")
 
@@ -36,7 +36,7 @@ def test_they_work_together(own_server: Start) -> None:
     server = own_server(*options)
     assert server.ask("/completion", REQUEST)["tokens_predicted"] == 12
     assert server.stop() == 0
-    assert "engine.perf: prompts: " in server.log.read_text()
+    assert "specllama.engine.perf: prompts: " in server.log.read_text()
 
 
 def test_a_control_vector_changes_the_text(own_server: Start, tmp_path: Path) -> None:

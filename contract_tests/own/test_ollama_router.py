@@ -15,7 +15,7 @@ from contract_tests.kit.routers import LOADED, UNLOADED, set_status, status, wai
 from contract_tests.kit.server import SECONDS, OwnServer, Server, Start, alive, wait_until
 from contract_tests.kit.situations import engine_stopped
 from contract_tests.own.servers import MODEL
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 FILE = model_path().read_bytes()
@@ -216,4 +216,6 @@ def test_a_client_that_leaves_ends_its_download(
 def fetchers(server: OwnServer) -> list[psutil.Process]:
     """The processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return [each for each in children if "engine.catalog.download.child" in each.cmdline()]
+    return [
+        each for each in children if "specllama.engine.catalog.download.child" in each.cmdline()
+    ]

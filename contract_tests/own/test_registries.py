@@ -12,7 +12,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.server import SECONDS, Server, Start
 from contract_tests.own.servers import environment
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.registry import DOCKER, Registry, serving
 
 pytestmark = pytest.mark.usefixtures("own_server")

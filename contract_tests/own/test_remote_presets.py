@@ -12,7 +12,7 @@ from contract_tests.kit.routers import models, wait_for
 from contract_tests.kit.server import Start
 from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run, start_connexion
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 DATA = model_path().read_bytes()

@@ -301,5 +301,7 @@ def test_engine_lines_are_lines_of_the_log(own_server: Start) -> None:
     server.wait_until_ready()
     server.stop()
     found = records(server)
-    assert any(line["logger"] == "engine.llama" and line["level"] == "debug" for line in found)
+    assert any(
+        line["logger"] == "specllama.engine.llama" and line["level"] == "debug" for line in found
+    )
     assert any("was ended by SIGKILL; a new one is started" in line["message"] for line in found)

@@ -25,7 +25,7 @@ from contract_tests.kit.routers import (
 )
 from contract_tests.kit.server import SECONDS, OwnServer, Start, wait_until
 from contract_tests.own.servers import MODEL
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 DATA = model_path().read_bytes()

@@ -18,7 +18,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.server import OwnServer, Server, Start, alive, wait_until
 from contract_tests.own.servers import MODEL
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from tools.models import build
 from tools.models import zoo as models
 from tools.models.lora import ADAPTERS

@@ -4,7 +4,7 @@ from typing import Any
 
 from contract_tests.kit import contract
 from contract_tests.kit.server import OwnServer, Start
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 
 KEYS = ("key-of-one", "key-of-another")
 REQUEST = {

@@ -22,7 +22,7 @@ from contract_tests.peer.comparison import differences
 from contract_tests.peer.report import Compared, counts, report
 from contract_tests.peer.request import Request, all_requests
 from contract_tests.peer.servers import STAGES, Side
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 
 
 def main() -> int:

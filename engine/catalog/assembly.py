@@ -7,14 +7,14 @@ from typing import Final
 
 import msgspec
 
-from engine.catalog import presets
-from engine.catalog.cache import CachedModel, cached_models, named
-from engine.catalog.directory import ModelFiles, models_in
-from engine.catalog.entry import Entry, Source
-from engine.catalog.locations import hub_cache
-from engine.catalog.presets import Presets, RemotePreset, Section
-from engine.catalog.removal import is_removable
-from engine.options import (
+from specllama.engine.catalog import presets
+from specllama.engine.catalog.cache import CachedModel, cached_models, named
+from specllama.engine.catalog.directory import ModelFiles, models_in
+from specllama.engine.catalog.entry import Entry, Source
+from specllama.engine.catalog.locations import hub_cache
+from specllama.engine.catalog.presets import Presets, RemotePreset, Section
+from specllama.engine.catalog.removal import is_removable
+from specllama.engine.options import (
     Given,
     Layer,
     Names,
@@ -25,11 +25,11 @@ from engine.options import (
     layered,
     replaced,
 )
-from engine.options.declaration import fields
-from engine.options.values import legible, quote
-from engine.shipped import MODEL_NAME
+from specllama.engine.options.declaration import fields
+from specllama.engine.options.values import legible, quote
+from specllama.engine.shipped import MODEL_NAME
 
-log = logging.getLogger("engine.catalog")
+log = logging.getLogger("specllama.engine.catalog")
 
 _IDENTITY: Final = (
     *("model", "hf_repo", "hf_file", "model_url", "docker_repo"),

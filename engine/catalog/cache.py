@@ -17,14 +17,14 @@ from typing import Final
 
 import msgspec
 
-from engine.catalog.directory import first_missing
-from engine.catalog.hub_choice import DEFAULT_QUANTS, parts_of, pick_projector
-from engine.formats.gguf_names import is_model, part, quantization
-from engine.options import OptionError, values
-from engine.options.files import open_regular
-from engine.options.values import quote
+from specllama.engine.catalog.directory import first_missing
+from specllama.engine.catalog.hub_choice import DEFAULT_QUANTS, parts_of, pick_projector
+from specllama.engine.formats.gguf_names import is_model, part, quantization
+from specllama.engine.options import OptionError, values
+from specllama.engine.options.files import open_regular
+from specllama.engine.options.values import quote
 
-log = logging.getLogger("engine.catalog.cache")
+log = logging.getLogger("specllama.engine.catalog.cache")
 
 MAX_FILES: Final = 100_000  # names looked at in one repository
 MAX_DEPTH: Final = 8  # folders below the snapshot

@@ -6,14 +6,14 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
-from engine.catalog import assembly, removal
-from engine.catalog.cache import cached_models, named
-from engine.catalog.entry import Entry
-from engine.catalog.locations import hub_cache
-from engine.catalog.presets import RemotePreset
-from engine.catalog.wanted import wants_fetch
-from engine.options import Given, Options, RouterOptions
-from engine.shipped import MODEL_NAME
+from specllama.engine.catalog import assembly, removal
+from specllama.engine.catalog.cache import cached_models, named
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.locations import hub_cache
+from specllama.engine.catalog.presets import RemotePreset
+from specllama.engine.catalog.wanted import wants_fetch
+from specllama.engine.options import Given, Options, RouterOptions
+from specllama.engine.shipped import MODEL_NAME
 
 MAX_NEAR: Final = 5
 LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long

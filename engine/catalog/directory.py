@@ -19,11 +19,11 @@ from typing import Final
 
 import msgspec
 
-from engine.formats.gguf_names import best_projector, is_gguf, is_model, part, stem
-from engine.options import OptionError
-from engine.options.values import quote
+from specllama.engine.formats.gguf_names import best_projector, is_gguf, is_model, part, stem
+from specllama.engine.options import OptionError
+from specllama.engine.options.values import quote
 
-log = logging.getLogger("engine.catalog.directory")
+log = logging.getLogger("specllama.engine.catalog.directory")
 
 MAX_FILES: Final = 100_000  # names looked at, in all folders together
 

@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.options import Options
+from specllama.engine.options import Options
 
 Source = Literal["shipped", "cache", "models_dir", "preset", "command_line"]
 

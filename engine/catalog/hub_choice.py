@@ -7,7 +7,7 @@ import re
 from collections.abc import Sequence
 from pathlib import PurePosixPath
 
-from engine.formats.gguf_names import best_projector, is_model, part, quantization
+from specllama.engine.formats.gguf_names import best_projector, is_model, part, quantization
 
 PRESET = "preset.ini"
 """A repository with this file is one of presets: its models are those that the file names."""

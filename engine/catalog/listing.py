@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from engine.catalog.cache import cached_models
-from engine.catalog.locations import hub_cache
+from specllama.engine.catalog.cache import cached_models
+from specllama.engine.catalog.locations import hub_cache
 
 
 def cache_list(environ: Mapping[str, str]) -> list[str]:

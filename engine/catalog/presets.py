@@ -21,9 +21,9 @@ from typing import NamedTuple
 
 import msgspec
 
-from engine.catalog.hub_choice import MAX_PRESET, PRESET
-from engine.catalog.remote_keys import ALLOWED
-from engine.options import (
+from specllama.engine.catalog.hub_choice import MAX_PRESET, PRESET
+from specllama.engine.catalog.remote_keys import ALLOWED
+from specllama.engine.options import (
     Layer,
     Names,
     OptionError,
@@ -34,7 +34,7 @@ from engine.options import (
     layer_remarks,
     values,
 )
-from engine.options.values import legible, quote
+from specllama.engine.options.values import legible, quote
 
 EVERYWHERE = "*"
 """The name of the section for all models."""

@@ -14,11 +14,11 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from engine.catalog.cache import files_below, folders_of
-from engine.catalog.directory import first_missing
-from engine.catalog.removal import is_real, unlink
-from engine.formats.gguf_names import is_model, part
-from engine.formats.oci_names import reference, spelled
+from specllama.engine.catalog.cache import files_below, folders_of
+from specllama.engine.catalog.directory import first_missing
+from specllama.engine.catalog.removal import is_real, unlink
+from specllama.engine.formats.gguf_names import is_model, part
+from specllama.engine.formats.oci_names import reference, spelled
 
 _MAX_VERSION: Final = 4096  # bytes
 _HEXADECIMAL: Final = frozenset("0123456789abcdef")

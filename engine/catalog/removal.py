@@ -9,9 +9,9 @@ import os
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
-from engine.catalog.cache import CachedModel, cached_models
-from engine.catalog.hub_choice import parts_of, pick_projector
-from engine.formats.gguf_names import is_model
+from specllama.engine.catalog.cache import CachedModel, cached_models
+from specllama.engine.catalog.hub_choice import parts_of, pick_projector
+from specllama.engine.formats.gguf_names import is_model
 
 
 def is_removable(cache: Path, model: CachedModel) -> bool:

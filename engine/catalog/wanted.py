@@ -1,6 +1,6 @@
 """Decides which files of a model have to be found or downloaded before it can be loaded."""
 
-from engine.options import Options
+from specllama.engine.options import Options
 
 
 def wants_fetch(options: Options) -> bool:

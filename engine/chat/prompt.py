@@ -2,7 +2,7 @@
 
 import msgspec
 
-from engine.chat.syntax import OutputSyntax
+from specllama.engine.chat.syntax import OutputSyntax
 
 
 class Continuation(msgspec.Struct, frozen=True):

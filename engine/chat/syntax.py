@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from engine.chat import harmony_markers
+from specllama.engine.chat import harmony_markers
 
 Hole = Literal["name", "arguments", "id", "index"]
 """The variable parts of a call, between its fixed texts. `name` is the tool's, `arguments` are an

@@ -5,8 +5,8 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import invalid_request, not_supported
-from engine.protocol.media import Media
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.protocol.media import Media
 
 MAX_PAGES: Final = 2000
 MAX_CHARACTERS: Final = 1 << 22  # of all pages

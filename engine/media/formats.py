@@ -2,7 +2,7 @@
 
 from typing import Final, Literal
 
-from engine.protocol.media import MediaKind
+from specllama.engine.protocol.media import MediaKind
 
 ImageFormat = Literal["JPEG", "PNG", "GIF", "BMP", "WEBP"]
 SoundFormat = Literal["WAV", "MP3", "FLAC"]

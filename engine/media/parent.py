@@ -13,10 +13,10 @@ from typing import Final
 
 import msgspec
 
-from engine.errors import EngineError, invalid_request, not_supported, unavailable
-from engine.media.decoding.messages import Decode, Decoded, Draw, Read, pages_decoder
-from engine.media.decoding.parent import Decoders
-from engine.media.documents import (
+from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
+from specllama.engine.media.decoding.messages import Decode, Decoded, Draw, Read, pages_decoder
+from specllama.engine.media.decoding.parent import Decoders
+from specllama.engine.media.documents import (
     MAX_CHARACTERS,
     MAX_PAGES,
     NOT_READ,
@@ -27,15 +27,15 @@ from engine.media.documents import (
     text_of,
     to_draw,
 )
-from engine.media.fetching.messages import Rules
-from engine.media.fetching.parent import Fetcher
-from engine.media.formats import NAMES, Format, format_of, kind_of
-from engine.media.kept import KEEP_SECONDS, Kept
-from engine.media.source import MediaSource
-from engine.options.tables.media import MediaInputOptions
-from engine.protocol.media import Media, MediaKind
+from specllama.engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching.parent import Fetcher
+from specllama.engine.media.formats import NAMES, Format, format_of, kind_of
+from specllama.engine.media.kept import KEEP_SECONDS, Kept
+from specllama.engine.media.source import MediaSource
+from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.protocol.media import Media, MediaKind
 
-log = logging.getLogger("engine.media")
+log = logging.getLogger("specllama.engine.media")
 
 MAX_PIXELS: Final = 1 << 26  # of an image
 MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame

@@ -5,8 +5,8 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
-from engine.errors import invalid_request
-from engine.protocol.media import MediaKind
+from specllama.engine.errors import invalid_request
+from specllama.engine.protocol.media import MediaKind
 
 SourceKind: TypeAlias = MediaKind | Literal["document"]
 

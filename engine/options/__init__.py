@@ -4,14 +4,20 @@
 derived from the declarations; the options of the server (`handlers.options`) use the same ones.
 """
 
-from engine.options.composition import EngineOptions, Options
-from engine.options.declaration import replaced
-from engine.options.layers import Layer, ProtectingError, Setting, check_layer, layer_remarks
-from engine.options.names import Names
-from engine.options.parser import Given, layered
-from engine.options.tables.embedding import Pooling
-from engine.options.tables.router import RouterOptions
-from engine.options.values import OptionError
+from specllama.engine.options.composition import EngineOptions, Options
+from specllama.engine.options.declaration import replaced
+from specllama.engine.options.layers import (
+    Layer,
+    ProtectingError,
+    Setting,
+    check_layer,
+    layer_remarks,
+)
+from specllama.engine.options.names import Names
+from specllama.engine.options.parser import Given, layered
+from specllama.engine.options.tables.embedding import Pooling
+from specllama.engine.options.tables.router import RouterOptions
+from specllama.engine.options.values import OptionError
 
 __all__ = [
     "EngineOptions",

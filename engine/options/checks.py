@@ -6,11 +6,11 @@ from functools import partial
 
 import msgspec
 
-from engine.options.composition import Options
-from engine.options.declaration import fields
-from engine.options.names import suggestion
-from engine.options.tables.chat import BUILTIN_NAMES
-from engine.options.values import OptionError, quote
+from specllama.engine.options.composition import Options
+from specllama.engine.options.declaration import fields
+from specllama.engine.options.names import suggestion
+from specllama.engine.options.tables.chat import BUILTIN_NAMES
+from specllama.engine.options.values import OptionError, quote
 
 _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 

@@ -2,9 +2,9 @@
 
 from typing import Any
 
-from engine.options.declaration import Field
-from engine.options.names import Names
-from engine.options.values import OptionError
+from specllama.engine.options.declaration import Field
+from specllama.engine.options.names import Names
+from specllama.engine.options.values import OptionError
 
 
 class Chosen:

@@ -6,24 +6,24 @@ import os
 
 import msgspec
 
-from engine.options import files
-from engine.options.tables.chat import ChatOptions
-from engine.options.tables.compute import ComputeOptions
-from engine.options.tables.context import CacheType, ContextOptions
-from engine.options.tables.draft_model import DraftModelOptions
-from engine.options.tables.embedding import EmbeddingOptions
-from engine.options.tables.entry import EntryOptions
-from engine.options.tables.media import MediaInputOptions, MediaOptions
-from engine.options.tables.model import ModelOptions
-from engine.options.tables.operations import OperationOptions
-from engine.options.tables.rope import RopeOptions
-from engine.options.tables.sampling import SamplingOptions
-from engine.options.tables.slot_files import SlotFileOptions
-from engine.options.tables.source import SourceOptions
-from engine.options.tables.speculation import DRAFT, SpeculationOptions
-from engine.options.values import json_object
-from engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
-from engine.shipped import model_file, model_path
+from specllama.engine.options import files
+from specllama.engine.options.tables.chat import ChatOptions
+from specllama.engine.options.tables.compute import ComputeOptions
+from specllama.engine.options.tables.context import CacheType, ContextOptions
+from specllama.engine.options.tables.draft_model import DraftModelOptions
+from specllama.engine.options.tables.embedding import EmbeddingOptions
+from specllama.engine.options.tables.entry import EntryOptions
+from specllama.engine.options.tables.media import MediaInputOptions, MediaOptions
+from specllama.engine.options.tables.model import ModelOptions
+from specllama.engine.options.tables.operations import OperationOptions
+from specllama.engine.options.tables.rope import RopeOptions
+from specllama.engine.options.tables.sampling import SamplingOptions
+from specllama.engine.options.tables.slot_files import SlotFileOptions
+from specllama.engine.options.tables.source import SourceOptions
+from specllama.engine.options.tables.speculation import DRAFT, SpeculationOptions
+from specllama.engine.options.values import json_object
+from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
+from specllama.engine.shipped import model_file, model_path
 
 SHIPPED_CONTEXT = 8192
 """Tokens that the shipped model was trained with."""

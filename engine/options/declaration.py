@@ -13,7 +13,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from engine.options import values
+from specllama.engine.options import values
 
 INT32_MAX = 2**31 - 1
 Switch = Literal["on", "off", "auto"]

@@ -8,9 +8,9 @@ import stat
 from collections.abc import Iterable
 from typing import Any
 
-from engine.formats.gguf_names import part
-from engine.options.values import OptionError, json_object, quote
-from engine.shipped import model_file
+from specllama.engine.formats.gguf_names import part
+from specllama.engine.options.values import OptionError, json_object, quote
+from specllama.engine.shipped import model_file
 
 _GGUF_MAGIC = b"GGUF"
 _TEXT_MAX = 16 << 20  # bytes; whoever names a larger text file means another file

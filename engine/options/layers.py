@@ -5,11 +5,11 @@ from collections.abc import Iterator, Sequence, Set
 
 import msgspec
 
-from engine.options import shortcuts, unavailable, values
-from engine.options.chosen import Chosen
-from engine.options.declaration import Field
-from engine.options.names import Names, protects, suggestion
-from engine.options.values import OptionError, legible
+from specllama.engine.options import shortcuts, unavailable, values
+from specllama.engine.options.chosen import Chosen
+from specllama.engine.options.declaration import Field
+from specllama.engine.options.names import Names, protects, suggestion
+from specllama.engine.options.values import OptionError, legible
 
 
 class Setting(msgspec.Struct, frozen=True):

@@ -5,9 +5,9 @@ from collections.abc import Sequence, Set
 
 import msgspec
 
-from engine.options import unavailable
-from engine.options.composition import Options
-from engine.options.declaration import Field, fields, tables
+from specllama.engine.options import unavailable
+from specllama.engine.options.composition import Options
+from specllama.engine.options.declaration import Field, fields, tables
 
 
 class Names:

@@ -4,15 +4,15 @@ import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
 from typing import Any, NamedTuple
 
-from engine.options import shortcuts, unavailable
-from engine.options.checks import check, check_files
-from engine.options.chosen import Chosen
-from engine.options.composition import Options
-from engine.options.declaration import Field, compose
-from engine.options.layers import Layer, read_layer
-from engine.options.names import Names, protects, suggestion
-from engine.options.shortcuts import SHORTCUTS
-from engine.options.values import OptionError, quote
+from specllama.engine.options import shortcuts, unavailable
+from specllama.engine.options.checks import check, check_files
+from specllama.engine.options.chosen import Chosen
+from specllama.engine.options.composition import Options
+from specllama.engine.options.declaration import Field, compose
+from specllama.engine.options.layers import Layer, read_layer
+from specllama.engine.options.names import Names, protects, suggestion
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.engine.options.values import OptionError, quote
 
 
 class Given(NamedTuple):

@@ -7,8 +7,8 @@ explicitly win over it, in any order.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from engine.options.chosen import Chosen
-from engine.options.values import OptionError
+from specllama.engine.options.chosen import Chosen
+from specllama.engine.options.values import OptionError
 
 GROUP = "Shortcuts"
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from itertools import pairwise
 
-from engine.options.values import OptionError, real
+from specllama.engine.options.values import OptionError, real
 
 HALVINGS = 50
 """Of an interval, until nothing is left of it that a number could tell."""

@@ -7,8 +7,8 @@ An option leaves this table when it gets its field in a table.
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.options import values
-from engine.options.values import OptionError
+from specllama.engine.options import values
+from specllama.engine.options.values import OptionError
 
 
 class Unavailable(NamedTuple):

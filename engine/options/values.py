@@ -15,8 +15,8 @@ from typing import Any, get_args
 
 import msgspec
 
-from engine.formats import oci_names
-from engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
+from specllama.engine.formats import oci_names
+from specllama.engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
 
 # Numbers reach llama.cpp as C floats: whatever is not a normal one becomes 0 or infinity there.
 FLOAT_MAX = 3.4028234663852886e38

@@ -7,13 +7,13 @@ from collections.abc import AsyncGenerator, Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal, TypeVar
 
-from engine.errors import EngineError, ErrorInfo, not_supported
-from engine.params import GenerationParams
-from engine.pool.generation import Generation
-from engine.processes.framing import frame
-from engine.processes.outbox import Outbox
-from engine.protocol.media import Media
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError, ErrorInfo, not_supported
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.generation import Generation
+from specllama.engine.processes.framing import frame
+from specllama.engine.processes.outbox import Outbox
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import (
     Adapter,
     Adapters,
     Cancel,
@@ -48,8 +48,8 @@ from engine.protocol.messages import (
     Tokens,
     Vectors,
 )
-from engine.protocol.several import joined
-from engine.protocol.stats import Stats
+from specllama.engine.protocol.several import joined
+from specllama.engine.protocol.stats import Stats
 
 Question = (
     Tokenize

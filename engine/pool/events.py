@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from engine.processes.changes import Changes
+from specllama.engine.processes.changes import Changes
 
 EventName = Literal[
     "model_status",

@@ -4,10 +4,10 @@ import math
 import time
 from dataclasses import dataclass
 
-from engine.errors import EngineError, unavailable
-from engine.pool.restarts import BACKOFF
-from engine.pool.supervisor import Supervisor
-from engine.processes.exits import is_illegal_instruction
+from specllama.engine.errors import EngineError, unavailable
+from specllama.engine.pool.restarts import BACKOFF
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.processes.exits import is_illegal_instruction
 
 
 @dataclass(frozen=True)

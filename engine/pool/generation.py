@@ -6,8 +6,8 @@ from typing import Protocol
 
 import msgspec
 
-from engine.errors import EngineError, invalid_request
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError, invalid_request
+from specllama.engine.protocol.messages import (
     Accepted,
     Begun,
     Delta,

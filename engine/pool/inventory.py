@@ -5,16 +5,16 @@ import logging
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from engine.catalog.catalog import Catalog
-from engine.catalog.download.parent import wants_fetch
-from engine.catalog.entry import Entry
-from engine.errors import EngineError, invalid_request, server_error
-from engine.options import OptionError, values
-from engine.pool.events import EVERY_MODEL, ModelEvent
-from engine.pool.members import Members
-from engine.pool.supervisor import Supervisor
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.download.parent import wants_fetch
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError, invalid_request, server_error
+from specllama.engine.options import OptionError, values
+from specllama.engine.pool.events import EVERY_MODEL, ModelEvent
+from specllama.engine.pool.members import Members
+from specllama.engine.pool.supervisor import Supervisor
 
-log = logging.getLogger("engine.pool")
+log = logging.getLogger("specllama.engine.pool")
 
 
 class Inventory:

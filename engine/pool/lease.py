@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from types import TracebackType
 
-from engine.catalog.entry import Entry
-from engine.pool.client import EngineClient
-from engine.pool.supervisor import Supervisor
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.supervisor import Supervisor
 
 
 class Lease:

@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import Callable
 
-from engine.catalog.entry import Entry
-from engine.options import Options, replaced
-from engine.pool.events import ModelEvent, ModelEvents
-from engine.pool.failure import Failure
-from engine.pool.record import ModelRecord
-from engine.pool.supervisor import Supervisor
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.options import Options, replaced
+from specllama.engine.pool.events import ModelEvent, ModelEvents
+from specllama.engine.pool.failure import Failure
+from specllama.engine.pool.record import ModelRecord
+from specllama.engine.pool.supervisor import Supervisor
 
 
 class Members:

@@ -5,22 +5,22 @@ import logging
 from collections.abc import Callable, Iterable
 from functools import partial
 
-from engine.catalog.catalog import Catalog
-from engine.catalog.download.parent import wants_fetch
-from engine.catalog.entry import Entry
-from engine.errors import EngineError, invalid_request, unavailable
-from engine.options import Options
-from engine.pool.events import ModelEvents, Subscription
-from engine.pool.failure import Failure, check_not_failed
-from engine.pool.lease import Lease
-from engine.pool.lifecycle import State
-from engine.pool.members import Members
-from engine.pool.record import ModelRecord
-from engine.pool.residency import Place, Residency, Ticket
-from engine.pool.status import ModelStatus
-from engine.pool.supervisor import SHUTTING_DOWN, Supervisor
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.download.parent import wants_fetch
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError, invalid_request, unavailable
+from specllama.engine.options import Options
+from specllama.engine.pool.events import ModelEvents, Subscription
+from specllama.engine.pool.failure import Failure, check_not_failed
+from specllama.engine.pool.lease import Lease
+from specllama.engine.pool.lifecycle import State
+from specllama.engine.pool.members import Members
+from specllama.engine.pool.record import ModelRecord
+from specllama.engine.pool.residency import Place, Residency, Ticket
+from specllama.engine.pool.status import ModelStatus
+from specllama.engine.pool.supervisor import SHUTTING_DOWN, Supervisor
 
-log = logging.getLogger("engine.pool")
+log = logging.getLogger("specllama.engine.pool")
 
 
 class ModelPool:

@@ -6,16 +6,16 @@ from collections.abc import Callable
 
 import msgspec
 
-from engine.errors import EngineError
-from engine.options import EngineOptions
-from engine.pool.client import EngineClient
-from engine.pool.restarts import Life
-from engine.processes.child import GRACE, Child
-from engine.processes.commands import engine_command
-from engine.processes.exits import is_illegal_instruction
-from engine.processes.framing import frame
-from engine.protocol.engine_log import EngineLog
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError
+from specllama.engine.options import EngineOptions
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.restarts import Life
+from specllama.engine.processes.child import GRACE, Child
+from specllama.engine.processes.commands import engine_command
+from specllama.engine.processes.exits import is_illegal_instruction
+from specllama.engine.processes.framing import frame
+from specllama.engine.protocol.engine_log import EngineLog
+from specllama.engine.protocol.messages import (
     Load,
     ModelInfo,
     SlotState,
@@ -24,9 +24,9 @@ from engine.protocol.messages import (
     ToServer,
     to_server_decoder,
 )
-from engine.protocol.stats import Stats
+from specllama.engine.protocol.stats import Stats
 
-log = logging.getLogger("engine.process")
+log = logging.getLogger("specllama.engine.process")
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed

@@ -3,8 +3,8 @@
 import time
 from typing import Any
 
-from engine.pool.events import EventName, ModelEvent, ModelEvents
-from engine.pool.status import ModelStatus
+from specllama.engine.pool.events import EventName, ModelEvent, ModelEvents
+from specllama.engine.pool.status import ModelStatus
 
 PROGRESS_SECONDS = 0.1  # between two events about the progress of one model
 

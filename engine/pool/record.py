@@ -5,15 +5,15 @@ from dataclasses import dataclass, field
 
 import msgspec
 
-from engine.catalog.entry import Entry
-from engine.options import Options
-from engine.pool.events import ModelEvents
-from engine.pool.failure import Failure
-from engine.pool.lease import Lease
-from engine.pool.publisher import StatusPublisher
-from engine.pool.residency import Ticket
-from engine.pool.status import ModelStatus
-from engine.pool.supervisor import Supervisor
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.options import Options
+from specllama.engine.pool.events import ModelEvents
+from specllama.engine.pool.failure import Failure
+from specllama.engine.pool.lease import Lease
+from specllama.engine.pool.publisher import StatusPublisher
+from specllama.engine.pool.residency import Ticket
+from specllama.engine.pool.status import ModelStatus
+from specllama.engine.pool.supervisor import Supervisor
 
 _ABSENT = ("downloaded", "failed", "stopped")  # states of which the supervisor's is not all
 

@@ -4,10 +4,10 @@ from typing import Literal
 
 import msgspec
 
-from engine.catalog.download.parent import Transfer
-from engine.pool.lifecycle import State
-from engine.pool.supervisor import Supervisor
-from engine.protocol.messages import ModelInfo
+from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.pool.lifecycle import State
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.protocol.messages import ModelInfo
 
 StatusValue = Literal["unloaded", "downloading", "loading", "loaded", "sleeping"]
 

@@ -8,18 +8,18 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
-from engine.errors import EngineError, ErrorInfo, unavailable
-from engine.options import EngineOptions, Options
-from engine.pool.client import EngineClient
-from engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
-from engine.pool.process import EngineProcess, Look
-from engine.pool.restarts import Life, Restarts
-from engine.processes.changes import Changes
-from engine.processes.exits import explain_exit
-from engine.protocol.devices import told
-from engine.protocol.engine_log import EngineLog, log_for
-from engine.protocol.messages import (
+from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
+from specllama.engine.errors import EngineError, ErrorInfo, unavailable
+from specllama.engine.options import EngineOptions, Options
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
+from specllama.engine.pool.process import EngineProcess, Look
+from specllama.engine.pool.restarts import Life, Restarts
+from specllama.engine.processes.changes import Changes
+from specllama.engine.processes.exits import explain_exit
+from specllama.engine.protocol.devices import told
+from specllama.engine.protocol.engine_log import EngineLog, log_for
+from specllama.engine.protocol.messages import (
     Heartbeat,
     LoadFailed,
     ModelInfo,
@@ -29,7 +29,7 @@ from engine.protocol.messages import (
     ToServer,
 )
 
-log = logging.getLogger("engine.pool.supervisor")
+log = logging.getLogger("specllama.engine.pool.supervisor")
 
 RESTART_WAIT = 30.0  # s that a request waits for a restarted engine
 RETRY_AFTER = 10  # s that a client is asked to wait, then

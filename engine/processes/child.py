@@ -6,10 +6,10 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Generic, Protocol, Self, TypeVar, cast
 
-from engine.processes.changes import Changes
-from engine.processes.commands import Command, environment
-from engine.processes.framing import MAX_FRAME, Decoder, FrameError, FrameReader
-from engine.processes.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
+from specllama.engine.processes.changes import Changes
+from specllama.engine.processes.commands import Command, environment
+from specllama.engine.processes.framing import MAX_FRAME, Decoder, FrameError, FrameReader
+from specllama.engine.processes.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
 
 START_TIMEOUT: Final = 60.0  # s until a process that does jobs is ready
 LOOKS: Final = 10

@@ -10,12 +10,12 @@ import gc
 import sys
 
 _PROGRAMS = {
-    "engine.chat.rendering.child",
-    "engine.media.decoding.child",
-    "engine.media.fetching.child",
-    "engine.worker.__main__",
-    "engine.worker.constraints.trial.child",
-    "handlers.http.checking.child",
+    "specllama.engine.chat.rendering.child",
+    "specllama.engine.media.decoding.child",
+    "specllama.engine.media.fetching.child",
+    "specllama.engine.worker.__main__",
+    "specllama.engine.worker.constraints.trial.child",
+    "specllama.handlers.http.checking.child",
 }
 
 

@@ -23,44 +23,65 @@ TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter 
 
 def engine_command() -> Command:
     """The command of an engine process (`engine.worker`)."""
-    return (sys.executable, "-P", "-m", "engine.worker")
+    return (sys.executable, "-P", "-m", "specllama.engine.worker")
 
 
 def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SECONDS) -> Command:
     """The command of a template process (`engine.chat.rendering.child`)."""
-    return (sys.executable, "-P", "-m", "engine.chat.rendering.child", str(memory), str(seconds))
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.engine.chat.rendering.child",
+        str(memory),
+        str(seconds),
+    )
 
 
 def inspect_command(memory: int, seconds: float) -> Command:
     """The command of a process that reads model files (`engine.catalog.inspect.child`)."""
-    return (sys.executable, "-P", "-m", "engine.catalog.inspect.child", str(memory), str(seconds))
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.engine.catalog.inspect.child",
+        str(memory),
+        str(seconds),
+    )
 
 
 def trial_command(memory: int, seconds: float) -> Command:
     """The command of a process that tries grammars (`engine.worker.constraints.trial.child`)."""
-    module = "engine.worker.constraints.trial.child"
+    module = "specllama.engine.worker.constraints.trial.child"
     return (sys.executable, "-P", "-m", module, str(memory), str(seconds))
 
 
 def check_command(memory: int, seconds: float) -> Command:
     """The command of a process that checks bodies (`handlers.http.checking.child`)."""
-    return (sys.executable, "-P", "-m", "handlers.http.checking.child", str(memory), str(seconds))
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.handlers.http.checking.child",
+        str(memory),
+        str(seconds),
+    )
 
 
 def decode_command(memory: int, processor: float, seconds: float) -> Command:
     """The command of a process that decodes images and sounds (`engine.media.decoding.child`)."""
-    module = "engine.media.decoding.child"
+    module = "specllama.engine.media.decoding.child"
     return (sys.executable, "-P", "-m", module, str(memory), str(processor), str(seconds))
 
 
 def media_fetch_command(memory: int) -> Command:
     """The command of a process that fetches them (`engine.media.fetching.child`)."""
-    return (sys.executable, "-P", "-m", "engine.media.fetching.child", str(memory))
+    return (sys.executable, "-P", "-m", "specllama.engine.media.fetching.child", str(memory))
 
 
 def download_command() -> Command:
     """The command of a process that downloads (`engine.catalog.download.child`)."""
-    return (sys.executable, "-P", "-m", "engine.catalog.download.child")
+    return (sys.executable, "-P", "-m", "specllama.engine.catalog.download.child")
 
 
 def environment() -> dict[str, str]:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from engine.processes.commands import Command, environment
+from specllama.engine.processes.commands import Command, environment
 
 if TYPE_CHECKING:
     import asyncio

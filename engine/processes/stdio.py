@@ -9,8 +9,15 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Final, Generic, NoReturn, TypeVar
 
-from engine.processes.framing import MSGPACK, Decoder, Encoder, FrameReader, Started, frame
-from engine.processes.limits import limit_memory, set_alarm
+from specllama.engine.processes.framing import (
+    MSGPACK,
+    Decoder,
+    Encoder,
+    FrameReader,
+    Started,
+    frame,
+)
+from specllama.engine.processes.limits import limit_memory, set_alarm
 
 READ_SIZE: Final = 1 << 16  # bytes: what a pipe holds; also there when memory is short
 ORPHAN_FACTOR: Final = 2  # times the limit for a job: by then the server would have acted

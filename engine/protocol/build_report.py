@@ -6,10 +6,10 @@ import sys
 
 import msgspec
 
-from engine.processes.exits import describe_exit
+from specllama.engine.processes.exits import describe_exit
 
 TIMEOUT = 600.0  # s; trying kernels takes seconds, and a GPU's driver may take its time
-_COMMAND = (sys.executable, "-P", "-m", "engine.worker.backend.report")
+_COMMAND = (sys.executable, "-P", "-m", "specllama.engine.worker.backend.report")
 
 
 class Device(msgspec.Struct, frozen=True):

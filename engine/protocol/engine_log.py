@@ -20,7 +20,7 @@ BURST = 1000  # lines
 LINES_PER_SECOND = 100.0  # in the long run
 LAST_LINES = 20  # of those that were too many: the end of a crash is logged in any case
 
-log = logging.getLogger("engine")
+log = logging.getLogger("specllama.engine")
 
 
 class _MarkedFormatter(logging.Formatter):

@@ -10,12 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from engine.errors import ErrorInfo
-from engine.options import EngineOptions, Pooling
-from engine.params import GenerationParams
-from engine.protocol.devices import CPU, DeviceUse
-from engine.protocol.media import Media
-from engine.protocol.stats import Stats
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.options import EngineOptions, Pooling
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
 Modality = Literal["vision", "audio"]

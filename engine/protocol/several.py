@@ -5,7 +5,7 @@ from itertools import groupby
 
 import msgspec
 
-from engine.protocol.messages import Prompt, Submit
+from specllama.engine.protocol.messages import Prompt, Submit
 
 
 def joined(requests: Iterable[Submit]) -> Iterator[Submit]:

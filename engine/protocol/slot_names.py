@@ -2,7 +2,7 @@
 
 import re
 
-from engine.errors import invalid_request
+from specllama.engine.errors import invalid_request
 
 # Separators, what Windows forbids, control characters, look-alikes of dot and slash, and what
 # is no character at all.

@@ -8,7 +8,7 @@ from bisect import bisect_left
 
 import msgspec
 
-from engine.protocol.devices import DeviceMemory
+from specllama.engine.protocol.devices import DeviceMemory
 
 TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
 """Upper bounds of the buckets for steps and for the time between two tokens."""

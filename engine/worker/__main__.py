@@ -1,7 +1,7 @@
-"""`python -m engine.worker`: the engine process (started by `engine.pool.process`)."""
+"""`python -m specllama.engine.worker`: the engine process (started by `engine.pool.process`)."""
 
-import engine.processes.collecting  # noqa: F401  # the very first
-from engine.processes.stdio import leave
-from engine.worker.process import main
+import specllama.engine.processes.collecting  # noqa: F401  # the very first
+from specllama.engine.processes.stdio import leave
+from specllama.engine.worker.process import main
 
 leave(main())  # a worker thread inside a long tokenization must not delay the end

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from engine.protocol.media import Media
-from engine.protocol.messages import (
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import (
     Detokenize,
     Embed,
     FormatChat,

@@ -1,6 +1,6 @@
 """The engine process, from its start to its end: it loads one model, and serves it.
 
-python -m engine.worker        (started by engine.pool.process, which talks to its pipes)
+python -m specllama.engine.worker        (started by engine.pool.process, which talks to its pipes)
 """
 
 import logging
@@ -9,11 +9,11 @@ import sys
 import threading
 from contextlib import suppress
 
-import engine.processes.collecting as collecting  # the very first
-from engine.options import EngineOptions
-from engine.processes.stdio import take_over
-from engine.protocol.engine_log import send_log
-from engine.protocol.messages import (
+import specllama.engine.processes.collecting as collecting  # the very first
+from specllama.engine.options import EngineOptions
+from specllama.engine.processes.stdio import take_over
+from specllama.engine.protocol.engine_log import send_log
+from specllama.engine.protocol.messages import (
     Heartbeat,
     Load,
     LoadFailed,
@@ -21,8 +21,8 @@ from engine.protocol.messages import (
     Ready,
     to_engine_decoder,
 )
-from engine.shipped import model_file
-from engine.worker.backend import (
+from specllama.engine.shipped import model_file
+from specllama.engine.worker.backend import (
     BackendError,
     Model,
     Projector,
@@ -30,15 +30,15 @@ from engine.worker.backend import (
     initialize,
     last_words,
 )
-from engine.worker.backend.exactness import promised
-from engine.worker.backend.projector import projector_header
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.embedding.embedder import Embedder
-from engine.worker.fitting import fitted
-from engine.worker.generation.engine import Engine
-from engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
+from specllama.engine.worker.backend.exactness import promised
+from specllama.engine.worker.backend.projector import projector_header
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.fitting import fitted
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
 
-log = logging.getLogger("engine.worker")
+log = logging.getLogger("specllama.engine.worker")
 
 HEARTBEAT_SECONDS = 1.0
 SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop

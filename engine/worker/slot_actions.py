@@ -12,19 +12,25 @@ from dataclasses import dataclass
 import msgspec
 import numpy as np
 
-from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported, unavailable
-from engine.options import EngineOptions
-from engine.protocol.messages import Failed, SlotAction, SlotDone
-from engine.protocol.slot_names import check_name
-from engine.worker.backend import BackendError
-from engine.worker.cache import media_table, slot_file
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.origin import Identity
-from engine.worker.cache.prefix_cache import EMPTY, Key
-from engine.worker.cache.slot_file import Origin, SavedSlot
-from engine.worker.embedding.embedder import Embedder
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.prompts import check_tokens
+from specllama.engine.errors import (
+    EngineError,
+    ErrorInfo,
+    invalid_request,
+    not_supported,
+    unavailable,
+)
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.messages import Failed, SlotAction, SlotDone
+from specllama.engine.protocol.slot_names import check_name
+from specllama.engine.worker.backend import BackendError
+from specllama.engine.worker.cache import media_table, slot_file
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.cache.prefix_cache import EMPTY, Key
+from specllama.engine.worker.cache.slot_file import Origin, SavedSlot
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.prompts import check_tokens
 
 
 @dataclass(frozen=True)

@@ -15,10 +15,10 @@ from functools import partial
 from queue import Empty, SimpleQueue
 from typing import TypeVar
 
-from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from engine.options import EngineOptions
-from engine.processes.stdio import Link
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from specllama.engine.options import EngineOptions
+from specllama.engine.processes.stdio import Link
+from specllama.engine.protocol.messages import (
     Adapters,
     Cancel,
     Detokenize,
@@ -49,16 +49,16 @@ from engine.protocol.messages import (
     ToServer,
     Vectors,
 )
-from engine.protocol.several import apart, ids
-from engine.worker.backend import BackendError, Model
-from engine.worker.embedding.embedder import Embedder
-from engine.worker.embedding.jobs import Job
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.preparation import Preparing
-from engine.worker.generation.prompts import check_tokens, tokenize_prompt
-from engine.worker.generation.request import Request
-from engine.worker.lanes import Lanes, Prepared, size
-from engine.worker.slot_actions import SlotActions, SlotTask
+from specllama.engine.protocol.several import apart, ids
+from specllama.engine.worker.backend import BackendError, Model
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.embedding.jobs import Job
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.preparation import Preparing
+from specllama.engine.worker.generation.prompts import check_tokens, tokenize_prompt
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.lanes import Lanes, Prepared, size
+from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M")
 P = TypeVar("P", bound=Prepared)
@@ -68,7 +68,7 @@ ServerLink = Link[ToEngine, ToServer]
 Incoming = Request | Job | Cancel | EndThoughts | Pause | Resume | GetSlots | SlotTask | GetStats
 """Messages that the main thread handles between two steps."""
 
-log = logging.getLogger("engine.worker")
+log = logging.getLogger("specllama.engine.worker")
 
 SHORT = 1024
 """Characters or tokens: converting up to so many takes less time than handing them to another

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from engine.errors import not_supported
-from engine.media.documents import NOT_READ, is_pdf, text_of
-from engine.media.source import MediaSource
-from handlers.running.media import PART, MediaInput
+from specllama.engine.errors import not_supported
+from specllama.engine.media.documents import NOT_READ, is_pdf, text_of
+from specllama.engine.media.source import MediaSource
+from specllama.handlers.running.media import PART, MediaInput
 
 
 def document_part(given: str, where: str, heading: str = "") -> dict[str, Any]:

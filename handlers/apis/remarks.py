@@ -7,7 +7,7 @@ is left out, and whoever runs the server can read so.
 import logging
 from typing import Any
 
-log = logging.getLogger("handlers.apis")
+log = logging.getLogger("specllama.handlers.apis")
 MAX_VALUE = 64  # characters of what a client has sent
 
 

@@ -7,8 +7,8 @@ this server would refuse from a user is a line of text in a result.
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from engine.errors import EngineError
-from handlers.running.media import unshown
+from specllama.engine.errors import EngineError
+from specllama.handlers.running.media import unshown
 
 
 def result_part(

@@ -8,7 +8,7 @@ description, and a test holds the two together. A feature that arrives takes its
 from collections.abc import Mapping
 from typing import Any
 
-from engine.errors import not_supported
+from specllama.engine.errors import not_supported
 
 Supported = Mapping[str, list[Any]]
 """Field (a dot leads into an object) -> the values that it may have, beside null."""

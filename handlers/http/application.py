@@ -9,11 +9,11 @@ from typing import Any
 from connexion import AsyncApp
 from connexion.middleware.main import API
 
-from handlers.http.errors import HANDLED, answer
-from handlers.http.security import SECURITY_MAP
-from handlers.http.specification import Resolved
-from handlers.http.stack import MIDDLEWARES, Api
-from handlers.http.validation import validator_map
+from specllama.handlers.http.errors import HANDLED, answer
+from specllama.handlers.http.security import SECURITY_MAP
+from specllama.handlers.http.specification import Resolved
+from specllama.handlers.http.stack import MIDDLEWARES, Api
+from specllama.handlers.http.validation import validator_map
 
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
 

@@ -9,7 +9,7 @@ import re
 
 from starlette.types import Scope
 
-from handlers.http.errors import RequestError
+from specllama.handlers.http.errors import RequestError
 
 MAX_VALUES = 1 << 20
 """Values and keys in one body."""

@@ -16,8 +16,8 @@ from pathlib import Path
 
 import msgspec
 
-from engine.user_cache import user_cache
-from handlers.http.bundle import Node, bundle
+from specllama.engine.user_cache import user_cache
+from specllama.handlers.http.bundle import Node, bundle
 
 log = logging.getLogger(__name__)
 

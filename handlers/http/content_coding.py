@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from starlette.types import Message, Receive
 
-from handlers.http.errors import RequestError
+from specllama.handlers.http.errors import RequestError
 
 CODINGS = ("gzip", "deflate")
 ACCEPTED = ", ".join(CODINGS)

@@ -21,11 +21,15 @@ from starlette.requests import ClientDisconnect
 from starlette.routing import compile_path
 from starlette.types import Scope
 
-from engine.errors import EngineError, ErrorInfo, ErrorType
-from handlers.http.envelopes.anthropic import anthropic_error, anthropic_request_id, error_headers
-from handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
-from handlers.http.notes import notes_of
-from handlers.http.validation_messages import Sentence
+from specllama.engine.errors import EngineError, ErrorInfo, ErrorType
+from specllama.handlers.http.envelopes.anthropic import (
+    anthropic_error,
+    anthropic_request_id,
+    error_headers,
+)
+from specllama.handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
+from specllama.handlers.http.notes import notes_of
+from specllama.handlers.http.validation_messages import Sentence
 
 log = logging.getLogger(__name__)
 

@@ -10,8 +10,8 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive, Scope
 
-from handlers.http.schema import Schema
-from handlers.http.validation_messages import sentence
+from specllama.handlers.http.schema import Schema
+from specllama.handlers.http.validation_messages import sentence
 
 MAX_FILES = 4
 MAX_FIELDS = 64

@@ -12,11 +12,11 @@ from urllib.parse import urlsplit
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from engine.options.values import comma_separated
-from handlers.http.errors import RequestError
-from handlers.http.request_log import escaped
-from handlers.options.addresses import is_loopback
-from handlers.options.tables.http import HttpOptions
+from specllama.engine.options.values import comma_separated
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.request_log import escaped
+from specllama.handlers.options.addresses import is_loopback
+from specllama.handlers.options.tables.http import HttpOptions
 
 _MAX_SHOWN = 100  # characters of a name in an error
 

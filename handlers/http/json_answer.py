@@ -9,8 +9,8 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from handlers.http.disconnect import CancelOnDisconnect
-from handlers.http.encoding import encode, is_large, parts
+from specllama.handlers.http.disconnect import CancelOnDisconnect
+from specllama.handlers.http.encoding import encode, is_large, parts
 
 ENOUGH = 1 << 16  # bytes that leave together
 

@@ -13,13 +13,13 @@ from connexion.middleware.abstract import ROUTING_CONTEXT, SpecMiddleware
 from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.http.body_limits import FREE, LARGE, SHARE, Budget, ValueCount
-from handlers.http.content_coding import Inflated, coding_of
-from handlers.http.errors import RequestError
-from handlers.http.hosts import permits
-from handlers.http.patience import within
-from handlers.options import ServerOptions
-from handlers.options.tables.http import HttpOptions
+from specllama.handlers.http.body_limits import FREE, LARGE, SHARE, Budget, ValueCount
+from specllama.handlers.http.content_coding import Inflated, coding_of
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.hosts import permits
+from specllama.handlers.http.patience import within
+from specllama.handlers.options import ServerOptions
+from specllama.handlers.options.tables.http import HttpOptions
 
 JSON = b"application/json"
 """The spelling of a JSON body's content type behind these middlewares."""

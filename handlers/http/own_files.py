@@ -8,7 +8,7 @@ from starlette.responses import Response
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from handlers.options import ServerOptions
+from specllama.handlers.options import ServerOptions
 
 
 class OwnFiles:

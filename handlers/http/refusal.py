@@ -6,9 +6,9 @@ from http import HTTPStatus
 
 import msgspec
 
-from handlers.http.errors import RequestError
-from handlers.http.notes import request_id
-from handlers.http.request_log import request_line
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.notes import request_id
+from specllama.handlers.http.request_log import request_line
 
 log = logging.getLogger("http")
 

@@ -9,7 +9,7 @@ from typing import Any
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from handlers.http.notes import HEADER, RELAXED_HEADER, Notes, relaxed_header, take_notes
+from specllama.handlers.http.notes import HEADER, RELAXED_HEADER, Notes, relaxed_header, take_notes
 
 log = logging.getLogger("http")
 

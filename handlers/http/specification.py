@@ -6,7 +6,7 @@ from typing import Any
 
 from connexion.spec import OpenAPISpecification
 
-from handlers.http.bundled import bundled
+from specllama.handlers.http.bundled import bundled
 
 Node = dict[str, Any]
 

@@ -14,10 +14,10 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from handlers.http.disconnect import CancelOnDisconnect
-from handlers.http.encoding import encode
-from handlers.http.errors import Failure, describe
-from handlers.http.patience import Begun
+from specllama.handlers.http.disconnect import CancelOnDisconnect
+from specllama.handlers.http.encoding import encode
+from specllama.handlers.http.errors import Failure, describe
+from specllama.handlers.http.patience import Begun
 
 EVENT_STREAM = "text/event-stream"
 

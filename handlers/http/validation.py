@@ -16,12 +16,12 @@ from jsonschema_rs import Draft202012Validator
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
-from handlers.http.body_limits import FEW, LARGE, n_values
-from handlers.http.checking.parent import Checker
-from handlers.http.decoding import UndecodableError, decoded
-from handlers.http.forms import check_form, read_form
-from handlers.http.schema import Schema, compile_schema
-from handlers.http.validation_messages import Sentence, sentence
+from specllama.handlers.http.body_limits import FEW, LARGE, n_values
+from specllama.handlers.http.checking.parent import Checker
+from specllama.handlers.http.decoding import UndecodableError, decoded
+from specllama.handlers.http.forms import check_form, read_form
+from specllama.handlers.http.schema import Schema, compile_schema
+from specllama.handlers.http.validation_messages import Sentence, sentence
 
 
 class _Compiled:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from jsonschema_rs import Draft202012Validator, ValidationError, ValidationErrorKind
 
-from handlers.http.shrink import Path, Shrunk
+from specllama.handlers.http.shrink import Path, Shrunk
 
 Kind = ValidationErrorKind
 

@@ -4,7 +4,7 @@
 and the reference page are derived from them.
 """
 
-from handlers.options.composition import NAMES, ServerOptions
-from handlers.options.parser import from_environ, given, parse, remarks
+from specllama.handlers.options.composition import NAMES, ServerOptions
+from specllama.handlers.options.parser import from_environ, given, parse, remarks
 
 __all__ = ["NAMES", "ServerOptions", "from_environ", "given", "parse", "remarks"]

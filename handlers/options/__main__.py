@@ -1,8 +1,8 @@
-"""`python -m handlers.options > docs/options.md`"""
+"""`python -m specllama.handlers.options > docs/options.md`"""
 
 import sys
 
-from handlers.options.help import reference
+from specllama.handlers.options.help import reference
 
 if __name__ == "__main__":
     sys.stdout.write(reference())

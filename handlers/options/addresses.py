@@ -8,7 +8,7 @@ import re
 from functools import lru_cache
 from ipaddress import IPv6Address, ip_address
 
-from engine.options.values import OptionError, comma_separated, quote
+from specllama.engine.options.values import OptionError, comma_separated, quote
 
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._\[\]:-]+|null")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")

@@ -5,9 +5,9 @@ import shlex
 from collections.abc import Iterator
 from typing import Any
 
-from engine.options import Options
-from engine.options.declaration import Field, fields
-from handlers.options.composition import NAMES
+from specllama.engine.options import Options
+from specllama.engine.options.declaration import Field, fields
+from specllama.handlers.options.composition import NAMES
 
 _NAMES = ("alias", "tags")
 _NUMBER = re.compile(r"-[0-9.].*")

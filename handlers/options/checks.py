@@ -1,9 +1,9 @@
 """What one option of the server alone can't tell."""
 
-from engine.options.checks import named
-from engine.options.values import OptionError
-from handlers.options import files
-from handlers.options.composition import ServerOptions
+from specllama.engine.options.checks import named
+from specllama.engine.options.values import OptionError
+from specllama.handlers.options import files
+from specllama.handlers.options.composition import ServerOptions
 
 
 def check_server(options: ServerOptions) -> None:

@@ -2,26 +2,26 @@
 
 import msgspec
 
-from engine.options import Names, Options, RouterOptions
-from engine.options.tables.chat import ChatOptions
-from engine.options.tables.compute import ComputeOptions
-from engine.options.tables.context import ContextOptions
-from engine.options.tables.draft_model import DraftModelOptions
-from engine.options.tables.embedding import EmbeddingOptions
-from engine.options.tables.entry import EntryOptions
-from engine.options.tables.media import MediaInputOptions, MediaOptions
-from engine.options.tables.model import ModelOptions
-from engine.options.tables.operations import OperationOptions
-from engine.options.tables.rope import RopeOptions
-from engine.options.tables.sampling import SamplingOptions
-from engine.options.tables.slot_files import SlotFileOptions
-from engine.options.tables.source import SourceOptions
-from engine.options.tables.speculation import SpeculationOptions
-from handlers.options.tables.general import GeneralOptions
-from handlers.options.tables.http import HttpOptions
-from handlers.options.tables.log import LogOptions
-from handlers.options.tables.page import PageOptions
-from handlers.options.tables.responses import ResponsesOptions
+from specllama.engine.options import Names, Options, RouterOptions
+from specllama.engine.options.tables.chat import ChatOptions
+from specllama.engine.options.tables.compute import ComputeOptions
+from specllama.engine.options.tables.context import ContextOptions
+from specllama.engine.options.tables.draft_model import DraftModelOptions
+from specllama.engine.options.tables.embedding import EmbeddingOptions
+from specllama.engine.options.tables.entry import EntryOptions
+from specllama.engine.options.tables.media import MediaInputOptions, MediaOptions
+from specllama.engine.options.tables.model import ModelOptions
+from specllama.engine.options.tables.operations import OperationOptions
+from specllama.engine.options.tables.rope import RopeOptions
+from specllama.engine.options.tables.sampling import SamplingOptions
+from specllama.engine.options.tables.slot_files import SlotFileOptions
+from specllama.engine.options.tables.source import SourceOptions
+from specllama.engine.options.tables.speculation import SpeculationOptions
+from specllama.handlers.options.tables.general import GeneralOptions
+from specllama.handlers.options.tables.http import HttpOptions
+from specllama.handlers.options.tables.log import LogOptions
+from specllama.handlers.options.tables.page import PageOptions
+from specllama.handlers.options.tables.responses import ResponsesOptions
 
 
 class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):

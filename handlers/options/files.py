@@ -6,8 +6,8 @@ Every function raises `OptionError` with one line that names the file.
 import os
 import ssl
 
-from engine.options.files import open_regular, read_text, reason
-from engine.options.values import OptionError, quote
+from specllama.engine.options.files import open_regular, read_text, reason
+from specllama.engine.options.values import OptionError, quote
 
 
 def api_keys(path: str) -> list[str]:

@@ -3,16 +3,16 @@
 import textwrap
 from collections.abc import Mapping
 
-from engine.options import shortcuts, unavailable
-from engine.options.declaration import Field
-from handlers.options.composition import NAMES
+from specllama.engine.options import shortcuts, unavailable
+from specllama.engine.options.declaration import Field
+from specllama.handlers.options.composition import NAMES
 
 _INDENT = 6
 
 _INTRODUCTION = """\
 # Options
 
-This page is generated from the tables by `python -m handlers.options > docs/options.md`.
+This page is generated from the tables by `python -m specllama.handlers.options > docs/options.md`.
 
 Every option can be written `--option value` or `--option=value`. Most can also be given by an
 environment variable; the command line wins over it. A flag's variable takes `1`, `true`, `on`,

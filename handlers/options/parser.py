@@ -2,13 +2,13 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.options import Given
-from engine.options.checks import check, check_files
-from engine.options.declaration import compose
-from engine.options.parser import gather, unknown_variables, vain_options
-from handlers.options.addresses import is_local
-from handlers.options.checks import check_server, check_server_files
-from handlers.options.composition import NAMES, ServerOptions
+from specllama.engine.options import Given
+from specllama.engine.options.checks import check, check_files
+from specllama.engine.options.declaration import compose
+from specllama.engine.options.parser import gather, unknown_variables, vain_options
+from specllama.handlers.options.addresses import is_local
+from specllama.handlers.options.checks import check_server, check_server_files
+from specllama.handlers.options.composition import NAMES, ServerOptions
 
 
 def given(argv: Sequence[str], environ: Mapping[str, str]) -> Given:

@@ -12,7 +12,7 @@ from typing import Final, ParamSpec, TypeVar
 
 from connexion import context
 
-from handlers.http.body_limits import LARGE, n_values
+from specllama.handlers.http.body_limits import LARGE, n_values
 
 TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenever it wakes up
 

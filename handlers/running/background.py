@@ -5,7 +5,7 @@ from collections.abc import Coroutine
 from dataclasses import dataclass
 from typing import Any
 
-from engine.errors import unavailable
+from specllama.engine.errors import unavailable
 
 MAX_JOBS = 1000
 """The most that may run or wait; a client that waits for its answer can't ask for so many."""

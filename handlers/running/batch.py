@@ -7,16 +7,16 @@ from typing import Any, Self
 
 import msgspec
 
-from engine.params import GenerationParams
-from engine.pool.client import EngineClient
-from engine.pool.generation import Generation
-from engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
-from handlers.http.notes import notes
-from handlers.http.security import current_key, current_owner
-from handlers.running.bounds import bound_probabilities, check_repeated
-from handlers.running.choices import variants
-from handlers.running.runtime import runtime
-from handlers.running.usage import note_texts
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.generation import Generation
+from specllama.engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
+from specllama.handlers.http.notes import notes
+from specllama.handlers.http.security import current_key, current_owner
+from specllama.handlers.running.bounds import bound_probabilities, check_repeated
+from specllama.handlers.running.choices import variants
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.usage import note_texts
 
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 
 import msgspec
 
-from engine.errors import invalid_request
-from engine.params import GenerationParams
-from engine.protocol.messages import Infill, Prompt
+from specllama.engine.errors import invalid_request
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Infill, Prompt
 
 log = logging.getLogger(__name__)
 

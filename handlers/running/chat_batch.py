@@ -12,18 +12,18 @@ from typing import Any, Literal, Self
 
 import msgspec
 
-from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
-from engine.chat.grammar.stop_scope import stop_scope
-from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
-from engine.chat.parse.free_text import FreeTextCalls
-from engine.chat.parse.incremental import joined
-from engine.chat.parse.parser import AnswerParser, answer_parser
-from engine.chat.prompt import ChatPrompt
-from engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
-from engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
-from engine.params import AnswerRules, GenerationParams
-from engine.pool.client import EngineClient
-from engine.protocol.messages import (
+from specllama.engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
+from specllama.engine.chat.grammar.stop_scope import stop_scope
+from specllama.engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
+from specllama.engine.chat.parse.free_text import FreeTextCalls
+from specllama.engine.chat.parse.incremental import joined
+from specllama.engine.chat.parse.parser import AnswerParser, answer_parser
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
+from specllama.engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
+from specllama.engine.params import AnswerRules, GenerationParams
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import (
     Begun,
     Delta,
     Finished,
@@ -31,18 +31,18 @@ from engine.protocol.messages import (
     PromptParts,
     TokenProbs,
 )
-from handlers.running.aside import aside
-from handlers.running.batch import Batch
-from handlers.running.content_tokens import ContentTokens
-from handlers.running.media import (
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.batch import Batch
+from specllama.handlers.running.content_tokens import ContentTokens
+from specllama.handlers.running.media import (
     Marked,
     check_media,
     marked,
     resolved,
     with_results_shown,
 )
-from handlers.running.served import Served
-from handlers.running.templates import rendered_prompt
+from specllama.handlers.running.served import Served
+from specllama.handlers.running.templates import rendered_prompt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import msgspec
 
-from engine.errors import invalid_request
-from engine.params import RANDOM_SEED, GenerationParams
-from engine.protocol.messages import Finished
+from specllama.engine.errors import invalid_request
+from specllama.engine.params import RANDOM_SEED, GenerationParams
+from specllama.engine.protocol.messages import Finished
 
 
 def mean_log_probability(result: Finished) -> float:

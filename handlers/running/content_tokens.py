@@ -4,8 +4,8 @@ import codecs
 from collections import deque
 from collections.abc import Iterator, Sequence
 
-from engine.chat.output import ChatDelta, Content, Reasoning
-from engine.protocol.messages import TokenProbs
+from specllama.engine.chat.output import ChatDelta, Content, Reasoning
+from specllama.engine.protocol.messages import TokenProbs
 
 _Place = tuple[TokenProbs, int, int]
 """A token, and the characters that it has a part of: from, to."""

@@ -9,12 +9,12 @@ from connexion import context
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from handlers.http.disconnect import until_disconnect
-from handlers.http.errors import Failure, RequestError, describe
-from handlers.http.security import key_of
-from handlers.http.sse import Ping, event_stream
-from handlers.running.kept_streams import KeptStream, OffsetLostError, Owner
-from handlers.running.runtime import runtime
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.errors import Failure, RequestError, describe
+from specllama.handlers.http.security import key_of
+from specllama.handlers.http.sse import Ping, event_stream
+from specllama.handlers.running.kept_streams import KeptStream, OffsetLostError, Owner
+from specllama.handlers.running.runtime import runtime
 
 HEADER = b"x-conversation-id"
 

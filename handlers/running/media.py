@@ -16,15 +16,15 @@ from typing import Any, Literal, TypeAlias
 
 import msgspec
 
-from engine.errors import invalid_request, not_supported
-from engine.media.documents import Document
-from engine.media.source import MediaSource, SourceKind, is_address
-from engine.pool.client import EngineClient
-from engine.protocol.media import Media
-from engine.protocol.messages import ModelInfo, PromptParts
-from handlers.http.disconnect import until_disconnect
-from handlers.running.runtime import runtime
-from handlers.running.served import Served
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.media.documents import Document
+from specllama.engine.media.source import MediaSource, SourceKind, is_address
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import ModelInfo, PromptParts
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.served import Served
 
 Kind = Literal["image", "audio", "video", "document"]
 PART = "media"

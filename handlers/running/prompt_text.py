@@ -3,13 +3,13 @@
 from collections.abc import Sequence
 from itertools import groupby
 
-from engine.errors import not_supported
-from engine.params import GenerationParams
-from engine.pool.client import EngineClient
-from engine.protocol.media import Media
-from engine.protocol.messages import Infill, Prompt, PromptParts
-from handlers.running.bounds import check_prompt_probabilities
-from handlers.running.media import media_marker
+from specllama.engine.errors import not_supported
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import Infill, Prompt, PromptParts
+from specllama.handlers.running.bounds import check_prompt_probabilities
+from specllama.handlers.running.media import media_marker
 
 
 async def text_of(engine: EngineClient, prompt: PromptParts) -> str:

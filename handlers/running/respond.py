@@ -10,13 +10,13 @@ from typing import Any, Protocol, Self, TypeVar
 from connexion import context
 from starlette.responses import Response
 
-from engine.protocol.messages import Begun
-from handlers.http.disconnect import until_disconnect
-from handlers.http.errors import Failure
-from handlers.http.json_answer import JSONAnswer
-from handlers.http.sse import EVENT_STREAM, Ping, event_stream
-from handlers.running.keeping import kept_response, owner_of
-from handlers.running.runtime import runtime
+from specllama.engine.protocol.messages import Begun
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.http.sse import EVENT_STREAM, Ping, event_stream
+from specllama.handlers.running.keeping import kept_response, owner_of
+from specllama.handlers.running.runtime import runtime
 
 
 class Indexed(Protocol):

@@ -17,7 +17,7 @@ from typing import Any, Literal, TypeVar
 
 import msgspec
 
-from engine.errors import EngineError, invalid_request, server_error
+from specllama.engine.errors import EngineError, invalid_request, server_error
 
 log = logging.getLogger(__name__)
 

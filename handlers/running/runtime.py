@@ -16,29 +16,29 @@ from typing import TYPE_CHECKING, Any
 
 from connexion import context
 
-from engine.catalog.catalog import Catalog
-from engine.catalog.download.parent import wants_fetch
-from engine.catalog.inspect.parent import MetadataReader
-from engine.chat.rendering.parent import Renderer
-from engine.chat.rendering.source import examined
-from engine.media.parent import MediaDecoder
-from engine.options import OptionError
-from engine.pool.inventory import Inventory
-from engine.pool.pool import ModelPool
-from engine.pool.supervisor import Supervisor
-from engine.shipped import model_file
-from handlers.http.checking.parent import Checker
-from handlers.options import ServerOptions
-from handlers.running.aside import TURN
-from handlers.running.background import Jobs
-from handlers.running.kept_streams import KeptStreams
-from handlers.running.response_store import ResponseStore, StoreError
-from handlers.running.steering import SteerableTexts
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.download.parent import wants_fetch
+from specllama.engine.catalog.inspect.parent import MetadataReader
+from specllama.engine.chat.rendering.parent import Renderer
+from specllama.engine.chat.rendering.source import examined
+from specllama.engine.media.parent import MediaDecoder
+from specllama.engine.options import OptionError
+from specllama.engine.pool.inventory import Inventory
+from specllama.engine.pool.pool import ModelPool
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.shipped import model_file
+from specllama.handlers.http.checking.parent import Checker
+from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.aside import TURN
+from specllama.handlers.running.background import Jobs
+from specllama.handlers.running.kept_streams import KeptStreams
+from specllama.handlers.running.response_store import ResponseStore, StoreError
+from specllama.handlers.running.steering import SteerableTexts
 
 if TYPE_CHECKING:
-    from handlers.running.metrics import Metrics
+    from specllama.handlers.running.metrics import Metrics
 
-log = logging.getLogger("handlers.running.runtime")
+log = logging.getLogger("specllama.handlers.running.runtime")
 
 
 @dataclass(frozen=True)
@@ -107,7 +107,7 @@ class Runtime:
 
 
 def _metrics() -> "Metrics":
-    from handlers.running.metrics import Metrics  # imports Prometheus' client
+    from specllama.handlers.running.metrics import Metrics  # imports Prometheus' client
 
     return Metrics()
 

@@ -7,16 +7,16 @@ from typing import Any
 from connexion import context
 from starlette.datastructures import QueryParams
 
-from engine.catalog.entry import Entry
-from engine.chat.rendering.parent import Renderer
-from engine.errors import EngineError, ErrorType
-from engine.options import Options
-from engine.pool.client import EngineClient
-from engine.pool.lease import Lease
-from engine.protocol.messages import ModelInfo
-from handlers.http.disconnect import until_disconnect
-from handlers.http.notes import notes
-from handlers.running.runtime import Runtime, runtime
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.chat.rendering.parent import Renderer
+from specllama.engine.errors import EngineError, ErrorType
+from specllama.engine.options import Options
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.lease import Lease
+from specllama.engine.protocol.messages import ModelInfo
+from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.notes import notes
+from specllama.handlers.running.runtime import Runtime, runtime
 
 
 @dataclass(frozen=True)

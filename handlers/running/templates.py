@@ -2,15 +2,15 @@
 
 import msgspec
 
-from engine.chat.prompt import ChatPrompt
-from engine.chat.rendering.messages import Description
-from engine.chat.rendering.source import renders_with_jinja, template_source, with_tokens
-from engine.chat.request import ChatRequest
-from engine.chat.template.prompt import continued, plain_messages
-from engine.errors import EngineError
-from engine.pool.client import EngineClient
-from engine.protocol.messages import ModelInfo
-from handlers.running.served import Served
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.rendering.messages import Description
+from specllama.engine.chat.rendering.source import renders_with_jinja, template_source, with_tokens
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.template.prompt import continued, plain_messages
+from specllama.engine.errors import EngineError
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import ModelInfo
+from specllama.handlers.running.served import Served
 
 
 async def description(model: Served, info: ModelInfo, source: str) -> Description | None:

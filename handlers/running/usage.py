@@ -3,8 +3,8 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from engine.protocol.messages import Timings, Vectors
-from handlers.http.notes import Notes, notes
+from specllama.engine.protocol.messages import Timings, Vectors
+from specllama.handlers.http.notes import Notes, notes
 
 
 def note_texts(noted: Notes, timings: Sequence[Timings | None], n: int) -> None:

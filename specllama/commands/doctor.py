@@ -14,15 +14,15 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.catalog.cache import cached_models
-from engine.catalog.locations import hub_cache, url_cache
-from engine.catalog.sizes import shown_size
-from engine.options import OptionError
-from engine.processor import Processor, this_processor
-from engine.protocol.build_report import BuildError, BuildReport, ask
-from engine.shipped import model_path
-from handlers.options import parse
 from specllama import __version__
+from specllama.engine.catalog.cache import cached_models
+from specllama.engine.catalog.locations import hub_cache, url_cache
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.options import OptionError
+from specllama.engine.processor import Processor, this_processor
+from specllama.engine.protocol.build_report import BuildError, BuildReport, ask
+from specllama.engine.shipped import model_path
+from specllama.handlers.options import parse
 from specllama.listen import ListenError, Listeners
 
 FLAGS = {

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import msgspec
 
-from engine.catalog.cache import CachedModel, cached_models
-from engine.catalog.locations import hub_cache, registry_cache
-from engine.catalog.registry_cache import RegistryModel, registry_models
-from engine.catalog.sizes import shown_size
+from specllama.engine.catalog.cache import CachedModel, cached_models
+from specllama.engine.catalog.locations import hub_cache, registry_cache
+from specllama.engine.catalog.registry_cache import RegistryModel, registry_models
+from specllama.engine.catalog.sizes import shown_size
 
 HUB, REGISTRY = "hub", "registry"
 

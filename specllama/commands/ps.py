@@ -8,9 +8,9 @@ from typing import Any
 
 import httpx2
 
-from engine.catalog.sizes import shown_size
-from engine.options import OptionError
-from handlers.options import parse
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.options import OptionError
+from specllama.handlers.options import parse
 
 SECONDS = 10.0
 """The longest wait for an answer."""

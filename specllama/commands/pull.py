@@ -7,11 +7,11 @@ import os
 import sys
 from collections.abc import Sequence
 
-from engine.catalog.download.parent import FetchError, Transfer, fetch
-from engine.catalog.sizes import shown_size
-from engine.options import OptionError
-from handlers.options import parse
 from specllama import logs
+from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.options import OptionError
+from specllama.handlers.options import parse
 from specllama.progress import ModelProgress
 
 

@@ -5,16 +5,16 @@ import os
 import sys
 from collections.abc import Sequence
 
-from engine.catalog.cache import CachedModel, cached_models, named
-from engine.catalog.locations import hub_cache, registry_cache
-from engine.catalog.registry_cache import (
+from specllama.engine.catalog.cache import CachedModel, cached_models, named
+from specllama.engine.catalog.locations import hub_cache, registry_cache
+from specllama.engine.catalog.registry_cache import (
     RegistryModel,
     registry_model,
     remove_registry_model,
 )
-from engine.catalog.removal import remove
-from engine.catalog.sizes import shown_size
-from engine.options.values import legible
+from specllama.engine.catalog.removal import remove
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.options.values import legible
 
 
 def main(argv: Sequence[str]) -> int:

@@ -5,9 +5,14 @@ import argparse
 import sys
 from collections.abc import Sequence
 
-from handlers.description import as_json, as_yaml, served_description
-from handlers.http.openapi_versions import VERSIONS, in_version
-from handlers.http.selection import UnknownTagError, of_tags
+from specllama.handlers.description import (
+    as_json,
+    as_yaml,
+    description_path,
+    served_description,
+)
+from specllama.handlers.http.openapi_versions import VERSIONS, in_version
+from specllama.handlers.http.selection import UnknownTagError, of_tags
 
 
 def main(argv: Sequence[str]) -> int:
@@ -29,7 +34,15 @@ def main(argv: Sequence[str]) -> int:
         metavar="TAG",
         help="only the operations of this tag, and what they refer to; may be given several times",
     )
+    parser.add_argument(
+        "--path",
+        action="store_true",
+        help="print the path of server.yaml instead, which `connexion run` takes",
+    )
     given = parser.parse_args(argv)
+    if given.path:
+        print(description_path())
+        return 0
     document = served_description()
     if given.tag:
         try:

@@ -28,7 +28,7 @@ def test_nothing_is_told_of_what_is_not_here() -> None:
 
 def test_children_count_and_engines_are_known_by_their_module() -> None:
     waiting = "import sys; sys.stdin.read()"
-    command = [sys.executable, "-c", waiting, "-m", "engine.worker"]
+    command = [sys.executable, "-c", waiting, "-m", "specllama.engine.worker"]
     with subprocess.Popen(command, stdin=subprocess.PIPE) as engine:
         found = times(os.getpid())
         engine.communicate()

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.processor import Processor, this_processor
+from specllama.engine.processor import Processor, this_processor
 
 X86 = """processor\t: 0
 vendor_id\t: GenuineIntel

@@ -14,13 +14,13 @@ import openapi_spec_validator
 import pytest
 import yaml
 
-import handlers.running.runtime
+import specllama.handlers.running.runtime
 from contract_tests.kit.server import SECONDS
-from engine.catalog.catalog import Catalog
-from engine.options import Options
-from engine.shipped import MODEL_NAME
-from handlers.description import description_path
-from handlers.http.bundle import bundle
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.options import Options
+from specllama.engine.shipped import MODEL_NAME
+from specllama.handlers.description import description_path
+from specllama.handlers.http.bundle import bundle
 from tests.support.http_support import PaperPool, served_app, serving
 
 pytestmark = pytest.mark.slow
@@ -56,7 +56,7 @@ def stand_in_pool(catalog: Catalog, **_: Any) -> PaperPool:
 
 @pytest.fixture(autouse=True)
 def stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(handlers.running.runtime, "ModelPool", stand_in_pool)
+    monkeypatch.setattr(specllama.handlers.running.runtime, "ModelPool", stand_in_pool)
     monkeypatch.setenv("LLAMA_ARG_MODEL", MODEL_NAME)  # for Connexion's command line
     monkeypatch.setattr(StandIn, "state", "loading")
     monkeypatch.setattr(StandIn, "failure", "")
@@ -235,18 +235,18 @@ def references(node: Any) -> Iterator[str]:
 
 PATCHED = """
 import importlib, pkgutil, sys
-import handlers
+import specllama.handlers
 from connexion.middleware.server_error import ServerErrorMiddleware
 
 def patched():
-    return ServerErrorMiddleware.__call__.__module__ == "handlers.connexion_run"
+    return ServerErrorMiddleware.__call__.__module__ == "specllama.handlers.connexion_run"
 
-for module in pkgutil.walk_packages(handlers.__path__, "handlers."):
-    if module.name != "handlers.connexion_run":
+for module in pkgutil.walk_packages(specllama.handlers.__path__, "specllama.handlers."):
+    if module.name != "specllama.handlers.connexion_run":
         importlib.import_module(module.name)
 import specllama.app
-print(patched(), "handlers.connexion_run" in sys.modules)
-importlib.import_module("handlers.connexion_run")
+print(patched(), "specllama.handlers.connexion_run" in sys.modules)
+importlib.import_module("specllama.handlers.connexion_run")
 print(patched())
 """
 
@@ -364,7 +364,7 @@ def test_two_things_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_queries_are_not_logged() -> None:
-    from handlers.connexion_run import without_query  # which patches Connexion
+    from specllama.handlers.connexion_run import without_query  # which patches Connexion
 
     told = ("127.0.0.1:1", "GET", "/props?api_key=sesame", "1.1", 401)
     record = logging.LogRecord("uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d', told, None)

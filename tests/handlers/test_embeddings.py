@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.protocol.messages import Vectors
-from handlers.embeddings import parse_inputs, split
-from handlers.rerank import jina_results, sigmoid, tei_results
+from specllama.engine.errors import EngineError
+from specllama.engine.protocol.messages import Vectors
+from specllama.handlers.embeddings import parse_inputs, split
+from specllama.handlers.rerank import jina_results, sigmoid, tei_results
 
 BEST = [(1, 2.0), (0, -3.0)]
 DOCUMENTS = ["a", "b"]

@@ -7,8 +7,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.protocol.media import Media
-from handlers.running.media import media_marker
+from specllama.engine.protocol.media import Media
+from specllama.handlers.running.media import media_marker
 from tests.support.paper_server import INFO, Server, serve
 
 pytestmark = pytest.mark.slow

@@ -19,11 +19,11 @@ import pytest
 import trustme
 
 from contract_tests.kit.server import SECONDS
-from engine.shipped import model_path
-from handlers.options import parse
-from handlers.options.completion import bash_completion
 from specllama import __version__, logs
 from specllama.commands import COMMANDS
+from specllama.engine.shipped import model_path
+from specllama.handlers.options import parse
+from specllama.handlers.options.completion import bash_completion
 from specllama.listen import ListenError, Listeners
 from tools.webui.__main__ import LIBRARIES, LICENSES, VENDOR, licenses
 
@@ -62,7 +62,7 @@ MODE = sys.argv.pop(1)
 module = types.ModuleType("specllama.app")
 module.create_app = create_app
 sys.modules["specllama.app"] = module
-from engine.processes import head_start
+from specllama.engine.processes import head_start
 head_start.begin = lambda command, frame=b"", logs=False: None  # this application has no engine
 from specllama.cli import main
 sys.exit(main())

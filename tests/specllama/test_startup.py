@@ -15,12 +15,12 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.processes import head_start
-from engine.processes.commands import Command
-from engine.worker.constraints.idle import IdleTime
-from handlers.http import schema as schemas
-from handlers.http import validation
-from handlers.http.validation import JsonBody, validator_map
+from specllama.engine.processes import head_start
+from specllama.engine.processes.commands import Command
+from specllama.engine.worker.constraints.idle import IdleTime
+from specllama.handlers.http import schema as schemas
+from specllama.handlers.http import validation
+from specllama.handlers.http.validation import JsonBody, validator_map
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ import re
 
 from rich.console import Console
 
-from engine.catalog.download.parent import Transfer
 from specllama import logs
+from specllama.engine.catalog.download.parent import Transfer
 from specllama.progress import ModelProgress
 from specllama.terminal import above_bars
 

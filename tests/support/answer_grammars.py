@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from engine.chat.grammar.answer import AnswerGrammar, answer_grammar, answer_params
-from engine.chat.syntax import (
+from specllama.engine.chat.grammar.answer import AnswerGrammar, answer_grammar, answer_params
+from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     KEY,
     CallSyntax,
@@ -12,9 +12,9 @@ from engine.chat.syntax import (
     TaggedArguments,
     Wrapper,
 )
-from engine.params import GenerationParams
-from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler
+from specllama.engine.params import GenerationParams
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.compiler import Compiler
 
 NAME, ARGUMENTS, ID, INDEX = Fill("name"), Fill("arguments"), Fill("id"), Fill("index")
 THINK = Wrapper("<think>\n", "\n</think>\n\n")

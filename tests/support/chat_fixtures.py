@@ -1,6 +1,6 @@
 """All fixtures: chat templates and what is true of them (see `tests.support.chat_truth`)."""
 
-from engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
+from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
 from tests.support.chat_fixtures_more import MORE
 from tests.support.chat_fixtures_sections import SECTIONS
 from tests.support.chat_truth import (

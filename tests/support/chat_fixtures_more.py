@@ -1,6 +1,6 @@
 """Fixtures: Command, Functionary, Granite, Gemma, Phi, SmolLM, gpt-oss, and plain ones."""
 
-from engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
+from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
 from tests.support.chat_truth import (
     ARGUMENTS,
     HERMES,

@@ -1,6 +1,6 @@
 """Fixtures: DeepSeek, Kimi, MiniMax, GLM."""
 
-from engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
+from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
 from tests.support.chat_truth import (
     ARGUMENTS,
     HOTEL,

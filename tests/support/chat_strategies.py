@@ -7,12 +7,12 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from engine.chat import harmony_markers
-from engine.chat.output import ChatMessage, ToolCall
-from engine.chat.parse.call_shape import shape_of
-from engine.chat.parse.parser import answer_parser
-from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax
+from specllama.engine.chat import harmony_markers
+from specllama.engine.chat.output import ChatMessage, ToolCall
+from specllama.engine.chat.parse.call_shape import shape_of
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.chat.syntax import OutputSyntax
 
 TYPES: dict[str, Any] = {
     "text": {"type": "string"},

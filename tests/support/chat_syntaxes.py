@@ -1,6 +1,6 @@
 """Output syntaxes in the style of the published families, for tests of what reads them."""
 
-from engine.chat.syntax import (
+from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     CallSyntax,
     Fill,

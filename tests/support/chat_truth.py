@@ -13,9 +13,9 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.chat.output import ChatMessage, ToolCall
-from engine.chat.syntax import CallSyntax, Fill, OutputSyntax
-from engine.chat.template.template import ChatTemplate
+from specllama.engine.chat.output import ChatMessage, ToolCall
+from specllama.engine.chat.syntax import CallSyntax, Fill, OutputSyntax
+from specllama.engine.chat.template.template import ChatTemplate
 
 NAME, ARGUMENTS, ID, INDEX = Fill("name"), Fill("arguments"), Fill("id"), Fill("index")
 

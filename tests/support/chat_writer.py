@@ -3,9 +3,9 @@
 import json
 from collections.abc import Sequence
 
-from engine.chat import harmony_markers as harmony
-from engine.chat.output import ChatMessage, ToolCall
-from engine.chat.syntax import CallSyntax, Hole, OutputSyntax, TaggedArguments
+from specllama.engine.chat import harmony_markers as harmony
+from specllama.engine.chat.output import ChatMessage, ToolCall
+from specllama.engine.chat.syntax import CallSyntax, Hole, OutputSyntax, TaggedArguments
 
 
 def write_answer(syntax: OutputSyntax, message: ChatMessage, *, thinking: bool = False) -> str:

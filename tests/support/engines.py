@@ -4,13 +4,13 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from engine.catalog.download.parent import FetchError, Transfer
-from engine.options import EngineOptions, Options
-from engine.pool.process import EngineProcess
-from engine.pool.restarts import Life, Restarts
-from engine.pool.supervisor import Supervisor
-from engine.protocol.engine_log import EngineLog
-from engine.protocol.messages import LoadFailed, Progress, Ready, ToServer
+from specllama.engine.catalog.download.parent import FetchError, Transfer
+from specllama.engine.options import EngineOptions, Options
+from specllama.engine.pool.process import EngineProcess
+from specllama.engine.pool.restarts import Life, Restarts
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.protocol.engine_log import EngineLog
+from specllama.engine.protocol.messages import LoadFailed, Progress, Ready, ToServer
 from tests.support.factories import model_info
 
 INFO = model_info()

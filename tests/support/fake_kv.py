@@ -5,10 +5,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.worker.cache.checkpoints import Checkpoint, Cuts, State
-from engine.worker.cache.prefix_cache import Found, Key
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, State
+from specllama.engine.worker.cache.prefix_cache import Found, Key
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 from tests.support.media_texts import is_uncut
 
 

@@ -3,7 +3,7 @@
 import json
 from typing import Any
 
-from engine.params import GenerationParams
+from specllama.engine.params import GenerationParams
 
 NAMES = [f"p{i}" for i in range(64)]
 

@@ -15,17 +15,17 @@ import uvicorn
 from connexion import AsyncApp
 from connexion.context import _scope
 
-from engine.catalog.catalog import Catalog, open_catalog
-from engine.catalog.entry import Entry
-from engine.options import Options
-from engine.pool.events import Subscription
-from engine.pool.lease import Lease
-from engine.pool.status import ModelStatus
-from engine.shipped import MODEL_NAME
-from handlers.http.application import serve_description
-from handlers.options import ServerOptions, given
-from handlers.running.runtime import Runtime
 from specllama.app import create_app
+from specllama.engine.catalog.catalog import Catalog, open_catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.options import Options
+from specllama.engine.pool.events import Subscription
+from specllama.engine.pool.lease import Lease
+from specllama.engine.pool.status import ModelStatus
+from specllama.engine.shipped import MODEL_NAME
+from specllama.handlers.http.application import serve_description
+from specllama.handlers.options import ServerOptions, given
+from specllama.handlers.running.runtime import Runtime
 from tests.support.options_support import server_options
 
 DESCRIPTION = """

@@ -10,7 +10,7 @@ from contextlib import contextmanager
 
 _LENDING = """
 import ctypes, sys
-from engine.worker.backend import ggml, initialize, rpc
+from specllama.engine.worker.backend import ggml, initialize, rpc
 initialize()
 pointer, size, text = ctypes.c_void_p, ctypes.c_size_t, ctypes.c_char_p
 find = ggml.function("ggml_backend_reg_get_proc_address", pointer, pointer, text)

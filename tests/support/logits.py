@@ -5,7 +5,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.backend import Context, Model, initialize
+from specllama.engine.worker.backend import Context, Model, initialize
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 

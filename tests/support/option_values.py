@@ -7,12 +7,12 @@ from typing import Any, get_args
 from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 
-from engine.options import OptionError, Options, Setting, values
-from engine.options.checks import check
-from engine.options.declaration import INT32_MAX, Field, compose
-from engine.options.tables.speculation import SpeculationType
-from engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
-from handlers.options import NAMES
+from specllama.engine.options import OptionError, Options, Setting, values
+from specllama.engine.options.checks import check
+from specllama.engine.options.declaration import INT32_MAX, Field, compose
+from specllama.engine.options.tables.speculation import SpeculationType
+from specllama.engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
+from specllama.handlers.options import NAMES
 from tests.support.options_support import FIELDS
 
 INFORMATION = {"help", "version", "license", "completion_bash", "list_devices", "cache_list"}

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine.options import EngineOptions, Given, Layer, OptionError, Options
-from engine.options import layered as options_of_model
-from engine.options.declaration import replaced
-from handlers.options import NAMES, ServerOptions, parse
+from specllama.engine.options import EngineOptions, Given, Layer, OptionError, Options
+from specllama.engine.options import layered as options_of_model
+from specllama.engine.options.declaration import replaced
+from specllama.handlers.options import NAMES, ServerOptions, parse
 
 FIELDS = NAMES.fields
 

@@ -16,13 +16,13 @@ import msgspec
 from connexion.spec import Specification
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import EngineError, ErrorInfo, invalid_request
-from engine.media.documents import Document
-from engine.media.source import MediaSource
-from engine.options.tables.media import MediaInputOptions
-from engine.params import GenerationParams
-from engine.protocol.media import Media, MediaKind
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError, ErrorInfo, invalid_request
+from specllama.engine.media.documents import Document
+from specllama.engine.media.source import MediaSource
+from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.media import Media, MediaKind
+from specllama.engine.protocol.messages import (
     Begun,
     Delta,
     Finished,
@@ -33,11 +33,11 @@ from engine.protocol.messages import (
     Timings,
     Tokens,
 )
-from engine.shipped import MODEL_NAME
-from handlers.http.application import serve_description
-from handlers.http.schema import compile_schema
-from handlers.running.runtime import Runtime
-from handlers.slots import unused_slot
+from specllama.engine.shipped import MODEL_NAME
+from specllama.handlers.http.application import serve_description
+from specllama.handlers.http.schema import compile_schema
+from specllama.handlers.running.runtime import Runtime
+from specllama.handlers.slots import unused_slot
 from tests.support.factories import model_info
 from tests.support.http_support import PaperPool, serving, small_runtime
 from tests.support.options_support import model_options

@@ -2,10 +2,10 @@
 
 from typing import Any
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Event, Failed, Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.generation.engine import Engine
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Event, Failed, Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}

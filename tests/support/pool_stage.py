@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable, Coroutine
 from contextlib import asynccontextmanager
 from typing import Any
 
-from engine.catalog.catalog import Catalog
-from engine.catalog.entry import Entry
-from engine.pool.events import Subscription
-from engine.pool.lease import Lease
-from engine.pool.pool import ModelPool
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.pool.events import Subscription
+from specllama.engine.pool.lease import Lease
+from specllama.engine.pool.pool import ModelPool
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 

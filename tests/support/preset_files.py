@@ -3,9 +3,9 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from engine.catalog.presets import Presets, read
-from engine.options import Options
-from handlers.options import NAMES
+from specllama.engine.catalog.presets import Presets, read
+from specllama.engine.options import Options
+from specllama.handlers.options import NAMES
 from tests.support.options_support import layered
 
 

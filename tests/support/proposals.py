@@ -5,9 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 from hypothesis import strategies as st
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.speculation.source import Ask, Source
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.speculation.source import Ask, Source
+from specllama.engine.worker.tokens import TokenBuffer
 
 PIECES = st.lists(
     st.lists(st.integers(0, 3), max_size=12) | st.tuples(st.just("again"), st.integers(0, 60)),

@@ -4,9 +4,9 @@ from typing import Any
 
 import numpy as np
 
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk, Sequence
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.fake_kv import FakeKV
 from tests.support.media_texts import spans
 

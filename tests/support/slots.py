@@ -3,11 +3,11 @@
 import queue
 from typing import Any
 
-from engine.errors import EngineError
-from engine.options import EngineOptions
-from engine.protocol.messages import Failed, SlotAction, SlotDone
-from engine.worker.generation.engine import Engine
-from engine.worker.slot_actions import SlotActions, SlotTask
+from specllama.engine.errors import EngineError
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.messages import Failed, SlotAction, SlotDone
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 
 class Slots:

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Failed, Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.generation.engine import Engine
-from engine.worker.speculation.pace import Offer, Pace
-from engine.worker.speculation.source import Ask
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Delta, Failed, Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.speculation.pace import Offer, Pace
+from specllama.engine.worker.speculation.source import Ask
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY
 
@@ -110,7 +110,7 @@ def speculating(
 ) -> Engine:
     """An engine that hears `source`, whatever it costs. What `--reproducible` takes is chosen for
     the shipped model, unless `options` say otherwise: a row's logits don't depend on the others."""
-    module = "engine.worker.generation.speculation"
+    module = "specllama.engine.worker.generation.speculation"
     sources = [] if source is None else [source]
     with monkeypatch.context() as patched:
         patched.setattr(f"{module}.proposal_sources", lambda model, options: sources)

@@ -11,8 +11,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from handlers.description import description_path
-from handlers.http.bundle import Node, bundle, public
+from specllama.handlers.description import description_path
+from specllama.handlers.http.bundle import Node, bundle, public
 from tools.compat.announcements import announced, verdict
 from tools.compat.comparison import breaks
 

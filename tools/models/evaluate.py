@@ -22,7 +22,7 @@ from typing import Any
 
 import httpx2 as httpx
 
-from engine.shipped import model_path
+from specllama.engine.shipped import model_path
 from specllama.testing import llm_server
 from tools.models.judging import Marks, marks_of, marks_of_gap, schema_of
 from tools.models.lessons import calling, conversation, copying, extraction, infill, thinking

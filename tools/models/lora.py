@@ -12,7 +12,7 @@ from gguf import GGUFWriter
 from gguf.quants import quantize
 from numpy.typing import NDArray
 
-from engine.shipped import MODEL_NAME
+from specllama.engine.shipped import MODEL_NAME
 from tools.models.recipes import RECIPES, TALKER, Decoder, Recipe
 
 Matrix = NDArray[np.float32]

@@ -8,7 +8,7 @@ from typing import Literal
 from gguf import GGMLQuantizationType as WeightType
 from gguf import PoolingType
 
-from engine.shipped import MODEL_NAME
+from specllama.engine.shipped import MODEL_NAME
 from tools.models.encoder import Encoder
 from tools.models.projector import Ear, Eye, ProjectorRecipe, Shape
 from tools.models.sentencepiece import small_vocabulary

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gguf import GGUFReader, GGUFWriter
 
-from engine.formats.gguf_names import Part
+from specllama.engine.formats.gguf_names import Part
 from tools.models.gguf_file import write_model
 from tools.models.recipes import RECIPES, Recipe
 

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import httpx2
 
-from engine.catalog.download.download import MAGIC, Item
-from engine.catalog.download.http_errors import check_status
-from engine.catalog.download.hub_layout import RepositoryCache
+from specllama.engine.catalog.download.download import MAGIC, Item
+from specllama.engine.catalog.download.http_errors import check_status
+from specllama.engine.catalog.download.hub_layout import RepositoryCache
 
 
 def blob_item(

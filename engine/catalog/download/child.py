@@ -1,6 +1,6 @@
 """The process that downloads a model.
 
-    python -m engine.catalog.download.child        (started by engine.catalog.download.parent)
+    python -m specllama.engine.catalog.download.child   (started by catalog.download.parent)
 
 One message comes in and says what is wanted; those that go out say how far it is.
 A process of its own can be ended at any moment, whatever the network does; what it has got so
@@ -18,10 +18,10 @@ from collections.abc import Callable, Sequence
 import httpx2
 from huggingface_hub import constants
 
-from engine.catalog.download.download import Item, obtain
-from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_source import HubFiles, open_hub_model, open_hub_preset
-from engine.catalog.download.messages import (
+from specllama.engine.catalog.download.download import Item, obtain
+from specllama.engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download.hub_source import HubFiles, open_hub_model, open_hub_preset
+from specllama.engine.catalog.download.messages import (
     Fetched,
     FetchFailed,
     Notice,
@@ -30,11 +30,11 @@ from engine.catalog.download.messages import (
     Wanted,
     wanted_decoder,
 )
-from engine.catalog.download.oci_source import open_registry_model
-from engine.catalog.download.url_source import UrlFile, open_url
-from engine.catalog.locations import registry_cache, url_cache
-from engine.catalog.sizes import shown_size
-from engine.processes.stdio import Link, leave, take_over
+from specllama.engine.catalog.download.oci_source import open_registry_model
+from specllama.engine.catalog.download.url_source import UrlFile, open_url
+from specllama.engine.catalog.locations import registry_cache, url_cache
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.processes.stdio import Link, leave, take_over
 
 REPORT_SECONDS = 0.1  # at least, between two reports
 SHA256 = 64  # hexadecimal digits

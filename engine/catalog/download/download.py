@@ -21,7 +21,7 @@ import httpx2
 from filelock import Timeout
 from huggingface_hub.utils import WeakFileLock
 
-from engine.catalog.download.http_errors import (
+from specllama.engine.catalog.download.http_errors import (
     NETWORK_FAILURES,
     DownloadError,
     TransientError,
@@ -31,7 +31,7 @@ from engine.catalog.download.http_errors import (
 
 T = TypeVar("T")
 
-log = logging.getLogger("engine.catalog")
+log = logging.getLogger("specllama.engine.catalog")
 
 MAGIC = b"GGUF"
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; counted anew after every byte

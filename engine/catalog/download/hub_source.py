@@ -11,11 +11,20 @@ from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import build_hf_headers, validate_repo_id
 
-from engine.catalog.download.blobs import blob_item
-from engine.catalog.download.download import MAGIC, Item, patiently
-from engine.catalog.download.http_errors import DownloadError, check_status, network_failure
-from engine.catalog.download.hub_layout import RepositoryCache, is_commit, is_digest, is_inside
-from engine.catalog.hub_choice import (
+from specllama.engine.catalog.download.blobs import blob_item
+from specllama.engine.catalog.download.download import MAGIC, Item, patiently
+from specllama.engine.catalog.download.http_errors import (
+    DownloadError,
+    check_status,
+    network_failure,
+)
+from specllama.engine.catalog.download.hub_layout import (
+    RepositoryCache,
+    is_commit,
+    is_digest,
+    is_inside,
+)
+from specllama.engine.catalog.hub_choice import (
     MAX_PRESET,
     PRESET,
     parts_of,
@@ -23,10 +32,10 @@ from engine.catalog.hub_choice import (
     pick_projector,
     quants,
 )
-from engine.catalog.sizes import shown_size
-from engine.formats.gguf_names import is_gguf
+from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.formats.gguf_names import is_gguf
 
-log = logging.getLogger("engine.catalog")
+log = logging.getLogger("specllama.engine.catalog")
 
 N_SHOWN = 12  # names in a message
 

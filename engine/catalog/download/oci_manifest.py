@@ -9,11 +9,11 @@ from typing import Any, Final, NamedTuple
 
 import msgspec
 
-from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_layout import is_inside
-from engine.catalog.hub_choice import parts_of
-from engine.formats.gguf_names import Part, is_gguf, is_model
-from engine.formats.oci_names import sha256
+from specllama.engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download.hub_layout import is_inside
+from specllama.engine.catalog.hub_choice import parts_of
+from specllama.engine.formats.gguf_names import Part, is_gguf, is_model
+from specllama.engine.formats.oci_names import sha256
 
 _MAX_FILE_NAME: Final = 180  # bytes of UTF-8
 _MAX_SIZE: Final = 1 << 53  # bytes

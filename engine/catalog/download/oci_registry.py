@@ -11,14 +11,14 @@ from urllib.request import parse_http_list, parse_keqv_list
 import httpx2
 import msgspec
 
-from engine.catalog.download.http_errors import (
+from specllama.engine.catalog.download.http_errors import (
     NETWORK_FAILURES,
     DownloadError,
     TransientError,
     check_status,
     network_failure,
 )
-from engine.formats.oci_names import Reference
+from specllama.engine.formats.oci_names import Reference
 
 MAX_MANIFEST: Final = 4 << 20  # bytes: what the specification wants to be possible
 MAX_TOKEN: Final = 64 << 10  # bytes of the answer that holds one

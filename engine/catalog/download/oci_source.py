@@ -14,15 +14,20 @@ from typing import Final, NamedTuple
 
 import httpx2
 
-from engine.catalog.download.blobs import blob_item, has_size
-from engine.catalog.download.download import patiently
-from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_layout import RepositoryCache
-from engine.catalog.download.hub_source import HubFiles
-from engine.catalog.download.oci_manifest import File, digest_of, model_files, read_manifest
-from engine.catalog.download.oci_registry import MAX_MANIFEST, Registry
-from engine.catalog.registry_cache import read_version
-from engine.formats.oci_names import Reference, reference, spelled
+from specllama.engine.catalog.download.blobs import blob_item, has_size
+from specllama.engine.catalog.download.download import patiently
+from specllama.engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download.hub_layout import RepositoryCache
+from specllama.engine.catalog.download.hub_source import HubFiles
+from specllama.engine.catalog.download.oci_manifest import (
+    File,
+    digest_of,
+    model_files,
+    read_manifest,
+)
+from specllama.engine.catalog.download.oci_registry import MAX_MANIFEST, Registry
+from specllama.engine.catalog.registry_cache import read_version
+from specllama.engine.formats.oci_names import Reference, reference, spelled
 
 MAX_MANIFESTS: Final = 16  # of an index that are looked at
 

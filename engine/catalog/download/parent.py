@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable
 
-from engine.catalog.download.messages import (
+from specllama.engine.catalog.download.messages import (
     Fetched,
     FetchFailed,
     Notice,
@@ -12,16 +12,16 @@ from engine.catalog.download.messages import (
     Wanted,
     report_decoder,
 )
-from engine.catalog.locations import hub_environment
-from engine.catalog.wanted import wants_fetch, wants_model, wants_projector
-from engine.options import Options, replaced
-from engine.processes.child import Child
-from engine.processes.commands import download_command, environment
-from engine.processes.framing import FrameError, frame
+from specllama.engine.catalog.locations import hub_environment
+from specllama.engine.catalog.wanted import wants_fetch, wants_model, wants_projector
+from specllama.engine.options import Options, replaced
+from specllama.engine.processes.child import Child
+from specllama.engine.processes.commands import download_command, environment
+from specllama.engine.processes.framing import FrameError, frame
 
 __all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "wants_fetch"]
 
-log = logging.getLogger("engine.catalog")
+log = logging.getLogger("specllama.engine.catalog")
 
 STALL_SECONDS = "30"  # without a byte; then the connection is given up, and another one tried
 MAX_REPORT = 1 << 20  # bytes

@@ -3,15 +3,15 @@
 import logging
 from collections.abc import Mapping
 
-from engine.catalog.cache import cached_models, named
-from engine.catalog.download.hub_layout import RepositoryCache
-from engine.catalog.download.parent import FetchError, fetch_preset
-from engine.catalog.hub_choice import PRESET
-from engine.catalog.locations import hub_cache
-from engine.catalog.presets import RemotePreset
-from engine.options import OptionError, Options
+from specllama.engine.catalog.cache import cached_models, named
+from specllama.engine.catalog.download.hub_layout import RepositoryCache
+from specllama.engine.catalog.download.parent import FetchError, fetch_preset
+from specllama.engine.catalog.hub_choice import PRESET
+from specllama.engine.catalog.locations import hub_cache
+from specllama.engine.catalog.presets import RemotePreset
+from specllama.engine.options import OptionError, Options
 
-log = logging.getLogger("engine.catalog")
+log = logging.getLogger("specllama.engine.catalog")
 
 
 async def find_remote_preset(options: Options, environ: Mapping[str, str]) -> RemotePreset | None:

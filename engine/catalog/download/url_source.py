@@ -12,14 +12,14 @@ import httpx2
 from huggingface_hub import constants
 from huggingface_hub.utils import build_hf_headers
 
-from engine.catalog.download.download import MAGIC, Item, patiently
-from engine.catalog.download.http_errors import (
+from specllama.engine.catalog.download.download import MAGIC, Item, patiently
+from specllama.engine.catalog.download.http_errors import (
     NETWORK_FAILURES,
     DownloadError,
     check_status,
     network_failure,
 )
-from engine.formats.gguf_names import part
+from specllama.engine.formats.gguf_names import part
 
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
 _MAX_NAME = 180  # characters; file systems take 255, with what is appended here

@@ -1,6 +1,6 @@
 """A process that reads the headers of model files, one after the other, until its stdin ends.
 
-    python -m engine.catalog.inspect.child BYTES SECONDS       (started by
+    python -m specllama.engine.catalog.inspect.child BYTES SECONDS       (started by
     engine.catalog.inspect.parent)
 
 BYTES is the limit of the address space, where the platform can set one. The server ends a process
@@ -14,23 +14,23 @@ from typing import Final, get_args
 
 import msgspec
 
-from engine.catalog.inspect.digest import model_digest
-from engine.catalog.inspect.messages import (
+from specllama.engine.catalog.inspect.digest import model_digest
+from specllama.engine.catalog.inspect.messages import (
     FileMetadata,
     Outcome,
     ProjectorMetadata,
     Unreadable,
     path_decoder,
 )
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
-from engine.formats.gguf_header import Array, Header, HeaderError, Value, read_header
-from engine.formats.gguf_names import part
-from engine.options import OptionError, Pooling
-from engine.options.files import open_regular
-from engine.processes.framing import JSON, Started, frame
-from engine.processes.stdio import Link, do_jobs, leave, take_over
-from engine.protocol.messages import Modality
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
+from specllama.engine.formats.gguf_header import Array, Header, HeaderError, Value, read_header
+from specllama.engine.formats.gguf_names import part
+from specllama.engine.options import OptionError, Pooling
+from specllama.engine.options.files import open_regular
+from specllama.engine.processes.framing import JSON, Started, frame
+from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.protocol.messages import Modality
 
 MAX_NAME: Final = 200  # characters of a name that are kept
 MAX_COUNT: Final = (1 << 32) - 1

@@ -8,9 +8,9 @@ from typing import Literal
 
 import msgspec
 
-from engine.options import Pooling
-from engine.processes.framing import Started
-from engine.protocol.messages import Modality
+from specllama.engine.options import Pooling
+from specllama.engine.processes.framing import Started
+from specllama.engine.protocol.messages import Modality
 
 Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 

@@ -11,12 +11,12 @@ import os
 from collections.abc import Iterable
 from typing import Final
 
-from engine.catalog.inspect.messages import Outcome, Unreadable, outcome_decoder
-from engine.processes.child import Child, ChildError
-from engine.processes.commands import ONE_BLAS_THREAD, environment, inspect_command
-from engine.processes.framing import JSON, Started, frame
+from specllama.engine.catalog.inspect.messages import Outcome, Unreadable, outcome_decoder
+from specllama.engine.processes.child import Child, ChildError
+from specllama.engine.processes.commands import ONE_BLAS_THREAD, environment, inspect_command
+from specllama.engine.processes.framing import JSON, Started, frame
 
-log = logging.getLogger("engine.catalog.inspect")
+log = logging.getLogger("specllama.engine.catalog.inspect")
 
 TIME_LIMIT: Final = 10.0  # s for one file
 MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included

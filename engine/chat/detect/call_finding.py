@@ -9,10 +9,18 @@ from itertools import pairwise
 
 import msgspec
 
-from engine.chat.detect.matching import end_of_calls, objects_in, same
-from engine.chat.detect.probing import Answer, Call, Json, Prober, Style, call_id, json_type
-from engine.chat.detect.tags import closings, common_prefix, common_suffix, inside, tags
-from engine.chat.syntax import (
+from specllama.engine.chat.detect.matching import end_of_calls, objects_in, same
+from specllama.engine.chat.detect.probing import (
+    Answer,
+    Call,
+    Json,
+    Prober,
+    Style,
+    call_id,
+    json_type,
+)
+from specllama.engine.chat.detect.tags import closings, common_prefix, common_suffix, inside, tags
+from specllama.engine.chat.syntax import (
     HOLES_BY_PLACEHOLDER,
     KEY,
     PLACEHOLDERS,

@@ -10,13 +10,13 @@ from collections.abc import Iterator
 
 import msgspec
 
-from engine.chat.detect.call_finding import ONE, TWO, find_calls, shows_calls
-from engine.chat.detect.known import known_calls
-from engine.chat.detect.matching import objects_in
-from engine.chat.detect.probing import USUAL, Answer, Prober, Style
-from engine.chat.detect.tags import closings, common_prefix, common_suffix, openings, tags
-from engine.chat.syntax import OutputSyntax, Wrapper
-from engine.chat.template.template import ChatTemplate
+from specllama.engine.chat.detect.call_finding import ONE, TWO, find_calls, shows_calls
+from specllama.engine.chat.detect.known import known_calls
+from specllama.engine.chat.detect.matching import objects_in
+from specllama.engine.chat.detect.probing import USUAL, Answer, Prober, Style
+from specllama.engine.chat.detect.tags import closings, common_prefix, common_suffix, openings, tags
+from specllama.engine.chat.syntax import OutputSyntax, Wrapper
+from specllama.engine.chat.template.template import ChatTemplate
 
 _CONTENT, _THOUGHTS = "Zqcontent", "Zqthoughts"
 _CHECKED, _CHECKED_THOUGHTS = "Another answer,\nin 2 lines", "Other ideas\n\nabout it"

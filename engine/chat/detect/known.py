@@ -1,6 +1,6 @@
 """Call syntaxes of models whose chat template shows tools, but never a call."""
 
-from engine.chat.syntax import CallSyntax, Fill, TaggedArguments
+from specllama.engine.chat.syntax import CallSyntax, Fill, TaggedArguments
 
 _LFM = CallSyntax(
     parts=(Fill("name"), "(", Fill("arguments"), ")"),

@@ -4,11 +4,11 @@ import json
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from engine.chat.detect.probing import Call, Style, call_id, json_type, schema_of
-from engine.chat.parse.json_stream import JsonError
-from engine.chat.parse.reader import Reader
-from engine.chat.parse.tagged_parser import tagged_arguments
-from engine.chat.syntax import CallSyntax, TaggedArguments
+from specllama.engine.chat.detect.probing import Call, Style, call_id, json_type, schema_of
+from specllama.engine.chat.parse.json_stream import JsonError
+from specllama.engine.chat.parse.reader import Reader
+from specllama.engine.chat.parse.tagged_parser import tagged_arguments
+from specllama.engine.chat.syntax import CallSyntax, TaggedArguments
 
 _decoder = json.JSONDecoder()
 

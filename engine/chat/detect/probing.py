@@ -6,10 +6,10 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.syntax import JSON_TYPES
-from engine.chat.template.caps import KEEP_REASONING, probe
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.syntax import JSON_TYPES
+from specllama.engine.chat.template.caps import KEEP_REASONING, probe
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 
 Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 

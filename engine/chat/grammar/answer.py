@@ -12,16 +12,22 @@ from typing import Any
 
 import msgspec
 
-from engine.chat import harmony_markers as harmony
-from engine.chat.grammar.json_arguments import json_arguments, text_arguments
-from engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
-from engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
-from engine.chat.grammar.triggers import is_plain_json, triggers, without_calls
-from engine.chat.request import NO_BUDGET, ThinkingBudget
-from engine.chat.syntax import HARMONY_THOUGHTS, HERMES_CALLS, Fill, OutputSyntax, begun_by
-from engine.errors import invalid_request
-from engine.formats.json_schema import TYPES
-from engine.params import (
+from specllama.engine.chat import harmony_markers as harmony
+from specllama.engine.chat.grammar.json_arguments import json_arguments, text_arguments
+from specllama.engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
+from specllama.engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
+from specllama.engine.chat.grammar.triggers import is_plain_json, triggers, without_calls
+from specllama.engine.chat.request import NO_BUDGET, ThinkingBudget
+from specllama.engine.chat.syntax import (
+    HARMONY_THOUGHTS,
+    HERMES_CALLS,
+    Fill,
+    OutputSyntax,
+    begun_by,
+)
+from specllama.engine.errors import invalid_request
+from specllama.engine.formats.json_schema import TYPES
+from specllama.engine.params import (
     AnswerRules,
     GenerationParams,
     GrammarTrigger,

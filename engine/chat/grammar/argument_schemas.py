@@ -6,10 +6,10 @@ import json
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from engine.chat.grammar.lark import Lark
-from engine.errors import EngineError, invalid_request
-from engine.formats.json_schema import at_pointer, escaped, implied_type, says_type
-from engine.formats.work import Work
+from specllama.engine.chat.grammar.lark import Lark
+from specllama.engine.errors import EngineError, invalid_request
+from specllama.engine.formats.json_schema import at_pointer, escaped, implied_type, says_type
+from specllama.engine.formats.work import Work
 
 MAX_DEPTH = 32  # of references and alternatives
 MAX_PROPERTIES = 1000

@@ -5,11 +5,11 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.grammar.json_lark import TextGrammarError, in_json
-from engine.chat.grammar.lark import Lark, literal, sequence
-from engine.chat.request import FREE_TEXT
+from specllama.engine.chat.grammar.json_lark import TextGrammarError, in_json
+from specllama.engine.chat.grammar.lark import Lark, literal, sequence
+from specllama.engine.chat.request import FREE_TEXT
 
-log = logging.getLogger("engine.chat.grammar")
+log = logging.getLogger("specllama.engine.chat.grammar")
 _SPACE = "/[ \\t\\n]{1,8}/"
 
 

@@ -7,8 +7,8 @@ import json
 import re
 from typing import Any
 
-from engine.errors import invalid_request
-from engine.params import NamedGrammar, NamedSchema
+from specllama.engine.errors import invalid_request
+from specllama.engine.params import NamedGrammar, NamedSchema
 
 ANY = "/(?s:.*)/"
 _PLAIN = re.compile(r"[a-zA-Z0-9]")

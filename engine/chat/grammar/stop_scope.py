@@ -3,11 +3,11 @@ engine process finds them by the same markers, so that a text ends as soon as on
 
 from collections.abc import Collection
 
-from engine.chat import harmony_markers as harmony
-from engine.chat.grammar.triggers import tags, triggers
-from engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
-from engine.chat.syntax import OutputSyntax
-from engine.params import Aside, StopScope
+from specllama.engine.chat import harmony_markers as harmony
+from specllama.engine.chat.grammar.triggers import tags, triggers
+from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
+from specllama.engine.chat.syntax import OutputSyntax
+from specllama.engine.params import Aside, StopScope
 
 _ENDS = [harmony.END, harmony.CALL]
 

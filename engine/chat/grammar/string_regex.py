@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from engine.chat.grammar.lark import ANY
-from engine.formats.ecma_regex import PatternError, to_rust
+from specllama.engine.chat.grammar.lark import ANY
+from specllama.engine.formats.ecma_regex import PatternError, to_rust
 
 _MAX_LENGTH = 10_000  # characters; longer texts would make the lexer's automaton too large
 

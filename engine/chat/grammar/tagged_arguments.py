@@ -11,7 +11,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import NamedTuple
 
-from engine.chat.grammar.argument_schemas import (
+from specllama.engine.chat.grammar.argument_schemas import (
     ANNOTATIONS,
     TYPES,
     ArgumentSchemas,
@@ -21,10 +21,10 @@ from engine.chat.grammar.argument_schemas import (
     is_free,
     types_of,
 )
-from engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
-from engine.chat.grammar.string_regex import StringError, string_regex
-from engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
-from engine.formats.work import OutOfWorkError
+from specllama.engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
+from specllama.engine.chat.grammar.string_regex import StringError, string_regex
+from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
+from specllama.engine.formats.work import OutOfWorkError
 
 ANY_OBJECT = {"type": "object"}
 

@@ -4,11 +4,11 @@ without calls has none of."""
 import re
 from collections.abc import Collection
 
-from engine.chat import harmony_markers as harmony
-from engine.chat.grammar.lark import ANY, regex
-from engine.chat.parse.call_shape import shape_of
-from engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill, OutputSyntax, begun_by
-from engine.params import GrammarTrigger
+from specllama.engine.chat import harmony_markers as harmony
+from specllama.engine.chat.grammar.lark import ANY, regex
+from specllama.engine.chat.parse.call_shape import shape_of
+from specllama.engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill, OutputSyntax, begun_by
+from specllama.engine.params import GrammarTrigger
 
 _MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
 _TAG = re.compile(r"<[^<>\s]{2,}|\[[A-Z_]+\]")

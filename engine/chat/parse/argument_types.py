@@ -7,8 +7,8 @@ import json
 from collections.abc import Mapping
 from typing import Any
 
-from engine.chat.parse.literals import literal_as_json
-from engine.formats.json_schema import at_pointer, types_of_value
+from specllama.engine.chat.parse.literals import literal_as_json
+from specllama.engine.formats.json_schema import at_pointer, types_of_value
 
 STRING_ONLY = frozenset({"string"})
 ANY = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})

@@ -11,13 +11,13 @@ import string
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from engine.chat.output import CallArguments, CallStart, ChatDelta
-from engine.chat.parse.argument_types import is_json
-from engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
-from engine.chat.parse.json_stream import JsonError, copy_value, decode_string
-from engine.chat.parse.reader import Reader, Step
-from engine.chat.parse.tagged_parser import tagged_arguments
-from engine.chat.syntax import Fill, TaggedArguments
+from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta
+from specllama.engine.chat.parse.argument_types import is_json
+from specllama.engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
+from specllama.engine.chat.parse.json_stream import JsonError, copy_value, decode_string
+from specllama.engine.chat.parse.reader import Reader, Step
+from specllama.engine.chat.parse.tagged_parser import tagged_arguments
+from specllama.engine.chat.syntax import Fill, TaggedArguments
 
 Emit = Callable[[ChatDelta], None]
 Tools = Mapping[str, Any] | Collection[str]

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, Hole
+from specllama.engine.chat.syntax import HOLES_BY_PLACEHOLDER, PLACEHOLDERS, CallSyntax, Fill, Hole
 
 _TOKEN = re.compile(
     r'\][\]\[<>]+\w+[\]\[<>]{2,}(?:/?[^<>\s"]*>?)?'  # a name between brackets before a tag

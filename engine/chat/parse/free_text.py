@@ -7,9 +7,9 @@ import json
 import re
 from collections.abc import Collection
 
-from engine.chat.output import CallArguments, CallStart, ChatDelta
-from engine.chat.parse.parser import AnswerParser
-from engine.chat.request import FREE_TEXT
+from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta
+from specllama.engine.chat.parse.parser import AnswerParser
+from specllama.engine.chat.request import FREE_TEXT
 
 _BEGIN = re.compile(rf'\s*\{{\s*"{FREE_TEXT}"\s*:\s*"')
 _PIECE = re.compile(

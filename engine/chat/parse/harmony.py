@@ -13,7 +13,7 @@ first used; here the text of any model is at hand, and four markers are simple t
 
 import re
 
-from engine.chat.harmony_markers import (
+from specllama.engine.chat.harmony_markers import (
     CALL,
     CHANNEL,
     CONSTRAIN,
@@ -24,12 +24,12 @@ from engine.chat.harmony_markers import (
     RETURN,
     START,
 )
-from engine.chat.output import CallArguments, CallStart, Content
-from engine.chat.parse.call_parser import Tools, new_call_id
-from engine.chat.parse.incremental import IncrementalParser
-from engine.chat.parse.json_stream import Sink
-from engine.chat.parse.reader import Step
-from engine.chat.request import ReasoningFormat
+from specllama.engine.chat.output import CallArguments, CallStart, Content
+from specllama.engine.chat.parse.call_parser import Tools, new_call_id
+from specllama.engine.chat.parse.incremental import IncrementalParser
+from specllama.engine.chat.parse.json_stream import Sink
+from specllama.engine.chat.parse.reader import Step
+from specllama.engine.chat.request import ReasoningFormat
 
 _HEADERS = (START, CHANNEL, CONSTRAIN, f"to={FUNCTIONS}")
 _ENDS = (END, CALL, RETURN)

@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from itertools import groupby
 from typing import Any
 
-from engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
-from engine.chat.parse.reader import Reader, Step
-from engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
+from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
+from specllama.engine.chat.parse.reader import Reader, Step
+from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
 
 
 class IncrementalParser(ABC):

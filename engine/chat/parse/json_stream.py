@@ -3,7 +3,7 @@
 import re
 from collections.abc import Callable
 
-from engine.chat.parse.reader import Reader, Step
+from specllama.engine.chat.parse.reader import Reader, Step
 
 Sink = Callable[[str], None]
 

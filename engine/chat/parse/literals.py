@@ -8,8 +8,8 @@ import json
 import re
 import sys
 
-from engine.chat.parse.json_stream import JsonError, Sink, read_escape
-from engine.chat.parse.reader import Reader, Step
+from specllama.engine.chat.parse.json_stream import JsonError, Sink, read_escape
+from specllama.engine.chat.parse.reader import Reader, Step
 
 _MAX_DEPTH = 64
 _WORD = re.compile(r"[^\s,:\"'()\[\]{}<>=]*")

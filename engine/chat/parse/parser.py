@@ -7,14 +7,14 @@ Time is in proportion to the length of the text.
 
 from typing import Protocol
 
-from engine.chat.output import ChatDelta, Content
-from engine.chat.parse.call_parser import CallParser, Tools
-from engine.chat.parse.call_shape import shape_of
-from engine.chat.parse.harmony import HarmonyParser
-from engine.chat.parse.incremental import IncrementalParser
-from engine.chat.parse.reader import Step
-from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax, begun_by
+from specllama.engine.chat.output import ChatDelta, Content
+from specllama.engine.chat.parse.call_parser import CallParser, Tools
+from specllama.engine.chat.parse.call_shape import shape_of
+from specllama.engine.chat.parse.harmony import HarmonyParser
+from specllama.engine.chat.parse.incremental import IncrementalParser
+from specllama.engine.chat.parse.reader import Step
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.chat.syntax import OutputSyntax, begun_by
 
 
 class AnswerParser(Protocol):

@@ -3,12 +3,18 @@
 import json
 from typing import Any
 
-from engine.chat.parse.argument_types import ANY, STRING_ONLY, argument_types, as_json, inner_schema
-from engine.chat.parse.call_shape import Tokens, split, tokens_of
-from engine.chat.parse.json_stream import JsonError, Sink, copy_value
-from engine.chat.parse.literals import copy_literal
-from engine.chat.parse.reader import Reader, Step
-from engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
+from specllama.engine.chat.parse.argument_types import (
+    ANY,
+    STRING_ONLY,
+    argument_types,
+    as_json,
+    inner_schema,
+)
+from specllama.engine.chat.parse.call_shape import Tokens, split, tokens_of
+from specllama.engine.chat.parse.json_stream import JsonError, Sink, copy_value
+from specllama.engine.chat.parse.literals import copy_literal
+from specllama.engine.chat.parse.reader import Reader, Step
+from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
 
 _MAX_DEPTH = 64
 

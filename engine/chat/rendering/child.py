@@ -1,6 +1,6 @@
 """A template process: does one job after the other until its stdin ends.
 
-    python -m engine.chat.rendering.child BYTES SECONDS       (started by
+    python -m specllama.engine.chat.rendering.child BYTES SECONDS       (started by
     engine.chat.rendering.parent)
 
 A template comes with a downloaded model, and requests choose what it works on: in here it may
@@ -13,9 +13,9 @@ import sys
 
 import msgspec
 
-import engine.processes.collecting as collecting  # the very first
-from engine.chat.detect.detect import detect
-from engine.chat.rendering.messages import (
+import specllama.engine.processes.collecting as collecting  # the very first
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.rendering.messages import (
     Answer,
     Description,
     Job,
@@ -23,13 +23,13 @@ from engine.chat.rendering.messages import (
     TemplateSource,
     job_decoder,
 )
-from engine.chat.syntax import OutputSyntax
-from engine.chat.template.caps import probe
-from engine.chat.template.prompt import chat_prompt
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError, invalid_request
-from engine.processes.framing import JSON, Started, frame
-from engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.chat.syntax import OutputSyntax
+from specllama.engine.chat.template.caps import probe
+from specllama.engine.chat.template.prompt import chat_prompt
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError, invalid_request
+from specllama.engine.processes.framing import JSON, Started, frame
+from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
 
 MAX_MESSAGE = 4096  # characters of an error
 

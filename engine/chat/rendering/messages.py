@@ -7,12 +7,12 @@ time, so messages need no ids; each `Job` is answered with one `Answer`.
 
 import msgspec
 
-from engine.chat.prompt import ChatPrompt
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import OutputSyntax
-from engine.chat.template.caps import Caps
-from engine.errors import ErrorInfo
-from engine.processes.framing import Started
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import OutputSyntax
+from specllama.engine.chat.template.caps import Caps
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.processes.framing import Started
 
 
 class TemplateSource(msgspec.Struct, frozen=True):

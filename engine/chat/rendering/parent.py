@@ -12,8 +12,8 @@ import logging
 from contextlib import suppress
 from typing import Final, Self
 
-from engine.chat.prompt import ChatPrompt
-from engine.chat.rendering.messages import (
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.rendering.messages import (
     Answer,
     Description,
     Job,
@@ -21,13 +21,13 @@ from engine.chat.rendering.messages import (
     TemplateSource,
     answer_decoder,
 )
-from engine.chat.request import ChatRequest
-from engine.errors import EngineError, invalid_request, server_error, unavailable
-from engine.processes.child import Child, ChildError
-from engine.processes.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, template_command
-from engine.processes.framing import JSON, Started, frame
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.errors import EngineError, invalid_request, server_error, unavailable
+from specllama.engine.processes.child import Child, ChildError
+from specllama.engine.processes.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, template_command
+from specllama.engine.processes.framing import JSON, Started, frame
 
-log = logging.getLogger("engine.chat.rendering")
+log = logging.getLogger("specllama.engine.chat.rendering")
 
 PROCESSES: Final = 2
 STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed

@@ -5,16 +5,16 @@ from functools import cache
 
 import msgspec
 
-from engine.chat.rendering.messages import TemplateSource
-from engine.chat.rendering.parent import Renderer
-from engine.chat.template.builtin import CHATML
-from engine.errors import EngineError, server_error
-from engine.options import Options
-from engine.options.files import read_text
-from engine.options.tables.chat import BUILTIN_NAMES
-from engine.protocol.messages import ModelInfo
+from specllama.engine.chat.rendering.messages import TemplateSource
+from specllama.engine.chat.rendering.parent import Renderer
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.errors import EngineError, server_error
+from specllama.engine.options import Options
+from specllama.engine.options.files import read_text
+from specllama.engine.options.tables.chat import BUILTIN_NAMES
+from specllama.engine.protocol.messages import ModelInfo
 
-log = logging.getLogger("engine.chat.rendering")
+log = logging.getLogger("specllama.engine.chat.rendering")
 
 _read_once = cache(read_text)
 

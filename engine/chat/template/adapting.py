@@ -10,8 +10,8 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.template.caps import ROLES, Traits
-from engine.chat.template.conversation import text_of
+from specllama.engine.chat.template.caps import ROLES, Traits
+from specllama.engine.chat.template.conversation import text_of
 
 _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SHORT_ID = 9

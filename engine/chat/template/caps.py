@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any, TypedDict
 
 import msgspec
 
-from engine.chat import harmony_markers
-from engine.errors import EngineError
+from specllama.engine.chat import harmony_markers
+from specllama.engine.errors import EngineError
 
 if TYPE_CHECKING:
-    from engine.chat.template.template import ChatTemplate
+    from specllama.engine.chat.template.template import ChatTemplate
 
 _USER: dict[str, Any] = {"role": "user", "content": "A question"}
 _ANSWER: dict[str, Any] = {"role": "assistant", "content": "An answer"}

@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.prompt import Continuation
-from engine.errors import invalid_request, not_supported
+from specllama.engine.chat.prompt import Continuation
+from specllama.engine.errors import invalid_request, not_supported
 
 _PARAGRAPHS = "\n\n"  # between the parts of an answer that goes on, as llama-server has it
 _OPTIONAL = ("tool_calls", "reasoning_content", "tool_call_id", "name")

@@ -9,9 +9,9 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.syntax import HERMES_CALLS, JSON_TYPES, CallSyntax, Fill, TaggedArguments
-from engine.chat.template.adapting import object_arguments
-from engine.chat.template.conversation import text_of
+from specllama.engine.chat.syntax import HERMES_CALLS, JSON_TYPES, CallSyntax, Fill, TaggedArguments
+from specllama.engine.chat.template.adapting import object_arguments
+from specllama.engine.chat.template.conversation import text_of
 
 _HEAD = "# Tools\n\nYou can call the following functions. Each line describes one of them as JSON:"
 _FORM = "To call a function, write its name and an object with its arguments like this:"

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from engine.chat import harmony_markers
-from engine.chat.prompt import ChatPrompt, Continuation
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import (
+from specllama.engine.chat import harmony_markers
+from specllama.engine.chat.prompt import ChatPrompt, Continuation
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import (
     HARMONY_CONTENT,
     HARMONY_THOUGHTS,
     HERMES_CALLS,
@@ -18,14 +18,18 @@ from engine.chat.syntax import (
     Wrapper,
     begun_by,
 )
-from engine.chat.template.adapting import adapted
-from engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
-from engine.chat.template.conversation import Conversation, conversation, pairs
-from engine.chat.template.fallback import with_calls_as_text, with_tool_notes, with_tools_as_text
-from engine.errors import EngineError, invalid_request
+from specllama.engine.chat.template.adapting import adapted
+from specllama.engine.chat.template.caps import KEEP_REASONING, Caps, traits_of
+from specllama.engine.chat.template.conversation import Conversation, conversation, pairs
+from specllama.engine.chat.template.fallback import (
+    with_calls_as_text,
+    with_tool_notes,
+    with_tools_as_text,
+)
+from specllama.engine.errors import EngineError, invalid_request
 
 if TYPE_CHECKING:
-    from engine.chat.template.template import ChatTemplate
+    from specllama.engine.chat.template.template import ChatTemplate
 
 _THOUGHTS_BEFORE_MORE = Wrapper(HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end + harmony_markers.NEXT)
 _MARK = "0000mark0000"

@@ -34,7 +34,7 @@ from jinja2.parser import Parser
 from jinja2.runtime import Context
 from jinja2.sandbox import ImmutableSandboxedEnvironment
 
-from engine.errors import invalid_request, server_error
+from specllama.engine.errors import invalid_request, server_error
 
 Message = Mapping[str, Any]
 

@@ -1,6 +1,6 @@
 """A process that decodes images, sounds and documents, one after the other, until its stdin ends.
 
-    python -m engine.media.decoding.child BYTES PROCESSOR SECONDS       (started by
+    python -m specllama.engine.media.decoding.child BYTES PROCESSOR SECONDS       (started by
     engine.media.decoding.parent)
 
 Requests bring the bytes, and decoders are large programs in C: in here they may crash, loop or ask
@@ -12,9 +12,9 @@ server is no more, an alarm does.
 
 import sys
 
-import engine.processes.collecting as collecting  # the very first
-from engine.media.decoding import documents, images
-from engine.media.decoding.messages import (
+import specllama.engine.processes.collecting as collecting  # the very first
+from specllama.engine.media.decoding import documents, images
+from specllama.engine.media.decoding.messages import (
     PART,
     Begun,
     Decode,
@@ -26,10 +26,10 @@ from engine.media.decoding.messages import (
     Refused,
     job_decoder,
 )
-from engine.media.decoding.sounds import decode_sound
-from engine.processes.framing import Started, frame
-from engine.processes.limits import limit_descriptors, limit_processor
-from engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.media.decoding.sounds import decode_sound
+from specllama.engine.processes.framing import Started, frame
+from specllama.engine.processes.limits import limit_descriptors, limit_processor
+from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
 
 
 def answer(job: Job) -> Decoded | Refused:

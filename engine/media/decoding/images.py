@@ -11,8 +11,8 @@ from typing import Final
 import numpy as np
 from PIL import Image, MpoImagePlugin, TiffImagePlugin
 
-from engine.media.decoding.messages import Decoded, Refused
-from engine.media.formats import ImageFormat
+from specllama.engine.media.decoding.messages import Decoded, Refused
+from specllama.engine.media.formats import ImageFormat
 
 MAX_SIDE: Final = 32768  # pixels
 

@@ -9,9 +9,9 @@ from typing import Final
 
 import msgspec
 
-from engine.media.documents import Page
-from engine.media.formats import Format
-from engine.processes.framing import Started
+from specllama.engine.media.documents import Page
+from specllama.engine.media.formats import Format
+from specllama.engine.processes.framing import Started
 
 
 class Decode(msgspec.Struct, frozen=True, tag="decode"):

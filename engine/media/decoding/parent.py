@@ -12,8 +12,8 @@ import logging
 import signal
 from typing import Final
 
-from engine.errors import invalid_request, server_error, unavailable
-from engine.media.decoding.messages import (
+from specllama.engine.errors import invalid_request, server_error, unavailable
+from specllama.engine.media.decoding.messages import (
     Answer,
     Begun,
     Decoded,
@@ -22,11 +22,11 @@ from engine.media.decoding.messages import (
     Refused,
     answer_decoder,
 )
-from engine.processes.child import GRACE, Child, ChildError
-from engine.processes.commands import bare_environment, decode_command
-from engine.processes.framing import FrameError, Started, frame
+from specllama.engine.processes.child import GRACE, Child, ChildError
+from specllama.engine.processes.commands import bare_environment, decode_command
+from specllama.engine.processes.framing import FrameError, Started, frame
 
-log = logging.getLogger("engine.media")
+log = logging.getLogger("specllama.engine.media")
 
 PROCESSES: Final = 2
 MEMORY_LIMIT: Final = 2 << 30  # bytes of address space, the interpreter included

@@ -5,8 +5,8 @@ from typing import Final
 import miniaudio
 import numpy as np
 
-from engine.media.decoding.messages import Decoded, Refused
-from engine.media.formats import SoundFormat
+from specllama.engine.media.decoding.messages import Decoded, Refused
+from specllama.engine.media.formats import SoundFormat
 
 AT_ONCE: Final = 1 << 14  # samples
 LOUDEST: Final = 1e6  # a usual sample is at most 1; squares of these can still be added up

@@ -1,6 +1,6 @@
 """A process that fetches what requests name by URL, many at a time, until its stdin ends.
 
-    python -m engine.media.fetching.child BYTES       (started by engine.media.fetching.parent)
+    python -m specllama.engine.media.fetching.child BYTES   (started by media.fetching.parent)
 
 BYTES is the limit of the address space, where the platform can set one. Each job has a time limit
 of its own.
@@ -12,14 +12,21 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-import engine.processes.collecting as collecting  # the very first
-from engine.media.fetching.client import fetch
-from engine.media.fetching.errors import FetchError
-from engine.media.fetching.files import read
-from engine.media.fetching.messages import Answer, Failed, Fetch, Fetched, Job, job_decoder
-from engine.processes.framing import Started
-from engine.processes.limits import limit_memory
-from engine.processes.stdio import Link, leave, take_over
+import specllama.engine.processes.collecting as collecting  # the very first
+from specllama.engine.media.fetching.client import fetch
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.media.fetching.files import read
+from specllama.engine.media.fetching.messages import (
+    Answer,
+    Failed,
+    Fetch,
+    Fetched,
+    Job,
+    job_decoder,
+)
+from specllama.engine.processes.framing import Started
+from specllama.engine.processes.limits import limit_memory
+from specllama.engine.processes.stdio import Link, leave, take_over
 
 THREADS: Final = 64  # resolving a name takes one, for as long as it takes
 

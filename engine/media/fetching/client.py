@@ -11,9 +11,9 @@ from typing import Final
 import httpcore2
 import httpx2
 
-from engine.media.fetching.connecting import Connecting, Resolve, is_allowed, resolve
-from engine.media.fetching.errors import FetchError
-from engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching.connecting import Connecting, Resolve, is_allowed, resolve
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.media.fetching.messages import Rules
 
 MAX_REDIRECTS: Final = 3
 MAX_URL: Final = 8192  # characters

@@ -8,9 +8,9 @@ from typing import Any, Final
 
 import httpcore2
 
-from engine.media.fetching.addresses import is_public, parsed
-from engine.media.fetching.errors import FetchError
-from engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching.addresses import is_public, parsed
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.media.fetching.messages import Rules
 
 MAX_TRIED: Final = 4  # addresses of a host
 

@@ -4,9 +4,9 @@ import os
 import re
 from typing import Final
 
-from engine.media.fetching.errors import FetchError
-from engine.options import OptionError
-from engine.options.files import open_regular
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.options import OptionError
+from specllama.engine.options.files import open_regular
 
 MAX_PATH: Final = 255  # characters, as with llama-server
 

@@ -9,8 +9,8 @@ import itertools
 import logging
 from typing import Final
 
-from engine.errors import EngineError, invalid_request, server_error, unavailable
-from engine.media.fetching.messages import (
+from specllama.engine.errors import EngineError, invalid_request, server_error, unavailable
+from specllama.engine.media.fetching.messages import (
     Answer,
     Cancel,
     Failed,
@@ -18,11 +18,11 @@ from engine.media.fetching.messages import (
     Rules,
     answer_decoder,
 )
-from engine.processes.child import Child, ChildError
-from engine.processes.commands import bare_environment, media_fetch_command
-from engine.processes.framing import FrameError, Started, frame
+from specllama.engine.processes.child import Child, ChildError
+from specllama.engine.processes.commands import bare_environment, media_fetch_command
+from specllama.engine.processes.framing import FrameError, Started, frame
 
-log = logging.getLogger("engine.media")
+log = logging.getLogger("specllama.engine.media")
 
 MAX_OPEN: Final = 16
 MEMORY_LIMIT: Final = 8 << 30  # bytes of address space: threads reserve far more than they use

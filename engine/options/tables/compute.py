@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from engine.options import values
-from engine.options.declaration import INT32_MAX, Opt, Switch
+from specllama.engine.options import values
+from specllama.engine.options.declaration import INT32_MAX, Opt, Switch
 
 THREAD_PLACEMENT = (
     "cpu_mask",

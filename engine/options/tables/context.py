@@ -5,8 +5,8 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from engine.options import files, values
-from engine.options.declaration import INT32_MAX, Opt, Switch
+from specllama.engine.options import files, values
+from specllama.engine.options.declaration import INT32_MAX, Opt, Switch
 
 AUTO_SLOTS = 4
 

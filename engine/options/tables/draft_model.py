@@ -5,9 +5,9 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from engine.options import files, values
-from engine.options.declaration import INT32_MAX, Opt
-from engine.options.tables.context import CacheType
+from specllama.engine.options import files, values
+from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.tables.context import CacheType
 
 _cache_type = partial(values.choice, choices=get_args(CacheType))
 _draft = partial(Opt, group="Draft model")

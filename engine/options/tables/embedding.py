@@ -5,7 +5,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.declaration import INT32_MAX, Opt
 
 Pooling = Literal["none", "mean", "cls", "last", "rank"]
 

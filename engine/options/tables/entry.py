@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options import values
-from engine.options.declaration import Opt
+from specllama.engine.options import values
+from specllama.engine.options.declaration import Opt
 
 _models = partial(Opt, group="Many models")
 

@@ -5,8 +5,8 @@ from typing import Annotated, Final
 
 import msgspec
 
-from engine.options import files, values
-from engine.options.declaration import Opt
+from specllama.engine.options import files, values
+from specllama.engine.options.declaration import Opt
 
 MAX_IMAGE_TOKENS: Final = 100_000  # times the pixels of a token, libmtmd's numbers hold it
 MAX_MEDIA_BYTES: Final = 128 << 20

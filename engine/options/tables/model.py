@@ -5,8 +5,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from engine.options import files, values
-from engine.options.declaration import Opt, Switch
+from specllama.engine.options import files, values
+from specllama.engine.options.declaration import Opt, Switch
 
 LoadMode = Literal["auto", "none", "mmap", "mlock", "mmap+mlock", "dio"]
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.declaration import INT32_MAX, Opt
 
 _operation = partial(Opt, group="Server")
 

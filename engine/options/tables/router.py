@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options import files
-from engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options import files
+from specllama.engine.options.declaration import INT32_MAX, Opt
 
 _router = partial(Opt, group="Many models")
 

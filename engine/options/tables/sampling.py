@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from engine.options import files, values
-from engine.options.declaration import INT32_MAX, Opt
-from engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, JsonWhitespace, SamplerName
+from specllama.engine.options import files, values
+from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, JsonWhitespace, SamplerName
 
 _sampling = partial(Opt, group="Sampling defaults")
 

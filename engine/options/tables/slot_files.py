@@ -5,8 +5,8 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options import files
-from engine.options.declaration import Opt
+from specllama.engine.options import files
+from specllama.engine.options.declaration import Opt
 
 _slot_files = partial(Opt, group="Server")
 

@@ -5,9 +5,9 @@ from typing import Annotated, Any, Literal, get_args
 
 import msgspec
 
-from engine.options import files, synthetic, values
-from engine.options.declaration import INT32_MAX, Opt
-from engine.options.values import OptionError
+from specllama.engine.options import files, synthetic, values
+from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.values import OptionError
 
 SpeculationType = Literal[
     "none",

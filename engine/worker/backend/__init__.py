@@ -6,32 +6,32 @@ on is the caller's to keep, and is named in the docstrings: a failed assertion e
 process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
 """
 
-import engine.worker.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
-from engine.errors import BackendError
-from engine.worker.backend.context import (
+import specllama.engine.worker.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend.context import (
     MAX_SEQUENCES,
     Context,
     OutOfCellsError,
     StateArray,
     Vectors,
 )
-from engine.worker.backend.embedding_context import EmbeddingContext
-from engine.worker.backend.library import (
+from specllama.engine.worker.backend.embedding_context import EmbeddingContext
+from specllama.engine.worker.backend.library import (
     device_memory,
     device_uses,
     holdings,
     initialize,
     list_devices,
 )
-from engine.worker.backend.model import LoraFile, Model
-from engine.worker.backend.offload import Offload, OffloadedSampler
-from engine.worker.backend.prepared import PreparedChunk, Rows
-from engine.worker.backend.projector import Projector
-from engine.worker.backend.room import OutOfMemoryError, last_words
-from engine.worker.backend.row_scan import RowScan
-from engine.worker.backend.rpc import add_rpc_servers
-from engine.worker.backend.sampler import NoTokenError, Sampler
-from engine.worker.backend.warming import warm_up
+from specllama.engine.worker.backend.model import LoraFile, Model
+from specllama.engine.worker.backend.offload import Offload, OffloadedSampler
+from specllama.engine.worker.backend.prepared import PreparedChunk, Rows
+from specllama.engine.worker.backend.projector import Projector
+from specllama.engine.worker.backend.room import OutOfMemoryError, last_words
+from specllama.engine.worker.backend.row_scan import RowScan
+from specllama.engine.worker.backend.rpc import add_rpc_servers
+from specllama.engine.worker.backend.sampler import NoTokenError, Sampler
+from specllama.engine.worker.backend.warming import warm_up
 
 __all__ = [
     "MAX_SEQUENCES",

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from llama_cpp import llama_cpp as C
 
-from engine.worker.backend.positions import Positions
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend.positions import Positions
+from specllama.engine.worker.tokens import TokenArray
 
 
 class Batch:

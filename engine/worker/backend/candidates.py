@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.worker.backend.library import view
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend.library import view
+from specllama.engine.worker.tokens import TokenArray
 
 CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)])
 """llama_token_data."""

@@ -11,22 +11,26 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
-from engine.protocol.devices import CPU
-from engine.worker.backend.batch import Batch
-from engine.worker.backend.candidates import Candidates
-from engine.worker.backend.context_creation import apply_control_vectors, created, tell_sizes
-from engine.worker.backend.context_params import context_params
-from engine.worker.backend.library import failure, forget_errors, holdings, llama, view
-from engine.worker.backend.media_batch import MediaBatch
-from engine.worker.backend.model import Model
-from engine.worker.backend.positions import Positions, Run
-from engine.worker.backend.prepared import PreparedChunk, Rows
-from engine.worker.backend.room import OutOfMemoryError
-from engine.worker.backend.threads import thread_pools
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import CPU
+from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.candidates import Candidates
+from specllama.engine.worker.backend.context_creation import (
+    apply_control_vectors,
+    created,
+    tell_sizes,
+)
+from specllama.engine.worker.backend.context_params import context_params
+from specllama.engine.worker.backend.library import failure, forget_errors, holdings, llama, view
+from specllama.engine.worker.backend.media_batch import MediaBatch
+from specllama.engine.worker.backend.model import Model
+from specllama.engine.worker.backend.positions import Positions, Run
+from specllama.engine.worker.backend.prepared import PreparedChunk, Rows
+from specllama.engine.worker.backend.room import OutOfMemoryError
+from specllama.engine.worker.backend.threads import thread_pools
 
-perf_log = logging.getLogger("engine.perf")
+perf_log = logging.getLogger("specllama.engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
 StateArray = npt.NDArray[np.uint8]

@@ -6,13 +6,13 @@ from typing import Any
 
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
-from engine.worker.backend import control_vector, room
-from engine.worker.backend.library import failure, forget_errors, holdings
-from engine.worker.backend.model import Model
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend import control_vector, room
+from specllama.engine.worker.backend.library import failure, forget_errors, holdings
+from specllama.engine.worker.backend.model import Model
 
-log = logging.getLogger("engine.context")
+log = logging.getLogger("specllama.engine.context")
 
 
 def created(model: Model, params: Any) -> Any:

@@ -4,8 +4,8 @@ from typing import Any, Literal
 
 from llama_cpp import llama_cpp as C
 
-from engine.options import EngineOptions, Pooling
-from engine.worker.backend.threads import threads
+from specllama.engine.options import EngineOptions, Pooling
+from specllama.engine.worker.backend.threads import threads
 
 _KV_TYPES = {
     "f32": C.GGML_TYPE_F32,

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import BackendError
+from specllama.engine.errors import BackendError
 
 Direction = npt.NDArray[np.float32]
 

@@ -13,14 +13,14 @@ from contextlib import contextmanager
 
 from llama_cpp import llama_cpp as C
 
-from engine.options import EngineOptions
-from engine.protocol.devices import CPU, DeviceUse
-from engine.worker.backend import room
-from engine.worker.backend.context_params import context_params
-from engine.worker.backend.holdings import Holdings
-from engine.worker.backend.library import devices, failure, forget_errors, heard_by
-from engine.worker.backend.model_facts import ModelFacts
-from engine.worker.backend.model_params import kv_overrides, model_params
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.worker.backend import room
+from specllama.engine.worker.backend.context_params import context_params
+from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.library import devices, failure, forget_errors, heard_by
+from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.model_params import kv_overrides, model_params
 
 MEASURED = 1 << 20
 """Tokens of a context up to which it is measured. What llama.cpp keeps of each cell itself takes

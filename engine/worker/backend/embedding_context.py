@@ -3,11 +3,11 @@
 import numpy as np
 from llama_cpp import llama_cpp as C
 
-from engine.options import EngineOptions, Pooling
-from engine.worker.backend.context import Context, Vectors
-from engine.worker.backend.context_params import POOLING
-from engine.worker.backend.library import failure
-from engine.worker.backend.model import Model
+from specllama.engine.options import EngineOptions, Pooling
+from specllama.engine.worker.backend.context import Context, Vectors
+from specllama.engine.worker.backend.context_params import POOLING
+from specllama.engine.worker.backend.library import failure
+from specllama.engine.worker.backend.model import Model
 
 
 class EmbeddingContext(Context):

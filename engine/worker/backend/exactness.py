@@ -5,10 +5,10 @@ import logging
 import numpy as np
 import numpy.typing as npt
 
-from engine.options import EngineOptions
-from engine.options.declaration import replaced
-from engine.worker.backend import Context
-from engine.worker.backend.library import devices
+from specllama.engine.options import EngineOptions
+from specllama.engine.options.declaration import replaced
+from specllama.engine.worker.backend import Context
+from specllama.engine.worker.backend.library import devices
 
 log = logging.getLogger(__name__)
 

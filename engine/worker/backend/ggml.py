@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
 
 MAX_THREADS = 512  # GGML_MAX_N_THREADS
 DENSE_TENSORS = r"\.ffn_(up|down|gate)\."

@@ -17,11 +17,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from engine.errors import BackendError
-from engine.processor import Processor, this_processor
-from engine.worker.backend import verdict
-from engine.worker.backend.ggml import address_of_cpu, extra_buffer_types, of_cpu
-from engine.worker.backend.verdict import Measure, Verdict
+from specllama.engine.errors import BackendError
+from specllama.engine.processor import Processor, this_processor
+from specllama.engine.worker.backend import verdict
+from specllama.engine.worker.backend.ggml import address_of_cpu, extra_buffer_types, of_cpu
+from specllama.engine.worker.backend.verdict import Measure, Verdict
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,14 +12,14 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.protocol.devices import DeviceMemory, DeviceUse
-from engine.worker.backend import loaded
-from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.holdings import Holdings
-from engine.worker.backend.kernels import settle
+from specllama.engine.errors import BackendError
+from specllama.engine.protocol.devices import DeviceMemory, DeviceUse
+from specllama.engine.worker.backend import loaded
+from specllama.engine.worker.backend.ggml import function as ggml
+from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.kernels import settle
 
-log = logging.getLogger("engine.llama")
+log = logging.getLogger("specllama.engine.llama")
 
 _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}

@@ -2,7 +2,7 @@
 
 from llama_cpp import llama_cpp as C
 
-from engine.options.tables.model import ModelOptions
+from specllama.engine.options.tables.model import ModelOptions
 
 _LOAD_MODES = {
     "none": C.LLAMA_LOAD_MODE_NONE,

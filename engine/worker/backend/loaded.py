@@ -9,7 +9,7 @@ import sys
 from collections.abc import Iterable
 from pathlib import Path
 
-from engine.errors import BackendError
+from specllama.engine.errors import BackendError
 
 _LLAMA = {"llama", "mtmd"}
 """The libraries that are of one build: structs of llama.cpp change from one to the next."""

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.worker.backend.prepared import Rows
+from specllama.engine.worker.backend.prepared import Rows
 
 
 class MediaBatch:

@@ -10,15 +10,15 @@ from typing import Any, NamedTuple
 import numpy as np
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
-from engine.worker.backend import room
-from engine.worker.backend.library import failure, forget_errors, holdings
-from engine.worker.backend.model_facts import ModelFacts
-from engine.worker.backend.model_params import model_params
-from engine.worker.backend.slices import SLICE, Slicer
-from engine.worker.backend.specials import specials
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend import room
+from specllama.engine.worker.backend.library import failure, forget_errors, holdings
+from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.model_params import model_params
+from specllama.engine.worker.backend.slices import SLICE, Slicer
+from specllama.engine.worker.backend.specials import specials
+from specllama.engine.worker.tokens import TokenArray
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -3,8 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from engine.protocol.messages import ModelInfo
-from engine.worker.backend import Model, Projector, device_uses
+from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.worker.backend import Model, Projector, device_uses
 
 
 def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelInfo:

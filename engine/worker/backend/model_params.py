@@ -6,14 +6,14 @@ from typing import Any
 
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
-from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.ggml import tensor_overrides
-from engine.worker.backend.kernels import settle
-from engine.worker.backend.library import devices
-from engine.worker.backend.load_modes import modes
-from engine.worker.backend.verdict import Measure
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend.ggml import function as ggml
+from specllama.engine.worker.backend.ggml import tensor_overrides
+from specllama.engine.worker.backend.kernels import settle
+from specllama.engine.worker.backend.library import devices
+from specllama.engine.worker.backend.load_modes import modes
+from specllama.engine.worker.backend.verdict import Measure
 
 _SPLIT_MODES = {
     "none": C.LLAMA_SPLIT_MODE_NONE,

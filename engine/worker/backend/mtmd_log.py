@@ -10,9 +10,9 @@ from typing import Any
 from llama_cpp import llama_cpp as C
 from llama_cpp import mtmd_cpp as M
 
-from engine.errors import BackendError
+from specllama.engine.errors import BackendError
 
-log = logging.getLogger("engine.mtmd")
+log = logging.getLogger("specllama.engine.mtmd")
 
 _LEVELS = {1: logging.DEBUG, 2: logging.DEBUG, 3: logging.WARNING, 4: logging.ERROR}
 """It says more of each image than a log of llama.cpp's should have."""

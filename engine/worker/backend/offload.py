@@ -12,13 +12,19 @@ from typing import Any
 
 from llama_cpp import llama_cpp as C
 
-from engine.errors import BackendError
-from engine.params import GenerationParams
-from engine.worker.backend.context import Context
-from engine.worker.backend.library import failure
-from engine.worker.backend.sampler import make_chain
-from engine.worker.backend.sampler_chain import SamplerSpec, effective, is_plain, plan, window
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import BackendError
+from specllama.engine.params import GenerationParams
+from specllama.engine.worker.backend.context import Context
+from specllama.engine.worker.backend.library import failure
+from specllama.engine.worker.backend.sampler import make_chain
+from specllama.engine.worker.backend.sampler_chain import (
+    SamplerSpec,
+    effective,
+    is_plain,
+    plan,
+    window,
+)
+from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger(__name__)
 

@@ -1,7 +1,7 @@
 """Tests if ggml multiplies matrices on this processor, and rightly: in a process of its own, since
 instructions that the processor or the system refuses end it.
 
-    python -m engine.worker.backend.probe as-built|refused|plain      (started by
+    python -m specllama.engine.worker.backend.probe as-built|refused|plain      (started by
     engine.worker.backend.verdict)
 
 Multiplies quantized weights in every kind of buffer that llama.cpp may put a model's into, in
@@ -19,10 +19,10 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quant_shape_to_byte_shape
 
-from engine.worker.backend.ggml import CPU_DEVICE, InitParams, extra_buffer_types
-from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.kernels import TRIED, refuse
-from engine.worker.backend.verdict import WRONG, Measure
+from specllama.engine.worker.backend.ggml import CPU_DEVICE, InitParams, extra_buffer_types
+from specllama.engine.worker.backend.ggml import function as ggml
+from specllama.engine.worker.backend.kernels import TRIED, refuse
+from specllama.engine.worker.backend.verdict import WRONG, Measure
 
 Floats = npt.NDArray[np.float32]
 

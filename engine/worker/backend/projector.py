@@ -17,22 +17,22 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 from llama_cpp import mtmd_cpp as M
 
-from engine.errors import BackendError
-from engine.formats.gguf_header import Header, HeaderError, read_header
-from engine.options import EngineOptions
-from engine.protocol.devices import mib
-from engine.protocol.media import Media, MediaKind
-from engine.protocol.messages import Modality
-from engine.worker.backend.context_params import FLASH_ATTENTION
-from engine.worker.backend.library import view
-from engine.worker.backend.model import Model
-from engine.worker.backend.model_params import device_handle
-from engine.worker.backend.mtmd_log import failure, forget_errors, listen
-from engine.worker.backend.prepared import PreparedChunk, Rows
-from engine.worker.backend.threads import threads
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import BackendError
+from specllama.engine.formats.gguf_header import Header, HeaderError, read_header
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import mib
+from specllama.engine.protocol.media import Media, MediaKind
+from specllama.engine.protocol.messages import Modality
+from specllama.engine.worker.backend.context_params import FLASH_ATTENTION
+from specllama.engine.worker.backend.library import view
+from specllama.engine.worker.backend.model import Model
+from specllama.engine.worker.backend.model_params import device_handle
+from specllama.engine.worker.backend.mtmd_log import failure, forget_errors, listen
+from specllama.engine.worker.backend.prepared import PreparedChunk, Rows
+from specllama.engine.worker.backend.threads import threads
+from specllama.engine.worker.tokens import TokenArray
 
-log = logging.getLogger("engine.projector")
+log = logging.getLogger("specllama.engine.projector")
 
 MAX_RATIO = 200
 """Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or

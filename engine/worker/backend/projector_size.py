@@ -1,9 +1,9 @@
 """The memory that a projector will take, by the header of its file."""
 
-from engine.options import EngineOptions
-from engine.protocol.devices import CPU, DeviceUse
-from engine.worker.backend.library import devices
-from engine.worker.backend.projector import projector_header, projector_kinds
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.worker.backend.library import devices
+from specllama.engine.worker.backend.projector import projector_header, projector_kinds
 
 MOST_TOKENS = 4096
 """Of an image of any size, if neither the file nor an option says."""

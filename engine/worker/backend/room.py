@@ -7,14 +7,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
-from engine.errors import BackendError
-from engine.formats.gguf_names import part
-from engine.protocol.devices import mib
-from engine.worker.backend.ggml import InitParams
-from engine.worker.backend.ggml import function as ggml
-from engine.worker.backend.holdings import Holdings
-from engine.worker.backend.host_memory import host_memory
-from engine.worker.backend.library import devices, failure, holdings, on_abort
+from specllama.engine.errors import BackendError
+from specllama.engine.formats.gguf_names import part
+from specllama.engine.protocol.devices import mib
+from specllama.engine.worker.backend.ggml import InitParams
+from specllama.engine.worker.backend.ggml import function as ggml
+from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.host_memory import host_memory
+from specllama.engine.worker.backend.library import devices, failure, holdings, on_abort
 
 STEP = 256
 """llama.cpp rounds contexts up to these many tokens."""

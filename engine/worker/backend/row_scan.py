@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenArray
 
 MAX_THREADS = 8
 LEAST = 1 << 19

@@ -5,8 +5,8 @@ import os
 import socket
 from collections.abc import Sequence
 
-from engine.errors import BackendError
-from engine.worker.backend.ggml import function as ggml
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend.ggml import function as ggml
 
 _TIMEOUT = 10.0
 """Seconds to wait for a server to accept a connection."""

@@ -9,12 +9,12 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from engine.params import GenerationParams
-from engine.worker.backend.candidates import Candidates
-from engine.worker.backend.context import Context
-from engine.worker.backend.largest import Floats, floor
-from engine.worker.backend.model import Model
-from engine.worker.backend.sampler_chain import (
+from specllama.engine.params import GenerationParams
+from specllama.engine.worker.backend.candidates import Candidates
+from specllama.engine.worker.backend.context import Context
+from specllama.engine.worker.backend.largest import Floats, floor
+from specllama.engine.worker.backend.model import Model
+from specllama.engine.worker.backend.sampler_chain import (
     ARGMAX,
     SamplerSpec,
     effective,
@@ -22,7 +22,7 @@ from engine.worker.backend.sampler_chain import (
     shortlist,
     window,
 )
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 FEW = 8192
 """Among so many tokens the chain chooses as fast as a shortlist is made."""

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
-from engine.params import GenerationParams
+from specllama.engine.params import GenerationParams
 
 MIROSTAT_M = 100  # tokens considered by Mirostat 1, as everywhere in llama.cpp
 MIN_TEMPERATURE = 1e-6  # below, logits divided by it leave the range of float32

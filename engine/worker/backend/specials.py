@@ -4,7 +4,7 @@ from typing import Any
 
 from llama_cpp import llama_cpp as C
 
-from engine.worker.backend.slices import Special
+from specllama.engine.worker.backend.slices import Special
 
 _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
 _SPECIAL = _PARSED | C.LLAMA_TOKEN_ATTR_USER_DEFINED

@@ -4,8 +4,8 @@ import os
 
 from llama_cpp import llama_cpp as C
 
-from engine.options import EngineOptions
-from engine.worker.backend.ggml import ThreadPool
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend.ggml import ThreadPool
 
 
 def physical_cores() -> int:

@@ -17,16 +17,16 @@ from pathlib import Path
 
 import msgspec
 
-from engine.errors import BackendError
-from engine.processes.exits import describe_exit
-from engine.processor import Processor
-from engine.user_cache import user_cache
+from specllama.engine.errors import BackendError
+from specllama.engine.processes.exits import describe_exit
+from specllama.engine.processor import Processor
+from specllama.engine.user_cache import user_cache
 
-log = logging.getLogger("engine.kernels")
+log = logging.getLogger("specllama.engine.kernels")
 
 WRONG = 3
 """The probe's exit status if a product is wrong; the line that it prints says which."""
-PROBE = (sys.executable, "-P", "-m", "engine.worker.backend.probe")
+PROBE = (sys.executable, "-P", "-m", "specllama.engine.worker.backend.probe")
 PROBE_TIMEOUT = 120.0  # s; it takes one or two
 LOCK_TIMEOUT = 2 * PROBE_TIMEOUT  # s
 

@@ -4,7 +4,7 @@ import time
 
 from llama_cpp import llama_cpp as C
 
-from engine.worker.backend.context import Context
+from specllama.engine.worker.backend.context import Context
 
 CHUNK = 64
 """Tokens of one sequence. From so many on, flash attention on the CPU takes another path."""

@@ -4,7 +4,7 @@ from collections.abc import Iterable
 
 import numpy as np
 
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.tokens import TokenBuffer
 
 
 class Cells:

@@ -23,17 +23,17 @@ from typing import NamedTuple
 import msgspec
 import numpy as np
 
-from engine.errors import EngineError
-from engine.worker.cache import media_table, slot_file
-from engine.worker.cache.checkpoints import Cuts
-from engine.worker.cache.host_cache import KeptText, TextIndex
-from engine.worker.cache.origin import Identity
-from engine.worker.cache.prefix_cache import Key, is_owned
-from engine.worker.cache.slot_file import Origin
-from engine.worker.media.registry import MediaRegistry, ids_in
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import EngineError
+from specllama.engine.worker.cache import media_table, slot_file
+from specllama.engine.worker.cache.checkpoints import Cuts
+from specllama.engine.worker.cache.host_cache import KeptText, TextIndex
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.cache.prefix_cache import Key, is_owned
+from specllama.engine.worker.cache.slot_file import Origin
+from specllama.engine.worker.media.registry import MediaRegistry, ids_in
+from specllama.engine.worker.tokens import TokenArray
 
-log = logging.getLogger("engine.worker.cache.disk_cache")
+log = logging.getLogger("specllama.engine.worker.cache.disk_cache")
 
 MAX_QUEUED = 1 << 30
 """Bytes that wait to be written; what comes on top of them is not kept."""

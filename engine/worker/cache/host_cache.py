@@ -11,10 +11,10 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.cache.radix import RadixIndex
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.tokens import TokenArray
 
 StateArray = npt.NDArray[np.uint8]
 

@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from engine.protocol.media import MediaKind
-from engine.worker.media.registry import MediaRegistry, spans
-from engine.worker.tokens import TokenArray
+from specllama.engine.protocol.media import MediaKind
+from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.tokens import TokenArray
 
 _FIRST = -2
 """The id in files of the first chunk in the table; that of the next one is -3."""

@@ -7,12 +7,12 @@ from hashlib import blake2b
 
 import msgspec
 
-from engine.options import EngineOptions
-from engine.shipped import model_file
-from engine.worker.cache import slot_file
-from engine.worker.cache.media_table import SavedChunk
-from engine.worker.cache.prefix_cache import ALL, Key, adapters_of
-from engine.worker.cache.slot_file import Origin
+from specllama.engine.options import EngineOptions
+from specllama.engine.shipped import model_file
+from specllama.engine.worker.cache import slot_file
+from specllama.engine.worker.cache.media_table import SavedChunk
+from specllama.engine.worker.cache.prefix_cache import ALL, Key, adapters_of
+from specllama.engine.worker.cache.slot_file import Origin
 
 
 @dataclass(frozen=True)

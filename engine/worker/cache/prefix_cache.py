@@ -13,10 +13,10 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
-from engine.worker.cache.cells import Cells
-from engine.worker.cache.checkpoints import Checkpoint, Checkpoints, State
-from engine.worker.cache.radix import RadixIndex
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.cache.cells import Cells
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints, State
+from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 ALL = sys.maxsize
 """The number of tokens that are exact where no cell was moved."""

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 
 class _Node:

@@ -15,15 +15,15 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
-from engine.worker.backend import BackendError
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.disk_cache import DiskCache, Stored
-from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
-from engine.worker.cache.prefix_cache import Found, Key
-from engine.worker.media.registry import ids_in
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend import BackendError
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.disk_cache import DiskCache, Stored
+from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
+from specllama.engine.worker.cache.prefix_cache import Found, Key
+from specllama.engine.worker.media.registry import ids_in
+from specllama.engine.worker.tokens import TokenArray
 
-log = logging.getLogger("engine.worker.cache.second_tier")
+log = logging.getLogger("specllama.engine.worker.cache.second_tier")
 
 MIN_TOKENS = 32
 """Shorter texts, or gains, are not worth the trouble."""

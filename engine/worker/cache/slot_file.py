@@ -25,11 +25,11 @@ import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import EngineError, invalid_request, server_error
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.media_table import SavedChunk
-from engine.worker.cache.prefix_cache import ALL
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import EngineError, invalid_request, server_error
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.media_table import SavedChunk
+from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.tokens import TokenArray
 
 MAGIC = b"SPECSLOT"
 WITHOUT_CHECKPOINTS, VERSION = 1, 2

@@ -15,23 +15,23 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
-from engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
-from engine.worker.backend import Model
-from engine.worker.constraints.constraint import Compiled, Constraint
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.idle import IdleTime
-from engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
-from engine.worker.constraints.masks import Masks
-from engine.worker.constraints.matching import ConstraintError, begin
-from engine.worker.constraints.memory import Memory
-from engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
-from engine.worker.constraints.thinking import hidden_markers, thinking_limit
-from engine.worker.constraints.trial import lanes
-from engine.worker.constraints.trial.lanes import Lanes
-from engine.worker.constraints.trial.messages import Refused
-from engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
-from engine.worker.constraints.triggers import TriggerSearch
-from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
+from specllama.engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.constraint import Compiled, Constraint
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.idle import IdleTime
+from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
+from specllama.engine.worker.constraints.masks import Masks
+from specllama.engine.worker.constraints.matching import ConstraintError, begin
+from specllama.engine.worker.constraints.memory import Memory
+from specllama.engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
+from specllama.engine.worker.constraints.thinking import hidden_markers, thinking_limit
+from specllama.engine.worker.constraints.trial import lanes
+from specllama.engine.worker.constraints.trial.lanes import Lanes
+from specllama.engine.worker.constraints.trial.messages import Refused
+from specllama.engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
+from specllama.engine.worker.constraints.triggers import TriggerSearch
+from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 
 CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
 

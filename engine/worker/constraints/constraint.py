@@ -15,12 +15,12 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.lazy import Waiting
-from engine.worker.constraints.masks import Mask, Masks
-from engine.worker.constraints.matching import ConstraintError, consume
-from engine.worker.constraints.vocabulary import Vocabulary
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.lazy import Waiting
+from specllama.engine.worker.constraints.masks import Mask, Masks
+from specllama.engine.worker.constraints.matching import ConstraintError, consume
+from specllama.engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.tokens import TokenArray
 
 FEW = 32
 """The spellings of a forced text are no more: its beginnings that are tokens."""

@@ -8,11 +8,11 @@ import re
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from engine.formats.json_schema import at_pointer
-from engine.formats.work import OutOfWorkError
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.schema_references import circle
-from engine.worker.constraints.schema_translation import Translation
+from specllama.engine.formats.json_schema import at_pointer
+from specllama.engine.formats.work import OutOfWorkError
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.schema_references import circle
+from specllama.engine.worker.constraints.schema_translation import Translation
 
 MAX_LENGTH = 1 << 20  # characters
 MAX_DEPTH = 100  # of JSON in JSON; llguidance's parser allows 128

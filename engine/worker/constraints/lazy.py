@@ -9,11 +9,11 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.triggers import Partial, TriggerSearch
-from engine.worker.constraints.vocabulary import Vocabulary
-from engine.worker.tokens import TokenArray
+from specllama.engine.params import GrammarTrigger
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.triggers import Partial, TriggerSearch
+from specllama.engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.tokens import TokenArray
 
 
 class Guide(Protocol):

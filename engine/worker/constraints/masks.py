@@ -8,9 +8,9 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
-from engine.worker.backend import Model
-from engine.worker.constraints.matching import TOO_COMPLEX, ConstraintError, mask
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.matching import TOO_COMPLEX, ConstraintError, mask
+from specllama.engine.worker.tokens import TokenArray
 
 THREADS = 2
 MAX_SECONDS = 0.25

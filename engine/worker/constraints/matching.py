@@ -5,7 +5,7 @@ The trial of a grammar and the engine begin them in the same way.
 
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
-from engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.gbnf import GrammarError
 
 # What a hostile grammar may use for one mask. The fuel is spent in tens of milliseconds.
 _LIMITS = LLParserLimits(

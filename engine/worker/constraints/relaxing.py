@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Mapping
 
-from engine.params import NamedSchema
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
-from engine.worker.constraints.source import (
+from specllama.engine.params import NamedSchema
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.json_schema import Prepared, more_lenient, prepare
+from specllama.engine.worker.constraints.source import (
     SchemaError,
     Source,
     alone,

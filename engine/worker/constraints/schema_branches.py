@@ -9,7 +9,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.formats.work import Work
+from specllama.engine.formats.work import Work
 
 Schema = dict[str, Any]
 Resolve = Callable[[str], Any]

@@ -3,8 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from engine.formats.json_schema import TYPES, types_of_value
-from engine.worker.constraints.schema_values import (
+from specllama.engine.formats.json_schema import TYPES, types_of_value
+from specllama.engine.worker.constraints.schema_values import (
     FORMATS,
     MAX_INTEGER,
     OTHER_FORMATS,

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 from urllib.parse import urljoin
 
-from engine.formats.json_schema import at_pointer
+from specllama.engine.formats.json_schema import at_pointer
 
 
 class References:

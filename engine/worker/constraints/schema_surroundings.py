@@ -8,9 +8,9 @@ stand in the same place: those of `allOf`, a branch of `anyOf` and of `oneOf`, a
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
-from engine.formats.json_schema import implied_type, says_type
-from engine.formats.work import Work
-from engine.worker.constraints.schema_references import References, base_of
+from specllama.engine.formats.json_schema import implied_type, says_type
+from specllama.engine.formats.work import Work
+from specllama.engine.worker.constraints.schema_references import References, base_of
 
 Name = tuple[str, str]
 """A property's name under the keyword `properties`, or a pattern under `patternProperties`."""

@@ -12,18 +12,18 @@ generated unless `additionalProperties` allows them. Both only narrow what is ge
 from collections.abc import Collection
 from typing import Any, NamedTuple
 
-from engine.formats.json_schema import escaped, implied_type, says_type
-from engine.formats.work import OutOfWorkError, Work
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.schema_branches import exclude_each_other
-from engine.worker.constraints.schema_keywords import Keywords
-from engine.worker.constraints.schema_references import References, base_of
-from engine.worker.constraints.schema_surroundings import (
+from specllama.engine.formats.json_schema import escaped, implied_type, says_type
+from specllama.engine.formats.work import OutOfWorkError, Work
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.schema_branches import exclude_each_other
+from specllama.engine.worker.constraints.schema_keywords import Keywords
+from specllama.engine.worker.constraints.schema_references import References, base_of
+from specllama.engine.worker.constraints.schema_surroundings import (
     Name,
     Surroundings,
     surroundings,
 )
-from engine.worker.constraints.schema_values import invalid, rust_pattern, short
+from specllama.engine.worker.constraints.schema_values import invalid, rust_pattern, short
 
 MAX_SCHEMAS = 200_000  # in the result, which may have one in several variants
 MAX_WORK = 100_000  # steps of each analysis

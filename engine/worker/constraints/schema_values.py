@@ -4,8 +4,8 @@ from typing import Any
 
 import jsonschema_rs
 
-from engine.formats.ecma_regex import PatternError, to_rust
-from engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.formats.ecma_regex import PatternError, to_rust
+from specllama.engine.worker.constraints.gbnf import GrammarError
 
 MAX_INTEGER = 2**53  # beyond, a double is not exact
 MAX_DECIMAL = 1e15

@@ -9,10 +9,16 @@ from typing import TYPE_CHECKING, Any, Literal
 import msgspec
 from llguidance import LLMatcher
 
-from engine.params import GrammarTrigger, JsonWhitespace, NamedGrammar, NamedSchema
-from engine.worker.constraints import gbnf
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.json_schema import EXACT, Leniency, Prepared, most_lenient, prepare
+from specllama.engine.params import GrammarTrigger, JsonWhitespace, NamedGrammar, NamedSchema
+from specllama.engine.worker.constraints import gbnf
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.json_schema import (
+    EXACT,
+    Leniency,
+    Prepared,
+    most_lenient,
+    prepare,
+)
 
 if TYPE_CHECKING:
     from llguidance._lib import JsonCompileOptions

@@ -13,12 +13,12 @@ from typing import Any, Protocol
 
 import numpy as np
 
-from engine.params import ThinkingRules, Thoughts
-from engine.worker.backend import Model
-from engine.worker.constraints.lazy import Guide
-from engine.worker.constraints.matching import ConstraintError
-from engine.worker.constraints.triggers import TriggerSearch
-from engine.worker.tokens import TokenArray
+from specllama.engine.params import ThinkingRules, Thoughts
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.constraints.matching import ConstraintError
+from specllama.engine.worker.constraints.triggers import TriggerSearch
+from specllama.engine.worker.tokens import TokenArray
 
 _Decoder = getincrementaldecoder("utf-8")
 

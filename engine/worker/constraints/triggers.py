@@ -6,7 +6,7 @@ Works on bytes, token by token, so that a trigger may begin and end in the middl
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
-from engine.params import GrammarTrigger, Thoughts
+from specllama.engine.params import GrammarTrigger, Thoughts
 
 
 class Partial(NamedTuple):

@@ -11,11 +11,11 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from engine.errors import ErrorInfo, invalid_request, not_supported, server_error
-from engine.options import EngineOptions
-from engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
-from engine.protocol.stats import Stats
-from engine.worker.backend import (
+from specllama.engine.errors import ErrorInfo, invalid_request, not_supported, server_error
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
+from specllama.engine.protocol.stats import Stats
+from specllama.engine.worker.backend import (
     MAX_SEQUENCES,
     BackendError,
     EmbeddingContext,
@@ -27,19 +27,23 @@ from engine.worker.backend import (
     device_memory,
     warm_up,
 )
-from engine.worker.backend import Vectors as Rows
-from engine.worker.backend.model_facts import ModelFacts
-from engine.worker.backend.model_info import model_info, projector_info
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.embedding.jobs import InputPart, Job
-from engine.worker.embedding.media import MediaEncoding
-from engine.worker.embedding.planning import Planner
-from engine.worker.embedding.vectors import merged, normalized
-from engine.worker.generation.adapters import LoraScales, key_of
-from engine.worker.generation.prompts import check_countable, exceeds_context, tokenize_prompt
-from engine.worker.media.prompts import MediaPrompts
-from engine.worker.media.registry import MediaRegistry, spans
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend import Vectors as Rows
+from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.model_info import model_info, projector_info
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.embedding.jobs import InputPart, Job
+from specllama.engine.worker.embedding.media import MediaEncoding
+from specllama.engine.worker.embedding.planning import Planner
+from specllama.engine.worker.embedding.vectors import merged, normalized
+from specllama.engine.worker.generation.adapters import LoraScales, key_of
+from specllama.engine.worker.generation.prompts import (
+    check_countable,
+    exceeds_context,
+    tokenize_prompt,
+)
+from specllama.engine.worker.media.prompts import MediaPrompts
+from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.tokens import TokenArray
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
 STATEFUL_SEQUENCES = 4  # of a model whose sequences cost memory

@@ -3,10 +3,10 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
-from engine.worker.backend import Vectors as Rows
-from engine.worker.embedding.media import Encoded
-from engine.worker.media.registry import Span
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend import Vectors as Rows
+from specllama.engine.worker.embedding.media import Encoded
+from specllama.engine.worker.media.registry import Span
+from specllama.engine.worker.tokens import TokenArray
 
 
 @dataclass(eq=False)

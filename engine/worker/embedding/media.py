@@ -4,9 +4,9 @@ import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from engine.errors import server_error
-from engine.worker.backend import PreparedChunk, Projector, Rows
-from engine.worker.media.encoder import Encoder
+from specllama.engine.errors import server_error
+from specllama.engine.worker.backend import PreparedChunk, Projector, Rows
+from specllama.engine.worker.media.encoder import Encoder
 
 
 class Encoded(NamedTuple):

@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Sequence
 
-from engine.worker.embedding.jobs import Input, InputPart, Job
+from specllama.engine.worker.embedding.jobs import Input, InputPart, Job
 
 MAX_SKIPPED = 64
 """Requests passed over in one step, because their next input doesn't fit."""

@@ -3,7 +3,7 @@
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.backend import Vectors as Rows
+from specllama.engine.worker.backend import Vectors as Rows
 
 MAX_INT16 = 32760.0
 """The largest absolute value with `normalize` 0, as in llama.cpp."""

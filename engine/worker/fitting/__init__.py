@@ -1,5 +1,5 @@
 """Fits options that were not given to the memory that is free, before a model is loaded."""
 
-from engine.worker.fitting.fitting import fitted
+from specllama.engine.worker.fitting.fitting import fitted
 
 __all__ = ["fitted"]

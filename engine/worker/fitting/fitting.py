@@ -3,16 +3,24 @@
 import logging
 from collections.abc import Callable, Sequence
 
-from engine.errors import BackendError
-from engine.options import EngineOptions, replaced
-from engine.protocol.devices import CPU, Bytes, DeviceMemory, DeviceUse
-from engine.worker.backend import device_memory
-from engine.worker.backend.host_memory import HostMemory, host_memory
-from engine.worker.fitting import sentences
-from engine.worker.fitting.choice import AUTO, Asked, Budget, Choice, choose, fit, largest_context
-from engine.worker.fitting.measuring import Measuring
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.protocol.devices import CPU, Bytes, DeviceMemory, DeviceUse
+from specllama.engine.worker.backend import device_memory
+from specllama.engine.worker.backend.host_memory import HostMemory, host_memory
+from specllama.engine.worker.fitting import sentences
+from specllama.engine.worker.fitting.choice import (
+    AUTO,
+    Asked,
+    Budget,
+    Choice,
+    choose,
+    fit,
+    largest_context,
+)
+from specllama.engine.worker.fitting.measuring import Measuring
 
-log = logging.getLogger("engine.fit")
+log = logging.getLogger("specllama.engine.fit")
 
 CELLS = 256
 """llama.cpp rounds each part of a KV cache up to these many tokens."""

@@ -4,14 +4,14 @@ from collections.abc import Iterable
 from types import TracebackType
 from typing import Self
 
-from engine.options import EngineOptions, replaced
-from engine.protocol.devices import DeviceUse
-from engine.worker.backend.dry_run import DryRun
-from engine.worker.backend.projector_size import projector_uses
-from engine.worker.embedding.embedder import sequence_count
-from engine.worker.fitting.choice import AUTO
-from engine.worker.generation.planning import sequence_ids
-from engine.worker.speculation.draft_loading import draft_options
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.protocol.devices import DeviceUse
+from specllama.engine.worker.backend.dry_run import DryRun
+from specllama.engine.worker.backend.projector_size import projector_uses
+from specllama.engine.worker.embedding.embedder import sequence_count
+from specllama.engine.worker.fitting.choice import AUTO
+from specllama.engine.worker.generation.planning import sequence_ids
+from specllama.engine.worker.speculation.draft_loading import draft_options
 
 
 class Measuring:

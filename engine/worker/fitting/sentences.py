@@ -2,9 +2,9 @@
 
 from collections.abc import Mapping, Sequence
 
-from engine.protocol.devices import CPU, Bytes, DeviceUse, mib
-from engine.worker.backend.host_memory import HostMemory
-from engine.worker.fitting.choice import AUTO, Asked, Choice
+from specllama.engine.protocol.devices import CPU, Bytes, DeviceUse, mib
+from specllama.engine.worker.backend.host_memory import HostMemory
+from specllama.engine.worker.fitting.choice import AUTO, Asked, Choice
 
 
 def chosen(

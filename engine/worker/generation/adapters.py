@@ -2,10 +2,10 @@
 
 import msgspec
 
-from engine.options import EngineOptions
-from engine.protocol.messages import Adapter
-from engine.worker.backend import Model
-from engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.messages import Adapter
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.cache.prefix_cache import OWNER, Key
 
 
 class LoraScales:

@@ -1,11 +1,11 @@
 """From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
 
-from engine.options.tables.context import ContextOptions
-from engine.protocol.messages import Delta, Event, Finished, StopType
-from engine.worker.backend import Model
-from engine.worker.generation.request import Request
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.shifting import context_shift
+from specllama.engine.options.tables.context import ContextOptions
+from specllama.engine.protocol.messages import Delta, Event, Finished, StopType
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.shifting import context_shift
 
 CONTEXTS = 4
 """The length, in contexts, of a text that would go on for ever."""

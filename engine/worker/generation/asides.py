@@ -4,7 +4,7 @@ from bisect import bisect_left
 from collections.abc import Iterable
 from typing import Literal
 
-from engine.params import Aside, StopScope
+from specllama.engine.params import Aside, StopScope
 
 Kind = Literal["text", "space", "aside"]
 """`space` is white space behind an aside: a part of the text only if more of it follows."""

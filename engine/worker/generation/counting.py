@@ -3,10 +3,10 @@ microsecond. All times are seconds."""
 
 from collections.abc import Sequence
 
-from engine.protocol.stats import Stats
-from engine.worker.generation.request import Request
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
+from specllama.engine.protocol.stats import Stats
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
 
 
 class Counting:

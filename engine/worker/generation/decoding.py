@@ -3,15 +3,15 @@
 import time
 from collections.abc import Sequence
 
-from engine.worker.backend import Context
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.generation.counting import Counting
-from engine.worker.generation.embeddings import Embeddings
-from engine.worker.generation.filling import fill, fill_early
-from engine.worker.generation.request import Request
-from engine.worker.generation.sampling import Sampling
-from engine.worker.generation.speculation import Speculation
-from engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.backend import Context
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.generation.counting import Counting
+from specllama.engine.worker.generation.embeddings import Embeddings
+from specllama.engine.worker.generation.filling import fill, fill_early
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.sampling import Sampling
+from specllama.engine.worker.generation.speculation import Speculation
+from specllama.engine.worker.scheduling.sequences import Chunk
 
 
 class Decoding:

@@ -3,8 +3,8 @@
 import codecs
 from collections.abc import Sequence
 
-from engine.params import StopScope
-from engine.worker.generation.asides import AnswerParts, Texts
+from specllama.engine.params import StopScope
+from specllama.engine.worker.generation.asides import AnswerParts, Texts
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 

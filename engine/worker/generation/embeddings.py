@@ -4,13 +4,13 @@ import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from engine.errors import BackendError
-from engine.worker.backend import Context, PreparedChunk, Projector
-from engine.worker.cache.prefix_cache import ALL
-from engine.worker.generation.request import Request
-from engine.worker.media.encoder import Encoder, Order
-from engine.worker.media.turns import Turns
-from engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import Context, PreparedChunk, Projector
+from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.media.encoder import Encoder, Order
+from specllama.engine.worker.media.turns import Turns
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 
 
 class Embeddings:

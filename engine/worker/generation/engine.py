@@ -9,10 +9,10 @@ import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 
-from engine.errors import ErrorInfo
-from engine.options import EngineOptions
-from engine.processes.resident import resident
-from engine.protocol.messages import (
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.options import EngineOptions
+from specllama.engine.processes.resident import resident
+from specllama.engine.protocol.messages import (
     Accepted,
     Begun,
     Event,
@@ -22,8 +22,8 @@ from engine.protocol.messages import (
     SlotState,
     Submit,
 )
-from engine.protocol.stats import Stats
-from engine.worker.backend import (
+from specllama.engine.protocol.stats import Stats
+from specllama.engine.worker.backend import (
     BackendError,
     Context,
     Model,
@@ -35,32 +35,32 @@ from engine.worker.backend import (
     device_memory,
     warm_up,
 )
-from engine.worker.backend.exactness import check_promise
-from engine.worker.backend.model_info import model_info, projector_info
-from engine.worker.backend.threads import has_cores_for
-from engine.worker.constraints.compiler import Compiler
-from engine.worker.constraints.matching import ConstraintError
-from engine.worker.constraints.thinking import ThinkingLimit
-from engine.worker.generation.adapters import LoraScales
-from engine.worker.generation.answering import Answering, progress
-from engine.worker.generation.counting import Counting
-from engine.worker.generation.decoding import Decoding
-from engine.worker.generation.embeddings import Embeddings
-from engine.worker.generation.overlap import Overlap
-from engine.worker.generation.planning import Planner, sequence_ids
-from engine.worker.generation.postponed import Postponed
-from engine.worker.generation.preparation import Preparation, Preparing, Prompt
-from engine.worker.generation.request import Request
-from engine.worker.generation.requests import Requests
-from engine.worker.generation.sampling import Sampling
-from engine.worker.generation.speculation import speculation
-from engine.worker.media.prompts import MediaPrompts
-from engine.worker.media.registry import MediaRegistry, ids_in
-from engine.worker.media.turns import Turns
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.backend.exactness import check_promise
+from specllama.engine.worker.backend.model_info import model_info, projector_info
+from specllama.engine.worker.backend.threads import has_cores_for
+from specllama.engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.constraints.matching import ConstraintError
+from specllama.engine.worker.constraints.thinking import ThinkingLimit
+from specllama.engine.worker.generation.adapters import LoraScales
+from specllama.engine.worker.generation.answering import Answering, progress
+from specllama.engine.worker.generation.counting import Counting
+from specllama.engine.worker.generation.decoding import Decoding
+from specllama.engine.worker.generation.embeddings import Embeddings
+from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.planning import Planner, sequence_ids
+from specllama.engine.worker.generation.postponed import Postponed
+from specllama.engine.worker.generation.preparation import Preparation, Preparing, Prompt
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.requests import Requests
+from specllama.engine.worker.generation.sampling import Sampling
+from specllama.engine.worker.generation.speculation import speculation
+from specllama.engine.worker.media.prompts import MediaPrompts
+from specllama.engine.worker.media.registry import MediaRegistry, ids_in
+from specllama.engine.worker.media.turns import Turns
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
 
-log = logging.getLogger("engine.worker.generation.engine")
+log = logging.getLogger("specllama.engine.worker.generation.engine")
 
 GATHER_SHARE = 0.25
 """Of a step that requests may wait for the others who come with them: without these, they would

@@ -4,9 +4,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.worker.backend.batch import Batch
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.tokens import TokenArray
 
 
 def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:

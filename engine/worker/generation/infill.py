@@ -19,8 +19,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.worker.backend.model import FimTokens
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend.model import FimTokens
+from specllama.engine.worker.tokens import TokenArray
 
 REPOSITORY = "myproject"
 FILE = "filename"

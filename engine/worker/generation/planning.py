@@ -4,19 +4,19 @@ import logging
 import time
 from collections.abc import Iterator, Sequence
 
-from engine.options import EngineOptions
-from engine.worker.backend import MAX_SEQUENCES, BackendError, Context
-from engine.worker.backend.model_facts import ModelFacts
-from engine.worker.cache.disk_cache import DiskCache
-from engine.worker.cache.host_cache import HostCache
-from engine.worker.cache.origin import Identity
-from engine.worker.cache.second_tier import SecondTier
-from engine.worker.media.registry import MediaRegistry, ids_in
-from engine.worker.scheduling.budget import PrefillBudget
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context
+from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.cache.disk_cache import DiskCache
+from specllama.engine.worker.cache.host_cache import HostCache
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.cache.second_tier import SecondTier
+from specllama.engine.worker.media.registry import MediaRegistry, ids_in
+from specllama.engine.worker.scheduling.budget import PrefillBudget
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
 
-log = logging.getLogger("engine.worker.generation.planning")
+log = logging.getLogger("specllama.engine.worker.generation.planning")
 
 CACHED_SEQUENCES = 16
 """Sequence ids beside those of the slots: so many more finished texts can stay as cache."""

@@ -5,9 +5,9 @@ from collections.abc import Iterable, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any
 
-from engine.worker.backend import Context
-from engine.worker.generation.request import Request
-from engine.worker.generation.sampling import FORCED, Output
+from specllama.engine.worker.backend import Context
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.sampling import FORCED, Output
 
 
 class Postponed:

@@ -13,32 +13,38 @@ from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
-from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from engine.options import EngineOptions
-from engine.params import RANDOM_SEED, GenerationParams, SamplerName
-from engine.protocol.messages import Infill, Submit
-from engine.worker.backend import Context, Offload, OffloadedSampler, PreparedChunk, Sampler
-from engine.worker.constraints.compiler import Compiler, Order
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.lazy import Guide
-from engine.worker.constraints.trial.lanes import BusyError
-from engine.worker.generation.adapters import LoraScales
-from engine.worker.generation.infill import Room
-from engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
-from engine.worker.generation.prompts import (
+from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from specllama.engine.options import EngineOptions
+from specllama.engine.params import RANDOM_SEED, GenerationParams, SamplerName
+from specllama.engine.protocol.messages import Infill, Submit
+from specllama.engine.worker.backend import (
+    Context,
+    Offload,
+    OffloadedSampler,
+    PreparedChunk,
+    Sampler,
+)
+from specllama.engine.worker.constraints.compiler import Compiler, Order
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.constraints.trial.lanes import BusyError
+from specllama.engine.worker.generation.adapters import LoraScales
+from specllama.engine.worker.generation.infill import Room
+from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
+from specllama.engine.worker.generation.prompts import (
     check_countable,
     detokenize_media,
     exceeds_context,
     tokenize_gap,
     tokenize_prompt,
 )
-from engine.worker.generation.request import Request
-from engine.worker.media.prompts import MediaPrompts
-from engine.worker.media.registry import MediaRegistry, spans
-from engine.worker.scheduling.media import Span
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.media.prompts import MediaPrompts
+from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.scheduling.media import Span
+from specllama.engine.worker.tokens import TokenArray
 
-log = logging.getLogger("engine.worker.generation.preparation")
+log = logging.getLogger("specllama.engine.worker.generation.preparation")
 LOGITS = 64 << 20
 """Bytes of logits that a step has of a prompt whose probabilities are wanted: each of its tokens
 has as many as the vocabulary has tokens."""

@@ -10,10 +10,10 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from engine.protocol.messages import TokenProbs
-from engine.worker.backend import Context, Sampler
-from engine.worker.backend.largest import Floats, largest
-from engine.worker.tokens import TokenArray
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.worker.backend import Context, Sampler
+from specllama.engine.worker.backend.largest import Floats, largest
+from specllama.engine.worker.tokens import TokenArray
 
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.intp]
 

@@ -6,14 +6,14 @@ from typing import Final
 
 import numpy as np
 
-from engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from engine.protocol.media import Media
-from engine.protocol.messages import Infill
-from engine.worker.backend import Model
-from engine.worker.generation.infill import Gap, Room, gap_tokens
-from engine.worker.media.prompts import MARKER, no_input, parts
-from engine.worker.media.registry import MediaRegistry
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import Infill
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.infill import Gap, Room, gap_tokens
+from specllama.engine.worker.media.prompts import MARKER, no_input, parts
+from specllama.engine.worker.media.registry import MediaRegistry
+from specllama.engine.worker.tokens import TokenArray
 
 WHITE_SPACE: Final = b" \t\n\v\f\r"
 COUNTED: Final = 16 << 20

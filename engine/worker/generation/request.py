@@ -7,8 +7,8 @@ from types import MappingProxyType
 
 import numpy as np
 
-from engine.params import GenerationParams
-from engine.protocol.messages import (
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import (
     PromptProgress,
     SlotState,
     StopType,
@@ -16,14 +16,14 @@ from engine.protocol.messages import (
     Timings,
     TokenProbs,
 )
-from engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
-from engine.worker.constraints.lazy import Guide
-from engine.worker.generation.adapters import key_of
-from engine.worker.generation.detokenizer import IndentLimit, TextStream
-from engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
-from engine.worker.scheduling.media import Span
-from engine.worker.scheduling.sequences import Sequence
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
+from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.generation.adapters import key_of
+from specllama.engine.worker.generation.detokenizer import IndentLimit, TextStream
+from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
+from specllama.engine.worker.scheduling.media import Span
+from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 
 class Request:

@@ -4,17 +4,17 @@ import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
-from engine.errors import ErrorInfo
-from engine.protocol.messages import Event, Failed, SlotState, StopType
-from engine.worker.generation.answering import finish
-from engine.worker.generation.embeddings import Embeddings
-from engine.worker.generation.overlap import Overlap
-from engine.worker.generation.preparation import Preparation
-from engine.worker.generation.request import Request
-from engine.worker.generation.speculation import Speculation
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.protocol.messages import Event, Failed, SlotState, StopType
+from specllama.engine.worker.generation.answering import finish
+from specllama.engine.worker.generation.embeddings import Embeddings
+from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.preparation import Preparation
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.speculation import Speculation
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.tokens import TokenArray
 
 
 class Requests:

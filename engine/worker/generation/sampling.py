@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.worker.backend import (
+from specllama.engine.worker.backend import (
     BackendError,
     Context,
     Model,
@@ -12,10 +12,10 @@ from engine.worker.backend import (
     OffloadedSampler,
     RowScan,
 )
-from engine.worker.generation.request import Request
-from engine.worker.generation.sampling_pool import SamplingPool
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.sampling_pool import SamplingPool
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.tokens import TokenArray
 
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""

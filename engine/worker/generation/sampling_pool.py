@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 
-from engine.worker.backend import Context, Sampler
+from specllama.engine.worker.backend import Context, Sampler
 
 MAX_THREADS = 8
 

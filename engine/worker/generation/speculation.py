@@ -8,20 +8,20 @@ same, the logits behind it are those of the text, and the next one can be chosen
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 
-from engine.options import EngineOptions
-from engine.options.synthetic import show_rates
-from engine.options.tables.speculation import DRAFT
-from engine.worker.backend import BackendError, Context, OffloadedSampler
-from engine.worker.generation.request import Request
-from engine.worker.generation.sampling import FORCED, Output
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.speculation.pace import Pace
-from engine.worker.speculation.proposing import MOST, Proposing, Wish
-from engine.worker.speculation.sources import proposal_sources
-from engine.worker.speculation.verifying import Exact, Synthetic, Verifier
+from specllama.engine.options import EngineOptions
+from specllama.engine.options.synthetic import show_rates
+from specllama.engine.options.tables.speculation import DRAFT
+from specllama.engine.worker.backend import BackendError, Context, OffloadedSampler
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.sampling import FORCED, Output
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.speculation.pace import Pace
+from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
+from specllama.engine.worker.speculation.sources import proposal_sources
+from specllama.engine.worker.speculation.verifying import Exact, Synthetic, Verifier
 
-log = logging.getLogger("engine.worker.generation.speculation")
+log = logging.getLogger("specllama.engine.worker.generation.speculation")
 
 
 def speculation(

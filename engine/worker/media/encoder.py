@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from engine.errors import BackendError
-from engine.worker.backend import PreparedChunk, Rows
-from engine.worker.media.turns import Turns
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import PreparedChunk, Rows
+from specllama.engine.worker.media.turns import Turns
 
-log = logging.getLogger("engine.encoder")
+log = logging.getLogger("specllama.engine.encoder")
 
 
 class Encodes(Protocol):

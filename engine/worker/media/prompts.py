@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from engine.errors import BackendError, EngineError, invalid_request, not_supported
-from engine.protocol.media import Media, MediaKind
-from engine.worker.backend import PreparedChunk, Projector
-from engine.worker.media.registry import MediaRegistry, spans
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import BackendError, EngineError, invalid_request, not_supported
+from specllama.engine.protocol.media import Media, MediaKind
+from specllama.engine.worker.backend import PreparedChunk, Projector
+from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.tokens import TokenArray
 
 MARKER = "<__media__>"
 """A medium in a text that is shown to people."""

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from engine.protocol.media import MediaKind
-from engine.worker.tokens import TokenArray
+from specllama.engine.protocol.media import MediaKind
+from specllama.engine.worker.tokens import TokenArray
 
 _FIRST_ID = -2  # -1 is "no token" in llama.cpp
 

@@ -6,8 +6,8 @@ turn, or it is taken back with all behind it.
 
 from collections.abc import Sequence as SequenceOf
 
-from engine.worker.cache.prefix_cache import PrefixCache
-from engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 
 
 class Ahead:

@@ -7,7 +7,7 @@ and costs change, so other sizes are tried now and then: soon after a change, se
 take as long as expected, and never one that would take far longer than the target allows.
 """
 
-from engine.worker.scheduling.step_cost import FEW_ROWS, Finding, StepCost
+from specllama.engine.worker.scheduling.step_cost import FEW_ROWS, Finding, StepCost
 
 MIN_TOKENS = 32
 """Least tokens of prompts in a step, however slow the machine is: fewer cost nearly as much."""

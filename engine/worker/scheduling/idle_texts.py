@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.prefix_cache import Entry, Key, PrefixCache
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.prefix_cache import Entry, Key, PrefixCache
+from specllama.engine.worker.tokens import TokenArray
 
 
 class IdleTexts:

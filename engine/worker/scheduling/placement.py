@@ -9,12 +9,12 @@ from bisect import bisect, insort
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from engine.worker.cache import checkpoints
-from engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
-from engine.worker.scheduling.media import uncut
-from engine.worker.scheduling.sequences import Sequence
-from engine.worker.scheduling.shifting import reusable_chunks
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.cache import checkpoints
+from specllama.engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
+from specllama.engine.worker.scheduling.media import uncut
+from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.shifting import reusable_chunks
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""

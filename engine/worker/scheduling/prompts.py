@@ -3,9 +3,9 @@
 import math
 from collections.abc import Sequence as SequenceOf
 
-from engine.worker.cache.prefix_cache import PrefixCache
-from engine.worker.scheduling.sequences import Chunk, Sequence
-from engine.worker.scheduling.step_cost import FEW_ROWS
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
 
 LITTLE_MORE = 1.25
 """Beside generating sequences, a step may have this many times as many tokens of a prompt as it

@@ -29,15 +29,15 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from operator import itemgetter
 
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
-from engine.worker.scheduling.ahead import Ahead
-from engine.worker.scheduling.idle_texts import IdleTexts
-from engine.worker.scheduling.media import next_start, uncut
-from engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from engine.worker.scheduling.prompts import Sharing
-from engine.worker.scheduling.sequences import Chunk, Sequence
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
+from specllama.engine.worker.scheduling.ahead import Ahead
+from specllama.engine.worker.scheduling.idle_texts import IdleTexts
+from specllama.engine.worker.scheduling.media import next_start, uncut
+from specllama.engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
+from specllama.engine.worker.scheduling.prompts import Sharing
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
 """Steps in a row that a key may have while another one waits. Changing the LoRA adapters of

@@ -3,9 +3,9 @@
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 
-from engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
-from engine.worker.scheduling.media import Span, around, next_stop, uncut
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
+from specllama.engine.worker.scheduling.media import Span, around, next_stop, uncut
+from specllama.engine.worker.tokens import TokenBuffer
 
 
 @dataclass(eq=False, kw_only=True)

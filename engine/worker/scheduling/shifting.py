@@ -8,7 +8,7 @@ approximation of what the model would say to the tokens alone.
 
 from typing import NamedTuple
 
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 MIN_FREE = 4  # cells that a context shift may free at the least, less the token to come
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engine.worker.backend import Context, StateArray
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.scheduling.placement import MIN_COPY
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
+from specllama.engine.worker.backend import Context, StateArray
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.scheduling.placement import MIN_COPY
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
 
 
 def _empty() -> TokenBuffer:

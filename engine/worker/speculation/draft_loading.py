@@ -3,15 +3,15 @@
 import logging
 from functools import partial
 
-from engine.options import EngineOptions, replaced
-from engine.options.tables.rope import RopeOptions
-from engine.worker.backend import BackendError, Context, Model, holdings, warm_up
-from engine.worker.speculation.draft_model import DraftModel
-from engine.worker.speculation.source import Source
-from engine.worker.speculation.translation import Translation
-from engine.worker.speculation.vocabularies import difference
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.options.tables.rope import RopeOptions
+from specllama.engine.worker.backend import BackendError, Context, Model, holdings, warm_up
+from specllama.engine.worker.speculation.draft_model import DraftModel
+from specllama.engine.worker.speculation.source import Source
+from specllama.engine.worker.speculation.translation import Translation
+from specllama.engine.worker.speculation.vocabularies import difference
 
-log = logging.getLogger("engine.worker.speculation.draft_model")
+log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 
 def draft_source(model: Model, options: EngineOptions) -> Source | None:

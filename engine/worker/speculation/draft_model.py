@@ -13,12 +13,12 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.backend import BackendError, Context, Model, OutOfCellsError
-from engine.worker.speculation.draft_cache import DraftCache, Place
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend import BackendError, Context, Model, OutOfCellsError
+from specllama.engine.worker.speculation.draft_cache import DraftCache, Place
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenArray
 
-log = logging.getLogger("engine.worker.speculation.draft_model")
+log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 N_LIKELY: Final = 10
 """Tokens among which the probability of the likeliest one is told, as llama-server does."""

@@ -5,8 +5,8 @@ sequence alone takes another reading of the weights, but no logits: on a CPU it 
 on a GPU if there are enough tokens.
 """
 
-from engine.worker.scheduling.step_cost import StepCost
-from engine.worker.speculation.pace import RETRY
+from specllama.engine.worker.scheduling.step_cost import StepCost
+from specllama.engine.worker.speculation.pace import RETRY
 
 MOST = 1 << 10
 """Tokens up to which sizes are told apart."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter, mul
 
-from engine.worker.scheduling.step_cost import StepCost
-from engine.worker.speculation.acceptance import FADING, FADING_OF_ALL, Acceptance
+from specllama.engine.worker.scheduling.step_cost import StepCost
+from specllama.engine.worker.speculation.acceptance import FADING, FADING_OF_ALL, Acceptance
 
 GAIN = 1.1
 """Proposals have to promise so much more speed: what is measured is never exact."""

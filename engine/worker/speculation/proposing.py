@@ -5,12 +5,12 @@ from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.scheduling.sequences import Sequence as Text
-from engine.worker.speculation.early import Early
-from engine.worker.speculation.finding import Finding
-from engine.worker.speculation.pace import Offer, Pace
-from engine.worker.speculation.source import Ask, Reading, Source
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.sequences import Sequence as Text
+from specllama.engine.worker.speculation.early import Early
+from specllama.engine.worker.speculation.finding import Finding
+from specllama.engine.worker.speculation.pace import Offer, Pace
+from specllama.engine.worker.speculation.source import Ask, Reading, Source
 
 GRAMMAR = "grammar"
 """The source of what a constraint makes likely."""

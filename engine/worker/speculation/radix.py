@@ -5,11 +5,11 @@ from itertools import islice
 
 import numpy as np
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.speculation.ngram.index import NgramIndex
-from engine.worker.speculation.source import Ask
-from engine.worker.speculation.texts import Texts
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.speculation.ngram.index import NgramIndex
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.texts import Texts
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MIN_TOKENS = 16
 """Shorter texts aren't kept."""

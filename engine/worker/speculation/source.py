@@ -4,8 +4,8 @@ from collections.abc import Sequence, Set
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.tokens import TokenBuffer
 
 
 @dataclass(frozen=True, slots=True)

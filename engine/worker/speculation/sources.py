@@ -1,10 +1,10 @@
 """From options to the sources of proposals."""
 
-from engine.options import EngineOptions
-from engine.worker.backend import Model
-from engine.worker.speculation.draft_loading import draft_source
-from engine.worker.speculation.source import Source
-from engine.worker.speculation.text_sources import text_sources
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.speculation.draft_loading import draft_source
+from specllama.engine.worker.speculation.source import Source
+from specllama.engine.worker.speculation.text_sources import text_sources
 
 
 def proposal_sources(model: Model, options: EngineOptions) -> list[Source]:

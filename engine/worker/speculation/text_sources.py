@@ -1,12 +1,12 @@
 """The sources that propose what texts have said before."""
 
-from engine.options.tables.speculation import SpeculationOptions
-from engine.worker.speculation.ngram.cache import NgramCache
-from engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
-from engine.worker.speculation.ngram.lookup_file import LookupFile
-from engine.worker.speculation.ngram.mod import NgramMod
-from engine.worker.speculation.radix import Radix
-from engine.worker.speculation.source import Source
+from specllama.engine.options.tables.speculation import SpeculationOptions
+from specllama.engine.worker.speculation.ngram.cache import NgramCache
+from specllama.engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
+from specllama.engine.worker.speculation.ngram.lookup_file import LookupFile
+from specllama.engine.worker.speculation.ngram.mod import NgramMod
+from specllama.engine.worker.speculation.radix import Radix
+from specllama.engine.worker.speculation.source import Source
 
 
 def text_sources(options: SpeculationOptions, n_vocab: int) -> list[Source]:

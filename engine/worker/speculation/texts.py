@@ -4,9 +4,9 @@ from collections import OrderedDict
 from collections.abc import Iterator
 from itertools import islice
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.cache.radix import RadixIndex
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.tokens import TokenArray
 
 MAX_TEXTS = 512
 MAX_TOKENS = 1 << 21

@@ -6,9 +6,9 @@ from typing import Final
 
 import numpy as np
 
-from engine.worker.backend import Model
-from engine.worker.speculation.source import Ask, Reading, Source
-from engine.worker.tokens import TokenBuffer, common_prefix
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.speculation.source import Ask, Reading, Source
+from specllama.engine.worker.tokens import TokenBuffer, common_prefix
 
 SETTLED: Final = 64
 """Tokens after which the translation of a text's end is settled: tokens far behind don't change how

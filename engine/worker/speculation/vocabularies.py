@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from engine.worker.backend import Model
+from specllama.engine.worker.backend import Model
 
 MAX_MORE: Final = 128
 """Tokens that one of the vocabularies may have more: the padding of models of different sizes."""

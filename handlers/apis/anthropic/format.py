@@ -10,14 +10,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
-from engine.protocol.messages import Finished, PromptProgress, Timings
-from handlers.apis.anthropic.request import CALL_PREFIX
-from handlers.http.encoding import encode
-from handlers.http.envelopes.anthropic import anthropic_error
-from handlers.http.errors import Failure
-from handlers.http.sse import sse_event
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
+from specllama.engine.protocol.messages import Finished, PromptProgress, Timings
+from specllama.handlers.apis.anthropic.request import CALL_PREFIX
+from specllama.handlers.http.encoding import encode
+from specllama.handlers.http.envelopes.anthropic import anthropic_error
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import sse_event
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
 BlockKind = Literal["thinking", "text", "tool_use"]

@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.request import ChatRequest, ThinkingBudget
-from engine.errors import invalid_request, not_supported
-from engine.options import Options
-from engine.params import GenerationParams
-from handlers.apis.anthropic.tools import change_line, shown_tools
-from handlers.apis.documents import document_part
-from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import template_variables, thinking_budget
-from handlers.apis.openai.tools import chosen, offered
-from handlers.apis.remarks import remark
-from handlers.apis.tool_results import result_part, tool_reference
-from handlers.http.errors import RequestError
-from handlers.running.media import media_part
+from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.options import Options
+from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.anthropic.tools import change_line, shown_tools
+from specllama.handlers.apis.documents import document_part
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.openai.request import template_variables, thinking_budget
+from specllama.handlers.apis.openai.tools import chosen, offered
+from specllama.handlers.apis.remarks import remark
+from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.running.media import media_part
 
 Block = Mapping[str, Any]
 Part = str | dict[str, Any]

@@ -7,8 +7,8 @@ A conversation can change them: a `tool_addition` in it brings a tool or shows a
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from engine.errors import invalid_request
-from handlers.apis.tool_results import tool_reference
+from specllama.engine.errors import invalid_request
+from specllama.handlers.apis.tool_results import tool_reference
 
 Tool = Mapping[str, Any]
 Block = Mapping[str, Any]

@@ -4,9 +4,9 @@ import json
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from engine.errors import invalid_request
-from engine.params import GrammarTrigger
-from handlers.apis.remarks import remark
+from specllama.engine.errors import invalid_request
+from specllama.engine.params import GrammarTrigger
+from specllama.handlers.apis.remarks import remark
 
 _ANY_OBJECT = {"type": "object"}
 _TOKEN, _WORD = 0, 1  # types of triggers; 2 and 3 are regular expressions

@@ -5,15 +5,15 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.request import ReasoningFormat
-from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Finished, PromptProgress
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.native.results import settings_json, timings_json
-from handlers.http.encoding import Lazy, encode
-from handlers.http.errors import Failure
-from handlers.http.sse import error_frame, sse_event
-from handlers.running.batch import TextEvent
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Delta, Finished, PromptProgress
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.native.results import settings_json, timings_json
+from specllama.handlers.http.encoding import Lazy, encode
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import error_frame, sse_event
+from specllama.handlers.running.batch import TextEvent
 
 FIELDS = 100
 """Values in a result, more or less, without its probabilities."""

@@ -5,8 +5,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.errors import invalid_request
-from handlers.running.media import MediaInput, UnresolvedParts, media_marker
+from specllama.engine.errors import invalid_request
+from specllama.handlers.running.media import MediaInput, UnresolvedParts, media_marker
 
 _PLACE = re.compile(r"\[img-(\d{1,10})\]")
 

@@ -7,7 +7,7 @@ what its arithmetic can take.
 
 from collections.abc import Mapping
 
-from engine.params import RANDOM_SEED
+from specllama.engine.params import RANDOM_SEED
 
 INT32_MAX = 0x7FFFFFFF
 _MUCH = 1e6

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.errors import invalid_request
-from engine.params import GenerationParams
-from engine.protocol.messages import TokenProbs
-from handlers.apis.native.numbers import whole
-from handlers.http.encoding import Lazy
+from specllama.engine.errors import invalid_request
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.handlers.apis.native.numbers import whole
+from specllama.handlers.http.encoding import Lazy
 
 DEFAULT_TOP_LOGPROBS = 20
 VALUES = 8  # in the object of a token, more or less

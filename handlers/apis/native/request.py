@@ -13,18 +13,18 @@ from typing import Any, get_type_hints
 
 import msgspec
 
-from engine.errors import invalid_request
-from engine.options import Options
-from engine.params import (
+from specllama.engine.errors import invalid_request
+from specllama.engine.options import Options
+from specllama.engine.params import (
     SAMPLER_LETTERS,
     GenerationParams,
     SamplerName,
     Speculative,
     sampler_name,
 )
-from handlers.apis.native.constraints import constraint, parse_triggers
-from handlers.apis.native.media import at_markers, at_numbers
-from handlers.apis.native.numbers import (
+from specllama.handlers.apis.native.constraints import constraint, parse_triggers
+from specllama.handlers.apis.native.media import at_markers, at_numbers
+from specllama.handlers.apis.native.numbers import (
     BIAS,
     INT32_MAX,
     LORA_ID,
@@ -34,9 +34,9 @@ from handlers.apis.native.numbers import (
     seed,
     whole,
 )
-from handlers.apis.native.thinking import thinking_rules
-from handlers.http.sse import COMMENT, Ping
-from handlers.running.media import UnresolvedParts
+from specllama.handlers.apis.native.thinking import thinking_rules
+from specllama.handlers.http.sse import COMMENT, Ping
+from specllama.handlers.running.media import UnresolvedParts
 
 log = logging.getLogger(__name__)
 

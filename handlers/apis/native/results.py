@@ -6,11 +6,11 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.request import ReasoningFormat
-from engine.params import GenerationParams
-from engine.protocol.messages import Timings
-from handlers.apis.native.constraints import triggers_json
-from handlers.http.encoding import Lazy
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Timings
+from specllama.handlers.apis.native.constraints import triggers_json
+from specllama.handlers.http.encoding import Lazy
 
 
 def float32(value: float) -> float:

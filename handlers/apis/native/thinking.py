@@ -3,7 +3,7 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engine.params import ThinkingRules, Thoughts
+from specllama.engine.params import ThinkingRules, Thoughts
 
 
 def thinking_rules(body: Mapping[str, Any]) -> ThinkingRules | None:

@@ -7,13 +7,13 @@ from typing import Any
 
 import msgspec
 
-from engine.catalog.download.parent import wants_fetch
-from engine.catalog.entry import Entry
-from engine.catalog.inspect.digest import digest_in_cache
-from engine.catalog.inspect.messages import FileMetadata, ProjectorMetadata
-from engine.protocol.messages import Modality, ModelInfo
-from engine.shipped import model_file
-from handlers.running.runtime import Runtime
+from specllama.engine.catalog.download.parent import wants_fetch
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.inspect.digest import digest_in_cache
+from specllama.engine.catalog.inspect.messages import FileMetadata, ProjectorMetadata
+from specllama.engine.protocol.messages import Modality, ModelInfo
+from specllama.engine.shipped import model_file
+from specllama.handlers.running.runtime import Runtime
 
 # llama.cpp's numbers in `general.file_type` (its enum llama_ftype) as Ollama's clients spell them.
 _QUANTIZATIONS = {

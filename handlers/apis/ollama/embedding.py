@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
-from engine.pool.client import EngineClient
-from engine.protocol.messages import PromptParts
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import PromptParts
 
 AROUND = 8  # more special tokens than any model has around a text
 

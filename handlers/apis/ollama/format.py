@@ -10,14 +10,21 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning, ToolCall
-from engine.protocol.messages import Finished, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.ollama.details import timestamp
-from handlers.http.envelopes.ollama import ollama_error
-from handlers.http.errors import Failure
-from handlers.http.sse import line
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from specllama.engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatMessage,
+    Content,
+    Reasoning,
+    ToolCall,
+)
+from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.ollama.details import timestamp
+from specllama.handlers.http.envelopes.ollama import ollama_error
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import line
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 _MILLISECOND = 1_000_000
 

@@ -4,14 +4,14 @@ text itself in the place of a message."""
 from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
-from engine.chat.output import Content, Reasoning
-from engine.protocol.messages import Finished, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.ollama.format import Watch, ending, heading
-from handlers.http.envelopes.ollama import ollama_error
-from handlers.http.errors import Failure
-from handlers.http.sse import line
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.engine.chat.output import Content, Reasoning
+from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.ollama.format import Watch, ending, heading
+from specllama.handlers.http.envelopes.ollama import ollama_error
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import line
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 ContextOf = Callable[[str], Awaitable[list[int]]]
 """From a generated text to the tokens of all that was said until then."""

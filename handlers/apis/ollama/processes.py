@@ -3,9 +3,9 @@
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
-from engine.catalog.entry import Entry
-from handlers.apis.ollama.details import Facts, details, digest, timestamp
-from handlers.running.runtime import Runtime
+from specllama.engine.catalog.entry import Entry
+from specllama.handlers.apis.ollama.details import Facts, details, digest, timestamp
+from specllama.handlers.running.runtime import Runtime
 
 NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The end of a model that stays."""

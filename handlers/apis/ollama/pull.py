@@ -5,11 +5,11 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
-from engine.errors import EngineError, unavailable
-from engine.options import OptionError, Options, replaced, values
-from handlers.running.runtime import Runtime
-from handlers.running.served import not_found
+from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
+from specllama.engine.errors import EngineError, unavailable
+from specllama.engine.options import OptionError, Options, replaced, values
+from specllama.handlers.running.runtime import Runtime
+from specllama.handlers.running.served import not_found
 
 SUCCESS: Final = {"status": "success"}
 HUBS: Final = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")

@@ -9,9 +9,9 @@ from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.errors import invalid_request, not_supported
-from engine.params import GenerationParams
-from handlers.running.media import media_part
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.params import GenerationParams
+from specllama.handlers.running.media import media_part
 
 _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.output import (
+from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
     ChatDelta,
@@ -20,19 +20,19 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
-from handlers.apis.native.format import NativeFormat, progress_json
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.native.results import timings_json
-from handlers.apis.openai.text_logprobs import TextLogprobs
-from handlers.http.build_info import build_info
-from handlers.http.encoding import encode
-from handlers.http.errors import Failure
-from handlers.http.sse import DONE, error_frame
-from handlers.options.tables.log import LogOptions
-from handlers.running.batch import TextEvent
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
-from handlers.running.choices import best
+from specllama.engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
+from specllama.handlers.apis.native.format import NativeFormat, progress_json
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.native.results import timings_json
+from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
+from specllama.handlers.http.build_info import build_info
+from specllama.handlers.http.encoding import encode
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import DONE, error_frame
+from specllama.handlers.options.tables.log import LogOptions
+from specllama.handlers.running.batch import TextEvent
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
+from specllama.handlers.running.choices import best
 
 VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
 

@@ -11,12 +11,12 @@ import json
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.request import FREE_TEXT
-from engine.errors import invalid_request, not_supported
-from handlers.apis.documents import document_part
-from handlers.apis.remarks import remark
-from handlers.apis.tool_results import result_part, tool_reference
-from handlers.running.media import PART, Kind, MediaInput, media_part, unshown
+from specllama.engine.chat.request import FREE_TEXT
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.handlers.apis.documents import document_part
+from specllama.handlers.apis.remarks import remark
+from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.running.media import PART, Kind, MediaInput, media_part, unshown
 
 Message = Mapping[str, Any]
 

@@ -6,11 +6,11 @@ Bodies have passed validation against the description.
 from collections.abc import Mapping
 from typing import Any
 
-from engine.chat.request import ChatRequest, ThinkingBudget
-from engine.errors import invalid_request
-from engine.options import Options
-from handlers.apis.openai.messages import chat_messages
-from handlers.apis.openai.tools import chosen, offered
+from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.errors import invalid_request
+from specllama.engine.options import Options
+from specllama.handlers.apis.openai.messages import chat_messages
+from specllama.handlers.apis.openai.tools import chosen, offered
 
 _SWITCH = {"enabled": True, "disabled": False}
 """What the `type` of `thinking` says."""

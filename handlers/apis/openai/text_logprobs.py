@@ -9,9 +9,9 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from engine.protocol.messages import Delta, Finished, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.http.encoding import Lazy
+from specllama.engine.protocol.messages import Delta, Finished, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.http.encoding import Lazy
 
 _LEAST = 5e-324  # of a probability that has a logarithm
 

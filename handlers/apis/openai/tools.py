@@ -12,9 +12,9 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.request import FREE_TEXT, ToolChoice
-from engine.errors import invalid_request, not_supported
-from handlers.apis.remarks import remark
+from specllama.engine.chat.request import FREE_TEXT, ToolChoice
+from specllama.engine.errors import invalid_request, not_supported
+from specllama.handlers.apis.remarks import remark
 
 Tool = Mapping[str, Any]
 Choice = str | Mapping[str, Any] | None

@@ -3,13 +3,13 @@
 from collections.abc import Mapping
 from typing import Any
 
-from engine.chat.output import Content
-from engine.errors import invalid_request
-from engine.protocol.messages import Finished
-from handlers.http.errors import Failure
-from handlers.http.sse import DONE, error_frame, sse_event
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
-from handlers.running.media import PART, MediaInput
+from specllama.engine.chat.output import Content
+from specllama.engine.errors import invalid_request
+from specllama.engine.protocol.messages import Finished
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import DONE, error_frame, sse_event
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.handlers.running.media import PART, MediaInput
 
 _QUESTION = "Transcribe audio to text"
 _PERFORM = "Perform ASR."

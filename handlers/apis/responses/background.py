@@ -11,10 +11,10 @@ from typing import Any
 
 from starlette.types import Scope
 
-from engine.errors import invalid_request
-from handlers.apis.responses.format import cancelled_response, failed_response
-from handlers.apis.responses.stream import ResponsesFormat
-from handlers.http.errors import describe
+from specllama.engine.errors import invalid_request
+from specllama.handlers.apis.responses.format import cancelled_response, failed_response
+from specllama.handlers.apis.responses.stream import ResponsesFormat
+from specllama.handlers.http.errors import describe
 
 Keep = Callable[[dict[str, Any]], Awaitable[None]]
 

@@ -11,7 +11,7 @@ from typing import Any, Literal
 
 import msgspec
 
-from engine.chat.output import (
+from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
     ChatDelta,
@@ -19,13 +19,13 @@ from engine.chat.output import (
     Content,
     Reasoning,
 )
-from engine.params import GenerationParams
-from engine.protocol.messages import Finished, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.openai.tools import Place
-from handlers.apis.responses.items import Item, new_id
-from handlers.http.errors import Failure
-from handlers.running.chat_batch import ChatEvent, finish_reason
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.openai.tools import Place
+from specllama.handlers.apis.responses.items import Item, new_id
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.running.chat_batch import ChatEvent, finish_reason
 
 Event = dict[str, Any]
 """One event of a stream: its `type` and its fields, without the number of its place."""

@@ -6,17 +6,17 @@ Bodies have passed validation against the description.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from engine.chat.request import ChatRequest
-from engine.errors import invalid_request
-from engine.options import Options
-from engine.params import GenerationParams
-from handlers.apis.native.probabilities import Probabilities, native_probabilities
-from handlers.apis.native.request import generation_params
-from handlers.apis.openai.request import template_variables, thinking_budget
-from handlers.apis.openai.tools import Chosen, chosen, known, offered
-from handlers.apis.responses.items import REFERENCE, Item, input_items, messages
-from handlers.running.aside import aside
-from handlers.running.response_store import ResponseStore
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.errors import invalid_request
+from specllama.engine.options import Options
+from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.native.probabilities import Probabilities, native_probabilities
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.openai.request import template_variables, thinking_budget
+from specllama.handlers.apis.openai.tools import Chosen, chosen, known, offered
+from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages
+from specllama.handlers.running.aside import aside
+from specllama.handlers.running.response_store import ResponseStore
 
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for probabilities."""

@@ -7,13 +7,19 @@ llama-server adds, `timings` and `prompt_progress`, stands beside their fields.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from engine.protocol.messages import Delta, Finished
-from handlers.apis.native.format import progress_json
-from handlers.apis.native.results import timings_json
-from handlers.apis.responses.format import Event, Output, Status, failed_response, status_of
-from handlers.http.errors import Failure
-from handlers.http.sse import sse_event
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.engine.protocol.messages import Delta, Finished
+from specllama.handlers.apis.native.format import progress_json
+from specllama.handlers.apis.native.results import timings_json
+from specllama.handlers.apis.responses.format import (
+    Event,
+    Output,
+    Status,
+    failed_response,
+    status_of,
+)
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.sse import sse_event
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatRequest
 
 _SYSTEM = ("system", "developer")
 

@@ -1,6 +1,6 @@
 """A process that checks bodies: does one job after the other until its stdin ends.
 
-    python -m handlers.http.checking.child BYTES SECONDS       (started by
+    python -m specllama.handlers.http.checking.child BYTES SECONDS       (started by
     handlers.http.checking.parent)
 
 BYTES is the limit of the address space, where the platform can set one. The server ends a process
@@ -12,12 +12,12 @@ import sys
 import msgspec
 from jsonschema_rs import Draft202012Validator
 
-import engine.processes.collecting as collecting  # the very first of ours
-from engine.processes.framing import Started, frame
-from engine.processes.stdio import Link, do_jobs, leave, take_over
-from handlers.http.checking.messages import Job, Verdict, job_decoder
-from handlers.http.decoding import UndecodableError, decoded
-from handlers.http.validation_messages import sentence
+import specllama.engine.processes.collecting as collecting  # the very first of ours
+from specllama.engine.processes.framing import Started, frame
+from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.handlers.http.checking.messages import Job, Verdict, job_decoder
+from specllama.handlers.http.decoding import UndecodableError, decoded
+from specllama.handlers.http.validation_messages import sentence
 
 
 class Jobs:

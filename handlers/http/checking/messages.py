@@ -6,7 +6,7 @@ need no ids; each `Job` is answered with one `Verdict`.
 
 import msgspec
 
-from engine.processes.framing import Started
+from specllama.engine.processes.framing import Started
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -13,13 +13,13 @@ from typing import Final, cast
 
 import msgspec
 
-from engine.errors import invalid_request, server_error, unavailable
-from engine.processes.child import Child, ChildError
-from engine.processes.commands import check_command
-from engine.processes.framing import Started, frame
-from handlers.http.checking.messages import Job, Verdict, verdict_decoder
-from handlers.http.errors import RequestError
-from handlers.http.schema import Schema, to_2020_12
+from specllama.engine.errors import invalid_request, server_error, unavailable
+from specllama.engine.processes.child import Child, ChildError
+from specllama.engine.processes.commands import check_command
+from specllama.engine.processes.framing import Started, frame
+from specllama.handlers.http.checking.messages import Job, Verdict, verdict_decoder
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.schema import Schema, to_2020_12
 
 log = logging.getLogger(__name__)
 

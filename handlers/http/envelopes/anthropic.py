@@ -11,8 +11,8 @@ from typing import Any, Literal
 
 from starlette.types import Scope
 
-from engine.errors import ErrorInfo
-from handlers.http.notes import notes_of
+from specllama.engine.errors import ErrorInfo
+from specllama.handlers.http.notes import notes_of
 
 ErrorType = Literal[
     "invalid_request_error",

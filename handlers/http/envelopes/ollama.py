@@ -7,7 +7,7 @@ Python's client shows whatever `error` is, but fails on anything but a text in a
 
 from starlette.types import Scope
 
-from engine.errors import ErrorInfo
+from specllama.engine.errors import ErrorInfo
 
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"

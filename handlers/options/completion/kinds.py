@@ -2,7 +2,7 @@
 
 from typing import Literal
 
-from engine.options.declaration import Field
+from specllama.engine.options.declaration import Field
 
 Kind = Literal["none", "choice", "file", "folder", "other"]
 

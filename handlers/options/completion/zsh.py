@@ -2,10 +2,10 @@
 
 from collections.abc import Iterable
 
-from engine.options.declaration import Field
-from engine.options.shortcuts import SHORTCUTS
-from handlers.options.completion.kinds import choices_of, kind_of
-from handlers.options.composition import NAMES
+from specllama.engine.options.declaration import Field
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.handlers.options.completion.kinds import choices_of, kind_of
+from specllama.handlers.options.composition import NAMES
 
 _SCRIPT = """\
 #compdef specllama

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options.declaration import Opt
+from specllama.engine.options.declaration import Opt
 
 _downloads = partial(Opt, group="Downloads")
 _general = partial(Opt, group="General")

@@ -5,9 +5,9 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options import values
-from engine.options.declaration import INT32_MAX, Opt
-from handlers.options import addresses, files
+from specllama.engine.options import values
+from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.handlers.options import addresses, files
 
 _http = partial(Opt, group="Server")
 

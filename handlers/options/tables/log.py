@@ -6,8 +6,8 @@ from typing import Annotated, Literal
 
 import msgspec
 
-from engine.options import values
-from engine.options.declaration import INT32_MAX, Opt, Switch
+from specllama.engine.options import values
+from specllama.engine.options.declaration import INT32_MAX, Opt, Switch
 
 _LEVELS = {0: logging.CRITICAL, 1: logging.ERROR, 2: logging.WARNING, 3: logging.INFO}
 

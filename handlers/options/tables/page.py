@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import msgspec
 
-from engine.options import values
-from engine.options.declaration import Opt
-from engine.options.files import check_readable_directory, read_json_object
+from specllama.engine.options import values
+from specllama.engine.options.declaration import Opt
+from specllama.engine.options.files import check_readable_directory, read_json_object
 
 _page = partial(Opt, group="Server")
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from engine.options.declaration import Opt
+from specllama.engine.options.declaration import Opt
 
 _responses = partial(Opt, group="Server")
 

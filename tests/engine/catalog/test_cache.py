@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.cache import cached_models, named
+from specllama.engine.catalog.cache import cached_models, named
 from tests.support.model_files import GGUF, cache, write
 
 

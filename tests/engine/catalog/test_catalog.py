@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.catalog.catalog import Catalog, open_catalog
-from engine.catalog.entry import Entry
-from engine.options import Given, OptionError
-from engine.shipped import MODEL_NAME, model_path
-from handlers.options import NAMES as OPTIONS
-from handlers.options import parse
-from handlers.options.arguments import arguments
+from specllama.engine.catalog.catalog import Catalog, open_catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.options import Given, OptionError
+from specllama.engine.shipped import MODEL_NAME, model_path
+from specllama.handlers.options import NAMES as OPTIONS
+from specllama.handlers.options import parse
+from specllama.handlers.options.arguments import arguments
 from tests.support.logits import logits
 from tests.support.model_files import cache, write
 from tests.support.options_support import model_options

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.catalog.directory import models_in
-from engine.formats.gguf_names import part
-from engine.options import OptionError
+from specllama.engine.catalog.directory import models_in
+from specllama.engine.formats.gguf_names import part
+from specllama.engine.options import OptionError
 from tests.support.model_files import write
 
 
@@ -79,7 +79,7 @@ def test_links_are_followed(models: Path, tmp_path: Path) -> None:
 def test_huge_directories_are_cut(
     models: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.catalog.directory.MAX_FILES", 10)
+    monkeypatch.setattr("specllama.engine.catalog.directory.MAX_FILES", 10)
     write(models, *(f"{number}.gguf" for number in range(20)))
     assert len(in_directory(models)) == 10
     assert "more than 10 files" in caplog.text

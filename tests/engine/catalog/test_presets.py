@@ -6,11 +6,11 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from engine.catalog.presets import STOP_TIMEOUT, read
-from engine.options import Layer, OptionError, Setting, layer_remarks, unavailable
-from engine.options.names import protects
-from handlers.options import NAMES, parse
-from handlers.options.arguments import arguments, preset
+from specllama.engine.catalog.presets import STOP_TIMEOUT, read
+from specllama.engine.options import Layer, OptionError, Setting, layer_remarks, unavailable
+from specllama.engine.options.names import protects
+from specllama.handlers.options import NAMES, parse
+from specllama.handlers.options.arguments import arguments, preset
 from tests.support.option_values import NO_FILES, chosen, keys, many, settings_of
 from tests.support.options_support import FIELDS, model_options
 from tests.support.preset_files import presets, section, written

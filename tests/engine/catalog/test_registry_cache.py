@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.registry_cache import (
+from specllama.engine.catalog.registry_cache import (
     RegistryModel,
     read_version,
     registry_model,

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.presets import Presets, read
-from engine.catalog.remote_keys import ALLOWED
-from engine.options import OptionError, Options
-from engine.options.declaration import fields
-from handlers.options import NAMES
+from specllama.engine.catalog.presets import Presets, read
+from specllama.engine.catalog.remote_keys import ALLOWED
+from specllama.engine.options import OptionError, Options
+from specllama.engine.options.declaration import fields
+from specllama.handlers.options import NAMES
 from tests.support.preset_files import written
 
 REPOSITORY = "maker/presets"

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.cache import cached_models
-from engine.catalog.removal import is_removable, remove
+from specllama.engine.catalog.cache import cached_models
+from specllama.engine.catalog.removal import is_removable, remove
 from tests.support.model_files import COMMIT, cache, write
 
 

@@ -4,7 +4,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.gguf_names import Part, best_projector, is_model, part, quantization, stem
+from specllama.engine.formats.gguf_names import (
+    Part,
+    best_projector,
+    is_model,
+    part,
+    quantization,
+    stem,
+)
 
 
 @pytest.mark.parametrize(

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.formats.oci_names import HUB, Reference, reference, spelled
+from specllama.engine.formats.oci_names import HUB, Reference, reference, spelled
 
 DIGEST = "0123456789abcdef" * 4
 

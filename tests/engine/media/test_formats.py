@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.media.formats import format_of, kind_of
+from specllama.engine.media.formats import format_of, kind_of
 from tests.support.media_files import FILES, IMAGES
 
 

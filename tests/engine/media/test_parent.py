@@ -11,15 +11,15 @@ from pathlib import Path
 import psutil
 import pytest
 
-from engine.errors import EngineError, ErrorInfo
-from engine.media import parent
-from engine.media.decoding.messages import Decoded, Job
-from engine.media.decoding.parent import Decoders
-from engine.media.documents import Document
-from engine.media.parent import MediaDecoder
-from engine.media.source import MediaSource
-from engine.options.tables.media import MediaInputOptions
-from engine.protocol.media import Media
+from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.media import parent
+from specllama.engine.media.decoding.messages import Decoded, Job
+from specllama.engine.media.decoding.parent import Decoders
+from specllama.engine.media.documents import Document
+from specllama.engine.media.parent import MediaDecoder
+from specllama.engine.media.source import MediaSource
+from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.protocol.media import Media
 from tests.support.media_files import (
     FILES,
     HEIGHT,

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.media.source import MediaSource, from_base64, from_data_url
+from specllama.engine.errors import EngineError
+from specllama.engine.media.source import MediaSource, from_base64, from_data_url
 
 DATA = bytes(range(251, 256)) + b"x"  # has + and / in base64
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 import pytest
 
-from engine.options.declaration import Opt, compose, fields, replaced, tables
+from specllama.engine.options.declaration import Opt, compose, fields, replaced, tables
 
 _opt = partial(Opt, group="Group", help="Help.")
 

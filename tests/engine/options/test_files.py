@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from handlers.options import parse
+from specllama.handlers.options import parse
 from tests.support.options_support import error
 
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.options import Layer, OptionError, Options, Setting, check_layer
-from handlers.options import NAMES, parse
+from specllama.engine.options import Layer, OptionError, Options, Setting, check_layer
+from specllama.handlers.options import NAMES, parse
 from tests.support.option_values import (
     NO_FILES,
     chosen,

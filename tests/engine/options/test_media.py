@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.options import OptionError, values
-from handlers.options import parse
+from specllama.engine.options import OptionError, values
+from specllama.handlers.options import parse
 
 
 @pytest.mark.parametrize(

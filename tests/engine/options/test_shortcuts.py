@@ -5,11 +5,11 @@ from typing import Any
 
 import pytest
 
-from engine.options import OptionError
-from engine.options.declaration import compose
-from engine.options.parser import gather, unknown_variables
-from engine.options.shortcuts import SHORTCUTS
-from handlers.options import NAMES, ServerOptions, given, parse, remarks
+from specllama.engine.options import OptionError
+from specllama.engine.options.declaration import compose
+from specllama.engine.options.parser import gather, unknown_variables
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.handlers.options import NAMES, ServerOptions, given, parse, remarks
 from tests.support.options_support import model_options, server_options
 from tests.support.preset_files import presets, section
 

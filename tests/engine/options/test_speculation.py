@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.options import OptionError
-from engine.options.tables.speculation import SpeculationOptions
-from handlers.options import parse
+from specllama.engine.options import OptionError
+from specllama.engine.options.tables.speculation import SpeculationOptions
+from specllama.handlers.options import parse
 
 
 def speculation(*argv: str) -> SpeculationOptions:

@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.options import OptionError
-from engine.options.synthetic import rates_of, read_rates, show_rates
-from handlers.options import parse
+from specllama.engine.options import OptionError
+from specllama.engine.options.synthetic import rates_of, read_rates, show_rates
+from specllama.handlers.options import parse
 
 SOURCE = ("--spec-type", "ngram-mod", "--spec-ngram-mod-n-max", "4")
 

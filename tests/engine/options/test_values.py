@@ -2,9 +2,9 @@
 
 import pytest
 
-from engine.options.declaration import INT32_MAX, Field
-from engine.params import RANDOM_SEED
-from handlers.options import parse
+from specllama.engine.options.declaration import INT32_MAX, Field
+from specllama.engine.params import RANDOM_SEED
+from specllama.handlers.options import parse
 from tests.support.options_support import FIELDS, error, server_options
 
 

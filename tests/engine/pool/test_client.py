@@ -6,11 +6,11 @@ from contextlib import asynccontextmanager
 
 import pytest
 
-from engine.errors import EngineError, ErrorInfo
-from engine.params import GenerationParams
-from engine.pool.client import EngineClient
-from engine.protocol.messages import Accepted, Begun, PromptParts, Slots, Step, Text
-from engine.protocol.stats import Stats
+from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.protocol.messages import Accepted, Begun, PromptParts, Slots, Step, Text
+from specllama.engine.protocol.stats import Stats
 from tests.support.engines import INFO, PaperSupervisor
 from tests.support.factories import finished
 from tests.support.options_support import model_options
@@ -177,7 +177,7 @@ def test_a_request_that_has_moved_is_cancelled_where_it_is() -> None:
 @pytest.mark.parametrize("end", ["late", "failed", "stopped"])
 def test_without_another_process_the_wait_ends(end: str, monkeypatch: pytest.MonkeyPatch) -> None:
     if end == "late":
-        monkeypatch.setattr("engine.pool.supervisor.RESTART_WAIT", 0.0)
+        monkeypatch.setattr("specllama.engine.pool.supervisor.RESTART_WAIT", 0.0)
 
     async def run() -> None:
         async with supervised() as supervisor:

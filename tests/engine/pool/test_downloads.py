@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.errors import EngineError
+from specllama.engine.errors import EngineError
 from tests.support.pool_stage import entry, in_loop, soon, stage
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.pool.events import MAX_WAITING, ModelEvent, ModelEvents
+from specllama.engine.pool.events import MAX_WAITING, ModelEvent, ModelEvents
 from tests.support.pool_stage import seen
 
 pytestmark = pytest.mark.slow

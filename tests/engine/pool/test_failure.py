@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from engine.errors import EngineError
-from engine.options import Options
-from engine.protocol.messages import ModelInfo
+from specllama.engine.errors import EngineError
+from specllama.engine.options import Options
+from specllama.engine.protocol.messages import ModelInfo
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import in_loop, soon, stage
 

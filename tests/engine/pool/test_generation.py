@@ -5,13 +5,22 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.pool import generation as generation_module
-from engine.pool.client import EngineClient
-from engine.pool.generation import Generation
-from engine.processes.framing import frame
-from engine.protocol.messages import Cancel, Delta, Event, Finished, Pause, Resume, Step, TokenProbs
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool import generation as generation_module
+from specllama.engine.pool.client import EngineClient
+from specllama.engine.pool.generation import Generation
+from specllama.engine.processes.framing import frame
+from specllama.engine.protocol.messages import (
+    Cancel,
+    Delta,
+    Event,
+    Finished,
+    Pause,
+    Resume,
+    Step,
+    TokenProbs,
+)
 from tests.support.factories import TIMINGS, finished, model_info
 
 MANY = generation_module.MAX_WAITING

@@ -8,12 +8,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.catalog.catalog import Catalog
-from engine.catalog.entry import Entry
-from engine.errors import EngineError
-from engine.options import OptionError, replaced
-from engine.pool.inventory import Inventory
-from engine.pool.pool import ModelPool
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError
+from specllama.engine.options import OptionError, replaced
+from specllama.engine.pool.inventory import Inventory
+from specllama.engine.pool.pool import ModelPool
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 from tests.support.pool_stage import Stage, entry, in_loop, seen, soon

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from engine.errors import EngineError
+from specllama.engine.errors import EngineError
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import in_loop, soon, stage
 

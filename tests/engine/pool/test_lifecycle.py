@@ -14,13 +14,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.errors import EngineError, ErrorInfo
-from engine.params import GenerationParams
-from engine.pool import lifecycle
-from engine.pool.generation import Generation
-from engine.pool.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
-from engine.pool.status import ModelStatus
-from engine.protocol.messages import Begun, Delta, Failed, Finished, Step, Timings
+from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool import lifecycle
+from specllama.engine.pool.generation import Generation
+from specllama.engine.pool.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
+from specllama.engine.pool.status import ModelStatus
+from specllama.engine.protocol.messages import Begun, Delta, Failed, Finished, Step, Timings
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 from tests.support.pool_stage import soon

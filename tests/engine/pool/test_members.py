@@ -5,8 +5,8 @@ import asyncio
 import msgspec
 import pytest
 
-from engine.errors import EngineError
-from engine.options import replaced
+from specllama.engine.errors import EngineError
+from specllama.engine.options import replaced
 from tests.support.pool_stage import entry, in_loop, soon, stage
 
 

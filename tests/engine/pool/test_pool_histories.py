@@ -9,11 +9,11 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.catalog.catalog import Catalog
-from engine.errors import EngineError
-from engine.pool.events import Subscription
-from engine.pool.lease import Lease
-from engine.pool.pool import ModelPool
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.errors import EngineError
+from specllama.engine.pool.events import Subscription
+from specllama.engine.pool.lease import Lease
+from specllama.engine.pool.pool import ModelPool
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import entry, seen, soon
 

@@ -2,7 +2,7 @@
 
 import asyncio
 
-from engine.pool.events import ModelEvent
+from specllama.engine.pool.events import ModelEvent
 from tests.support.pool_stage import entry, in_loop, seen, soon, stage
 
 

@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.pool.residency import Place, Plan, Residency, Ticket
+from specllama.engine.pool.residency import Place, Plan, Residency, Ticket
 
 pytestmark = pytest.mark.slow
 

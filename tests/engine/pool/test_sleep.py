@@ -13,15 +13,15 @@ import psutil
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.catalog.catalog import Catalog
-from engine.catalog.download.parent import FetchError, Transfer
-from engine.catalog.entry import Entry
-from engine.errors import EngineError
-from engine.options import Options, replaced
-from engine.params import GenerationParams
-from engine.pool.pool import ModelPool
-from engine.pool.supervisor import Supervisor
-from engine.shipped import model_path
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.download.parent import FetchError, Transfer
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError
+from specllama.engine.options import Options, replaced
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.pool import ModelPool
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.shipped import model_path
 from tests.support.options_support import model_options
 from tests.support.playing import EXACT
 from tools.models import build
@@ -39,7 +39,7 @@ def children() -> set[psutil.Process]:
     found = set()
     for process in psutil.Process().children(recursive=True):
         with contextlib.suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
-            if "engine.worker" in process.cmdline():
+            if "specllama.engine.worker" in process.cmdline():
                 found.add(process)
     return found
 

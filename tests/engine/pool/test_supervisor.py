@@ -11,14 +11,14 @@ from typing import Any
 import psutil
 import pytest
 
-from engine.errors import EngineError
-from engine.options import Options
-from engine.params import GenerationParams
-from engine.pool.process import HEARTBEAT_TIMEOUT
-from engine.pool.restarts import Life, Restarts
-from engine.pool.supervisor import Supervisor
-from engine.processes.child import Child
-from engine.protocol.messages import Delta, Finished
+from specllama.engine.errors import EngineError
+from specllama.engine.options import Options
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.process import HEARTBEAT_TIMEOUT
+from specllama.engine.pool.restarts import Life, Restarts
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.processes.child import Child
+from specllama.engine.protocol.messages import Delta, Finished
 from tests.support.options_support import model_options
 
 pytestmark = pytest.mark.slow

@@ -12,10 +12,10 @@ import psutil
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.processes import head_start
-from engine.processes.child import LOOKS, Child, ChildError
-from engine.processes.commands import Command
-from engine.processes.framing import FrameError, frame
+from specllama.engine.processes import head_start
+from specllama.engine.processes.child import LOOKS, Child, ChildError
+from specllama.engine.processes.commands import Command
+from specllama.engine.processes.framing import FrameError, frame
 
 pytestmark = pytest.mark.slow
 
@@ -25,7 +25,7 @@ posix = pytest.mark.skipif(os.name != "posix", reason="the exit status is a sign
 PROLOGUE = """
 import os, signal, sys, time
 import msgspec
-from engine.processes.stdio import do_jobs, leave, take_over
+from specllama.engine.processes.stdio import do_jobs, leave, take_over
 link = take_over(msgspec.msgpack.Decoder())
 """
 ECHO = """
@@ -38,7 +38,7 @@ leave(7)
 @pytest.fixture
 def patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """A process that ends by itself is not killed, however long its end takes."""
-    monkeypatch.setattr("engine.processes.child.GRACE", SECONDS)
+    monkeypatch.setattr("specllama.engine.processes.child.GRACE", SECONDS)
 
 
 def child(program: str) -> Command:
@@ -256,7 +256,7 @@ def test_nonsense() -> None:
 # ---- jobs ----------------------------------------------------------------------------------
 
 JOBS = """
-from engine.processes.framing import frame
+from specllama.engine.processes.framing import frame
 def reply(job):
     if job == "loop":
         while True: time.sleep(9)

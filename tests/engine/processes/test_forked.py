@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from engine.processes.forked import FORKS
+from specllama.engine.processes.forked import FORKS
 
 pytestmark = [
     pytest.mark.slow,
@@ -15,7 +15,7 @@ pytestmark = [
 # A process of its own: that of the tests has threads.
 PROGRAM = """
 import os, signal
-from engine.processes.forked import forked
+from specllama.engine.processes.forked import forked
 kept = []
 def large():
     kept.append(1)

@@ -5,8 +5,21 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.processes.framing import HEADER, JSON, MAX_FRAME, FrameError, FrameReader, frame
-from engine.protocol.messages import Heartbeat, LoadFailed, Progress, ToServer, to_server_decoder
+from specllama.engine.processes.framing import (
+    HEADER,
+    JSON,
+    MAX_FRAME,
+    FrameError,
+    FrameReader,
+    frame,
+)
+from specllama.engine.protocol.messages import (
+    Heartbeat,
+    LoadFailed,
+    Progress,
+    ToServer,
+    to_server_decoder,
+)
 
 
 def reader() -> FrameReader[ToServer]:

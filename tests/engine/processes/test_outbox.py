@@ -2,7 +2,7 @@
 
 import asyncio
 
-from engine.processes.outbox import LIMIT, Outbox
+from specllama.engine.processes.outbox import LIMIT, Outbox
 
 
 class Recorder(asyncio.WriteTransport):

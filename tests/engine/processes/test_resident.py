@@ -5,13 +5,13 @@ import sys
 
 import pytest
 
-from engine.processes.resident import resident
+from specllama.engine.processes.resident import resident
 
 pytestmark = pytest.mark.slow
 
 # In a process of its own: one that has run other tests gives memory back at any moment.
 USES_MEMORY = """
-from engine.processes.resident import resident
+from specllama.engine.processes.resident import resident
 
 before = resident()
 used = bytearray(b"x") * (64 << 20)

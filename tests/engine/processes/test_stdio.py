@@ -8,8 +8,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.processes.framing import frame
-from engine.processes.stdio import Link
+from specllama.engine.processes.framing import frame
+from specllama.engine.processes.stdio import Link
 
 Pair = tuple[Link[Any, Any], Link[Any, Any]]
 

@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.pool.supervisor import Supervisor
-from engine.protocol import engine_log
-from engine.protocol.engine_log import (
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.protocol import engine_log
+from specllama.engine.protocol.engine_log import (
     BURST,
     LAST_LINES,
     LINES_PER_SECOND,
@@ -27,9 +27,9 @@ pytestmark = pytest.mark.slow
 
 CHILD = """
 import logging, os, sys
-from engine.protocol.engine_log import send_log
+from specllama.engine.protocol.engine_log import send_log
 send_log(logging.INFO)
-log = logging.getLogger("engine.llama")
+log = logging.getLogger("specllama.engine.llama")
 log.debug("not wanted")
 log.info("two\\nlines")
 log.warning("\\ud800 \\x1b[31m red")
@@ -37,7 +37,7 @@ log.error("x" * 100_000 + "the end")
 try:
     1 / 0
 except ZeroDivisionError:
-    logging.getLogger("engine.worker").exception("it failed")
+    logging.getLogger("specllama.engine.worker").exception("it failed")
 os.write(2, b"GGML_ASSERT(n > 0) failed\\n\\n   \\nlast words")
 """
 
@@ -53,17 +53,17 @@ def test_lines_keep_their_level_and_their_name(caplog: pytest.LogCaptureFixture)
     reader.feed(done.stderr)
     reader.close()
     two, red, long, failed, *raw = records(caplog)
-    assert two == ("engine.llama", "INFO", "two\nlines")
-    assert red == ("engine.llama", "WARNING", "\\ud800 \x1b[31m red")
-    assert long[:2] == ("engine.llama", "ERROR")
+    assert two == ("specllama.engine.llama", "INFO", "two\nlines")
+    assert red == ("specllama.engine.llama", "WARNING", "\\ud800 \x1b[31m red")
+    assert long[:2] == ("specllama.engine.llama", "ERROR")
     assert long[2].endswith("xthe end")
     assert len(long[2]) < 5000
-    assert failed[:2] == ("engine.worker", "ERROR")
+    assert failed[:2] == ("specllama.engine.worker", "ERROR")
     assert failed[2].startswith("it failed\nTraceback")
     assert failed[2].endswith("ZeroDivisionError: division by zero")
     assert raw == [
-        ("engine", "WARNING", "GGML_ASSERT(n > 0) failed"),
-        ("engine", "WARNING", "last words"),
+        ("specllama.engine", "WARNING", "GGML_ASSERT(n > 0) failed"),
+        ("specllama.engine", "WARNING", "last words"),
     ]
 
 
@@ -100,7 +100,7 @@ def test_what_looks_like_ours_and_is_not_is_told_as_it_is(caplog: pytest.LogCapt
     for line in (b"", b"[1]", b'[30,"a"', b'[30,"a","b"]assert\x1b[0m'):
         reader.feed(engine_log.MARK + line + b"\n")
     assert [level for _, level, _ in records(caplog)] == ["WARNING"] * 4
-    assert all(name == "engine" for name, _, _ in records(caplog))
+    assert all(name == "specllama.engine" for name, _, _ in records(caplog))
     assert records(caplog)[-1][2] == 'm:  [30,"a","b"]assert [0m'
     assert caplog.records[-1].fields == {"model": "m"}  # type: ignore[attr-defined]
 
@@ -150,7 +150,7 @@ def test_a_crash_while_it_starts_is_told(
         return supervisor.failure
 
     assert "while it loaded the model" in asyncio.run(run())
-    lines = [each.getMessage() for each in caplog.records if each.name == "engine"]
+    lines = [each.getMessage() for each in caplog.records if each.name == "specllama.engine"]
     assert any("encodings" in line for line in lines), lines
     assert all(line.startswith("tiny: ") for line in lines)
 

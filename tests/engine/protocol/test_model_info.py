@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.protocol.devices import CPU, DeviceUse
 from tests.support.factories import model_info
 
 

@@ -4,9 +4,9 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.params import GenerationParams
-from engine.protocol.messages import PromptParts, Submit
-from engine.protocol.several import apart, ids, joined
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import PromptParts, Submit
+from specllama.engine.protocol.several import apart, ids, joined
 
 SEEDS = st.lists(st.integers(0, 2**32 - 1), min_size=1, max_size=4)
 

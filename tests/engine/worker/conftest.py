@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.planning import Planner
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.planning import Planner
 
 
 @pytest.fixture(autouse=True)

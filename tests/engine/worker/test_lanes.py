@@ -7,8 +7,8 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.params import GenerationParams
-from engine.protocol.messages import (
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import (
     Detokenize,
     Embed,
     FormatChat,
@@ -18,7 +18,7 @@ from engine.protocol.messages import (
     Submit,
     Tokenize,
 )
-from engine.worker.lanes import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
+from specllama.engine.worker.lanes import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
 from tests.support.media import image, sound
 
 PROMPTS = st.lists(st.text(max_size=9) | st.integers(0, 9), max_size=9)

@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from engine.shipped import model_path
-from engine.worker.backend import exactness
-from engine.worker.cache.origin import Identity
-from engine.worker.process import _die_quickly, _load
+from specllama.engine.shipped import model_path
+from specllama.engine.worker.backend import exactness
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.process import _die_quickly, _load
 from tests.support.options_support import engine_options
 
 

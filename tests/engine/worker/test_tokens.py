@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 texts = st.lists(st.integers(0, 2), min_size=1, max_size=12)
 

@@ -5,9 +5,9 @@ import threading
 
 import pytest
 
-from engine.params import GenerationParams
-from engine.processes.stdio import Link
-from engine.protocol.messages import (
+from specllama.engine.params import GenerationParams
+from specllama.engine.processes.stdio import Link
+from specllama.engine.protocol.messages import (
     Cancel,
     Failed,
     Step,
@@ -16,12 +16,12 @@ from engine.protocol.messages import (
     ToServer,
     to_engine_decoder,
 )
-from engine.worker.backend import Model
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.request import Request
-from engine.worker.lanes import LONG, LONG_THREADS
-from engine.worker.tokens import TokenArray
-from engine.worker.worker import Worker
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.lanes import LONG, LONG_THREADS
+from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play
 
@@ -49,8 +49,8 @@ def worker(engine: Engine) -> Worker:
 def test_who_comes_with_others_waits_for_them(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("engine.worker.worker.GATHER_SECONDS", PATIENT)
-    monkeypatch.setattr("engine.worker.generation.engine.GATHER_SHARE", 1e9)
+    monkeypatch.setattr("specllama.engine.worker.worker.GATHER_SECONDS", PATIENT)
+    monkeypatch.setattr("specllama.engine.worker.generation.engine.GATHER_SHARE", 1e9)
     one = worker(served)
     one._preparing = {2, 3}
     served.submit(prepared(served, 1))

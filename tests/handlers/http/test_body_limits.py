@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.http.body_limits import Budget, ValueCount
-from handlers.http.errors import RequestError
+from specllama.handlers.http.body_limits import Budget, ValueCount
+from specllama.handlers.http.errors import RequestError
 
 pytestmark = pytest.mark.slow
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from handlers.http import build_info as module
-from handlers.http.build_info import BUILDS, build_info
+from specllama.handlers.http import build_info as module
+from specllama.handlers.http.build_info import BUILDS, build_info
 
 
 @pytest.fixture(autouse=True)

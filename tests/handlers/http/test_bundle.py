@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from handlers.description import description_path
-from handlers.http.bundle import bundle, public, with_body_examples
+from specllama.handlers.description import description_path
+from specllama.handlers.http.bundle import bundle, public, with_body_examples
 
 
 def keys(node: Any) -> set[str]:

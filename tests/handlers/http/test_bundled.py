@@ -9,11 +9,11 @@ import pytest
 from connexion.exceptions import InvalidSpecification
 from connexion.spec import Specification
 
-from engine.user_cache import user_cache
-from handlers.description import description_path
-from handlers.http.bundle import bundle
-from handlers.http.bundled import KEPT, bundled
-from handlers.http.specification import Resolved, check, resolved
+from specllama.engine.user_cache import user_cache
+from specllama.handlers.description import description_path
+from specllama.handlers.http.bundle import bundle
+from specllama.handlers.http.bundled import KEPT, bundled
+from specllama.handlers.http.specification import Resolved, check, resolved
 
 
 @pytest.fixture

@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from handlers.http.content_coding import PIECE, Inflated, coding_of
-from handlers.http.errors import RequestError
+from specllama.handlers.http.content_coding import PIECE, Inflated, coding_of
+from specllama.handlers.http.errors import RequestError
 
 LIMIT = 1 << 22
 

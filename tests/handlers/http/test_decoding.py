@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from handlers.http.decoding import UndecodableError, decoded
+from specllama.handlers.http.decoding import UndecodableError, decoded
 
 pytestmark = pytest.mark.slow
 

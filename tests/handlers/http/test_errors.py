@@ -9,8 +9,8 @@ import httpx
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import EngineError, ErrorInfo, not_supported, server_error, unavailable
-from handlers.options import parse
+from specllama.engine.errors import EngineError, ErrorInfo, not_supported, server_error, unavailable
+from specllama.handlers.options import parse
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

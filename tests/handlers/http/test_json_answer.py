@@ -6,8 +6,8 @@ from typing import Any
 import msgspec
 import pytest
 
-from handlers.http.encoding import SMALL, Lazy
-from handlers.http.json_answer import ENOUGH, JSONAnswer
+from specllama.handlers.http.encoding import SMALL, Lazy
+from specllama.handlers.http.json_answer import ENOUGH, JSONAnswer
 
 Sent = list[dict[str, Any]]
 

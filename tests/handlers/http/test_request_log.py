@@ -18,14 +18,14 @@ from jsonschema_rs import Draft202012Validator
 from starlette.types import Message, Receive, Scope, Send
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import unavailable
-from engine.protocol.messages import Timings
-from handlers.http.notes import MAX_ID, Notes, notes_of, request_id
-from handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
-from handlers.http.validation_messages import sentence
-from handlers.options import parse
-from handlers.running.usage import note_texts
 from specllama import logs
+from specllama.engine.errors import unavailable
+from specllama.engine.protocol.messages import Timings
+from specllama.handlers.http.notes import MAX_ID, Notes, notes_of, request_id
+from specllama.handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
+from specllama.handlers.http.validation_messages import sentence
+from specllama.handlers.options import parse
+from specllama.handlers.running.usage import note_texts
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from handlers.http.schema import compile_schema, to_2020_12
-from handlers.http.validation_messages import sentence
+from specllama.handlers.http.schema import compile_schema, to_2020_12
+from specllama.handlers.http.validation_messages import sentence
 
 pytestmark = pytest.mark.slow
 

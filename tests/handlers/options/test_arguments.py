@@ -7,8 +7,8 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from engine.options.declaration import Field
-from handlers.options.arguments import arguments
+from specllama.engine.options.declaration import Field
+from specllama.handlers.options.arguments import arguments
 from tests.support.option_values import FILES, OF_MODEL, TEXT, impossible, many, strategy
 from tests.support.options_support import FIELDS, layered, model_options, server_options
 

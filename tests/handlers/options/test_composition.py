@@ -3,9 +3,9 @@
 import msgspec
 import pytest
 
-from engine.options import EngineOptions, Names, Options
-from engine.options.declaration import fields, tables
-from handlers.options import NAMES, ServerOptions
+from specllama.engine.options import EngineOptions, Names, Options
+from specllama.engine.options.declaration import fields, tables
+from specllama.handlers.options import NAMES, ServerOptions
 from tests.support.options_support import FIELDS
 
 TABLES = [table for table, _ in tables(ServerOptions)]
@@ -33,9 +33,9 @@ def test_an_engine_process_is_told_no_secrets_and_nothing_of_the_server() -> Non
 
 def test_tables_of_http_and_of_the_log_are_no_part_of_the_engine() -> None:
     for name, home in (
-        ("port", "handlers"),
-        ("ssl_key_file", "handlers"),
-        ("log_file", "handlers"),
+        ("port", "specllama.handlers.options"),
+        ("ssl_key_file", "specllama.handlers.options"),
+        ("log_file", "specllama.handlers.options"),
     ):
         [table] = [table for table in TABLES if name in fields(table)]
         assert table.__module__.startswith(home)

@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.options import OptionError
-from handlers.options import parse
+from specllama.engine.options import OptionError
+from specllama.handlers.options import parse
 from tests.support.options_support import error, server_options
 
 

@@ -6,9 +6,9 @@ from typing import NamedTuple
 
 import pytest
 
-from engine.options import unavailable
-from engine.options.shortcuts import SHORTCUTS
-from handlers.options import NAMES
+from specllama.engine.options import unavailable
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.handlers.options import NAMES
 
 _OPTION = re.compile(r"\badd_opt\(common_arg\(")
 _COMMENT = re.compile(r"(?m)^\s*//.*$")

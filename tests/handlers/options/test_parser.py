@@ -8,13 +8,13 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.options import EngineOptions, unavailable
-from engine.options.declaration import Field
-from engine.options.parser import unknown_variables
-from engine.options.shortcuts import SHORTCUTS
-from engine.params import GenerationParams
-from handlers.options import NAMES, from_environ, parse, remarks
-from handlers.options.help import help_text, reference
+from specllama.engine.options import EngineOptions, unavailable
+from specllama.engine.options.declaration import Field
+from specllama.engine.options.parser import unknown_variables
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.engine.params import GenerationParams
+from specllama.handlers.options import NAMES, from_environ, parse, remarks
+from specllama.handlers.options.help import help_text, reference
 from tests.support.options_support import FIELDS, error, server_options
 
 ROOT = Path(__file__).parents[3]
@@ -488,12 +488,12 @@ def test_help_is_complete_and_fits(width: int) -> None:
 
 def test_the_reference_page_is_up_to_date() -> None:
     page = (ROOT / "docs" / "options.md").read_text(encoding="utf-8")
-    assert page == reference(), "run: python -m handlers.options > docs/options.md"
+    assert page == reference(), "run: python -m specllama.handlers.options > docs/options.md"
 
 
 @pytest.mark.slow
 def test_the_reference_page_is_printed() -> None:
-    command = [sys.executable, "-m", "handlers.options"]
+    command = [sys.executable, "-m", "specllama.handlers.options"]
     printed = subprocess.run(command, capture_output=True, check=True, cwd=ROOT).stdout
     assert printed.decode("utf-8") == reference()
 

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import assume, example, given, settings
 from hypothesis import strategies as st
 
-from engine.options import OptionError, unavailable
-from handlers.options import from_environ, parse
+from specllama.engine.options import OptionError, unavailable
+from specllama.handlers.options import from_environ, parse
 from tests.support.option_values import GIVEN, chosen, impossible, texts
 from tests.support.options_support import FIELDS, server_options
 

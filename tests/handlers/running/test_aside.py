@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError, invalid_request
-from handlers.http.body_limits import LARGE
-from handlers.running.aside import aside
+from specllama.engine.errors import EngineError, invalid_request
+from specllama.handlers.http.body_limits import LARGE
+from specllama.handlers.running.aside import aside
 from tests.support.http_support import request_with
 
 pytestmark = pytest.mark.slow

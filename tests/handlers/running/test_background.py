@@ -4,9 +4,9 @@ import asyncio
 
 import pytest
 
-from engine.errors import EngineError
-from handlers.running import background
-from handlers.running.background import Jobs
+from specllama.engine.errors import EngineError
+from specllama.handlers.running import background
+from specllama.handlers.running.background import Jobs
 
 
 async def endless(ended: list[str], id: str) -> None:

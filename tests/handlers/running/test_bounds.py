@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import Infill, Prompt
-from handlers.running.bounds import (
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Infill, Prompt
+from specllama.handlers.running.bounds import (
     CONTEXTS,
     MAX_PROBABILITIES,
     MAX_REPEATED,

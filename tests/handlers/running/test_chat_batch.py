@@ -7,16 +7,21 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.chat.output import CallArguments, CallStart, ChatMessage, ToolCall
-from engine.chat.parse.free_text import FreeTextCalls
-from engine.chat.parse.parser import answer_parser
-from engine.chat.prompt import ChatPrompt
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import OutputSyntax
-from engine.params import GenerationParams
-from engine.protocol.messages import StopType
-from handlers.apis.responses.format import status_of
-from handlers.running.chat_batch import AnswerReader, ChatAnswer, PreparedChat, constrained
+from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, ToolCall
+from specllama.engine.chat.parse.free_text import FreeTextCalls
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import OutputSyntax
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import StopType
+from specllama.handlers.apis.responses.format import status_of
+from specllama.handlers.running.chat_batch import (
+    AnswerReader,
+    ChatAnswer,
+    PreparedChat,
+    constrained,
+)
 from tests.support.chat_strategies import TOOLS
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer

@@ -9,13 +9,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import RANDOM_SEED, GenerationParams
-from engine.protocol.messages import TokenProbs
-from engine.worker.generation.detokenizer import IndentLimit
-from handlers.apis.native.format import select
-from handlers.apis.openai.format import usage
-from handlers.running.choices import MAX_TEXTS, best, candidates, texts_per_prompt, variants
+from specllama.engine.errors import EngineError
+from specllama.engine.params import RANDOM_SEED, GenerationParams
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.worker.generation.detokenizer import IndentLimit
+from specllama.handlers.apis.native.format import select
+from specllama.handlers.apis.openai.format import usage
+from specllama.handlers.running.choices import (
+    MAX_TEXTS,
+    best,
+    candidates,
+    texts_per_prompt,
+    variants,
+)
 from tests.support.factories import finished
 
 # ---- response_fields ---------------------------------------------------------------------

@@ -4,12 +4,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.output import ChatDelta, Content
-from engine.chat.parse.parser import answer_parser
-from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax, Wrapper
-from engine.protocol.messages import TokenProbs
-from handlers.running.content_tokens import ContentTokens
+from specllama.engine.chat.output import ChatDelta, Content
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.chat.syntax import OutputSyntax, Wrapper
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.handlers.running.content_tokens import ContentTokens
 
 THINKING = OutputSyntax(Wrapper("<think>\n", "\n</think>\n\n"))
 

@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from engine.protocol.devices import DeviceMemory
-from engine.protocol.stats import WAIT_BOUNDS, Histogram, Stats
-from handlers.running.metrics import Metrics
+from specllama.engine.protocol.devices import DeviceMemory
+from specllama.engine.protocol.stats import WAIT_BOUNDS, Histogram, Stats
+from specllama.handlers.running.metrics import Metrics
 
 DOCUMENTED = {
     "prompt_tokens_total",

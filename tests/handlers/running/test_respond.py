@@ -13,10 +13,10 @@ import pytest
 from starlette.responses import Response
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import unavailable
-from engine.protocol.messages import Begun
-from handlers.http.errors import Failure
-from handlers.running.respond import respond
+from specllama.engine.errors import unavailable
+from specllama.engine.protocol.messages import Begun
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

@@ -12,9 +12,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.options import OptionError
-from handlers.running.response_store import MAX_CHAIN, Database, ResponseStore, StoreError
+from specllama.engine.errors import EngineError
+from specllama.engine.options import OptionError
+from specllama.handlers.running.response_store import MAX_CHAIN, Database, ResponseStore, StoreError
 from tests.support.http_support import small_runtime
 
 

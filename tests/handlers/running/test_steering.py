@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from handlers.running.steering import SteerableTexts
+from specllama.handlers.running.steering import SteerableTexts
 
 
 class Text:

@@ -12,10 +12,10 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from engine.processor import Processor
-from engine.protocol.build_report import BuildError, BuildReport, Device, ask
 from specllama.cli import main
 from specllama.commands import doctor
+from specllama.engine.processor import Processor
+from specllama.engine.protocol.build_report import BuildError, BuildReport, Device, ask
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import json
 import pytest
 import yaml
 
-from handlers.description import served_description
 from specllama.cli import main
+from specllama.handlers.description import served_description
 
 pytestmark = pytest.mark.slow
 

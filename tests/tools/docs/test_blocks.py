@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 import yaml
 
-from engine.catalog.presets import read
-from handlers.options import NAMES, parse
+from specllama.engine.catalog.presets import read
+from specllama.handlers.options import NAMES, parse
 from tools.docs.blocks import (
     EXECUTED,
     PARSED,

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 from llama_cpp import llama_cpp as llama
 from tokenizers import AddedToken, Regex, Tokenizer, decoders, models, pre_tokenizers
 
-from engine.shipped import MODEL_NAME, model_path
-from engine.worker.backend import initialize
+from specllama.engine.shipped import MODEL_NAME, model_path
+from specllama.engine.worker.backend import initialize
 from tools.models import hostile, tokenizer
 from tools.models.build import build, ensure
 from tools.models.recipes import CHAT_TEMPLATE, RECIPES, TALKER

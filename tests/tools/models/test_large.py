@@ -9,7 +9,7 @@ from gguf import GGMLQuantizationType as WeightType
 from gguf import GGUFReader
 from gguf.quants import dequantize
 
-from engine.worker.backend import Context, Model, initialize
+from specllama.engine.worker.backend import Context, Model, initialize
 from tests.support.options_support import engine_options
 from tools.models.large import CHUNK, DENSE_8B, SHAPES, Shape, blocks, matrices, write
 

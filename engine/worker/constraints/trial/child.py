@@ -1,6 +1,6 @@
 """A trial process: does one job after the other until its stdin ends.
 
-    python -m engine.worker.constraints.trial.child BYTES SECONDS       (started by
+    python -m specllama.engine.worker.constraints.trial.child BYTES SECONDS       (started by
     engine.worker.constraints.trial.parent)
 
 Requests bring grammars and schemas, and what small ones take to be analysed and compiled has no
@@ -27,23 +27,23 @@ from typing import Final, TypeVar
 from llguidance import LLMatcher, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
-import engine.processes.collecting as collecting
-from engine.processes.forked import FORKS, forked
-from engine.processes.framing import Started, frame
-from engine.processes.resident import resident
-from engine.processes.stdio import Link, do_jobs, leave, take_over
-from engine.worker.constraints.deep_thread import DeepThread
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.matching import (
+import specllama.engine.processes.collecting as collecting
+from specllama.engine.processes.forked import FORKS, forked
+from specllama.engine.processes.framing import Started, frame
+from specllama.engine.processes.resident import resident
+from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.worker.constraints.deep_thread import DeepThread
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.matching import (
     TOO_COMPLEX,
     ConstraintError,
     begin,
     consume,
     mask,
 )
-from engine.worker.constraints.relaxing import compilable
-from engine.worker.constraints.source import WHAT, SchemaError
-from engine.worker.constraints.trial.messages import (
+from specllama.engine.worker.constraints.relaxing import compilable
+from specllama.engine.worker.constraints.source import WHAT, SchemaError
+from specllama.engine.worker.constraints.trial.messages import (
     Answer,
     Costly,
     Job,

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
-from engine.worker.constraints.deep_thread import DeepThread
-from engine.worker.constraints.trial.parent import Lane, TooCostlyError
-from engine.worker.constraints.turns import Turns
+from specllama.engine.worker.constraints.deep_thread import DeepThread
+from specllama.engine.worker.constraints.trial.parent import Lane, TooCostlyError
+from specllama.engine.worker.constraints.turns import Turns
 
 T = TypeVar("T")
 

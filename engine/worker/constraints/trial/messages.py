@@ -2,8 +2,8 @@
 
 import msgspec
 
-from engine.processes.framing import Started
-from engine.worker.constraints.source import Source
+from specllama.engine.processes.framing import Started
+from specllama.engine.worker.constraints.source import Source
 
 
 class Tokens(msgspec.Struct, frozen=True):

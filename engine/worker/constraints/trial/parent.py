@@ -14,11 +14,11 @@ from typing import Final
 
 import msgspec
 
-from engine.processes.commands import environment, trial_command
-from engine.processes.forked import FORKS
-from engine.processes.framing import FrameError, FrameReader, Started, frame
-from engine.worker.constraints.source import Source
-from engine.worker.constraints.trial.messages import (
+from specllama.engine.processes.commands import environment, trial_command
+from specllama.engine.processes.forked import FORKS
+from specllama.engine.processes.framing import FrameError, FrameReader, Started, frame
+from specllama.engine.worker.constraints.source import Source
+from specllama.engine.worker.constraints.trial.messages import (
     Answer,
     Costly,
     Job,
@@ -28,7 +28,7 @@ from engine.worker.constraints.trial.messages import (
     Unknown,
     answer_decoder,
 )
-from engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.constraints.vocabulary import Vocabulary
 
 MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
 CLOCK_FACTOR: Final = 20

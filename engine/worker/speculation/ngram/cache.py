@@ -7,9 +7,9 @@ from itertools import islice
 
 import numpy as np
 
-from engine.worker.speculation.ngram.index import NgramIndex
-from engine.worker.speculation.ngram.lookup_file import MAX_NGRAM, LookupFile
-from engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.ngram.index import NgramIndex
+from specllama.engine.worker.speculation.ngram.lookup_file import MAX_NGRAM, LookupFile
+from specllama.engine.worker.speculation.source import Ask
 
 MAX_HITS = 16
 """The last occurrences of an n-gram that are counted."""

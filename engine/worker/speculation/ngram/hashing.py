@@ -9,7 +9,7 @@ from typing import Final
 import numpy as np
 import numpy.typing as npt
 
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenArray
 
 HashArray = npt.NDArray[np.uint64]
 

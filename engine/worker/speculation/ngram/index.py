@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_STRANGERS = 64
 """N-grams of the same bucket that are passed over in looking for one."""

@@ -5,9 +5,9 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from itertools import islice
 
-from engine.worker.speculation.ngram.index import NgramIndex
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.speculation.ngram.index import NgramIndex
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenArray
 
 MAX_HITS = 64
 """Earlier occurrences that are looked at."""

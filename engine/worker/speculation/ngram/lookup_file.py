@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import numpy.typing as npt
 
-from engine.errors import BackendError
+from specllama.engine.errors import BackendError
 
 MAX_NGRAM = 4
 _HEAD = MAX_NGRAM + 1  # numbers in front of an entry's followers

@@ -3,11 +3,11 @@
 from collections import OrderedDict
 from collections.abc import Sequence
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.speculation.ngram.hashing import Hashing
-from engine.worker.speculation.ngram.index import MAX_NEW
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenArray, TokenBuffer
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.speculation.ngram.hashing import Hashing
+from specllama.engine.worker.speculation.ngram.index import MAX_NEW
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_YOUNG = 1 << 17
 """N-grams of a key, from which on those that were known before are forgotten."""

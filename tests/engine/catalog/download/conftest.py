@@ -46,5 +46,5 @@ def registry(
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", str(round(SECONDS)))
-    monkeypatch.setattr("engine.catalog.download.download.BACKOFF", (0.0,) * 4)
+    monkeypatch.setattr("specllama.engine.catalog.download.download.BACKOFF", (0.0,) * 4)
     return running_registry

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.download import child as fetching
-from engine.catalog.download import download
-from engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download import child as fetching
+from specllama.engine.catalog.download import download
+from specllama.engine.catalog.download.http_errors import DownloadError
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run
 from tests.support.hub import Hub
 

@@ -8,9 +8,9 @@ from typing import Any
 import pytest
 from huggingface_hub import hf_hub_download, snapshot_download
 
-from engine.catalog.download.parent import Transfer, wants_fetch
-from engine.catalog.listing import cache_list
-from handlers.options.arguments import arguments
+from specllama.engine.catalog.download.parent import Transfer, wants_fetch
+from specllama.engine.catalog.listing import cache_list
+from specllama.handlers.options.arguments import arguments
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run, variant
 from tests.support.hub import Hub
 from tests.support.options_support import model_options

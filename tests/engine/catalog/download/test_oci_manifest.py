@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.hub_layout import is_inside
-from engine.catalog.download.oci_manifest import model_files, read_manifest
+from specllama.engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download.hub_layout import is_inside
+from specllama.engine.catalog.download.oci_manifest import model_files, read_manifest
 from tests.support.registry import DOCKER, MODELPACK
 
 DIGEST = "ab" * 32

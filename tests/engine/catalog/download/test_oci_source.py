@@ -8,14 +8,14 @@ import httpx2
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.catalog.download import oci_registry
-from engine.catalog.download.download import obtain
-from engine.catalog.download.http_errors import DownloadError
-from engine.catalog.download.oci_registry import MAX_MANIFEST, MAX_TOKEN
-from engine.catalog.download.oci_source import open_registry_model
-from engine.catalog.download.parent import Transfer
-from engine.catalog.registry_cache import registry_models
-from engine.formats.oci_names import Reference
+from specllama.engine.catalog.download import oci_registry
+from specllama.engine.catalog.download.download import obtain
+from specllama.engine.catalog.download.http_errors import DownloadError
+from specllama.engine.catalog.download.oci_registry import MAX_MANIFEST, MAX_TOKEN
+from specllama.engine.catalog.download.oci_source import open_registry_model
+from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.catalog.registry_cache import registry_models
+from specllama.engine.formats.oci_names import Reference
 from tests.support import downloads
 from tests.support.downloads import MODEL, cancelled_when_stalled, variant
 from tests.support.options_support import model_options

@@ -10,11 +10,11 @@ import httpx2
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.catalog.download import download
-from engine.catalog.download.messages import Wanted, report_decoder
-from engine.catalog.download.parent import FetchError, Transfer, fetch
-from engine.options import Options
-from engine.processes.framing import HEADER, frame
+from specllama.engine.catalog.download import download
+from specllama.engine.catalog.download.messages import Wanted, report_decoder
+from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch
+from specllama.engine.options import Options
+from specllama.engine.processes.framing import HEADER, frame
 from tests.support.downloads import (
     MODEL,
     REPOSITORY,
@@ -138,7 +138,7 @@ def test_a_name_that_is_not_unicode() -> None:
 def test_the_process_ends_with_the_server(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.stall_after = 300_000
-    command = [sys.executable, "-P", "-m", "engine.catalog.download.child"]
+    command = [sys.executable, "-P", "-m", "specllama.engine.catalog.download.child"]
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
         assert process.stdin is not None
         assert process.stdout is not None

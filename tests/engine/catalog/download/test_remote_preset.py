@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.download.remote_preset import find_remote_preset
-from engine.catalog.hub_choice import MAX_PRESET
-from engine.catalog.presets import RemotePreset
-from engine.options import OptionError
+from specllama.engine.catalog.download.remote_preset import find_remote_preset
+from specllama.engine.catalog.hub_choice import MAX_PRESET
+from specllama.engine.catalog.presets import RemotePreset
+from specllama.engine.options import OptionError
 from tests.support.downloads import MODEL, REPOSITORY, blobs, run
 from tests.support.hub import Hub
 from tests.support.options_support import model_options

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.catalog.download.parent import Transfer
+from specllama.engine.catalog.download.parent import Transfer
 from tests.support.downloads import (
     MODEL,
     PROJECTOR,

@@ -4,11 +4,11 @@ import hashlib
 import os
 from pathlib import Path
 
-from engine.catalog.inspect import digest
-from engine.catalog.inspect.child import inspect
-from engine.catalog.inspect.digest import digest_in_cache, file_digest, model_digest
-from engine.catalog.inspect.messages import FileMetadata
-from engine.shipped import model_path
+from specllama.engine.catalog.inspect import digest
+from specllama.engine.catalog.inspect.child import inspect
+from specllama.engine.catalog.inspect.digest import digest_in_cache, file_digest, model_digest
+from specllama.engine.catalog.inspect.messages import FileMetadata
+from specllama.engine.shipped import model_path
 from tools.models.zoo import split_model
 
 LARGE = digest.WHOLE + 12_345  # bytes

@@ -14,17 +14,17 @@ from gguf import GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.catalog.inspect.child import inspect
-from engine.catalog.inspect.messages import (
+from specllama.engine.catalog.inspect.child import inspect
+from specllama.engine.catalog.inspect.messages import (
     FileMetadata,
     Outcome,
     ProjectorMetadata,
     Unreadable,
 )
-from engine.catalog.inspect.parent import MetadataReader
-from engine.formats.gguf_header import HeaderError, read_header
-from engine.protocol.messages import Modality
-from engine.shipped import model_path
+from specllama.engine.catalog.inspect.parent import MetadataReader
+from specllama.engine.formats.gguf_header import HeaderError, read_header
+from specllama.engine.protocol.messages import Modality
+from specllama.engine.shipped import model_path
 from tools.models import hostile
 from tools.models import zoo as models
 from tools.models.build import ensure

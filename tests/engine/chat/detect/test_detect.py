@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.chat.detect.detect import detect
-from engine.chat.syntax import KEY, CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.syntax import (
+    KEY,
+    CallSyntax,
+    Fill,
+    OutputSyntax,
+    TaggedArguments,
+    Wrapper,
+)
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, Fixture
 from tests.support.hostile_templates import HOSTILE, Hostile
 

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.detect.tags import closings, common_prefix, common_suffix, openings
+from specllama.engine.chat.detect.tags import closings, common_prefix, common_suffix, openings
 
 _MARKUP = st.lists(
     st.sampled_from(["<a>", "<ab>", "</a>", "<a=", "[A]", "[/A]", "word", "wor", " ", "\n", "{"]),

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-from engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
-from engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler
-from engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
+from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.constraints.gbnf import GrammarError
 from tests.support.answer_grammars import (
     ARGUMENTS,
     GET,

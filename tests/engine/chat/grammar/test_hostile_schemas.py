@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine.chat.grammar import answer as answer_module
-from engine.chat.grammar.answer import AnswerGrammar, answer_grammar
-from engine.formats.work import Work
+from specllama.engine.chat.grammar import answer as answer_module
+from specllama.engine.chat.grammar.answer import AnswerGrammar, answer_grammar
+from specllama.engine.formats.work import Work
 from tests.support.answer_grammars import SYNTAXES, tool
 
 pytestmark = pytest.mark.slow

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat import harmony_markers
-from engine.chat.grammar.stop_scope import stop_scope
-from engine.chat.output import ChatMessage, ToolCall
-from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import OutputSyntax
-from engine.params import StopScope
-from engine.worker.generation.detokenizer import TextStream
+from specllama.engine.chat import harmony_markers
+from specllama.engine.chat.grammar.stop_scope import stop_scope
+from specllama.engine.chat.output import ChatMessage, ToolCall
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.chat.syntax import OutputSyntax
+from specllama.engine.params import StopScope
+from specllama.engine.worker.generation.detokenizer import TextStream
 from tests.support.chat_strategies import TOOLS, messages, parse, pieces
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer

@@ -10,9 +10,9 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.chat.syntax import Fill, OutputSyntax
-from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler
+from specllama.engine.chat.syntax import Fill, OutputSyntax
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.compiler import Compiler
 from tests.support.answer_grammars import CITY, GET, SYNTAXES, TOOLS, accepts, params, tagged, tool
 from tests.support.chat_strategies import parse
 

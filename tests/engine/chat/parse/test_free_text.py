@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.output import CallArguments, CallStart, ChatMessage, Content
-from engine.chat.parse.free_text import FreeTextCalls
-from engine.chat.parse.parser import answer_parser
-from engine.chat.syntax import HERMES_CALLS, OutputSyntax
+from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content
+from specllama.engine.chat.parse.free_text import FreeTextCalls
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.syntax import HERMES_CALLS, OutputSyntax
 
 SYNTAX = OutputSyntax(calls=HERMES_CALLS)
 new_parser = partial(

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from engine.chat.output import ChatMessage
+from specllama.engine.chat.output import ChatMessage
 from tests.support.chat_strategies import parse, said
 from tests.support.chat_syntaxes import SYNTAXES
 

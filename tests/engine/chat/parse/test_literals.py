@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.parse.json_stream import JsonError
-from engine.chat.parse.literals import copy_literal, literal_as_json
-from engine.chat.parse.reader import Reader
+from specllama.engine.chat.parse.json_stream import JsonError
+from specllama.engine.chat.parse.literals import copy_literal, literal_as_json
+from specllama.engine.chat.parse.reader import Reader
 from tests.support.chat_strategies import pieces
 
 QUOTE = '<|"|>'

@@ -7,10 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, ToolCall
-from engine.chat.parse.parser import answer_parser
-from engine.chat.request import ReasoningFormat
-from engine.chat.syntax import CallSyntax, Fill, OutputSyntax
+from specllama.engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    ToolCall,
+)
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.request import ReasoningFormat
+from specllama.engine.chat.syntax import CallSyntax, Fill, OutputSyntax
 from tests.support.chat_strategies import TOOLS, messages, parse, pieces, said, tokens
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer

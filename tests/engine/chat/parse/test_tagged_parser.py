@@ -5,8 +5,15 @@ from typing import Any
 
 import pytest
 
-from engine.chat.parse.parser import answer_parser
-from engine.chat.syntax import KEY, CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
+from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.syntax import (
+    KEY,
+    CallSyntax,
+    Fill,
+    OutputSyntax,
+    TaggedArguments,
+    Wrapper,
+)
 from tests.support.chat_strategies import TOOLS, parse, said
 from tests.support.chat_syntaxes import SYNTAXES
 

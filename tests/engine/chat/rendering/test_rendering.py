@@ -15,14 +15,14 @@ import psutil
 import pytest
 
 from contract_tests.kit.server import SECONDS, alive
-from engine.chat.detect.detect import detect
-from engine.chat.rendering.messages import TemplateSource
-from engine.chat.rendering.parent import PROCESSES, Renderer
-from engine.chat.request import ChatRequest
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.prompt import chat_prompt
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.rendering.messages import TemplateSource
+from specllama.engine.chat.rendering.parent import PROCESSES, Renderer
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.prompt import chat_prompt
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture
 from tests.support.hostile_templates import HOSTILE, Hostile
 
@@ -257,7 +257,7 @@ def test_after_the_end_there_is_no_more_rendering() -> None:
 
 ORPHANS = """
 import asyncio, sys
-from engine.chat.rendering.parent import Renderer
+from specllama.engine.chat.rendering.parent import Renderer
 from tests.engine.chat.rendering.test_rendering import CHAT, FOR_EVER, HELLO, LOOP
 
 async def main():

@@ -5,12 +5,12 @@ import asyncio
 import msgspec
 import pytest
 
-from engine.chat.rendering.parent import Renderer
-from engine.chat.rendering.source import examined, template_source, tool_template_source
-from engine.chat.template.builtin import CHATML
-from engine.errors import EngineError
-from engine.options import Options
-from engine.protocol.messages import ModelInfo
+from specllama.engine.chat.rendering.parent import Renderer
+from specllama.engine.chat.rendering.source import examined, template_source, tool_template_source
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.errors import EngineError
+from specllama.engine.options import Options
+from specllama.engine.protocol.messages import ModelInfo
 from tests.support.factories import model_info
 from tests.support.options_support import model_options
 

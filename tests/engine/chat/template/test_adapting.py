@@ -4,16 +4,16 @@ from typing import Any
 
 import pytest
 
-from engine.chat.prompt import Continuation
-from engine.chat.syntax import (
+from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     OutputSyntax,
 )
-from engine.chat.template.adapting import adapted, short_id
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.caps import traits_of
-from engine.chat.template.conversation import Conversation, conversation
-from engine.chat.template.template import ChatTemplate
+from specllama.engine.chat.template.adapting import adapted, short_id
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.caps import traits_of
+from specllama.engine.chat.template.conversation import Conversation, conversation
+from specllama.engine.chat.template.template import ChatTemplate
 from tests.support.conversations import USER, asking, begun, call, prompt, result
 
 

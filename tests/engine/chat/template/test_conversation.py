@@ -7,19 +7,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.chat.detect.detect import detect
-from engine.chat.prompt import ChatPrompt
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import (
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.prompt import ChatPrompt
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import (
     OutputSyntax,
     Wrapper,
 )
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.caps import traits_of
-from engine.chat.template.conversation import conversation
-from engine.chat.template.fallback import with_tools_as_text
-from engine.chat.template.prompt import chat_prompt
-from engine.errors import EngineError
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.caps import traits_of
+from specllama.engine.chat.template.conversation import conversation
+from specllama.engine.chat.template.fallback import with_tools_as_text
+from specllama.engine.chat.template.prompt import chat_prompt
+from specllama.engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture
 from tests.support.conversations import USER, asking, begun, call, prompt, result
 

@@ -4,21 +4,21 @@ import json
 
 import pytest
 
-from engine.chat.detect.detect import detect
-from engine.chat.prompt import Continuation
-from engine.chat.request import ChatRequest
-from engine.chat.syntax import (
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     CallSyntax,
     Fill,
     OutputSyntax,
     TaggedArguments,
 )
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.fallback import written_call
-from engine.chat.template.prompt import plain_messages
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.fallback import written_call
+from specllama.engine.chat.template.prompt import plain_messages
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 from tests.support.chat_fixtures import TOOLS
 from tests.support.conversations import USER, asking, begun, call, prompt, result
 

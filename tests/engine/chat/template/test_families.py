@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine.chat.output import ToolCall
-from engine.chat.syntax import TaggedArguments
-from engine.chat.template.caps import probe
-from engine.errors import EngineError
+from specllama.engine.chat.output import ToolCall
+from specllama.engine.chat.syntax import TaggedArguments
+from specllama.engine.chat.template.caps import probe
+from specllama.engine.errors import EngineError
 from tests.support.chat_fixtures import FIXTURES, THOUGHTS, TOOLS, Fixture, Scenario, conversations
 
 pytestmark = [

@@ -5,8 +5,8 @@ Those that need limits of time and memory are for the processes in which templat
 
 import pytest
 
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 from tests.support.hostile_templates import HOSTILE, Hostile
 
 

@@ -5,17 +5,17 @@ from typing import Any
 
 import pytest
 
-from engine.chat.detect.detect import detect
-from engine.chat.prompt import ChatPrompt, Continuation
-from engine.chat.request import ChatRequest, ThinkingBudget
-from engine.chat.syntax import (
+from specllama.engine.chat.detect.detect import detect
+from specllama.engine.chat.prompt import ChatPrompt, Continuation
+from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.chat.syntax import (
     OutputSyntax,
     Wrapper,
 )
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.prompt import chat_prompt, continued, opened
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.prompt import chat_prompt, continued, opened
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 from tests.support.conversations import USER, asking, begun, call, prompt
 
 THINK = Wrapper("<think>\n", "\n</think>\n\n")

@@ -7,13 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.prompt import Continuation
-from engine.chat.template.adapting import adapted
-from engine.chat.template.builtin import CHATML
-from engine.chat.template.caps import Caps, probe, traits_of
-from engine.chat.template.conversation import conversation, pairs, text_of
-from engine.chat.template.template import ChatTemplate
-from engine.errors import EngineError
+from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.template.adapting import adapted
+from specllama.engine.chat.template.builtin import CHATML
+from specllama.engine.chat.template.caps import Caps, probe, traits_of
+from specllama.engine.chat.template.conversation import conversation, pairs, text_of
+from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.errors import EngineError
 
 USER = {"role": "user", "content": "Hello"}
 SYSTEM = {"role": "system", "content": "Be short."}

@@ -11,11 +11,11 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.media.decoding import parent
-from engine.media.decoding.messages import Decode, Decoded
-from engine.media.decoding.parent import Decoders
-from engine.media.formats import Format
+from specllama.engine.errors import EngineError
+from specllama.engine.media.decoding import parent
+from specllama.engine.media.decoding.messages import Decode, Decoded
+from specllama.engine.media.decoding.parent import Decoders
+from specllama.engine.media.formats import Format
 from tests.support.media_files import FILES, IMAGES, SOUNDS, png_of_size, wav_file
 
 pytestmark = pytest.mark.slow

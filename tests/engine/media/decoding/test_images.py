@@ -5,10 +5,10 @@ import io
 import pytest
 from PIL import Image
 
-from engine.media.decoding.child import answer
-from engine.media.decoding.images import MAX_SIDE, decode_image
-from engine.media.decoding.messages import Decode, Decoded, Refused
-from engine.media.formats import Format, ImageFormat, format_of
+from specllama.engine.media.decoding.child import answer
+from specllama.engine.media.decoding.images import MAX_SIDE, decode_image
+from specllama.engine.media.decoding.messages import Decode, Decoded, Refused
+from specllama.engine.media.formats import Format, ImageFormat, format_of
 from tests.support.media_files import (
     FILES,
     HEIGHT,

@@ -5,9 +5,9 @@ import struct
 
 import pytest
 
-from engine.media.decoding.child import answer
-from engine.media.decoding.messages import Decode, Decoded, Refused
-from engine.media.formats import SoundFormat
+from specllama.engine.media.decoding.child import answer
+from specllama.engine.media.decoding.messages import Decode, Decoded, Refused
+from specllama.engine.media.formats import SoundFormat
 from tests.support.media_files import (
     N_SAMPLES,
     RATE,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.media.fetching.addresses import is_public, parsed
+from specllama.engine.media.fetching.addresses import is_public, parsed
 
 PUBLIC = ["8.8.8.8", "1.1.1.1", "100.63.255.255", "172.15.0.1", "223.255.255.255", "2606:4700::1"]
 _NOT_PUBLIC = """

@@ -12,11 +12,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract_tests.kit.server import SECONDS
-from engine.media.fetching import connecting
-from engine.media.fetching.client import MAX_REDIRECTS, fetch, target
-from engine.media.fetching.connecting import Connecting, Resolve, is_allowed
-from engine.media.fetching.errors import FetchError
-from engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching import connecting
+from specllama.engine.media.fetching.client import MAX_REDIRECTS, fetch, target
+from specllama.engine.media.fetching.connecting import Connecting, Resolve, is_allowed
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.media.fetching.messages import Rules
 
 BODY = b"pixels"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + BODY

@@ -10,9 +10,9 @@ import psutil
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import EngineError
-from engine.media.fetching.messages import Rules
-from engine.media.fetching.parent import Fetcher
+from specllama.engine.errors import EngineError
+from specllama.engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching.parent import Fetcher
 
 pytestmark = pytest.mark.slow
 

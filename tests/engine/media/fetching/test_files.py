@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-from engine.media.fetching.errors import FetchError
-from engine.media.fetching.files import read
+from specllama.engine.media.fetching.errors import FetchError
+from specllama.engine.media.fetching.files import read
 
 
 @pytest.fixture

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.batch import Batch
 
 N_MAX = 64
 

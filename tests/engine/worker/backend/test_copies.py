@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from engine.worker.backend import Context, Model
+from specllama.engine.worker.backend import Context, Model
 from tests.support.options_support import engine_options
 
 N = 40

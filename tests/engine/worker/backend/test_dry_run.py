@@ -4,9 +4,9 @@ import os
 
 import pytest
 
-from engine.protocol.devices import CPU, DeviceUse
-from engine.worker.backend import dry_run, initialize, room
-from engine.worker.backend.dry_run import DryRun, Planned
+from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.worker.backend import dry_run, initialize, room
+from specllama.engine.worker.backend.dry_run import DryRun, Planned
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 

@@ -10,12 +10,12 @@ from gguf import GGUFReader
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.options.composition import SHIPPED_CONTEXT
-from engine.shipped import MODEL_NAME, model_path
-from engine.worker.backend import Context, Model, exactness, initialize
-from engine.worker.backend.exactness import depends_on_batch
-from engine.worker.generation.engine import Engine
-from handlers.options import parse, remarks
+from specllama.engine.options.composition import SHIPPED_CONTEXT
+from specllama.engine.shipped import MODEL_NAME, model_path
+from specllama.engine.worker.backend import Context, Model, exactness, initialize
+from specllama.engine.worker.backend.exactness import depends_on_batch
+from specllama.engine.worker.generation.engine import Engine
+from specllama.handlers.options import parse, remarks
 from tests.support.options_support import engine_options, layered
 from tools.models.build import ensure, ensure_adapter
 
@@ -139,7 +139,7 @@ def test_kernels_that_depend_on_the_batch_are_noticed(
 def test_weights_that_depend_on_the_batch_are_told(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.WARNING, "engine.worker.generation.engine")
+    caplog.set_level(logging.WARNING, "specllama.engine.worker.generation.engine")
     Engine(model, engine_options(**SMALL)).close()
     assert not caplog.messages
     path = str(ensure("tiny-window"))

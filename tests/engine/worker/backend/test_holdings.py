@@ -2,11 +2,11 @@
 
 from msgspec.structs import replace
 
-from engine.options import EngineOptions
-from engine.protocol.devices import DeviceUse, told
-from engine.shipped import model_path
-from engine.worker.backend import Context, Model, device_uses, initialize
-from engine.worker.backend.holdings import Holdings
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import DeviceUse, told
+from specllama.engine.shipped import model_path
+from specllama.engine.worker.backend import Context, Model, device_uses, initialize
+from specllama.engine.worker.backend.holdings import Holdings
 from tests.support.options_support import engine_options
 
 MIB = 1 << 20

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from engine.worker.backend.host_memory import HostMemory, host_memory
+from specllama.engine.worker.backend.host_memory import HostMemory, host_memory
 
 GIB = 1 << 30
 

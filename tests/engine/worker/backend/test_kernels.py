@@ -9,11 +9,11 @@ import pytest
 from llama_cpp import llama_cpp
 
 from contract_tests.kit.server import SECONDS
-from engine.processor import Processor, this_processor
-from engine.worker.backend import Model, initialize, kernels, probe, verdict
-from engine.worker.backend.ggml import extra_buffer_types
-from engine.worker.backend.kernels import TRIED, Settled
-from engine.worker.backend.verdict import WRONG, Measure, Verdict
+from specllama.engine.processor import Processor, this_processor
+from specllama.engine.worker.backend import Model, initialize, kernels, probe, verdict
+from specllama.engine.worker.backend.ggml import extra_buffer_types
+from specllama.engine.worker.backend.kernels import TRIED, Settled
+from specllama.engine.worker.backend.verdict import WRONG, Measure, Verdict
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
@@ -118,7 +118,7 @@ def test_a_list_that_was_made_before_is_left_alone(monkeypatch: pytest.MonkeyPat
 
 
 def test_then_a_model_keeps_its_weights_as_they_are(monkeypatch: pytest.MonkeyPatch) -> None:
-    from engine.worker.backend import model_params as module
+    from specllama.engine.worker.backend import model_params as module
 
     taken = []
     load = llama_cpp.llama_model_load_from_file
@@ -139,8 +139,8 @@ def test_then_a_model_keeps_its_weights_as_they_are(monkeypatch: pytest.MonkeyPa
 _REFUSING = """
 import ctypes, faulthandler, os, sys
 faulthandler.enable()  # has an alternate signal stack, which must be there afterwards
-from engine.worker.backend.ggml import extra_buffer_types
-from engine.worker.backend.kernels import TRIED, _Stack, refuse
+from specllama.engine.worker.backend.ggml import extra_buffer_types
+from specllama.engine.worker.backend.kernels import TRIED, _Stack, refuse
 
 def stack():
     now = _Stack()

@@ -10,15 +10,15 @@ import llama_cpp
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import BackendError
-from engine.worker.backend import loaded
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import loaded
 
 pytestmark = pytest.mark.slow
 
 LIBRARIES = Path(llama_cpp.__file__).parent / "lib"
 _PROBE = """
 import sys
-from engine.worker.backend import BackendError, ggml, initialize, list_devices, loaded
+from specllama.engine.worker.backend import BackendError, ggml, initialize, list_devices, loaded
 if "mtmd" in sys.argv:
     import llama_cpp.mtmd_cpp
 if "second" in sys.argv:

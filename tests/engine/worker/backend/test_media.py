@@ -8,10 +8,17 @@ import numpy.typing as npt
 import pytest
 from llama_cpp import llama_cpp, mtmd_cpp
 
-from engine.options import EngineOptions
-from engine.protocol.media import Media
-from engine.worker.backend import BackendError, Context, Model, PreparedChunk, Projector, initialize
-from engine.worker.tokens import TokenArray
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.media import Media
+from specllama.engine.worker.backend import (
+    BackendError,
+    Context,
+    Model,
+    PreparedChunk,
+    Projector,
+    initialize,
+)
+from specllama.engine.worker.tokens import TokenArray
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
 from tools.models.build import ensure

@@ -13,8 +13,8 @@ import numpy.typing as npt
 import pytest
 from llama_cpp import llama_cpp
 
-from engine.worker.backend import BackendError, control_vector
-from engine.worker.backend.ggml import ThreadPool, tensor_overrides
+from specllama.engine.worker.backend import BackendError, control_vector
+from specllama.engine.worker.backend.ggml import ThreadPool, tensor_overrides
 from tests.support.control_vectors import write_vector
 from tests.support.logits import logits
 from tests.support.models import random_model
@@ -118,7 +118,7 @@ def test_damaged_files(tmp_path: Path) -> None:
 
 def overridden(caplog: pytest.LogCaptureFixture, load: Callable[[], object]) -> set[str]:
     """The tensors that llama.cpp says it puts elsewhere."""
-    with caplog.at_level(logging.DEBUG, "engine.llama"):
+    with caplog.at_level(logging.DEBUG, "specllama.engine.llama"):
         load()
     lines = [r.getMessage() for r in caplog.records if "buffer type overridden" in r.getMessage()]
     caplog.clear()
@@ -194,7 +194,7 @@ def test_repacking_changes_roundings_only(plain: npt.NDArray[np.float32]) -> Non
 def test_perf_tells_what_it_measured(caplog: pytest.LogCaptureFixture) -> None:
     logits(perf=True)
     assert [r.name for r in caplog.records if "prompts: 3 tokens" in r.getMessage()] == [
-        "engine.perf"
+        "specllama.engine.perf"
     ]
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend.positions import Positions, Run
+from specllama.engine.worker.backend.positions import Positions, Run
 
 
 @st.composite

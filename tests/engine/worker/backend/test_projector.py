@@ -11,12 +11,18 @@ from gguf import GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.protocol.devices import CPU
-from engine.protocol.media import Media
-from engine.worker.backend import BackendError, Model, PreparedChunk, Projector, initialize
-from engine.worker.backend.projector_size import projector_uses
-from engine.worker.generation.engine import Engine
-from engine.worker.tokens import TokenArray
+from specllama.engine.protocol.devices import CPU
+from specllama.engine.protocol.media import Media
+from specllama.engine.worker.backend import (
+    BackendError,
+    Model,
+    PreparedChunk,
+    Projector,
+    initialize,
+)
+from specllama.engine.worker.backend.projector_size import projector_uses
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.tokens import TokenArray
 from tests.support.media import image, sound
 from tests.support.models import random_model
 from tests.support.options_support import engine_options

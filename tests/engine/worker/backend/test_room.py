@@ -8,17 +8,17 @@ import pytest
 from llama_cpp import llama_cpp
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import BackendError
-from engine.worker.backend import Context, Model, room
-from engine.worker.backend.holdings import Holdings
-from engine.worker.backend.host_memory import HostMemory
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import Context, Model, room
+from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.host_memory import HostMemory
 from tests.support.options_support import engine_options
 
 pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 _ABORT = """
-from engine.worker.backend import ggml, initialize, last_words
+from specllama.engine.worker.backend import ggml, initialize, last_words
 import ctypes
 initialize()
 with last_words(print):
@@ -90,7 +90,7 @@ def test_nothing_works() -> None:
 def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
     device: None, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from engine.worker.backend import context_creation as module
+    from specllama.engine.worker.backend import context_creation as module
 
     create, sizes = llama_cpp.llama_init_from_model, list[int]()
 
@@ -98,7 +98,7 @@ def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
         sizes.append(params.n_ctx)  # type: ignore[attr-defined]
         if sizes[-1] > 1024:
             monkeypatch.setattr(
-                "engine.worker.backend.library._errors", ["failed to allocate buffer"]
+                "specllama.engine.worker.backend.library._errors", ["failed to allocate buffer"]
             )
             return None
         return create(handle, params)
@@ -114,7 +114,9 @@ def test_a_context_that_the_machine_does_not_give_tells_its_memory(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(_model: object, _params: object) -> None:
-        monkeypatch.setattr("engine.worker.backend.library._errors", ["failed to allocate buffer"])
+        monkeypatch.setattr(
+            "specllama.engine.worker.backend.library._errors", ["failed to allocate buffer"]
+        )
 
     host = HostMemory(available=3 << 30, total=4 << 30)
     monkeypatch.setattr(room, "host_memory", lambda: host)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend.row_scan import PART, RowScan
+from specllama.engine.worker.backend.row_scan import PART, RowScan
 
 N_VOCAB = 1000
 VALUES = [-1.0, 0.0, 0.5, 1.0]

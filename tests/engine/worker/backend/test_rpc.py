@@ -14,10 +14,10 @@ from contextlib import contextmanager
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.options import OptionError, Options
-from engine.params import GenerationParams
-from engine.pool.supervisor import Supervisor
-from handlers.options import parse
+from specllama.engine.options import OptionError, Options
+from specllama.engine.params import GenerationParams
+from specllama.engine.pool.supervisor import Supervisor
+from specllama.handlers.options import parse
 from tests.support.lending import lending
 from tests.support.options_support import model_options
 
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 
 _PROBE = """
 import sys
-from engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
+from specllama.engine.worker.backend import BackendError, add_rpc_servers, initialize, list_devices
 initialize()
 try:
     add_rpc_servers(sys.argv[1:])

@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import engine.worker.backend.sampler as sampler_module
-from engine.params import DEFAULT_SAMPLERS, GenerationParams
-from engine.worker.backend import Model, NoTokenError, Sampler
-from engine.worker.backend.candidates import Candidates
-from engine.worker.backend.largest import floor, largest
-from engine.worker.backend.sampler_chain import (
+import specllama.engine.worker.backend.sampler as sampler_module
+from specllama.engine.params import DEFAULT_SAMPLERS, GenerationParams
+from specllama.engine.worker.backend import Model, NoTokenError, Sampler
+from specllama.engine.worker.backend.candidates import Candidates
+from specllama.engine.worker.backend.largest import floor, largest
+from specllama.engine.worker.backend.sampler_chain import (
     ARGMAX,
     Shortlist,
     effective,

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.params import (
+from specllama.engine.params import (
     ALL_SAMPLERS,
     DEFAULT_SAMPLERS,
     SAMPLER_LETTERS,
     GenerationParams,
     sampler_name,
 )
-from engine.worker.backend import Context, Model, Sampler, initialize
-from engine.worker.backend.sampler_chain import is_greedy, plan, window
+from specllama.engine.worker.backend import Context, Model, Sampler, initialize
+from specllama.engine.worker.backend.sampler_chain import is_greedy, plan, window
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 

@@ -6,9 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend import Model, initialize, slices
-from engine.worker.backend.slices import Slicer, Special
-from engine.worker.backend.specials import specials
+from specllama.engine.worker.backend import Model, initialize, slices
+from specllama.engine.worker.backend.slices import Slicer, Special
+from specllama.engine.worker.backend.specials import specials
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
@@ -61,7 +61,7 @@ def short_slices() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(slices, "SLICE", 1)
         patch.setattr(slices, "WINDOW", 3)
-        patch.setattr("engine.worker.backend.model.SLICE", 1)
+        patch.setattr("specllama.engine.worker.backend.model.SLICE", 1)
         yield
 
 

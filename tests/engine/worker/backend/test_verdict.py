@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import BackendError
-from engine.processor import Processor
-from engine.worker.backend.verdict import (
+from specllama.engine.errors import BackendError
+from specllama.engine.processor import Processor
+from specllama.engine.worker.backend.verdict import (
     PROBE,
     WRONG,
     InconclusiveError,

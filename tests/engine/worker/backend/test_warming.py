@@ -6,7 +6,14 @@ import time
 import pytest
 from llama_cpp import llama_cpp
 
-from engine.worker.backend import Context, EmbeddingContext, Model, initialize, warm_up, warming
+from specllama.engine.worker.backend import (
+    Context,
+    EmbeddingContext,
+    Model,
+    initialize,
+    warm_up,
+    warming,
+)
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure

@@ -11,13 +11,13 @@ from typing import Any
 
 import pytest
 
-from engine.options import EngineOptions, replaced
-from engine.params import GenerationParams
-from engine.protocol.messages import Finished, Submit
-from engine.worker.backend import Model, initialize
-from engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END
-from engine.worker.generation.engine import Engine
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY
 from tests.support.slots import Slots

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.worker.cache.cells import Cells
+from specllama.engine.worker.cache.cells import Cells
 
 pytestmark = pytest.mark.slow
 

@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.cache.checkpoints import Checkpoint, Checkpoints, Cuts, thinned
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints, Cuts, thinned
 
 STATE = np.zeros(1, np.uint8)
 

@@ -9,10 +9,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
-from engine.worker.cache.host_cache import LOSS, HostCache, KeptText, TextIndex
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
+from specllama.engine.worker.cache.host_cache import LOSS, HostCache, KeptText, TextIndex
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 pytestmark = pytest.mark.slow
 

@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.cache.media_table import SavedChunk, from_file, to_file
-from engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.cache.media_table import SavedChunk, from_file, to_file
+from specllama.engine.worker.media.registry import MediaRegistry, spans
 
 SIZES = (3, 1, 4)
 

@@ -7,8 +7,8 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.worker.cache.radix import RadixIndex
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.tokens import TokenArray
 
 pytestmark = pytest.mark.slow
 

@@ -12,19 +12,19 @@ import numpy as np
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.options import EngineOptions, replaced
-from engine.protocol.messages import Finished
-from engine.worker.backend import BackendError, Model, initialize
-from engine.worker.cache import slot_file
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.disk_cache import DiskCache
-from engine.worker.cache.host_cache import HostCache, KeptText, StateArray
-from engine.worker.cache.origin import Identity
-from engine.worker.cache.prefix_cache import OWNER, Key
-from engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
-from engine.worker.generation.engine import Engine
-from engine.worker.media.registry import MediaRegistry
-from engine.worker.tokens import TokenArray
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.protocol.messages import Finished
+from specllama.engine.worker.backend import BackendError, Model, initialize
+from specllama.engine.worker.cache import slot_file
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.disk_cache import DiskCache
+from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.media.registry import MediaRegistry
+from specllama.engine.worker.tokens import TokenArray
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY, play

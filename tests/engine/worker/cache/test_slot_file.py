@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.protocol.slot_names import check_name
-from engine.worker.cache import slot_file
-from engine.worker.cache.checkpoints import Checkpoint
-from engine.worker.cache.slot_file import Origin
+from specllama.engine.errors import EngineError
+from specllama.engine.protocol.slot_names import check_name
+from specllama.engine.worker.cache import slot_file
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.slot_file import Origin
 from tests.support.models import random_model
 
 ORIGIN = Origin(b"model", {"--cache-type-k": "f16"}, [(b"adapter", 0.5)])

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from engine.params import AnswerRules, GenerationParams
-from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.constraints.trial.lanes import BusyError, Lanes
-from engine.worker.generation.engine import Engine
+from specllama.engine.errors import EngineError
+from specllama.engine.params import AnswerRules, GenerationParams
+from specllama.engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.trial.lanes import BusyError, Lanes
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
 pytestmark = pytest.mark.slow

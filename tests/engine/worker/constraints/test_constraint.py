@@ -10,7 +10,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract_tests.kit.json_schemas import Schema, schemas
-from engine.params import (
+from specllama.engine.params import (
     AnswerRules,
     GenerationParams,
     GrammarTrigger,
@@ -18,14 +18,14 @@ from engine.params import (
     ThinkingRules,
     Thoughts,
 )
-from engine.worker.backend import Model
-from engine.worker.constraints import constraint, masks
-from engine.worker.constraints.compiler import Compiler
-from engine.worker.constraints.constraint import Constraint
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.lazy import Guide
-from engine.worker.constraints.masks import _tokens
-from engine.worker.constraints.matching import ConstraintError
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints import constraint, masks
+from specllama.engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.constraints.constraint import Constraint
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.constraints.masks import _tokens
+from specllama.engine.worker.constraints.matching import ConstraintError
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher, LLTokenizer, TokenizerWrapper
 
-from engine.worker.constraints.gbnf import MAX_ITEMS, GrammarError, to_lark
+from specllama.engine.worker.constraints.gbnf import MAX_ITEMS, GrammarError, to_lark
 
 END = 256
 

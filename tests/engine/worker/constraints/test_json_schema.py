@@ -14,14 +14,14 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 
 from contract_tests.kit.json_schemas import Schema, schemas, with_extras
-from engine.formats.ecma_regex import PatternError, to_rust
-from engine.formats.json_schema import at_pointer
-from engine.params import GenerationParams
-from engine.worker.backend import Model
-from engine.worker.constraints.compiler import Compiler
-from engine.worker.constraints.constraint import Constraint
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.json_schema import prepare
+from specllama.engine.formats.ecma_regex import PatternError, to_rust
+from specllama.engine.formats.json_schema import at_pointer
+from specllama.engine.params import GenerationParams
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.compiler import Compiler
+from specllama.engine.worker.constraints.constraint import Constraint
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.json_schema import prepare
 from tests.support.covering import examples
 
 pytestmark = pytest.mark.slow

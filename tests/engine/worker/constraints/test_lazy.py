@@ -10,14 +10,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import GenerationParams, GrammarTrigger, Thoughts
-from engine.protocol.messages import Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.lazy import Guide
-from engine.worker.constraints.triggers import TriggerSearch
-from engine.worker.generation.engine import Engine
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams, GrammarTrigger, Thoughts
+from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.constraints.triggers import TriggerSearch
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
 pytestmark = pytest.mark.slow

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import TOOL_CALLS, GenerationParams, ThinkingRules, Thoughts
-from engine.protocol.messages import Delta, Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.constraints.thinking import ThinkingLimit
-from engine.worker.generation.engine import Engine
-from engine.worker.tokens import TokenArray
+from specllama.engine.errors import EngineError
+from specllama.engine.params import TOOL_CALLS, GenerationParams, ThinkingRules, Thoughts
+from specllama.engine.protocol.messages import Delta, Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.thinking import ThinkingLimit
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.tokens import TokenArray
 from tests.support.options_support import engine_options
 
 PIECES = [b"a", b"<t>", b"</t>", b"<", b"t>", b"/t>", b"\xc3", b"\xa4", b"!", b"END", b"</t>b"]

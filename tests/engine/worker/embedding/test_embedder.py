@@ -11,14 +11,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.errors import EngineError
-from engine.options import Pooling
-from engine.protocol.messages import Embed, Failed, PromptParts, Rerank, Vectors
-from engine.shipped import model_path
-from engine.worker.backend import BackendError, Context, Model, Projector, initialize
-from engine.worker.embedding.embedder import Embedder
-from engine.worker.embedding.vectors import merged, normalized
-from engine.worker.generation.engine import Engine
+from specllama.engine.errors import EngineError
+from specllama.engine.options import Pooling
+from specllama.engine.protocol.messages import Embed, Failed, PromptParts, Rerank, Vectors
+from specllama.engine.shipped import model_path
+from specllama.engine.worker.backend import BackendError, Context, Model, Projector, initialize
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.embedding.vectors import merged, normalized
+from specllama.engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
 from tests.support.media import image
 from tests.support.options_support import engine_options

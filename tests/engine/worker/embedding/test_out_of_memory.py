@@ -5,10 +5,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.options import Pooling
-from engine.protocol.messages import Embed, Failed, PromptParts, Vectors
-from engine.worker.backend import Model, initialize
-from engine.worker.embedding.embedder import Embedder
+from specllama.engine.options import Pooling
+from specllama.engine.protocol.messages import Embed, Failed, PromptParts, Vectors
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.embedding.embedder import Embedder
 from tests.support.options_support import engine_options
 from tests.support.scarce_memory import Device
 from tools.models.build import ensure

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.embedding.jobs import InputPart, Job
-from engine.worker.embedding.planning import Planner
+from specllama.engine.worker.embedding.jobs import InputPart, Job
+from specllama.engine.worker.embedding.planning import Planner
 
 N_SEQUENCES, N_BATCH, N_CELLS = 3, 8, 32
 

@@ -4,8 +4,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol.devices import CPU, DeviceUse
-from engine.worker.fitting.choice import AUTO, Asked, Budget, Choice, choose, largest_context
+from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.worker.fitting.choice import (
+    AUTO,
+    Asked,
+    Budget,
+    Choice,
+    choose,
+    largest_context,
+)
 
 N_LAYERS = 10
 TOKEN = 2  # bytes of KV cache in each layer

@@ -5,18 +5,18 @@ from typing import Any
 
 import pytest
 
-from engine.errors import BackendError
-from engine.options import EngineOptions
-from engine.protocol.devices import CPU, DeviceMemory, DeviceUse
-from engine.shipped import model_path
-from engine.worker.backend import Context, EmbeddingContext, Model, initialize
-from engine.worker.backend.dry_run import MEASURED
-from engine.worker.backend.host_memory import HostMemory
-from engine.worker.backend.library import device_uses
-from engine.worker.embedding.embedder import sequence_count
-from engine.worker.fitting import fitted
-from engine.worker.fitting.measuring import Measuring
-from engine.worker.generation.planning import sequence_ids
+from specllama.engine.errors import BackendError
+from specllama.engine.options import EngineOptions
+from specllama.engine.protocol.devices import CPU, DeviceMemory, DeviceUse
+from specllama.engine.shipped import model_path
+from specllama.engine.worker.backend import Context, EmbeddingContext, Model, initialize
+from specllama.engine.worker.backend.dry_run import MEASURED
+from specllama.engine.worker.backend.host_memory import HostMemory
+from specllama.engine.worker.backend.library import device_uses
+from specllama.engine.worker.embedding.embedder import sequence_count
+from specllama.engine.worker.fitting import fitted
+from specllama.engine.worker.fitting.measuring import Measuring
+from specllama.engine.worker.generation.planning import sequence_ids
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
@@ -121,7 +121,7 @@ def test_a_model_without_the_size_of_its_vocabulary_can_be_measured() -> None:
 
 
 def test_measuring_leaves_the_log_alone(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level(logging.DEBUG, "engine.llama")
+    caplog.set_level(logging.DEBUG, "specllama.engine.llama")
     needed(options_for("tiny-hybrid"), 4096)
     assert not caplog.records
 

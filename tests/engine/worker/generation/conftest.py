@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.worker.backend import Context
+from specllama.engine.worker.backend import Context
 
 
 @pytest.fixture(params=[False, True], ids=["in turn", "overlap"])

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import EngineError
-from engine.options import EngineOptions, replaced
-from engine.params import GenerationParams
-from engine.protocol.messages import Failed, Finished, SlotDone, Submit
-from engine.worker.backend import BackendError, Model, initialize
-from engine.worker.generation.engine import Engine
+from specllama.engine.errors import EngineError
+from specllama.engine.options import EngineOptions, replaced
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Failed, Finished, SlotDone, Submit
+from specllama.engine.worker.backend import BackendError, Model, initialize
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.slots import Slots

@@ -14,12 +14,12 @@ import numpy as np
 import pytest
 from llama_cpp import llama_cpp
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Finished, Infill, PromptParts, Submit
-from engine.worker.backend import BackendError, Context, Model, initialize
-from engine.worker.generation.engine import Engine
-from engine.worker.scheduling.shifting import context_shift
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Begun, Delta, Finished, Infill, PromptParts, Submit
+from specllama.engine.worker.backend import BackendError, Context, Model, initialize
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.scheduling.shifting import context_shift
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT
 from tools.models.gguf_file import write_model

@@ -4,10 +4,10 @@ import os
 
 import pytest
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Submit
-from engine.worker.backend import Model
-from engine.worker.generation.counting import Counting
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.counting import Counting
 from tests.support.playing import GREEDY, engine, play
 
 pytestmark = pytest.mark.usefixtures("orders")

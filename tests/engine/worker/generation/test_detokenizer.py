@@ -5,7 +5,7 @@ import itertools
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.generation.detokenizer import TextStream
+from specllama.engine.worker.generation.detokenizer import TextStream
 
 
 def split(data: bytes, cuts: list[int]) -> list[bytes]:

@@ -7,12 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.params import Speculative
-from engine.protocol.messages import Finished
-from engine.worker.backend import Model
-from engine.worker.generation import speculation
-from engine.worker.generation.engine import Engine
-from engine.worker.speculation import draft_model
+from specllama.engine.params import Speculative
+from specllama.engine.protocol.messages import Finished
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation import speculation
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.speculation import draft_model
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, play

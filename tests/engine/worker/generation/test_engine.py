@@ -5,12 +5,12 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from engine.params import GenerationParams, SamplerName
-from engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
-from engine.worker.backend import Context, Model, initialize
-from engine.worker.generation.answering import progress
-from engine.worker.generation.request import Request
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams, SamplerName
+from specllama.engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
+from specllama.engine.worker.backend import Context, Model, initialize
+from specllama.engine.worker.generation.answering import progress
+from specllama.engine.worker.generation.request import Request
 from tests.support.model_files import damaged
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
@@ -34,7 +34,7 @@ def test_slow_samplers_choose_the_same_side_by_side(
     # As if the vocabulary were large.
     prompts = [f"def function_{i}(self, value):" for i in range(6)]
     plain = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
-    monkeypatch.setattr("engine.worker.backend.sampler.FEW", 0)
+    monkeypatch.setattr("specllama.engine.worker.backend.sampler.FEW", 0)
     monkeypatch.setattr("os.cpu_count", lambda: 4)
     pooled = play(engine(model, parallel=6), prompts, n_predict=30, seed=11, **params)
     assert {p: r.tokens for p, r in pooled.items()} == {p: r.tokens for p, r in plain.items()}
@@ -330,7 +330,7 @@ def test_progress_is_that_of_a_device_that_has_finished(
 
     monkeypatch.setattr(Context, "decode", begin)
     monkeypatch.setattr(Context, "synchronize", end)
-    monkeypatch.setattr("engine.worker.generation.engine.progress", look)
+    monkeypatch.setattr("specllama.engine.worker.generation.engine.progress", look)
     play(one, ["import os"], n_predict=2, stream=True, return_progress=True)
     assert len(seen) > 1
     assert not any(seen)

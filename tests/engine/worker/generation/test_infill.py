@@ -7,9 +7,17 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend.model import FimTokens
-from engine.worker.generation.infill import FILE, REPOSITORY, SNIPPET, Gap, Room, gap_tokens, share
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.backend.model import FimTokens
+from specllama.engine.worker.generation.infill import (
+    FILE,
+    REPOSITORY,
+    SNIPPET,
+    Gap,
+    Room,
+    gap_tokens,
+    share,
+)
+from specllama.engine.worker.tokens import TokenArray
 
 PLAIN = FimTokens(prefix=1, suffix=2, middle=3)
 REPO = FimTokens(prefix=1, suffix=2, middle=3, repository=4, file=5)

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.params import DEFAULT_SAMPLERS, GenerationParams, ThinkingRules, Thoughts
-from engine.worker.backend import Model, Sampler
-from engine.worker.backend.candidates import Candidates
-from engine.worker.constraints import masks
-from engine.worker.constraints.compiler import Compiler
+from specllama.engine.params import DEFAULT_SAMPLERS, GenerationParams, ThinkingRules, Thoughts
+from specllama.engine.worker.backend import Model, Sampler
+from specllama.engine.worker.backend.candidates import Candidates
+from specllama.engine.worker.constraints import masks
+from specllama.engine.worker.constraints.compiler import Compiler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
 

@@ -7,12 +7,12 @@ from typing import Any, Literal
 import msgspec
 import pytest
 
-from engine.errors import EngineError
-from engine.options import EngineOptions
-from engine.params import GenerationParams
-from engine.processes.stdio import Link
-from engine.protocol.media import Media
-from engine.protocol.messages import (
+from specllama.engine.errors import EngineError
+from specllama.engine.options import EngineOptions
+from specllama.engine.params import GenerationParams
+from specllama.engine.processes.stdio import Link
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import (
     Event,
     Failed,
     Finished,
@@ -22,7 +22,7 @@ from engine.protocol.messages import (
     Tokenize,
     to_engine_decoder,
 )
-from engine.worker.backend import (
+from specllama.engine.worker.backend import (
     BackendError,
     Model,
     PreparedChunk,
@@ -30,9 +30,9 @@ from engine.worker.backend import (
     Rows,
     initialize,
 )
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.request import Request
-from engine.worker.worker import Worker
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.worker import Worker
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT, GREEDY

@@ -2,10 +2,10 @@
 
 import pytest
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Submit
-from engine.worker.backend import Model, Projector, initialize
-from engine.worker.generation.engine import Engine
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Submit
+from specllama.engine.worker.backend import Model, Projector, initialize
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.media import image
 from tests.support.options_support import engine_options
 from tools.models.build import ensure

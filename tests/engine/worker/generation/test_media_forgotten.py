@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Event, Finished, Submit
-from engine.worker.generation.engine import Engine
-from engine.worker.media import registry
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Event, Finished, Submit
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.media import registry
 from tests.engine.worker.generation.test_media import Stage, play
 from tests.support.playing import GREEDY
 

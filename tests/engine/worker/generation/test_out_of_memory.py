@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Failed, Finished, Submit
-from engine.worker.backend import Model, initialize
-from engine.worker.generation.engine import Engine
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tests.support.scarce_memory import Device

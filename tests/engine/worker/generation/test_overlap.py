@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 from msgspec.structs import replace
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Event, Failed, Finished, Submit
-from engine.worker.backend import BackendError, Context, Model, RowScan, initialize
-from engine.worker.generation.answering import Answering
-from engine.worker.generation.engine import Engine
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Delta, Event, Failed, Finished, Submit
+from specllama.engine.worker.backend import BackendError, Context, Model, RowScan, initialize
+from specllama.engine.worker.generation.answering import Answering
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play
 from tools.models.build import ensure
@@ -345,7 +345,7 @@ def test_rows_that_are_looked_through_together_give_the_same_texts(
     make: Callable[..., Engine], model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of requests whose samplers want other things of the logits, in one batch."""
-    monkeypatch.setattr("engine.worker.backend.sampler.FEW", 0)
+    monkeypatch.setattr("specllama.engine.worker.backend.sampler.FEW", 0)
     texts, n_found = [], 0
     reaching = RowScan.reaching
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 from llguidance import LLMatcher
 
-from engine.params import GenerationParams
-from engine.protocol.messages import Failed, Finished, Submit
-from engine.worker.backend import Model
-from engine.worker.constraints import masks
-from engine.worker.constraints.masks import Mask, Masks
-from engine.worker.generation.engine import Engine
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints import masks
+from specllama.engine.worker.constraints.masks import Mask, Masks
+from specllama.engine.worker.generation.engine import Engine
 from tests.support.playing import GREEDY, engine
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders")]

@@ -13,22 +13,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import Begun, Delta, Finished, Submit, TokenProbs
-from engine.worker.backend import Model
-from engine.worker.backend.largest import largest
-from engine.worker.generation.detokenizer import TextStream
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.probabilities import LOWEST, ProbabilityLog, log_sum_exp
-from handlers.apis.native.probabilities import (
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Begun, Delta, Finished, Submit, TokenProbs
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.backend.largest import largest
+from specllama.engine.worker.generation.detokenizer import TextStream
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.probabilities import LOWEST, ProbabilityLog, log_sum_exp
+from specllama.handlers.apis.native.probabilities import (
     DEFAULT_TOP_LOGPROBS,
     chat_probabilities,
     native_probabilities,
     text_probabilities,
     whole_text,
 )
-from handlers.running.choices import mean_log_probability
+from specllama.handlers.running.choices import mean_log_probability
 from tests.support.options_support import engine_options
 
 pytestmark = pytest.mark.usefixtures("orders")

@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import Delta, Event, Failed, Finished, Submit, TokenProbs
-from engine.worker.backend import Model
-from engine.worker.generation import preparation
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.prompts import tokenize_prompt
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Delta, Event, Failed, Finished, Submit, TokenProbs
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation import preparation
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.prompts import tokenize_prompt
 from tests.support.playing import GREEDY, engine
 
 TEXT = "A llama carries wool 🦙, and the bus leaves at nine: <|im_end|> yes.\n\n" * 3

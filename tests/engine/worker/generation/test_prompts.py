@@ -4,13 +4,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.media import Media
-from engine.protocol.messages import Submit
-from engine.worker.backend import Model
-from engine.worker.cache.prefix_cache import is_owned
-from engine.worker.generation.prompts import COUNTED, fewest_tokens, tokenize_prompt
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.media import Media
+from specllama.engine.protocol.messages import Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.cache.prefix_cache import is_owned
+from specllama.engine.worker.generation.prompts import COUNTED, fewest_tokens, tokenize_prompt
 from tests.support.playing import engine
 
 PIECES = (

@@ -7,15 +7,15 @@ from typing import Any
 import msgspec
 import pytest
 
-from engine.params import GenerationParams, Speculative
-from engine.protocol.messages import Finished, Submit
-from engine.worker.backend import Model, OutOfCellsError
-from engine.worker.generation.answering import Answering
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.request import Request
-from engine.worker.generation.speculation import Speculation
-from engine.worker.scheduling.ahead import Ahead
-from engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.params import GenerationParams, Speculative
+from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.worker.backend import Model, OutOfCellsError
+from specllama.engine.worker.generation.answering import Answering
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.speculation import Speculation
+from specllama.engine.worker.scheduling.ahead import Ahead
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.support.playing import GREEDY
 from tests.support.speculating import (
     MODES,

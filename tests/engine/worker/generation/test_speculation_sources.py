@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from engine.params import GenerationParams, Speculative
-from engine.protocol.messages import Finished, Submit
-from engine.worker.backend import Model, initialize
-from engine.worker.constraints import masks
-from engine.worker.generation import speculation
-from engine.worker.generation.engine import Engine
-from engine.worker.speculation.proposing import Proposing
-from engine.worker.speculation.verifying import Exact
+from specllama.engine.params import GenerationParams, Speculative
+from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.constraints import masks
+from specllama.engine.worker.generation import speculation
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.speculation.proposing import Proposing
+from specllama.engine.worker.speculation.verifying import Exact
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY

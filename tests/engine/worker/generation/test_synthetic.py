@@ -4,13 +4,13 @@ from typing import Any
 
 import pytest
 
-from engine.options import OptionError
-from engine.params import GenerationParams, Speculative
-from engine.protocol.messages import Failed, Finished, Submit
-from engine.worker.backend import BackendError, Model
-from engine.worker.generation.engine import Engine
-from engine.worker.generation.speculation import Speculation
-from engine.worker.speculation.verifying import Exact
+from specllama.engine.options import OptionError
+from specllama.engine.params import GenerationParams, Speculative
+from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.worker.backend import BackendError, Model
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.speculation import Speculation
+from specllama.engine.worker.speculation.verifying import Exact
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY
 from tests.support.speculating import Oracle, speculating

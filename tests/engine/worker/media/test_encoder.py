@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import BackendError
-from engine.worker.backend import PreparedChunk, Rows
-from engine.worker.media.encoder import Encoder, Order
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import PreparedChunk, Rows
+from specllama.engine.worker.media.encoder import Encoder, Order
 from tests.support.media import image
 
 N_EMBD = 4

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.media.registry import (
+from specllama.engine.worker.media.registry import (
     GRACE,
     LEAST,
     MediaChunk,
@@ -14,7 +14,7 @@ from engine.worker.media.registry import (
     position,
     spans,
 )
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.tokens import TokenArray
 
 
 def intern(

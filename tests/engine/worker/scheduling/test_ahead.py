@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.scheduling.ahead import granted
-from engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.ahead import granted
+from specllama.engine.worker.scheduling.sequences import Sequence
 from tests.support.scheduling import sequence
 
 N_CTX = 40

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.scheduling.budget import (
+from specllama.engine.worker.scheduling.budget import (
     HARDLY,
     LONE_SECONDS,
     MIN_SHARE,
@@ -15,7 +15,13 @@ from engine.worker.scheduling.budget import (
     PrefillBudget,
     _best,
 )
-from engine.worker.scheduling.step_cost import FORGET, Finding, StepCost, low_median, sizes
+from specllama.engine.worker.scheduling.step_cost import (
+    FORGET,
+    Finding,
+    StepCost,
+    low_median,
+    sizes,
+)
 
 
 @given(st.integers(1, 9000))

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
+from specllama.engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
 from tests.support.machines import BUSY, MACHINES, Machine
 
 pytestmark = pytest.mark.slow

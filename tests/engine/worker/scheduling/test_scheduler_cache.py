@@ -4,11 +4,11 @@ from typing import Any
 
 import pytest
 
-from engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END, STEP
-from engine.worker.cache.prefix_cache import ALL
-from engine.worker.generation.adapters import key_of
-from engine.worker.scheduling.scheduler import Scheduler
-from engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END, STEP
+from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.generation.adapters import key_of
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Sequence
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.scheduling import A, B, finish_one, run_step, scheduler, sequence, together
 

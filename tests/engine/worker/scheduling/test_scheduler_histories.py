@@ -8,10 +8,10 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from engine.worker.cache.prefix_cache import ALL, Key
-from engine.worker.scheduling.media import uncut
-from engine.worker.scheduling.sequences import Chunk, Sequence
-from engine.worker.scheduling.shifting import context_shift
+from specllama.engine.worker.cache.prefix_cache import ALL, Key
+from specllama.engine.worker.scheduling.media import uncut
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.shifting import context_shift
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.media_texts import is_uncut, spans, texts
 from tests.support.scheduling import A, B, scheduler, sequence

@@ -2,9 +2,9 @@
 
 import numpy as np
 
-from engine.worker.generation.adapters import key_of
-from engine.worker.scheduling.sequences import Sequence
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.generation.adapters import key_of
+from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.tokens import TokenBuffer
 
 
 def sequence(scales: list[tuple[int, float]], owner: int, *, private: bool = False) -> Sequence:

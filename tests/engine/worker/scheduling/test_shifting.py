@@ -5,8 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.scheduling.shifting import CachedSpan, context_shift, reusable_chunks
-from engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.scheduling.shifting import CachedSpan, context_shift, reusable_chunks
+from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 N_CTX = st.integers(8, 5000)
 N_DISCARD = st.integers(1, 2**31 - 1)

@@ -5,11 +5,11 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
-from engine.options.tables.speculation import SpeculationOptions, SpeculationType
-from engine.worker.cache.prefix_cache import OWNER, Key
-from engine.worker.speculation.source import Ask
-from engine.worker.speculation.text_sources import text_sources
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.options.tables.speculation import SpeculationOptions, SpeculationType
+from specllama.engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.text_sources import text_sources
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import texts
 
 pytestmark = pytest.mark.slow

@@ -12,11 +12,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.worker.backend import OutOfCellsError
-from engine.worker.backend.batch import Batch
-from engine.worker.speculation.draft_model import DraftModel
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.backend import OutOfCellsError
+from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.speculation.draft_model import DraftModel
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenBuffer
 
 pytestmark = pytest.mark.slow
 

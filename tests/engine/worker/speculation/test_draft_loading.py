@@ -9,13 +9,13 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
-from engine.options import EngineOptions
-from engine.worker.backend import BackendError, Context, Model, device_uses
-from engine.worker.speculation import draft_loading
-from engine.worker.speculation.draft_loading import draft_options, draft_source
-from engine.worker.speculation.source import Ask
-from engine.worker.speculation.vocabularies import MAX_MORE, difference
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.options import EngineOptions
+from specllama.engine.worker.backend import BackendError, Context, Model, device_uses
+from specllama.engine.worker.speculation import draft_loading
+from specllama.engine.worker.speculation.draft_loading import draft_options, draft_source
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.vocabularies import MAX_MORE, difference
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.vocabulary_files import with_vocabulary

@@ -6,22 +6,28 @@ from typing import Any
 import numpy as np
 import pytest
 
-from engine.worker.backend import BackendError, Context, Model, OutOfCellsError, initialize
-from engine.worker.speculation.draft_loading import draft_options
-from engine.worker.speculation.draft_model import (
+from specllama.engine.worker.backend import (
+    BackendError,
+    Context,
+    Model,
+    OutOfCellsError,
+    initialize,
+)
+from specllama.engine.worker.speculation.draft_loading import draft_options
+from specllama.engine.worker.speculation.draft_model import (
     FEW,
     LEAST_PIECE,
     DraftModel,
     likeliest,
 )
-from engine.worker.speculation.source import Ask
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 TEXT = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\ndef second(a, b):\n"
-LOGGER = "engine.worker.speculation.draft_model"
+LOGGER = "specllama.engine.worker.speculation.draft_model"
 ROUNDING = 0.05
 OTHER = "The quick brown fox jumps over the lazy dog, and then once more.\n"
 

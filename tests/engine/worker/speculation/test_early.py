@@ -2,8 +2,8 @@
 
 import pytest
 
-from engine.worker.speculation.early import Early
-from engine.worker.speculation.pace import RETRY
+from specllama.engine.worker.speculation.early import Early
+from specllama.engine.worker.speculation.pace import RETRY
 
 USUAL = 0.040
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from engine.worker.speculation.pace import PLAIN, Offer, Pace
+from specllama.engine.worker.speculation.pace import PLAIN, Offer, Pace
 
 pytestmark = pytest.mark.slow
 

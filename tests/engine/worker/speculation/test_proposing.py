@@ -4,10 +4,10 @@ from collections.abc import Sequence, Set
 
 import pytest
 
-from engine.worker.scheduling.sequences import Chunk
-from engine.worker.speculation.pace import Pace
-from engine.worker.speculation.proposing import Proposing, Wish
-from engine.worker.speculation.source import Ask
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.speculation.pace import Pace
+from specllama.engine.worker.speculation.proposing import Proposing, Wish
+from specllama.engine.worker.speculation.source import Ask
 from tests.support.scheduling import sequence
 from tests.support.speculating import Eager
 

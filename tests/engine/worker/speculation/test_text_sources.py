@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.errors import BackendError
-from engine.options.tables.speculation import SpeculationOptions, SpeculationType
-from engine.worker.speculation.text_sources import text_sources
+from specllama.engine.errors import BackendError
+from specllama.engine.options.tables.speculation import SpeculationOptions, SpeculationType
+from specllama.engine.worker.speculation.text_sources import text_sources
 from tests.support.proposals import ask, propose
 
 PERIOD = [*range(50, 100)]

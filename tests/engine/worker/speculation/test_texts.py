@@ -5,9 +5,9 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from engine.worker.cache.prefix_cache import Key
-from engine.worker.speculation.texts import Texts
-from engine.worker.tokens import TokenArray
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.speculation.texts import Texts
+from specllama.engine.worker.tokens import TokenArray
 
 pytestmark = pytest.mark.slow
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.backend import Model, initialize
-from engine.worker.speculation.draft_loading import draft_source
-from engine.worker.speculation.source import Ask
-from engine.worker.speculation.translation import SETTLED, Translation
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.speculation.draft_loading import draft_source
+from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.translation import SETTLED, Translation
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from engine.worker.speculation.verifying import Exact, Synthetic
+from specllama.engine.worker.speculation.verifying import Exact, Synthetic
 
 RATES = (0.75, 0.3, 0.3, 0.0, 0.0)
 

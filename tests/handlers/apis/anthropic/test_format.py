@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from contract_tests.kit.contract import find
 from contract_tests.kit.events import Event, check_events, read_events
 from contract_tests.kit.lint import EVENT_STREAM, errors
-from engine.chat.output import (
+from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
     ChatDelta,
@@ -19,11 +19,11 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from engine.errors import ErrorInfo
-from engine.protocol.messages import Delta, Finished, PromptProgress
-from handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
-from handlers.http.envelopes.anthropic import anthropic_error, error_headers
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.protocol.messages import Delta, Finished, PromptProgress
+from specllama.handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
+from specllama.handlers.http.envelopes.anthropic import anthropic_error, error_headers
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import TIMINGS, delta, finished
 
 FORM = MessageFormat("m", stop_sequences=["END"])

@@ -7,10 +7,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from handlers.apis.anthropic.request import message_params, message_request
-from handlers.running.media import MediaInput
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.anthropic.request import message_params, message_request
+from specllama.handlers.running.media import MediaInput
 from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "Hello"}

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from handlers.apis.anthropic.tools import change_line, shown_tools
+from specllama.engine.errors import EngineError
+from specllama.handlers.apis.anthropic.tools import change_line, shown_tools
 
 USER = {"role": "user", "content": "Hello"}
 PLAIN = {"name": "plain", "input_schema": {}}

@@ -11,25 +11,25 @@ from connexion.spec import Specification
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import EngineError
-from engine.params import (
+from specllama.engine.errors import EngineError
+from specllama.engine.params import (
     RANDOM_SEED,
     SAMPLER_LETTERS,
     GenerationParams,
     GrammarTrigger,
     Speculative,
 )
-from engine.protocol.messages import Timings
-from handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
-from handlers.apis.native.request import (
+from specllama.engine.protocol.messages import Timings
+from specllama.handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
+from specllama.handlers.apis.native.request import (
     MAX_TOKEN_ID,
     generation_params,
     parse_logit_bias,
     parse_prompts,
     parse_samplers,
 )
-from handlers.apis.native.results import float32, settings_json, timings_json
-from handlers.apis.unsupported import (
+from specllama.handlers.apis.native.results import float32, settings_json, timings_json
+from specllama.handlers.apis.unsupported import (
     CHAT,
     INFILL,
     MESSAGES,
@@ -37,8 +37,8 @@ from handlers.apis.unsupported import (
     RESPONSES,
     refuse_unsupported,
 )
-from handlers.http.encoding import encode
-from handlers.running.media import MediaInput, media_marker
+from specllama.handlers.http.encoding import encode
+from specllama.handlers.running.media import MediaInput, media_marker
 
 pytestmark = pytest.mark.slow
 

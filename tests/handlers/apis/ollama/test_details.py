@@ -2,7 +2,7 @@
 
 from gguf import LlamaFileType
 
-from handlers.apis.ollama.details import quantization, short_number
+from specllama.handlers.apis.ollama.details import quantization, short_number
 
 
 def test_quantizations_are_those_of_the_file_format() -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.output import (
+from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
     ChatDelta,
@@ -15,10 +15,10 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from engine.protocol.messages import StopType, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.ollama.format import OllamaFormat
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.engine.protocol.messages import StopType, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.ollama.format import OllamaFormat
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import delta, finished
 
 

@@ -4,12 +4,12 @@ import asyncio
 import json
 from typing import Any
 
-from engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
-from engine.errors import ErrorInfo
-from handlers.apis.ollama.format import Watch
-from handlers.apis.ollama.generation import GenerationFormat
-from handlers.http.errors import Failure
-from handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
+from specllama.engine.errors import ErrorInfo
+from specllama.handlers.apis.ollama.format import Watch
+from specllama.handlers.apis.ollama.generation import GenerationFormat
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import delta, finished
 
 

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 from contract_tests.kit.bodies import properties
 from contract_tests.kit.contract import operations
 from contract_tests.kit.lint import DESCRIPTION
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from handlers.apis.native.request import generation_params
-from handlers.apis.ollama.request import (
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.ollama.request import (
     OPENAI_FIELDS,
     SAMPLING,
     frees_memory,
@@ -23,8 +23,8 @@ from handlers.apis.ollama.request import (
     openai_body,
     openai_messages,
 )
-from handlers.apis.openai.messages import chat_messages
-from handlers.http.envelopes.ollama import is_ollama_client, is_openai_client
+from specllama.handlers.apis.openai.messages import chat_messages
+from specllama.handlers.http.envelopes.ollama import is_ollama_client, is_openai_client
 
 USER = {"role": "user", "content": "a"}
 

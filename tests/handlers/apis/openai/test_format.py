@@ -7,7 +7,7 @@ import msgspec
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.chat.output import (
+from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
     ChatDelta,
@@ -16,8 +16,8 @@ from engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from engine.protocol.messages import PromptProgress
-from handlers.apis.openai.format import (
+from specllama.engine.protocol.messages import PromptProgress
+from specllama.handlers.apis.openai.format import (
     ChatFormat,
     TextFormat,
     chat_completion,
@@ -26,7 +26,7 @@ from handlers.apis.openai.format import (
     text_finish_reason,
     usage,
 )
-from handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 from tests.support.factories import delta, finished
 
 names = st.text(min_size=1)

@@ -4,9 +4,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from handlers.apis.openai.messages import chat_messages
-from handlers.running.media import MediaInput
+from specllama.engine.errors import EngineError
+from specllama.handlers.apis.openai.messages import chat_messages
+from specllama.handlers.running.media import MediaInput
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from engine.chat.request import ThinkingBudget
-from handlers.apis.openai.request import chat_request, thinking_budget
+from specllama.engine.chat.request import ThinkingBudget
+from specllama.handlers.apis.openai.request import chat_request, thinking_budget
 from tests.support.options_support import model_options
 
 OPTIONS = model_options(reasoning_budget=7, reasoning_budget_message="!")

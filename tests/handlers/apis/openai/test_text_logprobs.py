@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.protocol.messages import TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.openai.text_logprobs import TextLogprobs
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
 from tests.support.factories import finished
 
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
-from engine.errors import EngineError
-from handlers.apis.responses.items import input_items, messages
-from handlers.running.media import MediaInput
+from specllama.engine.errors import EngineError
+from specllama.handlers.apis.responses.items import input_items, messages
+from specllama.handlers.running.media import MediaInput
 
 USER = {"role": "user", "content": "Hello"}
 CALL = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": '{"a": 1}'}

@@ -6,19 +6,19 @@ from typing import Any
 
 import pytest
 
-from engine.chat.request import ChatRequest
-from engine.errors import EngineError
-from engine.params import GenerationParams
-from engine.protocol.messages import TokenProbs
-from handlers.apis.openai.tools import Chosen, Place
-from handlers.apis.responses.items import input_items
-from handlers.apis.responses.request import (
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.errors import EngineError
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import TokenProbs
+from specllama.handlers.apis.openai.tools import Chosen, Place
+from specllama.handlers.apis.responses.items import input_items
+from specllama.handlers.apis.responses.request import (
     request_items,
     response_chat_request,
     response_params,
     response_tools,
 )
-from handlers.running.response_store import ResponseStore
+from specllama.handlers.running.response_store import ResponseStore
 from tests.support.http_support import request_with
 from tests.support.options_support import model_options
 

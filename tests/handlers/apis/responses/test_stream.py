@@ -16,21 +16,28 @@ from openai import OpenAI
 from contract_tests.kit import contract
 from contract_tests.kit.events import read_events
 from contract_tests.kit.server import SECONDS
-from engine.chat.output import CallArguments, CallStart, ChatDelta, ChatMessage, Content, Reasoning
-from engine.errors import ErrorInfo
-from engine.params import GenerationParams
-from engine.protocol.messages import Finished, TokenProbs
-from handlers.apis.native.probabilities import Probabilities
-from handlers.apis.responses.format import (
+from specllama.engine.chat.output import (
+    CallArguments,
+    CallStart,
+    ChatDelta,
+    ChatMessage,
+    Content,
+    Reasoning,
+)
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.params import GenerationParams
+from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.responses.format import (
     Output,
     Status,
     failed_response,
     finished_response,
     new_response,
 )
-from handlers.apis.responses.stream import ResponsesFormat
-from handlers.http.errors import Failure
-from handlers.running.chat_batch import ChatEvent
+from specllama.handlers.apis.responses.stream import ResponsesFormat
+from specllama.handlers.http.errors import Failure
+from specllama.handlers.running.chat_batch import ChatEvent
 from tests.support.factories import delta, finished
 
 pytestmark = pytest.mark.slow

@@ -6,8 +6,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from engine.chat.request import ChatRequest
-from handlers.apis.responses.truncation import room_for_answer, truncated
+from specllama.engine.chat.request import ChatRequest
+from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
 
 USER = {"role": "user", "content": "Hello"}
 

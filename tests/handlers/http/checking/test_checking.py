@@ -10,11 +10,11 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.errors import EngineError
-from engine.processes.framing import frame
-from handlers.http.checking.messages import Job, Verdict
-from handlers.http.checking.parent import PROCESSES, Checker
-from handlers.http.errors import RequestError
+from specllama.engine.errors import EngineError
+from specllama.engine.processes.framing import frame
+from specllama.handlers.http.checking.messages import Job, Verdict
+from specllama.handlers.http.checking.parent import PROCESSES, Checker
+from specllama.handlers.http.errors import RequestError
 
 pytestmark = pytest.mark.slow
 
@@ -108,7 +108,7 @@ def test_a_client_that_leaves_leaves_the_process_fit() -> None:
 def test_a_body_that_takes_too_much_memory_is_refused_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("handlers.http.checking.parent.MEMORY", 256 << 20)
+    monkeypatch.setattr("specllama.handlers.http.checking.parent.MEMORY", 256 << 20)
 
     async def run() -> None:
         async with checking(max_body=1 << 20, time_limit=SECONDS) as checker:
@@ -153,7 +153,7 @@ def test_a_process_learns_a_schema_once(monkeypatch: pytest.MonkeyPatch) -> None
         jobs.append(job)
         return frame(job)
 
-    monkeypatch.setattr("handlers.http.checking.parent.frame", seen)
+    monkeypatch.setattr("specllama.handlers.http.checking.parent.frame", seen)
 
     async def run() -> None:
         async with checking() as checker:

@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from engine.options.shortcuts import SHORTCUTS
-from handlers.options import NAMES
-from handlers.options.completion import bash_completion
+from specllama.engine.options.shortcuts import SHORTCUTS
+from specllama.handlers.options import NAMES
+from specllama.handlers.options.completion import bash_completion
 
 pytestmark = [
     pytest.mark.slow,

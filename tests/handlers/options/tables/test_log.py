@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from handlers.options import parse
+from specllama.handlers.options import parse
 
 OFF = logging.CRITICAL + 1
 

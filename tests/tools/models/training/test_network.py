@@ -11,7 +11,7 @@ import pytest
 from gguf import GGMLQuantizationType as WeightType
 from llama_cpp import llama_cpp as llama
 
-from engine.worker.backend import initialize
+from specllama.engine.worker.backend import initialize
 from tools.models.gguf_file import read_tensors, write_model
 from tools.models.recipes import TALKER
 

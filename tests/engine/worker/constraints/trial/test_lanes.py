@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract_tests.kit.server import SECONDS
-from engine.worker.constraints.trial.lanes import BusyError, Lanes
-from engine.worker.constraints.trial.parent import Lane, TooCostlyError
+from specllama.engine.worker.constraints.trial.lanes import BusyError, Lanes
+from specllama.engine.worker.constraints.trial.parent import Lane, TooCostlyError
 
 LANES = (1.0, 2.0, 3.0)
 

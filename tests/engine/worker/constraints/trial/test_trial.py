@@ -9,15 +9,15 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from engine.params import GenerationParams
-from engine.processes.forked import FORKS
-from engine.worker.backend import Model
-from engine.worker.constraints.compiler import CACHE_BYTES, Compiler
-from engine.worker.constraints.gbnf import GrammarError
-from engine.worker.constraints.source import Source
-from engine.worker.constraints.trial.messages import Refused, Tried
-from engine.worker.constraints.trial.parent import Lane, TooCostlyError
-from engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
+from specllama.engine.params import GenerationParams
+from specllama.engine.processes.forked import FORKS
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints.compiler import CACHE_BYTES, Compiler
+from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.worker.constraints.source import Source
+from specllama.engine.worker.constraints.trial.messages import Refused, Tried
+from specllama.engine.worker.constraints.trial.parent import Lane, TooCostlyError
+from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 from tests.support.hostile_sources import ENDLESS, GRAMMARS, SOURCES
 from tests.support.memory_use import resident
 

@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.errors import BackendError
-from engine.worker.speculation.ngram.cache import MAX_HITS, N_MAX, NgramCache
-from engine.worker.speculation.ngram.lookup_file import LookupFile
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.speculation.ngram.cache import MAX_HITS, N_MAX, NgramCache
+from specllama.engine.worker.speculation.ngram.lookup_file import LookupFile
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 
 LAX = {1: (2, 66), 2: (2, 50), 3: (1, 50), 4: (1, 50)}

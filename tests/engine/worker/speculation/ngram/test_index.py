@@ -5,9 +5,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
-from engine.worker.speculation.ngram.index import NgramIndex
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
+from specllama.engine.worker.speculation.ngram.index import NgramIndex
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import STEPS, growing, texts
 
 LENGTHS = st.integers(1, 5)
@@ -65,9 +65,10 @@ def test_a_long_text_in_any_steps(n: int, steps: list[int]) -> None:
 def test_what_is_found_is_what_follows_though_hashes_collide(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr("engine.worker.speculation.ngram.index.mixed", lambda _: 0)
+    monkeypatch.setattr("specllama.engine.worker.speculation.ngram.index.mixed", lambda _: 0)
     monkeypatch.setattr(
-        "engine.worker.speculation.ngram.index.mixed_all", lambda hashes: hashes * np.uint64(0)
+        "specllama.engine.worker.speculation.ngram.index.mixed_all",
+        lambda hashes: hashes * np.uint64(0),
     )
     text = [1, 2, 3, 4, 1, 2, 5, 1, 2]
     buffer = TokenBuffer(np.array(text, np.int32))

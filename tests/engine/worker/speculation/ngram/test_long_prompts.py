@@ -5,11 +5,11 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from engine.worker.speculation.ngram.cache import NgramCache
-from engine.worker.speculation.ngram.index import MAX_NEW
-from engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
-from engine.worker.speculation.ngram.mod import NgramMod
-from engine.worker.speculation.source import Source
+from specllama.engine.worker.speculation.ngram.cache import NgramCache
+from specllama.engine.worker.speculation.ngram.index import MAX_NEW
+from specllama.engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
+from specllama.engine.worker.speculation.ngram.mod import NgramMod
+from specllama.engine.worker.speculation.source import Source
 from tests.support.proposals import ask, propose
 
 SOURCES: dict[str, Callable[[], Source]] = {

@@ -8,14 +8,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.speculation.ngram.lookup import (
+from specllama.engine.worker.speculation.ngram.lookup import (
     MAX_KEYS,
     MAX_VALUES,
     NgramMapK,
     NgramMapK4V,
     NgramSimple,
 )
-from engine.worker.tokens import TokenBuffer
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 
 SIZES = st.integers(1, 4)

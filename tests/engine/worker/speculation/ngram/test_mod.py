@@ -3,8 +3,8 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engine.worker.cache.prefix_cache import OWNER
-from engine.worker.speculation.ngram.mod import NgramMod
+from specllama.engine.worker.cache.prefix_cache import OWNER
+from specllama.engine.worker.speculation.ngram.mod import NgramMod
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 
 
