@@ -9,12 +9,12 @@ from typing import Any
 
 import msgspec
 import yaml
-from connexion import context
 from starlette.responses import Response
 
 from specllama.engine.errors import EngineError
 from specllama.handlers.http.bundle import public, with_body_examples
 from specllama.handlers.http.bundled import bundled
+from specllama.handlers.http.current import current_scope
 
 ASSETS = {
     "swagger-ui.css": "text/css",
@@ -117,7 +117,7 @@ def _yaml_below(base_path: str) -> bytes:
 
 def _base_path() -> str:
     """The part of the current request's address in front of the description's paths."""
-    scope = context.scope
+    scope = current_scope()
     base: str = scope["extensions"]["connexion_routing"]["api_base_path"]
     return str(scope.get("root_path", "")) + base
 

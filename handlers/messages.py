@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from connexion import context
 from starlette.responses import Response
 
 from specllama.handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
@@ -13,6 +12,7 @@ from specllama.handlers.apis.anthropic.request import (
 )
 from specllama.handlers.apis.native.request import ping_of
 from specllama.handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse_unsupported
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.envelopes.anthropic import anthropic_request_id
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.aside import aside
@@ -35,7 +35,7 @@ async def create_message(body: dict[str, Any]) -> Response:
     )
     engine = await model.engine()
     prepared = await prepare(model, engine, request, params)
-    id = anthropic_request_id(context.scope)
+    id = anthropic_request_id(current_scope())
     return await respond(
         lambda: ChatBatch(engine, prepared),
         AnthropicFormat(form, id),
@@ -54,5 +54,5 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
     return JSONAnswer(
-        {"input_tokens": n}, headers={"request-id": anthropic_request_id(context.scope)}
+        {"input_tokens": n}, headers={"request-id": anthropic_request_id(current_scope())}
     )

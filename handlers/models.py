@@ -7,7 +7,6 @@ from contextlib import closing
 from typing import Any
 
 import msgspec
-from connexion import context
 from starlette.responses import Response
 
 from specllama.engine.catalog.entry import Entry
@@ -22,6 +21,7 @@ from specllama.handlers.apis.ollama.details import (
     model_path,
     modified_at,
 )
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.security import is_known, require_key
@@ -41,7 +41,7 @@ async def list_models(reload: str = "") -> Response:
     HTTPException (401) for `reload` without a key."""
     current = runtime()
     if reload:
-        require_key(context.scope)
+        require_key(current_scope())
         if current.catalog.router:
             await current.inventory.reload()
     return JSONAnswer(model_list(current))
@@ -127,7 +127,7 @@ def _router() -> Runtime:
 
 def model_list(current: Runtime) -> dict[str, Any]:
     entries = current.catalog.listed()
-    told = is_known(context.scope)
+    told = is_known(current_scope())
     return {
         "object": "list",
         "data": [(_model if told else _named)(current, entry) for entry in entries],

@@ -5,7 +5,6 @@ from functools import partial
 from typing import Any, cast
 
 import msgspec
-from connexion import context
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
@@ -30,6 +29,7 @@ from specllama.handlers.apis.remarks import remark
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
 from specllama.handlers.chat import create_chat_completion
 from specllama.handlers.embeddings import Rows, split
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.encoding import Lazy
 from specllama.handlers.http.envelopes.ollama import (
@@ -52,7 +52,7 @@ AS_IT_IS, EUCLIDEAN = -1, 2
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
     """The answer in Ollama's format, or in OpenAI's if the request is that API's."""
-    scope = context.scope
+    scope = current_scope()
     foreign = is_openai_client(scope) or is_in_openai_form(body)
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
         return await _chat_answer(body)
@@ -189,7 +189,7 @@ def _mind_keep_alive(model: Served, body: dict[str, Any]) -> None:
     if not model.current.catalog.router:
         remark("keep_alive: the only model of a server stays loaded")
         return
-    context.scope["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
+    current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
 
 
 # ---- embeddings --------------------------------------------------------------------------

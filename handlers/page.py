@@ -4,10 +4,10 @@ import functools
 import hashlib
 from pathlib import Path
 
-from connexion import context
 from starlette.responses import PlainTextResponse, Response
 
 from specllama.engine.errors import EngineError
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.running.runtime import runtime
 
 FILES = Path(__file__).parent / "webui"
@@ -48,7 +48,7 @@ async def get_root() -> Response:
 
 
 def _accepts_html() -> bool:
-    accepted = [value for name, value in context.scope["headers"] if name == b"accept"]
+    accepted = [value for name, value in current_scope()["headers"] if name == b"accept"]
     return any(b"text/html" in value.lower() for value in accepted)
 
 
@@ -66,7 +66,7 @@ async def get_page_asset(file: str) -> Response:
 
 def _known() -> list[str]:
     """The tags of what the client has; weak ones are as good."""
-    given = b",".join(v for name, v in context.scope["headers"] if name == b"if-none-match")
+    given = b",".join(v for name, v in current_scope()["headers"] if name == b"if-none-match")
     return [each.strip().removeprefix("W/") for each in given.decode("latin-1").split(",")]
 
 

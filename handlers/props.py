@@ -3,7 +3,6 @@
 from typing import Any
 
 import msgspec
-from connexion import context
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
@@ -12,6 +11,7 @@ from specllama.engine.errors import not_supported
 from specllama.engine.protocol.messages import ModelInfo
 from specllama.handlers.apis.ollama.details import model_path
 from specllama.handlers.http.build_info import build_info, server_version
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.media import media_marker
 from specllama.handlers.running.runtime import runtime
@@ -48,7 +48,7 @@ async def set_props(body: dict[str, Any] | None = None) -> Response:
 
 
 def _names_model() -> bool:
-    return bool(QueryParams(context.scope["query_string"]).get("model"))
+    return bool(QueryParams(current_scope()["query_string"]).get("model"))
 
 
 async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:

@@ -4,7 +4,6 @@ import asyncio
 from typing import Any
 
 import msgspec
-from connexion import context
 from starlette.responses import Response
 
 from specllama.engine.chat.request import ChatRequest
@@ -29,6 +28,7 @@ from specllama.handlers.apis.responses.request import (
 from specllama.handlers.apis.responses.stream import ResponsesFormat
 from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
 from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.security import owner_of
 from specllama.handlers.http.sse import event_stream
@@ -44,12 +44,12 @@ from specllama.handlers.running.served import Served, served
 
 def _store() -> ResponseStore:
     """The responses of the request's key."""
-    return runtime().responses.of(owner_of(context.scope))
+    return runtime().responses.of(owner_of(current_scope()))
 
 
 def _job(response_id: str) -> JobKey:
     """The work on a response of the request's key."""
-    return owner_of(context.scope), response_id
+    return owner_of(current_scope()), response_id
 
 
 async def create_response(body: dict[str, Any]) -> Response:
@@ -101,9 +101,10 @@ async def create_response(body: dict[str, Any]) -> Response:
     jobs.check_room()
     listener = Listener(gone=not streamed)
     shown = {**response, "status": "queued"}
-    held = context.scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
+    scope = current_scope()
+    held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
     events = frames(start, form)
-    work = generate(events, form, shown, keep, listener, held, context.scope)
+    work = generate(events, form, shown, keep, listener, held, scope)
     jobs.start(_job(response["id"]), shown, work)
     if not streamed:
         return JSONAnswer(shown)

@@ -9,9 +9,10 @@ from collections.abc import Awaitable
 from types import TracebackType
 from typing import Self, TypeVar
 
-from connexion import context
 from starlette.requests import ClientDisconnect
 from starlette.types import Receive
+
+from specllama.handlers.http.current import current_receive
 
 T = TypeVar("T")
 
@@ -62,5 +63,5 @@ async def until_disconnect(work: Awaitable[T]) -> T:
 
     Raises what `work` raises, and `starlette.requests.ClientDisconnect`.
     """
-    async with CancelOnDisconnect(context.receive):
+    async with CancelOnDisconnect(current_receive()):
         return await work

@@ -10,8 +10,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from urllib.parse import quote
 
-from connexion import context
 from starlette.types import Scope
+
+from specllama.handlers.http.current import current_scope
 
 HEADER = b"x-request-id"
 RELAXED_HEADER = b"x-specllama-relaxed"
@@ -54,7 +55,7 @@ def notes_of(scope: Scope) -> Notes:
 
 def notes() -> Notes:
     """The notes of the current request."""
-    return notes_of(context.scope)
+    return notes_of(current_scope())
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

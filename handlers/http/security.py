@@ -10,11 +10,12 @@ import hmac
 from collections.abc import Callable
 from typing import Any
 
-from connexion import context
 from connexion.lifecycle import ConnexionRequest
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
+
+from specllama.handlers.http.current import current_scope
 
 Verify = Callable[[ConnexionRequest], Any]
 
@@ -80,7 +81,7 @@ def owner_of(scope: Scope) -> str:
 
 def current_key() -> bytes:
     """The valid API key of the current request; nothing on a server that has none."""
-    return key_of(context.scope) or b""
+    return key_of(current_scope()) or b""
 
 
 def current_owner() -> int:

@@ -34,6 +34,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specllama.handlers.http.current import Current
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import Hosts, is_foreign
 from specllama.handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
@@ -287,6 +288,7 @@ MIDDLEWARES = [
     Validation,
     LifespanMiddleware,
     ContextMiddleware,
+    Current,
 ]
 """From the outside to the inside. Of Connexion's own, those are missing that serve the
 description and validate answers: handlers do the one, and the contract tests the other."""

@@ -10,9 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, ParamSpec, TypeVar
 
-from connexion import context
-
 from specllama.handlers.http.body_limits import LARGE, n_values
+from specllama.handlers.http.current import current_scope
 
 TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenever it wakes up
 
@@ -27,7 +26,7 @@ async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> 
 
     Raises what `function` does. It must not wait for anything.
     """
-    if n_values(context.scope) <= LARGE:
+    if n_values(current_scope()) <= LARGE:
         return function(*args, **kwargs)
     current = copy_context()
     loop = asyncio.get_running_loop()

@@ -5,10 +5,10 @@ import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 
-from connexion import context
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.errors import Failure, RequestError, describe
 from specllama.handlers.http.security import key_of
@@ -41,7 +41,7 @@ async def kept_response(
 
     Raises what comes before the first frame; nothing is kept then.
     """
-    scope = context.scope
+    scope = current_scope()
     starting = asyncio.create_task(_first(frames))
     stream.made_by(starting.cancel)
     try:

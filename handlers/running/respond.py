@@ -7,10 +7,10 @@ releases the engine, is settled here.
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from typing import Any, Protocol, Self, TypeVar
 
-from connexion import context
 from starlette.responses import Response
 
 from specllama.engine.protocol.messages import Begun
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.errors import Failure
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -89,7 +89,7 @@ async def respond(
     Raises what the generations of a whole answer raise: EngineError, and
     `starlette.requests.ClientDisconnect`.
     """
-    owner = owner_of(context.scope) if media_type == EVENT_STREAM else None
+    owner = owner_of(current_scope()) if media_type == EVENT_STREAM else None
     if owner is not None:
         streams = runtime().streams
         streams.remove(owner)  # the conversation goes on with this answer

@@ -14,8 +14,6 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from connexion import context
-
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.download.parent import wants_fetch
 from specllama.engine.catalog.inspect.parent import MetadataReader
@@ -28,6 +26,7 @@ from specllama.engine.pool.pool import ModelPool
 from specllama.engine.pool.supervisor import Supervisor
 from specllama.engine.shipped import model_file
 from specllama.handlers.http.checking.parent import Checker
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.aside import TURN
 from specllama.handlers.running.background import Jobs
@@ -114,7 +113,7 @@ def _metrics() -> "Metrics":
 
 def runtime() -> Runtime:
     """The server that the current request came to."""
-    current: Runtime = context.scope["state"]["runtime"]
+    current: Runtime = current_scope()["state"]["runtime"]
     return current
 
 

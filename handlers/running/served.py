@@ -4,7 +4,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from connexion import context
 from starlette.datastructures import QueryParams
 
 from specllama.engine.catalog.entry import Entry
@@ -14,6 +13,7 @@ from specllama.engine.options import Options
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.lease import Lease
 from specllama.engine.protocol.messages import ModelInfo
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.notes import notes
 from specllama.handlers.running.runtime import Runtime, runtime
@@ -59,7 +59,7 @@ class Served:
         lease = pool.lease_now(self.entry)
         if lease is None:
             lease = await until_disconnect(pool.lease(self.entry, autoload=self.autoload))
-        context.scope["state"]["leases"].callback(lease.release)
+        current_scope()["state"]["leases"].callback(lease.release)
         return lease
 
 
@@ -72,7 +72,7 @@ def served(
     Raises EngineError of type `unknown` for a name that the catalog doesn't have.
     """
     current = runtime()
-    string = context.scope["query_string"]
+    string = current_scope()["query_string"]
     query = QueryParams(string) if string else {}
     name = (body or {}).get("model") or query.get("model")
     autoload = query.get("autoload")

@@ -13,7 +13,6 @@ from typing import Any
 
 import uvicorn
 from connexion import AsyncApp
-from connexion.context import _scope
 
 from specllama.app import create_app
 from specllama.engine.catalog.catalog import Catalog, open_catalog
@@ -24,6 +23,7 @@ from specllama.engine.pool.lease import Lease
 from specllama.engine.pool.status import ModelStatus
 from specllama.engine.shipped import MODEL_NAME
 from specllama.handlers.http.application import serve_description
+from specllama.handlers.http.current import _scope
 from specllama.handlers.options import ServerOptions, given
 from specllama.handlers.running.runtime import Runtime
 from tests.support.options_support import server_options
