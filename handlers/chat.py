@@ -10,8 +10,8 @@ from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.format import ChatFormat, head, wants_verbose
 from specllama.handlers.apis.openai.request import chat_request, uses_functions
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.security import current_key
 from specllama.handlers.running.aside import aside
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
 from specllama.handlers.running.choices import texts_per_prompt

@@ -28,9 +28,9 @@ from specllama.handlers.apis.responses.request import (
 from specllama.handlers.apis.responses.stream import ResponsesFormat
 from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
 from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
+from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.security import owner_of
 from specllama.handlers.http.sse import event_stream
 from specllama.handlers.running.aside import aside
 from specllama.handlers.running.background import JobKey

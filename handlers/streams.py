@@ -5,9 +5,9 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
+from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.security import current_key
 from specllama.handlers.http.sse import event_stream
 from specllama.handlers.running.keeping import show
 from specllama.handlers.running.kept_streams import Owner

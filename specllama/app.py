@@ -5,11 +5,11 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
-from connexion import AsyncApp
+from starlette.types import ASGIApp
 
 from specllama.engine.catalog.catalog import Catalog
+from specllama.handlers.binding.application import serve_description
 from specllama.handlers.description import description_path
-from specllama.handlers.http.application import serve_description
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import lifespan
 from specllama.progress import show_progress
@@ -17,7 +17,7 @@ from specllama.progress import show_progress
 
 def create_app(
     options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
-) -> AsyncApp:
+) -> ASGIApp:
     """An application that starts its engines with the ASGI lifespan, so the ASGI server must
     run that (uvicorn: `lifespan="on"`).
 
@@ -37,4 +37,5 @@ def create_app(
                 showing.cancel()
                 await asyncio.wait({showing})
 
-    return serve_description(description_path(), options.http.api_prefix, states)
+    app: ASGIApp = serve_description(description_path(), options.http.api_prefix, states)
+    return app

@@ -11,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from specllama import STARTED, __version__, early_signals
 from specllama.commands import COMMANDS, run
-from specllama.deferred import deferred_imports
 from specllama.engine.options import OptionError
 from specllama.engine.options.names import suggestion
 from specllama.engine.processes import collecting, head_start
 from specllama.engine.processes.commands import engine_command, template_command
 from specllama.engine.shipped import MODEL_NAME
+from specllama.handlers.binding.deferred_imports import deferred_imports
 from specllama.handlers.options import ServerOptions, given, parse, remarks
 from specllama.handlers.options.completion import bash_completion, fish_completion, zsh_completion
 from specllama.handlers.options.help import help_text

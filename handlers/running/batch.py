@@ -11,8 +11,8 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.generation import Generation
 from specllama.engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
+from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.notes import notes
-from specllama.handlers.http.security import current_key, current_owner
 from specllama.handlers.running.bounds import bound_probabilities, check_repeated
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime

@@ -8,10 +8,10 @@ from contextlib import suppress
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specllama.handlers.http.api_keys import key_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.errors import Failure, RequestError, describe
-from specllama.handlers.http.security import key_of
 from specllama.handlers.http.sse import Ping, event_stream
 from specllama.handlers.running.kept_streams import KeptStream, OffsetLostError, Owner
 from specllama.handlers.running.runtime import runtime

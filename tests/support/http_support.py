@@ -22,7 +22,7 @@ from specllama.engine.pool.events import Subscription
 from specllama.engine.pool.lease import Lease
 from specllama.engine.pool.status import ModelStatus
 from specllama.engine.shipped import MODEL_NAME
-from specllama.handlers.http.application import serve_description
+from specllama.handlers.binding.application import serve_description
 from specllama.handlers.http.current import _scope
 from specllama.handlers.options import ServerOptions, given
 from specllama.handlers.running.runtime import Runtime
@@ -34,10 +34,12 @@ info: {title: small, version: "1"}
 security: [{bearer: []}, {apiKey: []}]
 components:
   securitySchemes:
-    bearer: {type: http, scheme: bearer, x-bearerInfoFunc: handlers.http.security.bearer_info}
+    bearer:
+      {type: http, scheme: bearer,
+       x-bearerInfoFunc: specllama.handlers.binding.security.bearer_info}
     apiKey:
       {type: apiKey, in: header, name: x-api-key,
-       x-apikeyInfoFunc: handlers.http.security.api_key_info}
+       x-apikeyInfoFunc: specllama.handlers.binding.security.api_key_info}
 paths:
   /open:
     get:

@@ -34,7 +34,7 @@ from specllama.engine.protocol.messages import (
     Tokens,
 )
 from specllama.engine.shipped import MODEL_NAME
-from specllama.handlers.http.application import serve_description
+from specllama.handlers.binding.application import serve_description
 from specllama.handlers.http.schema import compile_schema
 from specllama.handlers.running.runtime import Runtime
 from specllama.handlers.slots import unused_slot

@@ -10,10 +10,10 @@ from connexion.exceptions import InvalidSpecification
 from connexion.spec import Specification
 
 from specllama.engine.user_cache import user_cache
+from specllama.handlers.binding.application import Resolved, check, resolved
 from specllama.handlers.description import description_path
 from specllama.handlers.http.bundle import bundle
 from specllama.handlers.http.bundled import KEPT, bundled
-from specllama.handlers.http.specification import Resolved, check, resolved
 
 
 @pytest.fixture

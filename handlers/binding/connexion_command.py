@@ -25,8 +25,8 @@ from starlette.types import Receive, Scope, Send
 
 from specllama.engine.catalog.catalog import open_catalog
 from specllama.engine.catalog.download.remote_preset import find_remote_preset
-from specllama.handlers.http.application import application, serve_again
-from specllama.handlers.http.security import api_key_info, bearer_info
+from specllama.handlers.binding.application import application, serve_again
+from specllama.handlers.binding.security import api_key_info, bearer_info
 from specllama.handlers.options import from_environ, given
 from specllama.handlers.running.runtime import lifespan
 

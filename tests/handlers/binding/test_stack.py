@@ -9,8 +9,8 @@ from connexion.middleware.abstract import ROUTING_CONTEXT
 from connexion.middleware.routing import RoutingMiddleware
 from connexion.spec import Specification
 
+from specllama.handlers.binding.stack import Routing
 from specllama.handlers.description import description_path
-from specllama.handlers.http.stack import Routing
 
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT")
 

@@ -239,14 +239,15 @@ import specllama.handlers
 from connexion.middleware.server_error import ServerErrorMiddleware
 
 def patched():
-    return ServerErrorMiddleware.__call__.__module__ == "specllama.handlers.connexion_run"
+    module = ServerErrorMiddleware.__call__.__module__
+    return module == "specllama.handlers.binding.connexion_command"
 
 for module in pkgutil.walk_packages(specllama.handlers.__path__, "specllama.handlers."):
-    if module.name != "specllama.handlers.connexion_run":
+    if module.name != "specllama.handlers.binding.connexion_command":
         importlib.import_module(module.name)
 import specllama.app
-print(patched(), "specllama.handlers.connexion_run" in sys.modules)
-importlib.import_module("specllama.handlers.connexion_run")
+print(patched(), "specllama.handlers.binding.connexion_command" in sys.modules)
+importlib.import_module("specllama.handlers.binding.connexion_command")
 print(patched())
 """
 
@@ -364,7 +365,9 @@ def test_two_things_of_one_name_are_refused(tmp_path: Path) -> None:
 
 
 def test_queries_are_not_logged() -> None:
-    from specllama.handlers.connexion_run import without_query  # which patches Connexion
+    from specllama.handlers.binding.connexion_command import (
+        without_query,  # which patches Connexion
+    )
 
     told = ("127.0.0.1:1", "GET", "/props?api_key=sesame", "1.1", 401)
     record = logging.LogRecord("uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d', told, None)

@@ -13,7 +13,7 @@ import httpx
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.handlers.http import validation
+from specllama.handlers.binding import validation
 from specllama.handlers.http.body_limits import FEW, LARGE
 from specllama.handlers.http.checking.messages import Verdict
 from specllama.handlers.http.checking.parent import Checker

@@ -34,14 +34,14 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specllama.handlers.binding.middleware import JSON, Bodies, Cors, Leases, Measure
+from specllama.handlers.binding.validation import JsonBody
+from specllama.handlers.http.api_keys import is_known
 from specllama.handlers.http.current import Current
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import Hosts, is_foreign
-from specllama.handlers.http.middleware import JSON, Bodies, Cors, Leases, Measure
 from specllama.handlers.http.own_files import OwnFiles
 from specllama.handlers.http.request_log import RequestLog
-from specllama.handlers.http.security import is_known
-from specllama.handlers.http.validation import JsonBody
 
 _METHODS = frozenset(HTTPMethod)
 

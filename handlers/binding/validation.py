@@ -6,22 +6,28 @@ accepts NaN; these take its place in the `validator_map`.
 
 import asyncio
 import threading
+from collections.abc import AsyncGenerator
 from typing import Any
 
 from connexion.datastructures import MediaTypeDict
-from connexion.exceptions import BadRequestProblem
 from connexion.validators import VALIDATOR_MAP
 from connexion.validators.parameter import ParameterValidator
 from jsonschema_rs import Draft202012Validator
+from starlette.datastructures import Headers, UploadFile
+from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
 from specllama.handlers.http.body_limits import FEW, LARGE, n_values
 from specllama.handlers.http.checking.parent import Checker
 from specllama.handlers.http.decoding import UndecodableError, decoded
-from specllama.handlers.http.forms import check_form, read_form
+from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.schema import Schema, compile_schema
 from specllama.handlers.http.validation_messages import Sentence, sentence
+
+MAX_FILES = 4  # of a form
+MAX_FIELDS = 64
+MAX_FIELD = 4 << 20  # bytes of one that is no file
 
 
 class _Compiled:
@@ -60,7 +66,7 @@ class JsonBody:
         self._default = schema.get("x-default", {})
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
-        """Reads, decodes and validates. Raises BadRequestProblem."""
+        """Reads, decodes and validates. Raises RequestError."""
         raw = await _read(receive)
         if raw or self._required:
             body = await self._checked(raw, scope)
@@ -82,17 +88,17 @@ class JsonBody:
         if not validator.is_valid(body):
             if n > FEW:
                 await self._check_away(raw, scope)
-            raise BadRequestProblem(detail=sentence(validator, body))
+            raise RequestError(400, sentence(validator, body))
         return body
 
     async def _check_away(self, raw: bytes | bytearray, scope: Scope) -> None:
-        """Raises BadRequestProblem for an invalid body, which another process finds out."""
+        """Raises RequestError for an invalid body, which another process finds out."""
         checker: Checker = scope["state"]["runtime"].checker
         verdict = await checker.check(self._schema, raw)
         if verdict.discreet:
-            raise BadRequestProblem(detail=Sentence.told(verdict.fault, verdict.discreet))
+            raise RequestError(400, Sentence.told(verdict.fault, verdict.discreet))
         if verdict.fault:
-            raise BadRequestProblem(detail=verdict.fault)
+            raise RequestError(400, verdict.fault)
 
 
 class FormBody:
@@ -103,22 +109,22 @@ class FormBody:
         self._schema = schema
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
-        """Reads and validates. Raises BadRequestProblem."""
-        body = await read_form(receive, scope, self._schema)
-        check_form(self._schema, await asyncio.to_thread(self._compiled.get, self._schema), body)
+        """Reads and validates. Raises RequestError."""
+        body = await _read_form(receive, scope, self._schema)
+        _check_form(self._schema, await asyncio.to_thread(self._compiled.get, self._schema), body)
         context = scope.setdefault("extensions", {}).setdefault("connexion_context", {})
         context["body"] = body
         return _drained(receive), scope
 
 
 def decode(raw: bytes | bytearray) -> Any:
-    """The value of a JSON text. Raises BadRequestProblem with what is wrong with it."""
+    """The value of a JSON text. Raises RequestError with what is wrong with it."""
     if not raw:
-        raise BadRequestProblem(detail="the body is empty, but this operation needs one")
+        raise RequestError(400, "the body is empty, but this operation needs one")
     try:
         return decoded(raw)
     except UndecodableError as error:
-        raise BadRequestProblem(detail=str(error)) from None
+        raise RequestError(400, str(error)) from None
 
 
 async def _read(receive: Receive) -> bytes | bytearray:
@@ -152,6 +158,75 @@ def _drained(receive: Receive) -> Receive:
         return {"type": "http.request", "body": b"", "more_body": False}
 
     return receive_
+
+
+async def _read_form(receive: Receive, scope: Scope, schema: Schema) -> dict[str, Any]:
+    """The fields of a form by their names, of several alike the last: files as bytes, numbers and
+    truth values as the properties of `schema` want them, everything else as text.
+
+    Raises RequestError for what is no form.
+    """
+    parser = MultiPartParser(
+        Headers(scope=scope),
+        _stream(receive),
+        max_files=MAX_FILES,
+        max_fields=MAX_FIELDS,
+        max_part_size=MAX_FIELD,
+    )
+    try:
+        form = await parser.parse()
+    except (MultiPartException, KeyError) as error:
+        message = error.message if isinstance(error, MultiPartException) else "no boundary"
+        raise RequestError(400, f"the body is no valid form: {message}") from None
+    properties = schema.get("properties", {})
+    fields: dict[str, Any] = {}
+    try:
+        for name, value in form.multi_items():
+            if isinstance(value, UploadFile):
+                fields[name] = await value.read()
+            else:
+                fields[name] = _typed(value, properties.get(name, {}).get("type"))
+    finally:
+        await form.close()
+    return fields
+
+
+def _check_form(schema: Schema, validator: Draft202012Validator, fields: dict[str, Any]) -> None:
+    """Raises RequestError unless `fields` are as described, files where files belong."""
+    for name, described in schema.get("properties", {}).items():
+        is_file = described.get("format") == "binary"
+        if name in fields and isinstance(fields[name], bytes) != is_file:
+            right = "a file" if is_file else "no file"
+            raise RequestError(400, f"{name}: this field of the form has to be {right}")
+    shown = {name: "" if isinstance(each, bytes) else each for name, each in fields.items()}
+    if not validator.is_valid(shown):
+        raise RequestError(400, sentence(validator, shown))
+
+
+async def _stream(receive: Receive) -> AsyncGenerator[bytes, None]:
+    more = True
+    while more:
+        message = await receive()
+        if message["type"] == "http.disconnect":
+            raise ClientDisconnect
+        if body := message.get("body", b""):
+            yield body
+        more = message.get("more_body", False)
+
+
+def _typed(text: str, type_: str | None) -> Any:
+    """The value that `text` spells, if it spells one of that type; else the text, which the schema
+    refuses."""
+    if type_ == "boolean":
+        return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
+    if type_ in ("integer", "number"):
+        for kind in (int, float):
+            try:
+                value = kind(text)
+            except ValueError:
+                continue
+            return value if abs(value) < float("inf") else text
+    return text
 
 
 def validator_map() -> dict[str, Any]:

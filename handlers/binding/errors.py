@@ -1,0 +1,137 @@
+"""Connexion's error handler: the error envelope, in the form of the API that a path belongs to.
+
+A path whose description says `x-error-envelope: anthropic`, or `ollama`, has the form of that API;
+one that says `either` has Ollama's unless the request is OpenAI's
+(`handlers.http.envelopes.ollama`).
+"""
+
+from collections.abc import Iterator, Mapping
+from http import HTTPStatus
+from typing import Any
+
+import msgspec
+from connexion.exceptions import ProblemException
+from connexion.lifecycle import ConnexionRequest, ConnexionResponse
+from connexion.spec import Specification
+from starlette.exceptions import HTTPException
+from starlette.routing import compile_path
+from starlette.types import Scope
+
+from specllama.handlers.http.envelopes.anthropic import (
+    anthropic_error,
+    anthropic_request_id,
+    error_headers,
+)
+from specllama.handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
+from specllama.handlers.http.errors import RequestError, describe
+
+_METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+
+
+async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
+    """Connexion's error handler for every class of exception."""
+    failure = describe(_explained(error, request.scope), request.scope)
+    headers = dict(failure.headers)
+    if failure.info.final or failure.status == HTTPStatus.NOT_IMPLEMENTED:
+        # OpenAI's and Anthropic's libraries send whatever is 500 or more again, unless told so.
+        headers["X-Should-Retry"] = "false"
+    if failure.info.retry_after:
+        headers["Retry-After"] = str(failure.info.retry_after)
+    envelope = _envelope_name(request.scope)
+    if envelope == "anthropic":
+        request_id = anthropic_request_id(request.scope)
+        document = anthropic_error(failure.status, failure.info, request_id, failure.details)
+        headers |= error_headers(request_id)
+    elif envelope == "ollama":
+        document = ollama_error(failure.info)
+    else:
+        document = failure.envelope()
+    return ConnexionResponse(
+        status_code=failure.status,
+        mimetype="application/json",
+        body=msgspec.json.encode(document),
+        headers=headers,
+    )
+
+
+HANDLED = (HTTPException, ProblemException, Exception)
+"""The exceptions that `answer` has to be registered for: Connexion brings handlers of its own for
+these."""
+
+
+def _explained(error: Exception, scope: Scope) -> Exception:
+    """`error`, or a RequestError in its place with a sentence that Connexion has in it, or that
+    the description gives."""
+    match error:
+        case HTTPException(status_code=401):
+            return error  # what was wrong stays secret
+        case ProblemException(status=status, detail=detail) if status < 500 and detail:
+            return RequestError(status, detail)
+        case HTTPException(status_code=405):
+            allowed = ", ".join(_allowed_methods(scope))
+            message = f"{scope['method']} is not allowed here, only {allowed}."
+            return RequestError(405, message, {"Allow": allowed})
+    return error
+
+
+def _allowed_methods(scope: Scope) -> list[str]:
+    """The methods that the description has for the path of a request.
+
+    Starlette's own `Allow` names those of one operation only.
+    """
+    path = _path(scope)
+    methods: set[str] = set()
+    for template, item in _described(scope):
+        regex, _, _ = compile_path(_route(template, item))
+        if regex.fullmatch(path):
+            methods.update(key.upper() for key in item if key in _METHODS)
+    return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _route(template: str, item: Mapping[str, Any]) -> str:
+    """`template` as routing reads it: a parameter of the format `path` may have slashes."""
+    for operation in (item[key] for key in item if key in _METHODS):
+        for each in operation.get("parameters", ()):
+            if each["in"] == "path" and each["schema"].get("format") == "path":
+                template = template.replace(f"{{{each['name']}}}", f"{{{each['name']}:path}}")
+    return template
+
+
+def _envelope_name(scope: Scope) -> str | None:
+    """The `x-error-envelope` of the request's path. It holds for all that is below a path,
+    too: who asks for what isn't there speaks the same language. So it is with Ollama's paths that
+    this server doesn't have."""
+    path = _path(scope)
+    for template, item in _described(scope):
+        if (name := item.get("x-error-envelope")) and f"{path}/".startswith(f"{template}/"):
+            if name == "either":
+                return "ollama" if wants_ollama_errors(scope) else None
+            return str(name)
+    return "ollama" if _is_ollamas(scope, path) else None
+
+
+def _is_ollamas(scope: Scope, path: str) -> bool:
+    return any(
+        f"{path}/".startswith(f"{_base(api)}/api/{name}/")
+        for api in scope["app"].apis
+        for name in UNSERVED
+    )
+
+
+def _path(scope: Scope) -> str:
+    """The path behind what a proxy has put before it. Routing counts the API prefix in with
+    that, and notes what it was without."""
+    root_path = scope.get("app_root_path", scope.get("root_path", ""))
+    return str(scope["path"].removeprefix(root_path))
+
+
+def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
+    """(path template behind the API prefix, path item) of everything that is described."""
+    for api in scope["app"].apis:
+        for template, item in api.specification["paths"].items():
+            yield _base(api) + template, item
+
+
+def _base(api: Any) -> str:
+    specification: Specification = api.specification
+    return str(specification.base_path if api.base_path is None else api.base_path)
