@@ -22,6 +22,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("engine", "handlers", "openapi")
 """At the top of the repository, and in the package."""
+NOT_INSTALLED = ("tests", "contract_tests", "tools", "benchmarks")
 PARTS = (*FOLDERS, "specllama", "LICENSE", "README.md", "pyproject.toml")
 """What a wheel is built from."""
 
@@ -114,7 +115,7 @@ class Installed:
         # a folder that another one names is not read.
         folders = [each for each in sys.path if Path(each).name.endswith("-packages")]
         (packages / "dependencies.pth").write_text("\n".join(folders))
-        for folder in (*FOLDERS, "tests", "tools", "benchmarks"):
+        for folder in (*FOLDERS, *NOT_INSTALLED):
             (application / folder).mkdir(parents=True)
             (application / folder / "__init__.py").write_text(f"OURS = '{folder}'\n")
 
@@ -141,10 +142,16 @@ def installed(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Installe
 
 
 def test_modules_of_the_same_name_are_the_application_s(installed: Installed) -> None:
-    for folder in FOLDERS:
+    for folder in (*FOLDERS, *NOT_INSTALLED):
         assert installed.run("-c", f"import {folder}; print({folder}.OURS)").strip() == folder
     shown = installed.run("-c", "import specllama.engine.errors as e; print(e.__file__)")
     assert Path(shown.strip()).parts[-3:] == ("specllama", "engine", "errors.py")
+
+
+def test_no_other_folder_of_the_repository_can_be_imported(installed: Installed) -> None:
+    script = "import importlib.util as u, sys; print([u.find_spec(each) for each in sys.argv[1:]])"
+    found = installed.run("-P", "-c", script, *FOLDERS, *NOT_INSTALLED)
+    assert set(found.strip("[]\n").split(", ")) == {"None"}
 
 
 def test_the_application_s_tests_get_a_server(installed: Installed) -> None:

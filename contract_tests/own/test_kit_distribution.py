@@ -129,7 +129,11 @@ def test_it_depends_on_what_it_imports() -> None:
 
 
 def test_it_tests_a_server(python: Path, server: Server, tmp_path: Path) -> None:
-    """Our own, with a key, from an environment without this repository."""
+    """Our own, with a key, from an environment without this repository, in the folder of an
+    application that has packages of the same names."""
+    for name in ("contract_tests", "engine", "handlers", "openapi", "tests", "tools"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").touch()
     done = run(
         python, tmp_path, "-m", "specllama_contract.command",
         *("--base-url", server.url, "--api-key", API_KEY, "--report", "json", "-o", "report.json"),
