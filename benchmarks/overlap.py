@@ -22,8 +22,9 @@ import numpy.typing as npt
 from specllama.engine.options import EngineOptions
 from specllama.engine.options.declaration import replaced
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Event, Step, Submit
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.replies import Event, Step
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Context, Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tools.models.build import ensure

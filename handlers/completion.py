@@ -6,7 +6,7 @@ from starlette.responses import Response
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.options import Options
-from specllama.engine.protocol.messages import Infill, Prompt
+from specllama.engine.wire.requests import Infill, Prompt
 from specllama.handlers.apis.native.format import NativeFormat
 from specllama.handlers.apis.native.probabilities import text_probabilities
 from specllama.handlers.apis.native.request import generation_params, parse_prompts, ping_of

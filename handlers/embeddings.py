@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.messages import Vectors
+from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.native.request import parse_prompts
 from specllama.handlers.apis.openai.messages import content_parts
 from specllama.handlers.http.disconnect import until_disconnect

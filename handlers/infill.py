@@ -4,7 +4,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specllama.engine.protocol.messages import Infill
+from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.native.request import parse_part
 from specllama.handlers.apis.unsupported import INFILL, refuse_unsupported
 from specllama.handlers.completion import create_completion

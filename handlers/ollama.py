@@ -9,7 +9,7 @@ from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.messages import Infill, Prompt, PromptParts
+from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.native.probabilities import chat_probabilities
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.ollama.embedding import shortened

@@ -10,7 +10,7 @@ from starlette.responses import Response
 from specllama.engine.chat.rendering.source import template_source
 from specllama.engine.options import Options
 from specllama.engine.params import RANDOM_SEED
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.apis.ollama.details import (
     Facts,
     details,

@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from specllama.engine.chat.rendering.source import template_source, tool_template_source
 from specllama.engine.errors import not_supported
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.apis.ollama.details import model_path
 from specllama.handlers.http.build_info import build_info, server_version
 from specllama.handlers.http.current import current_scope

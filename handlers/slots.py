@@ -5,8 +5,8 @@ from typing import Any, Literal
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request, not_supported, unavailable
-from specllama.engine.protocol.messages import SlotState
-from specllama.engine.protocol.slot_names import check_name
+from specllama.engine.wire.replies import SlotState
+from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.native.results import settings_json
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer

@@ -13,9 +13,9 @@ from specllama import STARTED, __version__, early_signals
 from specllama.commands import COMMANDS, run
 from specllama.engine.options import OptionError
 from specllama.engine.options.names import suggestion
-from specllama.engine.processes import collecting, head_start
-from specllama.engine.processes.commands import engine_command, template_command
 from specllama.engine.shipped import MODEL_NAME
+from specllama.engine.wire import head_start, startup
+from specllama.engine.wire.commands import engine_command, template_command
 from specllama.handlers.binding.deferred_imports import deferred_imports
 from specllama.handlers.options import ServerOptions, given, parse, remarks
 from specllama.handlers.options.completion import bash_completion, fish_completion, zsh_completion
@@ -77,7 +77,7 @@ def _main(words: Sequence[str]) -> int:
 
 
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:
-    collecting.pause()
+    startup.pause_gc()
     early_signals.handle()
     # Connexion imports Starlette's test client, which has an opinion on test libraries.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
@@ -135,8 +135,8 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
 
 def _begin_to_load(entry: "Entry", log_level: int) -> None:
     """Begins to load the model in a process of its own, while this one imports the server."""
-    from specllama.engine.processes.framing import frame
-    from specllama.engine.protocol.messages import Load
+    from specllama.engine.wire.framing import frame
+    from specllama.engine.wire.requests import Load
 
     head_start.begin(engine_command(), frame(Load(entry.options.engine, log_level)), logs=True)
     if not entry.options.engine.embedding.embeds():

@@ -20,7 +20,7 @@ from specllama import early_signals
 from specllama.app import create_app
 from specllama.connection import Connection, Limits
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.processes import collecting
+from specllama.engine.wire import startup as startup
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import Runtime
 from specllama.listen import Listeners
@@ -121,7 +121,7 @@ class _Server(Server):
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
         # The descriptions and what is made of them stay: no collection has to look at them.
-        collecting.resume()
+        startup.resume_gc()
         if not self.should_exit:
             self._on_listening()
             self._announcing = asyncio.create_task(self._announce())

@@ -5,7 +5,7 @@ import asyncio
 from functools import cache
 from typing import Any
 
-from specllama.engine.processes.outbox import Outbox
+from specllama.engine.wire.framing import Outbox
 from specllama.stalls import Stall
 
 

@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from specllama.engine.user_cache import user_cache
+from specllama.engine.host import user_cache
 
 
 def hub_environment(environ: Mapping[str, str]) -> dict[str, str]:

@@ -1,4 +1,5 @@
-"""JSON schemas: the types that they mean as llama-server reads them, and JSON pointers."""
+"""JSON schemas: the types that they mean as llama-server reads them, JSON pointers, and budgets for
+analysing schemas that requests bring."""
 
 from typing import Any
 from urllib.parse import unquote
@@ -63,3 +64,21 @@ def types_of_value(value: Any) -> frozenset[str]:
         case list():
             return frozenset({"array"})
     return frozenset({"object"})
+
+
+class OutOfWorkError(Exception):
+    """An analysis takes more work than it may."""
+
+
+class Work:
+    """A budget, counted in steps rather than on the clock, so that the same schema always ends
+    the same way on any machine."""
+
+    def __init__(self, steps: int) -> None:
+        self._left = steps
+
+    def spend(self, steps: int) -> None:
+        """Raises OutOfWorkError, from then on each time."""
+        self._left -= steps
+        if self._left < 0:
+            raise OutOfWorkError

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Final
 
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 
 KEEP_SECONDS: Final = 600.0  # since its last use
 KEEP_BYTES: Final = 128 << 20  # of all

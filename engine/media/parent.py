@@ -16,24 +16,28 @@ import msgspec
 from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
 from specllama.engine.media.decoding.messages import Decode, Decoded, Draw, Read, pages_decoder
 from specllama.engine.media.decoding.parent import Decoders
-from specllama.engine.media.documents import (
+from specllama.engine.media.fetching.messages import Rules
+from specllama.engine.media.fetching.parent import Fetcher
+from specllama.engine.media.kept import KEEP_SECONDS, Kept
+from specllama.engine.media.source import MediaSource
+from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.wire.media import (
     MAX_CHARACTERS,
     MAX_PAGES,
+    NAMES,
     NOT_READ,
     Document,
+    Format,
+    Media,
+    MediaKind,
     Page,
+    format_of,
     is_pdf,
+    kind_of,
     page_digest,
     text_of,
     to_draw,
 )
-from specllama.engine.media.fetching.messages import Rules
-from specllama.engine.media.fetching.parent import Fetcher
-from specllama.engine.media.formats import NAMES, Format, format_of, kind_of
-from specllama.engine.media.kept import KEEP_SECONDS, Kept
-from specllama.engine.media.source import MediaSource
-from specllama.engine.options.tables.media import MediaInputOptions
-from specllama.engine.protocol.media import Media, MediaKind
 
 log = logging.getLogger("specllama.engine.media")
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Final, Literal, Self, TypeAlias
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.protocol.media import MediaKind
+from specllama.engine.wire.media import MediaKind
 
 SourceKind: TypeAlias = MediaKind | Literal["document"]
 

@@ -32,7 +32,7 @@ _read_once = functools.cache(files.read_text)
 
 
 class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What an engine process is told (`engine.protocol.messages.Load`), and nothing else: it knows
+    """What an engine process is told (`engine.wire.requests.Load`), and nothing else: it knows
     no keys, tokens and addresses. The files that the options name are on this machine."""
 
     model: ModelOptions = ModelOptions()

@@ -10,46 +10,47 @@ from typing import Literal, TypeVar
 from specllama.engine.errors import EngineError, ErrorInfo, not_supported
 from specllama.engine.params import GenerationParams
 from specllama.engine.pool.generation import Generation
-from specllama.engine.processes.framing import frame
-from specllama.engine.processes.outbox import Outbox
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.framing import Outbox, frame
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.replies import (
     Adapter,
     Adapters,
-    Cancel,
-    Detokenize,
-    Embed,
-    EndThoughts,
     Event,
     Failed,
     Finished,
-    FormatChat,
-    GetAdapters,
-    GetSlots,
-    GetStats,
     ModelInfo,
-    Pause,
-    Prompt,
-    PromptParts,
     Reply,
-    Rerank,
-    Resume,
-    SetAdapters,
-    SlotAction,
     SlotDone,
     Slots,
     SlotState,
     StatsReply,
     Step,
-    Submit,
     Text,
-    ToEngine,
-    Tokenize,
     Tokens,
     Vectors,
 )
-from specllama.engine.protocol.several import joined
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.requests import (
+    Cancel,
+    Detokenize,
+    Embed,
+    EndThoughts,
+    FormatChat,
+    GetAdapters,
+    GetSlots,
+    GetStats,
+    Pause,
+    Prompt,
+    PromptParts,
+    Rerank,
+    Resume,
+    SetAdapters,
+    SlotAction,
+    Submit,
+    ToEngine,
+    Tokenize,
+    joined,
+)
+from specllama.engine.wire.stats import Stats
 
 Question = (
     Tokenize
@@ -138,7 +139,7 @@ class EngineClient:
         prompt_probs: bool = False,
     ) -> list[Generation]:
         """Start a generation for each of `variants`, which differ in their seeds, and the first one
-        in its `id_slot`; `engine.protocol.messages.Submit` says what the arguments mean. The prompt
+        in its `id_slot`; `engine.wire.requests.Submit` says what the arguments mean. The prompt
         is sent once. If `group` is 0, the first id is the group of all.
 
         Raises `EngineError` (not_supported) if the engine embeds.
@@ -175,7 +176,7 @@ class EngineClient:
         self, inputs: Sequence[PromptParts], *, normalize: int, dimensions: int = 0
     ) -> AsyncGenerator[Vectors, None]:
         """The vectors of all inputs, in their order, some inputs at a time;
-        `engine.protocol.messages.Embed` says what the arguments mean.
+        `engine.wire.requests.Embed` says what the arguments mean.
 
         Raises `EngineError`, not_supported at once. Closing the iterator ends the work.
         """
@@ -209,7 +210,7 @@ class EngineClient:
         parse_special: bool,
         with_pieces: bool,
     ) -> Tokens:
-        """`engine.protocol.messages.Tokenize` says what the arguments mean.
+        """`engine.wire.requests.Tokenize` says what the arguments mean.
 
         Raises `EngineError` if a token id is not in the vocabulary.
         """

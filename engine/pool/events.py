@@ -7,7 +7,7 @@ from weakref import WeakSet
 
 import msgspec
 
-from specllama.engine.processes.changes import Changes
+from specllama.engine.wire.process import Changes
 
 EventName = Literal[
     "model_status",

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.pool.restarts import BACKOFF
 from specllama.engine.pool.supervisor import Supervisor
-from specllama.engine.processes.exits import is_illegal_instruction
+from specllama.engine.wire.commands import is_illegal_instruction
 
 
 @dataclass(frozen=True)

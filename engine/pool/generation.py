@@ -7,16 +7,8 @@ from typing import Protocol
 import msgspec
 
 from specllama.engine.errors import EngineError, invalid_request
-from specllama.engine.protocol.messages import (
-    Accepted,
-    Begun,
-    Delta,
-    Event,
-    Failed,
-    Finished,
-    Relaxed,
-    Submit,
-)
+from specllama.engine.wire.replies import Accepted, Begun, Delta, Event, Failed, Finished, Relaxed
+from specllama.engine.wire.requests import Submit
 
 AHEAD = 256
 """Events that may wait for their reader before the generation is paused: others get its slot."""

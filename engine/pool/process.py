@@ -10,21 +10,13 @@ from specllama.engine.errors import EngineError
 from specllama.engine.options import EngineOptions
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.restarts import Life
-from specllama.engine.processes.child import GRACE, Child
-from specllama.engine.processes.commands import engine_command
-from specllama.engine.processes.exits import is_illegal_instruction
-from specllama.engine.processes.framing import frame
-from specllama.engine.protocol.engine_log import EngineLog
-from specllama.engine.protocol.messages import (
-    Load,
-    ModelInfo,
-    SlotState,
-    Step,
-    ToEngine,
-    ToServer,
-    to_server_decoder,
-)
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.commands import engine_command, is_illegal_instruction
+from specllama.engine.wire.engine_log import EngineLog
+from specllama.engine.wire.framing import frame
+from specllama.engine.wire.process import GRACE, Child
+from specllama.engine.wire.replies import ModelInfo, SlotState, Step, ToServer, to_server_decoder
+from specllama.engine.wire.requests import Load, ToEngine
+from specllama.engine.wire.stats import Stats
 
 log = logging.getLogger("specllama.engine.process")
 

@@ -7,7 +7,7 @@ import msgspec
 from specllama.engine.catalog.download.parent import Transfer
 from specllama.engine.pool.lifecycle import State
 from specllama.engine.pool.supervisor import Supervisor
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 
 StatusValue = Literal["unloaded", "downloading", "loading", "loaded", "sleeping"]
 

@@ -15,19 +15,19 @@ from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
 from specllama.engine.pool.process import EngineProcess, Look
 from specllama.engine.pool.restarts import Life, Restarts
-from specllama.engine.processes.changes import Changes
-from specllama.engine.processes.exits import explain_exit
-from specllama.engine.protocol.devices import told
-from specllama.engine.protocol.engine_log import EngineLog, log_for
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.commands import explain_exit
+from specllama.engine.wire.devices import told
+from specllama.engine.wire.engine_log import EngineLog, log_for
+from specllama.engine.wire.process import Changes
+from specllama.engine.wire.replies import (
     Heartbeat,
     LoadFailed,
     ModelInfo,
     Progress,
     Ready,
-    SetAdapters,
     ToServer,
 )
+from specllama.engine.wire.requests import SetAdapters
 
 log = logging.getLogger("specllama.engine.pool.supervisor")
 

@@ -1,7 +1,7 @@
 """`python -m specllama.engine.worker`: the engine process (started by `engine.pool.process`)."""
 
-import specllama.engine.processes.collecting  # noqa: F401  # the very first
-from specllama.engine.processes.stdio import leave
+import specllama.engine.wire.startup  # noqa: F401  # the very first
+from specllama.engine.wire.link import leave
 from specllama.engine.worker.process import main
 
 leave(main())  # a worker thread inside a long tokenization must not delay the end

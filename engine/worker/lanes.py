@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterable
 from concurrent.futures import Future, ThreadPoolExecutor
 
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     FormatChat,

@@ -9,19 +9,14 @@ import sys
 import threading
 from contextlib import suppress
 
-import specllama.engine.processes.collecting as collecting  # the very first
+import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
-from specllama.engine.processes.stdio import take_over
-from specllama.engine.protocol.engine_log import send_log
-from specllama.engine.protocol.messages import (
-    Heartbeat,
-    Load,
-    LoadFailed,
-    Progress,
-    Ready,
-    to_engine_decoder,
-)
 from specllama.engine.shipped import model_file
+from specllama.engine.wire.engine_log import send_log
+from specllama.engine.wire.link import take_over
+from specllama.engine.wire.replies import Heartbeat, LoadFailed, Progress, Ready
+from specllama.engine.wire.requests import Load, to_engine_decoder
 from specllama.engine.worker.backend import (
     BackendError,
     Model,
@@ -32,7 +27,6 @@ from specllama.engine.worker.backend import (
 )
 from specllama.engine.worker.backend.exactness import promised
 from specllama.engine.worker.backend.projector import projector_header
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.fitting import fitted
 from specllama.engine.worker.generation.engine import Engine
@@ -132,7 +126,7 @@ def main() -> int:
                 generator = engine
                 engine.compiler.prepare(lambda: generator.has_work)
             sys.setswitchinterval(SWITCH_SECONDS)
-            collecting.resume()
+            startup.resume_gc()
             Worker(engine, link, options).run()
     if engine is None:
         return 1

@@ -20,8 +20,8 @@ from specllama.engine.errors import (
     unavailable,
 )
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.messages import Failed, SlotAction, SlotDone
-from specllama.engine.protocol.slot_names import check_name
+from specllama.engine.wire.replies import Failed, SlotDone
+from specllama.engine.wire.requests import SlotAction, check_name
 from specllama.engine.worker.backend import BackendError
 from specllama.engine.worker.cache import media_table, slot_file
 from specllama.engine.worker.cache.checkpoints import Checkpoint

@@ -17,15 +17,25 @@ from typing import TypeVar
 
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.options import EngineOptions
-from specllama.engine.processes.stdio import Link
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.link import Link
+from specllama.engine.wire.replies import (
     Adapters,
+    Event,
+    Failed,
+    Reply,
+    Slots,
+    StatsReply,
+    Step,
+    Text,
+    Tokens,
+    ToServer,
+    Vectors,
+)
+from specllama.engine.wire.requests import (
     Cancel,
     Detokenize,
     Embed,
     EndThoughts,
-    Event,
-    Failed,
     FormatChat,
     GetAdapters,
     GetSlots,
@@ -33,23 +43,16 @@ from specllama.engine.protocol.messages import (
     Load,
     Pause,
     Prompt,
-    Reply,
     Rerank,
     Resume,
     SetAdapters,
     SlotAction,
-    Slots,
-    StatsReply,
-    Step,
     Submit,
-    Text,
     ToEngine,
     Tokenize,
-    Tokens,
-    ToServer,
-    Vectors,
+    apart,
+    ids,
 )
-from specllama.engine.protocol.several import apart, ids
 from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.jobs import Job

@@ -3,8 +3,8 @@
 from typing import Any
 
 from specllama.engine.errors import not_supported
-from specllama.engine.media.documents import NOT_READ, is_pdf, text_of
 from specllama.engine.media.source import MediaSource
+from specllama.engine.wire.media import NOT_READ, is_pdf, text_of
 from specllama.handlers.running.media import PART, MediaInput
 
 

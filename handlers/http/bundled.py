@@ -16,7 +16,7 @@ from pathlib import Path
 
 import msgspec
 
-from specllama.engine.user_cache import user_cache
+from specllama.engine.host import user_cache
 from specllama.handlers.http.bundle import Node, bundle
 
 log = logging.getLogger(__name__)

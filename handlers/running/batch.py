@@ -10,7 +10,8 @@ import msgspec
 from specllama.engine.params import GenerationParams
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.generation import Generation
-from specllama.engine.protocol.messages import Begun, Delta, Finished, Prompt, Timings
+from specllama.engine.wire.replies import Begun, Delta, Finished, Timings
+from specllama.engine.wire.requests import Prompt
 from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.notes import notes
 from specllama.handlers.running.bounds import bound_probabilities, check_repeated

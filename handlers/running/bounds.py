@@ -7,7 +7,7 @@ import msgspec
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Infill, Prompt
+from specllama.engine.wire.requests import Infill, Prompt
 
 log = logging.getLogger(__name__)
 

@@ -23,14 +23,8 @@ from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
 from specllama.engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
 from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.messages import (
-    Begun,
-    Delta,
-    Finished,
-    Prompt,
-    PromptParts,
-    TokenProbs,
-)
+from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
+from specllama.engine.wire.requests import Prompt, PromptParts
 from specllama.handlers.running.aside import aside
 from specllama.handlers.running.batch import Batch
 from specllama.handlers.running.content_tokens import ContentTokens

@@ -8,7 +8,7 @@ import msgspec
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import RANDOM_SEED, GenerationParams
-from specllama.engine.protocol.messages import Finished
+from specllama.engine.wire.replies import Finished
 
 
 def mean_log_probability(result: Finished) -> float:

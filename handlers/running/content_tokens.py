@@ -5,7 +5,7 @@ from collections import deque
 from collections.abc import Iterator, Sequence
 
 from specllama.engine.chat.output import ChatDelta, Content, Reasoning
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 
 _Place = tuple[TokenProbs, int, int]
 """A token, and the characters that it has a part of: from, to."""

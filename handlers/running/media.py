@@ -17,11 +17,11 @@ from typing import Any, Literal, TypeAlias
 import msgspec
 
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.engine.media.documents import Document
 from specllama.engine.media.source import MediaSource, SourceKind, is_address
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import ModelInfo, PromptParts
+from specllama.engine.wire.media import Document, Media
+from specllama.engine.wire.replies import ModelInfo
+from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.served import Served

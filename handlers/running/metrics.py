@@ -11,7 +11,7 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from specllama.engine.protocol.stats import Histogram, Stats
+from specllama.engine.wire.stats import Histogram, Stats
 
 DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 """Upper bounds of the buckets for the duration of requests, in seconds."""

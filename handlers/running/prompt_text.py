@@ -6,8 +6,8 @@ from itertools import groupby
 from specllama.engine.errors import not_supported
 from specllama.engine.params import GenerationParams
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import Infill, Prompt, PromptParts
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.running.bounds import check_prompt_probabilities
 from specllama.handlers.running.media import media_marker
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol, Self, TypeVar
 
 from starlette.responses import Response
 
-from specllama.engine.protocol.messages import Begun
+from specllama.engine.wire.replies import Begun
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.errors import Failure

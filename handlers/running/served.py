@@ -12,7 +12,7 @@ from specllama.engine.errors import EngineError, ErrorType
 from specllama.engine.options import Options
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.lease import Lease
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.notes import notes

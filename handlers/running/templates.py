@@ -9,7 +9,7 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.template.prompt import continued, plain_messages
 from specllama.engine.errors import EngineError
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.running.served import Served
 
 

@@ -3,7 +3,7 @@
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 
-from specllama.engine.protocol.messages import Timings, Vectors
+from specllama.engine.wire.replies import Timings, Vectors
 from specllama.handlers.http.notes import Notes, notes
 
 

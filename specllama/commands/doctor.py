@@ -18,10 +18,10 @@ from specllama import __version__
 from specllama.engine.catalog.cache import cached_models
 from specllama.engine.catalog.locations import hub_cache, url_cache
 from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.host import Processor, this_processor
 from specllama.engine.options import OptionError
-from specllama.engine.processor import Processor, this_processor
-from specllama.engine.protocol.build_report import BuildError, BuildReport, ask
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.build_report import BuildError, BuildReport, ask
 from specllama.handlers.options import parse
 from specllama.listen import ListenError, Listeners
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
-from specllama.engine.protocol.messages import Vectors
+from specllama.engine.wire.replies import Vectors
 from specllama.handlers.embeddings import parse_inputs, split
 from specllama.handlers.rerank import jina_results, sigmoid, tei_results
 

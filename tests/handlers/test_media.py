@@ -7,7 +7,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 from specllama.handlers.running.media import media_marker
 from tests.support.paper_server import INFO, Server, serve
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 from tests.handlers.test_media import EYES, image
 from tests.support.paper_server import Server, serve
 

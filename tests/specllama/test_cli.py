@@ -62,7 +62,7 @@ MODE = sys.argv.pop(1)
 module = types.ModuleType("specllama.app")
 module.create_app = create_app
 sys.modules["specllama.app"] = module
-from specllama.engine.processes import head_start
+from specllama.engine.wire import head_start
 head_start.begin = lambda command, frame=b"", logs=False: None  # this application has no engine
 from specllama.cli import main
 sys.exit(main())

@@ -15,8 +15,8 @@ from typing import Any
 import psutil
 import pytest
 
-from specllama.engine.processes import head_start
-from specllama.engine.processes.commands import Command
+from specllama.engine.wire import head_start
+from specllama.engine.wire.commands import Command
 from specllama.engine.worker.constraints.idle import IdleTime
 from specllama.handlers.binding import validation
 from specllama.handlers.binding.validation import JsonBody, validator_map

@@ -9,8 +9,8 @@ from specllama.engine.options import EngineOptions, Options
 from specllama.engine.pool.process import EngineProcess
 from specllama.engine.pool.restarts import Life, Restarts
 from specllama.engine.pool.supervisor import Supervisor
-from specllama.engine.protocol.engine_log import EngineLog
-from specllama.engine.protocol.messages import LoadFailed, Progress, Ready, ToServer
+from specllama.engine.wire.engine_log import EngineLog
+from specllama.engine.wire.replies import LoadFailed, Progress, Ready, ToServer
 from tests.support.factories import model_info
 
 INFO = model_info()
@@ -33,7 +33,7 @@ class PaperPipe:
 
 
 class PaperChild:
-    """`engine.processes.child.Child` without a process."""
+    """`engine.wire.process.Child` without a process."""
 
     failure = None
     pid = 0

@@ -4,14 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import (
-    Delta,
-    Finished,
-    ModelInfo,
-    StopType,
-    Timings,
-    TokenProbs,
-)
+from specllama.engine.wire.replies import Delta, Finished, ModelInfo, StopType, Timings, TokenProbs
 
 TIMINGS = Timings(cache_n=4, prompt_n=3, prompt_ms=6.5, predicted_n=2, predicted_ms=5.25)
 

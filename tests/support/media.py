@@ -4,7 +4,7 @@ import hashlib
 
 import numpy as np
 
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 
 
 def image(seed: int, width: int = 40, height: int = 30) -> Media:

@@ -17,23 +17,21 @@ from connexion.spec import Specification
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request
-from specllama.engine.media.documents import Document
 from specllama.engine.media.source import MediaSource
 from specllama.engine.options.tables.media import MediaInputOptions
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.media import Media, MediaKind
-from specllama.engine.protocol.messages import (
+from specllama.engine.shipped import MODEL_NAME
+from specllama.engine.wire.media import Document, Media, MediaKind
+from specllama.engine.wire.replies import (
     Begun,
     Delta,
     Finished,
     ModelInfo,
-    PromptParts,
     SlotState,
-    Submit,
     Timings,
     Tokens,
 )
-from specllama.engine.shipped import MODEL_NAME
+from specllama.engine.wire.requests import PromptParts, Submit
 from specllama.handlers.binding.application import serve_description
 from specllama.handlers.http.schema import compile_schema
 from specllama.handlers.running.runtime import Runtime

@@ -3,7 +3,8 @@
 from typing import Any
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Event, Failed, Finished, Submit
+from specllama.engine.wire.replies import Event, Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options

@@ -5,7 +5,8 @@ from typing import Any
 
 from specllama.engine.errors import EngineError
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.messages import Failed, SlotAction, SlotDone
+from specllama.engine.wire.replies import Failed, SlotDone
+from specllama.engine.wire.requests import SlotAction
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Delta, Failed, Finished, Submit
+from specllama.engine.wire.replies import Delta, Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.speculation.pace import Offer, Pace

@@ -34,7 +34,7 @@ from specllama.engine.catalog.download.oci_source import open_registry_model
 from specllama.engine.catalog.download.url_source import UrlFile, open_url
 from specllama.engine.catalog.locations import registry_cache, url_cache
 from specllama.engine.catalog.sizes import shown_size
-from specllama.engine.processes.stdio import Link, leave, take_over
+from specllama.engine.wire.link import Link, leave, take_over
 
 REPORT_SECONDS = 0.1  # at least, between two reports
 SHA256 = 64  # hexadecimal digits

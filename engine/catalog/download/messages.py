@@ -1,6 +1,6 @@
 """The messages between the server and the process that downloads.
 
-They go as frames (`engine.processes.framing`): one `Wanted`, then reports until the end.
+They go as frames (`engine.wire.framing`): one `Wanted`, then reports until the end.
 """
 
 import msgspec

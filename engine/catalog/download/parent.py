@@ -15,9 +15,9 @@ from specllama.engine.catalog.download.messages import (
 from specllama.engine.catalog.locations import hub_environment
 from specllama.engine.catalog.wanted import wants_fetch, wants_model, wants_projector
 from specllama.engine.options import Options, replaced
-from specllama.engine.processes.child import Child
-from specllama.engine.processes.commands import download_command, environment
-from specllama.engine.processes.framing import FrameError, frame
+from specllama.engine.wire.commands import download_command, environment
+from specllama.engine.wire.framing import FrameError, frame
+from specllama.engine.wire.process import Child
 
 __all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "wants_fetch"]
 

@@ -28,9 +28,9 @@ from specllama.engine.formats.gguf_header import Array, Header, HeaderError, Val
 from specllama.engine.formats.gguf_names import part
 from specllama.engine.options import OptionError, Pooling
 from specllama.engine.options.files import open_regular
-from specllama.engine.processes.framing import JSON, Started, frame
-from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
-from specllama.engine.protocol.messages import Modality
+from specllama.engine.wire.framing import JSON, Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.replies import Modality
 
 MAX_NAME: Final = 200  # characters of a name that are kept
 MAX_COUNT: Final = (1 << 32) - 1

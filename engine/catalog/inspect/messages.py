@@ -1,6 +1,6 @@
 """The messages between the server and the process that reads model files.
 
-They go as frames (`engine.processes.framing`) with JSON inside: sums over a hostile file's tensors
+They go as frames (`engine.wire.framing`) with JSON inside: sums over a hostile file's tensors
 may have more than the 64 bits that msgpack has. A job is a path, the answer to it an `Outcome`.
 """
 
@@ -9,8 +9,8 @@ from typing import Literal
 import msgspec
 
 from specllama.engine.options import Pooling
-from specllama.engine.processes.framing import Started
-from specllama.engine.protocol.messages import Modality
+from specllama.engine.wire.framing import Started
+from specllama.engine.wire.replies import Modality
 
 Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 
@@ -18,7 +18,7 @@ Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
     """The metadata of a GGUF file, or of the parts of a split model together.
 
-    Numbers mean the same as in `engine.protocol.messages.ModelInfo`. `file_type` is llama.cpp's
+    Numbers mean the same as in `engine.wire.replies.ModelInfo`. `file_type` is llama.cpp's
     number for the kind of most weights, None if the file doesn't say. `causal` is False for
     encoders. `fim` is true if the vocabulary has the tokens for filling in the middle, `tools`
     whether the chat template is written for tool calls.

@@ -12,9 +12,9 @@ from collections.abc import Iterable
 from typing import Final
 
 from specllama.engine.catalog.inspect.messages import Outcome, Unreadable, outcome_decoder
-from specllama.engine.processes.child import Child, ChildError
-from specllama.engine.processes.commands import ONE_BLAS_THREAD, environment, inspect_command
-from specllama.engine.processes.framing import JSON, Started, frame
+from specllama.engine.wire.commands import ONE_BLAS_THREAD, environment, inspect_command
+from specllama.engine.wire.framing import JSON, Started, frame
+from specllama.engine.wire.process import Child, ChildError
 
 log = logging.getLogger("specllama.engine.catalog.inspect")
 

@@ -8,8 +8,7 @@ from typing import Any, NamedTuple
 
 from specllama.engine.chat.grammar.lark import Lark
 from specllama.engine.errors import EngineError, invalid_request
-from specllama.engine.formats.json_schema import at_pointer, escaped, implied_type, says_type
-from specllama.engine.formats.work import Work
+from specllama.engine.formats.json_schema import Work, at_pointer, escaped, implied_type, says_type
 
 MAX_DEPTH = 32  # of references and alternatives
 MAX_PROPERTIES = 1000

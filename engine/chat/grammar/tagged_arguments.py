@@ -24,7 +24,7 @@ from specllama.engine.chat.grammar.argument_schemas import (
 from specllama.engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
 from specllama.engine.chat.grammar.string_regex import StringError, string_regex
 from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
-from specllama.engine.formats.work import OutOfWorkError
+from specllama.engine.formats.json_schema import OutOfWorkError
 
 ANY_OBJECT = {"type": "object"}
 

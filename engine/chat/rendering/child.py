@@ -13,7 +13,7 @@ import sys
 
 import msgspec
 
-import specllama.engine.processes.collecting as collecting  # the very first
+import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine.chat.detect.detect import detect
 from specllama.engine.chat.rendering.messages import (
     Answer,
@@ -28,8 +28,8 @@ from specllama.engine.chat.template.caps import probe
 from specllama.engine.chat.template.prompt import chat_prompt
 from specllama.engine.chat.template.template import ChatTemplate
 from specllama.engine.errors import EngineError, invalid_request
-from specllama.engine.processes.framing import JSON, Started, frame
-from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.wire.framing import JSON, Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
 
 MAX_MESSAGE = 4096  # characters of an error
 
@@ -82,7 +82,7 @@ def _compiled(source: TemplateSource) -> _Known | EngineError:
 
 def main() -> None:
     link: Link[Job, Started] = take_over(job_decoder, JSON)
-    collecting.resume()
+    startup.resume_gc()
     do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 

@@ -1,6 +1,6 @@
 """The messages between the server and a template process.
 
-They go as frames (`engine.processes.framing`) with JSON inside: what requests hold is JSON, whose
+They go as frames (`engine.wire.framing`) with JSON inside: what requests hold is JSON, whose
 integers have no bounds, whereas those of msgpack have 64 bits. A process works on one job at a
 time, so messages need no ids; each `Job` is answered with one `Answer`.
 """
@@ -12,7 +12,7 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.chat.template.caps import Caps
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.processes.framing import Started
+from specllama.engine.wire.framing import Started
 
 
 class TemplateSource(msgspec.Struct, frozen=True):

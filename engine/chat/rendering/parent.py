@@ -23,9 +23,9 @@ from specllama.engine.chat.rendering.messages import (
 )
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError, invalid_request, server_error, unavailable
-from specllama.engine.processes.child import Child, ChildError
-from specllama.engine.processes.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, template_command
-from specllama.engine.processes.framing import JSON, Started, frame
+from specllama.engine.wire.commands import TEMPLATE_MEMORY, TEMPLATE_SECONDS, template_command
+from specllama.engine.wire.framing import JSON, Started, frame
+from specllama.engine.wire.process import Child, ChildError
 
 log = logging.getLogger("specllama.engine.chat.rendering")
 

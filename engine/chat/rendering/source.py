@@ -12,7 +12,7 @@ from specllama.engine.errors import EngineError, server_error
 from specllama.engine.options import Options
 from specllama.engine.options.files import read_text
 from specllama.engine.options.tables.chat import BUILTIN_NAMES
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 
 log = logging.getLogger("specllama.engine.chat.rendering")
 

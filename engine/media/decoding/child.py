@@ -12,7 +12,7 @@ server is no more, an alarm does.
 
 import sys
 
-import specllama.engine.processes.collecting as collecting  # the very first
+import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine.media.decoding import documents, images
 from specllama.engine.media.decoding.messages import (
     PART,
@@ -27,9 +27,9 @@ from specllama.engine.media.decoding.messages import (
     job_decoder,
 )
 from specllama.engine.media.decoding.sounds import decode_sound
-from specllama.engine.processes.framing import Started, frame
-from specllama.engine.processes.limits import limit_descriptors, limit_processor
-from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.startup import limit_descriptors, limit_processor
 
 
 def answer(job: Job) -> Decoded | Refused:
@@ -69,7 +69,7 @@ def main() -> None:
 
     images.warm_up()
     documents.warm_up()
-    collecting.resume()
+    startup.resume_gc()
     limit_descriptors()
     do_jobs(link, reply, memory=memory, seconds=seconds)
 

@@ -9,7 +9,7 @@ import pypdfium2 as pdfium
 from pypdfium2 import raw
 
 from specllama.engine.media.decoding.messages import Decoded, Refused
-from specllama.engine.media.documents import Page
+from specllama.engine.wire.media import Page
 
 SCALE: Final = 150 / 72  # pixels of a point: 150 of an inch
 MAX_SIDE: Final = 2048  # pixels of a picture

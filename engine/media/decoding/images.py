@@ -12,7 +12,7 @@ import numpy as np
 from PIL import Image, MpoImagePlugin, TiffImagePlugin
 
 from specllama.engine.media.decoding.messages import Decoded, Refused
-from specllama.engine.media.formats import ImageFormat
+from specllama.engine.wire.media import ImageFormat
 
 MAX_SIDE: Final = 32768  # pixels
 

@@ -9,9 +9,8 @@ from typing import Final
 
 import msgspec
 
-from specllama.engine.media.documents import Page
-from specllama.engine.media.formats import Format
-from specllama.engine.processes.framing import Started
+from specllama.engine.wire.framing import Started
+from specllama.engine.wire.media import Format, Page
 
 
 class Decode(msgspec.Struct, frozen=True, tag="decode"):
@@ -40,7 +39,7 @@ class Draw(msgspec.Struct, frozen=True, tag="draw"):
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """The pixels or samples, as `engine.protocol.media.Media` has them, or the pages."""
+    """The pixels or samples, as `engine.wire.media.Media` has them, or the pages."""
 
     data: bytes
     width: int = 0

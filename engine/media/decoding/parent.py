@@ -22,9 +22,9 @@ from specllama.engine.media.decoding.messages import (
     Refused,
     answer_decoder,
 )
-from specllama.engine.processes.child import GRACE, Child, ChildError
-from specllama.engine.processes.commands import bare_environment, decode_command
-from specllama.engine.processes.framing import FrameError, Started, frame
+from specllama.engine.wire.commands import bare_environment, decode_command
+from specllama.engine.wire.framing import FrameError, Started, frame
+from specllama.engine.wire.process import GRACE, Child, ChildError
 
 log = logging.getLogger("specllama.engine.media")
 

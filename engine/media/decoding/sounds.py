@@ -6,7 +6,7 @@ import miniaudio
 import numpy as np
 
 from specllama.engine.media.decoding.messages import Decoded, Refused
-from specllama.engine.media.formats import SoundFormat
+from specllama.engine.wire.media import SoundFormat
 
 AT_ONCE: Final = 1 << 14  # samples
 LOUDEST: Final = 1e6  # a usual sample is at most 1; squares of these can still be added up

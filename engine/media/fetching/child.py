@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from typing import Final
 
-import specllama.engine.processes.collecting as collecting  # the very first
+import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine.media.fetching.client import fetch
 from specllama.engine.media.fetching.errors import FetchError
 from specllama.engine.media.fetching.files import read
@@ -24,9 +24,9 @@ from specllama.engine.media.fetching.messages import (
     Job,
     job_decoder,
 )
-from specllama.engine.processes.framing import Started
-from specllama.engine.processes.limits import limit_memory
-from specllama.engine.processes.stdio import Link, leave, take_over
+from specllama.engine.wire.framing import Started
+from specllama.engine.wire.link import Link, leave, take_over
+from specllama.engine.wire.startup import limit_memory
 
 THREADS: Final = 64  # resolving a name takes one, for as long as it takes
 
@@ -79,7 +79,7 @@ async def _fetched(job: Fetch) -> bytes:
 def main() -> None:
     link: ServerLink = take_over(job_decoder)
     limit_memory(int(sys.argv[1]))
-    collecting.resume()
+    startup.resume_gc()
     link.send(Started())
     # Not `asyncio.run`, which waits at its end for threads that still resolve a name.
     asyncio.new_event_loop().run_until_complete(serve(link))

@@ -6,7 +6,7 @@ It does many jobs at a time, which have ids; each `Fetch` is answered with one `
 
 import msgspec
 
-from specllama.engine.processes.framing import Started
+from specllama.engine.wire.framing import Started
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):

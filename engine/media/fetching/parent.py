@@ -18,9 +18,9 @@ from specllama.engine.media.fetching.messages import (
     Rules,
     answer_decoder,
 )
-from specllama.engine.processes.child import Child, ChildError
-from specllama.engine.processes.commands import bare_environment, media_fetch_command
-from specllama.engine.processes.framing import FrameError, Started, frame
+from specllama.engine.wire.commands import bare_environment, media_fetch_command
+from specllama.engine.wire.framing import FrameError, Started, frame
+from specllama.engine.wire.process import Child, ChildError
 
 log = logging.getLogger("specllama.engine.media")
 

@@ -13,7 +13,7 @@ from llama_cpp import llama_cpp as C
 
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import CPU
+from specllama.engine.wire.devices import CPU
 from specllama.engine.worker.backend.batch import Batch
 from specllama.engine.worker.backend.candidates import Candidates
 from specllama.engine.worker.backend.context_creation import (

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from llama_cpp import llama_cpp as C
 
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.backend import room
 from specllama.engine.worker.backend.context_params import context_params
 from specllama.engine.worker.backend.holdings import Holdings

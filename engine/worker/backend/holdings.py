@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
-from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, DeviceUse
 
 _BUFFER = re.compile(
     r"(\S+) +(model|LoRA|KV|RS|DSV4 \S+ state|compute|output) buffer size = +([\d.]+) MiB"

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from specllama.engine.errors import BackendError
-from specllama.engine.processor import Processor, this_processor
+from specllama.engine.host import Processor, this_processor
 from specllama.engine.worker.backend import verdict
 from specllama.engine.worker.backend.ggml import address_of_cpu, extra_buffer_types, of_cpu
 from specllama.engine.worker.backend.verdict import Measure, Verdict

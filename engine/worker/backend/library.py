@@ -13,7 +13,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
 from specllama.engine.errors import BackendError
-from specllama.engine.protocol.devices import DeviceMemory, DeviceUse
+from specllama.engine.wire.devices import DeviceMemory, DeviceUse
 from specllama.engine.worker.backend import loaded
 from specllama.engine.worker.backend.ggml import function as ggml
 from specllama.engine.worker.backend.holdings import Holdings

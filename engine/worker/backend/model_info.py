@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Any
 
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.worker.backend import Model, Projector, device_uses
 
 

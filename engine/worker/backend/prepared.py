@@ -5,7 +5,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from specllama.engine.protocol.media import Media, MediaKind
+from specllama.engine.wire.media import Media, MediaKind
 
 Rows = npt.NDArray[np.float32]
 """Embeddings, a row for each token."""

@@ -20,9 +20,9 @@ from llama_cpp import mtmd_cpp as M
 from specllama.engine.errors import BackendError
 from specllama.engine.formats.gguf_header import Header, HeaderError, read_header
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import mib
-from specllama.engine.protocol.media import Media, MediaKind
-from specllama.engine.protocol.messages import Modality
+from specllama.engine.wire.devices import mib
+from specllama.engine.wire.media import Media, MediaKind
+from specllama.engine.wire.replies import Modality
 from specllama.engine.worker.backend.context_params import FLASH_ATTENTION
 from specllama.engine.worker.backend.library import view
 from specllama.engine.worker.backend.model import Model

@@ -1,7 +1,7 @@
 """The memory that a projector will take, by the header of its file."""
 
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.backend.library import devices
 from specllama.engine.worker.backend.projector import projector_header, projector_kinds
 

@@ -1,6 +1,6 @@
 """Tells of the installed llama.cpp: JSON on stdout, a `BuildReport`.
 
-python -m specllama.engine.worker.backend.report      (started by engine.protocol.build_report)
+python -m specllama.engine.worker.backend.report      (started by engine.wire.build_report)
 """
 
 import os
@@ -9,8 +9,8 @@ import sys
 import msgspec
 
 from specllama.engine.errors import BackendError
-from specllama.engine.processor import this_processor
-from specllama.engine.protocol.build_report import BuildReport, Device
+from specllama.engine.host import this_processor
+from specllama.engine.wire.build_report import BuildReport, Device
 from specllama.engine.worker.backend import kernels, loaded, verdict
 from specllama.engine.worker.backend.library import devices, initialize
 from specllama.engine.worker.backend.verdict import Measure

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 
 from specllama.engine.errors import BackendError
 from specllama.engine.formats.gguf_names import part
-from specllama.engine.protocol.devices import mib
+from specllama.engine.wire.devices import mib
 from specllama.engine.worker.backend.ggml import InitParams
 from specllama.engine.worker.backend.ggml import function as ggml
 from specllama.engine.worker.backend.holdings import Holdings

@@ -18,9 +18,8 @@ from pathlib import Path
 import msgspec
 
 from specllama.engine.errors import BackendError
-from specllama.engine.processes.exits import describe_exit
-from specllama.engine.processor import Processor
-from specllama.engine.user_cache import user_cache
+from specllama.engine.host import Processor, user_cache
+from specllama.engine.wire.commands import describe_exit
 
 log = logging.getLogger("specllama.engine.kernels")
 

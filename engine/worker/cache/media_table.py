@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
-from specllama.engine.protocol.media import MediaKind
+from specllama.engine.wire.media import MediaKind
 from specllama.engine.worker.media.registry import MediaRegistry, spans
 from specllama.engine.worker.tokens import TokenArray
 

@@ -15,16 +15,22 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Any, NamedTuple
 
+from specllama.engine.grammars.compiling import (
+    WHAT,
+    ConstraintError,
+    Kind,
+    Source,
+    begin,
+    can_be_lenient,
+)
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.constraint import Compiled, Constraint
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.constraints.idle import IdleTime
 from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from specllama.engine.worker.constraints.masks import Masks
-from specllama.engine.worker.constraints.matching import ConstraintError, begin
 from specllama.engine.worker.constraints.memory import Memory
-from specllama.engine.worker.constraints.source import WHAT, Kind, Source, can_be_lenient
 from specllama.engine.worker.constraints.thinking import hidden_markers, thinking_limit
 from specllama.engine.worker.constraints.trial import lanes
 from specllama.engine.worker.constraints.trial.lanes import Lanes

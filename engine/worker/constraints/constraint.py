@@ -15,10 +15,10 @@ from typing import Any
 
 from llguidance import LLMatcher
 
-from specllama.engine.worker.constraints.gbnf import GrammarError
+from specllama.engine.grammars.compiling import ConstraintError, consume
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.constraints.lazy import Waiting
 from specllama.engine.worker.constraints.masks import Mask, Masks
-from specllama.engine.worker.constraints.matching import ConstraintError, consume
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.tokens import TokenArray
 

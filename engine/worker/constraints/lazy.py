@@ -9,8 +9,8 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GrammarTrigger
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.constraints.triggers import Partial, TriggerSearch
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.tokens import TokenArray

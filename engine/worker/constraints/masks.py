@@ -8,8 +8,8 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from specllama.engine.grammars.compiling import TOO_COMPLEX, ConstraintError, mask
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.matching import TOO_COMPLEX, ConstraintError, mask
 from specllama.engine.worker.tokens import TokenArray
 
 THREADS = 2

@@ -7,8 +7,8 @@ from itertools import count
 
 from llguidance import LLTokenizer
 
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.gbnf import GrammarError
 
 STRIDE = 256  # tokens; reading so many takes a millisecond or two
 CACHED = 4  # sets of visible control tokens; a template needs one

@@ -13,8 +13,9 @@ import numpy as np
 
 from specllama.engine.errors import ErrorInfo, invalid_request, not_supported, server_error
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.messages import Embed, Failed, ModelInfo, Rerank, SlotState, Vectors
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.replies import Failed, ModelInfo, SlotState, Vectors
+from specllama.engine.wire.requests import Embed, Rerank
+from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import (
     MAX_SEQUENCES,
     BackendError,

@@ -4,7 +4,7 @@ data in, plain data out."""
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from specllama.engine.protocol.devices import CPU, Bytes, DeviceUse
+from specllama.engine.wire.devices import CPU, Bytes, DeviceUse
 
 AUTO = -1
 """In place of a number of layers: as many as llama.cpp puts on devices by itself."""

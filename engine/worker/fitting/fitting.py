@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.protocol.devices import CPU, Bytes, DeviceMemory, DeviceUse
+from specllama.engine.wire.devices import CPU, Bytes, DeviceMemory, DeviceUse
 from specllama.engine.worker.backend import device_memory
 from specllama.engine.worker.backend.host_memory import HostMemory, host_memory
 from specllama.engine.worker.fitting import sentences

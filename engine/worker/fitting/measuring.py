@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.protocol.devices import DeviceUse
+from specllama.engine.wire.devices import DeviceUse
 from specllama.engine.worker.backend.dry_run import DryRun
 from specllama.engine.worker.backend.projector_size import projector_uses
 from specllama.engine.worker.embedding.embedder import sequence_count

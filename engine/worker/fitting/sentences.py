@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 
-from specllama.engine.protocol.devices import CPU, Bytes, DeviceUse, mib
+from specllama.engine.wire.devices import CPU, Bytes, DeviceUse, mib
 from specllama.engine.worker.backend.host_memory import HostMemory
 from specllama.engine.worker.fitting.choice import AUTO, Asked, Choice
 

@@ -1,7 +1,7 @@
 """From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
 
 from specllama.engine.options.tables.context import ContextOptions
-from specllama.engine.protocol.messages import Delta, Event, Finished, StopType
+from specllama.engine.wire.replies import Delta, Event, Finished, StopType
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.scheduling.scheduler import Scheduler

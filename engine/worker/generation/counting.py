@@ -3,7 +3,7 @@ microsecond. All times are seconds."""
 
 from collections.abc import Sequence
 
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk

@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 from specllama.engine.errors import ErrorInfo
+from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.options import EngineOptions
-from specllama.engine.processes.resident import resident
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.replies import (
     Accepted,
     Begun,
     Event,
@@ -20,9 +20,10 @@ from specllama.engine.protocol.messages import (
     ModelInfo,
     Relaxed,
     SlotState,
-    Submit,
 )
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.requests import Submit
+from specllama.engine.wire.startup import resident
+from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import (
     BackendError,
     Context,
@@ -39,7 +40,6 @@ from specllama.engine.worker.backend.exactness import check_promise
 from specllama.engine.worker.backend.model_info import model_info, projector_info
 from specllama.engine.worker.backend.threads import has_cores_for
 from specllama.engine.worker.constraints.compiler import Compiler
-from specllama.engine.worker.constraints.matching import ConstraintError
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress

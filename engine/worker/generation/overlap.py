@@ -4,7 +4,7 @@ A token is chosen, and the next step evaluates it, before anybody knows the text
 that ends with it, nothing of what was evaluated behind it stays.
 """
 
-from specllama.engine.protocol.messages import Event
+from specllama.engine.wire.replies import Event
 from specllama.engine.worker.generation.answering import Answering, finish
 from specllama.engine.worker.generation.request import Request
 

@@ -14,9 +14,10 @@ from types import MappingProxyType
 from typing import NamedTuple
 
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.params import RANDOM_SEED, GenerationParams, SamplerName
-from specllama.engine.protocol.messages import Infill, Submit
+from specllama.engine.wire.requests import Infill, Submit
 from specllama.engine.worker.backend import (
     Context,
     Offload,
@@ -25,7 +26,6 @@ from specllama.engine.worker.backend import (
     Sampler,
 )
 from specllama.engine.worker.constraints.compiler import Compiler, Order
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial.lanes import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterable
 import numpy as np
 import numpy.typing as npt
 
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 from specllama.engine.worker.backend import Context, Sampler
 from specllama.engine.worker.backend.largest import Floats, largest
 from specllama.engine.worker.tokens import TokenArray

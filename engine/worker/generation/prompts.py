@@ -7,8 +7,8 @@ from typing import Final
 import numpy as np
 
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import Infill
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.requests import Infill
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.infill import Gap, Room, gap_tokens
 from specllama.engine.worker.media.prompts import MARKER, no_input, parts

@@ -8,14 +8,8 @@ from types import MappingProxyType
 import numpy as np
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import (
-    PromptProgress,
-    SlotState,
-    StopType,
-    Submit,
-    Timings,
-    TokenProbs,
-)
+from specllama.engine.wire.replies import PromptProgress, SlotState, StopType, Timings, TokenProbs
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.generation.adapters import key_of

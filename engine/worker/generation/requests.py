@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from itertools import chain
 
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.protocol.messages import Event, Failed, SlotState, StopType
+from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import finish
 from specllama.engine.worker.generation.embeddings import Embeddings
 from specllama.engine.worker.generation.overlap import Overlap

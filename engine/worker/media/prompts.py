@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from specllama.engine.errors import BackendError, EngineError, invalid_request, not_supported
-from specllama.engine.protocol.media import Media, MediaKind
+from specllama.engine.wire.media import Media, MediaKind
 from specllama.engine.worker.backend import PreparedChunk, Projector
 from specllama.engine.worker.media.registry import MediaRegistry, spans
 from specllama.engine.worker.tokens import TokenArray

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from specllama.engine.protocol.media import MediaKind
+from specllama.engine.wire.media import MediaKind
 from specllama.engine.worker.tokens import TokenArray
 
 _FIRST_ID = -2  # -1 is "no token" in llama.cpp

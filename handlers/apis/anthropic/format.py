@@ -11,7 +11,7 @@ from typing import Any, Literal
 import msgspec
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
-from specllama.engine.protocol.messages import Finished, PromptProgress, Timings
+from specllama.engine.wire.replies import Finished, PromptProgress, Timings
 from specllama.handlers.apis.anthropic.request import CALL_PREFIX
 from specllama.handlers.http.encoding import encode
 from specllama.handlers.http.envelopes.anthropic import anthropic_error

@@ -7,7 +7,7 @@ import msgspec
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Delta, Finished, PromptProgress
+from specllama.engine.wire.replies import Delta, Finished, PromptProgress
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import settings_json, timings_json
 from specllama.handlers.http.encoding import Lazy, encode

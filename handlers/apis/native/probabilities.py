@@ -5,7 +5,7 @@ from typing import Any
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.native.numbers import whole
 from specllama.handlers.http.encoding import Lazy
 

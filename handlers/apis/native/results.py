@@ -8,7 +8,7 @@ import msgspec
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Timings
+from specllama.engine.wire.replies import Timings
 from specllama.handlers.apis.native.constraints import triggers_json
 from specllama.handlers.http.encoding import Lazy
 

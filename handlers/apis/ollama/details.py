@@ -11,8 +11,8 @@ from specllama.engine.catalog.download.parent import wants_fetch
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.catalog.inspect.digest import digest_in_cache
 from specllama.engine.catalog.inspect.messages import FileMetadata, ProjectorMetadata
-from specllama.engine.protocol.messages import Modality, ModelInfo
 from specllama.engine.shipped import model_file
+from specllama.engine.wire.replies import Modality, ModelInfo
 from specllama.handlers.running.runtime import Runtime
 
 # llama.cpp's numbers in `general.file_type` (its enum llama_ftype) as Ollama's clients spell them.

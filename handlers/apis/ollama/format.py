@@ -18,7 +18,7 @@ from specllama.engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.http.envelopes.ollama import ollama_error

@@ -5,7 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from specllama.engine.chat.output import Content, Reasoning
-from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import Watch, ending, heading
 from specllama.handlers.http.envelopes.ollama import ollama_error

@@ -20,7 +20,7 @@ from specllama.engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from specllama.engine.protocol.messages import Delta, Finished, StopType, Timings, TokenProbs
+from specllama.engine.wire.replies import Delta, Finished, StopType, Timings, TokenProbs
 from specllama.handlers.apis.native.format import NativeFormat, progress_json
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import timings_json

@@ -9,7 +9,7 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from specllama.engine.protocol.messages import Delta, Finished, TokenProbs
+from specllama.engine.wire.replies import Delta, Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.http.encoding import Lazy
 

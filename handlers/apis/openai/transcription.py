@@ -5,7 +5,7 @@ from typing import Any
 
 from specllama.engine.chat.output import Content
 from specllama.engine.errors import invalid_request
-from specllama.engine.protocol.messages import Finished
+from specllama.engine.wire.replies import Finished
 from specllama.handlers.http.errors import Failure
 from specllama.handlers.http.sse import DONE, error_frame, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent

@@ -20,7 +20,7 @@ from specllama.engine.chat.output import (
     Reasoning,
 )
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Finished, TokenProbs
+from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.openai.tools import Place
 from specllama.handlers.apis.responses.items import Item, new_id

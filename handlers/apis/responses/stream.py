@@ -7,7 +7,7 @@ llama-server adds, `timings` and `prompt_progress`, stands beside their fields.
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
-from specllama.engine.protocol.messages import Delta, Finished
+from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.native.format import progress_json
 from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.responses.format import (

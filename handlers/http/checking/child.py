@@ -12,9 +12,9 @@ import sys
 import msgspec
 from jsonschema_rs import Draft202012Validator
 
-import specllama.engine.processes.collecting as collecting  # the very first of ours
-from specllama.engine.processes.framing import Started, frame
-from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
+import specllama.engine.wire.startup as startup  # the very first of ours
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
 from specllama.handlers.http.checking.messages import Job, Verdict, job_decoder
 from specllama.handlers.http.decoding import UndecodableError, decoded
 from specllama.handlers.http.validation_messages import sentence
@@ -49,7 +49,7 @@ class Jobs:
 
 def main() -> None:
     link: Link[Job, Started] = take_over(job_decoder)
-    collecting.resume()
+    startup.resume_gc()
     do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 

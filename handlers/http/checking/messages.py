@@ -1,12 +1,12 @@
 """The messages between the server and a process that checks bodies.
 
-They go as frames (`engine.processes.framing`). A process works on one job at a time, so messages
+They go as frames (`engine.wire.framing`). A process works on one job at a time, so messages
 need no ids; each `Job` is answered with one `Verdict`.
 """
 
 import msgspec
 
-from specllama.engine.processes.framing import Started
+from specllama.engine.wire.framing import Started
 
 
 class Job(msgspec.Struct, frozen=True, omit_defaults=True):

@@ -14,9 +14,9 @@ from typing import Final, cast
 import msgspec
 
 from specllama.engine.errors import invalid_request, server_error, unavailable
-from specllama.engine.processes.child import Child, ChildError
-from specllama.engine.processes.commands import check_command
-from specllama.engine.processes.framing import Started, frame
+from specllama.engine.wire.commands import check_command
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.process import Child, ChildError
 from specllama.handlers.http.checking.messages import Job, Verdict, verdict_decoder
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.schema import Schema, to_2020_12

@@ -195,7 +195,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_MAX_BODY_SIZE",
             metavar="MIB",
             min=1,
-            max=1000,  # a prompt has to fit into one frame (engine.processes.framing)
+            max=1000,  # a prompt has to fit into one frame (engine.wire.framing)
             help="Largest request body, in MiB; a larger one is answered with 413. Operations that "
             "need less take less; all bodies together have eight times as much, then 503.",
         ),

@@ -1,7 +1,7 @@
 """What is kept of decoded media."""
 
 from specllama.engine.media.kept import KEEP_SECONDS, Kept
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 
 
 class Clock:

@@ -15,11 +15,10 @@ from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.media import parent
 from specllama.engine.media.decoding.messages import Decoded, Job
 from specllama.engine.media.decoding.parent import Decoders
-from specllama.engine.media.documents import Document
 from specllama.engine.media.parent import MediaDecoder
 from specllama.engine.media.source import MediaSource
 from specllama.engine.options.tables.media import MediaInputOptions
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Document, Media
 from tests.support.media_files import (
     FILES,
     HEIGHT,

@@ -9,8 +9,9 @@ import pytest
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.params import GenerationParams
 from specllama.engine.pool.client import EngineClient
-from specllama.engine.protocol.messages import Accepted, Begun, PromptParts, Slots, Step, Text
-from specllama.engine.protocol.stats import Stats
+from specllama.engine.wire.replies import Accepted, Begun, Slots, Step, Text
+from specllama.engine.wire.requests import PromptParts
+from specllama.engine.wire.stats import Stats
 from tests.support.engines import INFO, PaperSupervisor
 from tests.support.factories import finished
 from tests.support.options_support import model_options

@@ -6,7 +6,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.options import Options
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from tests.support.engines import PaperSupervisor
 from tests.support.pool_stage import in_loop, soon, stage
 

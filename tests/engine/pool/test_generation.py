@@ -10,17 +10,9 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.pool import generation as generation_module
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.generation import Generation
-from specllama.engine.processes.framing import frame
-from specllama.engine.protocol.messages import (
-    Cancel,
-    Delta,
-    Event,
-    Finished,
-    Pause,
-    Resume,
-    Step,
-    TokenProbs,
-)
+from specllama.engine.wire.framing import frame
+from specllama.engine.wire.replies import Delta, Event, Finished, Step, TokenProbs
+from specllama.engine.wire.requests import Cancel, Pause, Resume
 from tests.support.factories import TIMINGS, finished, model_info
 
 MANY = generation_module.MAX_WAITING

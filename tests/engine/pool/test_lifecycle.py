@@ -20,7 +20,7 @@ from specllama.engine.pool import lifecycle
 from specllama.engine.pool.generation import Generation
 from specllama.engine.pool.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
 from specllama.engine.pool.status import ModelStatus
-from specllama.engine.protocol.messages import Begun, Delta, Failed, Finished, Step, Timings
+from specllama.engine.wire.replies import Begun, Delta, Failed, Finished, Step, Timings
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 from tests.support.pool_stage import soon

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.pool.restarts import BACKOFF, STABLE_SECONDS, Life, Restarts
-from specllama.engine.processes.exits import describe_exit, explain_exit, is_illegal_instruction
+from specllama.engine.wire.commands import describe_exit, explain_exit, is_illegal_instruction
 
 SERVED = Life(ready=True, served=True)
 LONG = Life(ready=True, seconds=STABLE_SECONDS)

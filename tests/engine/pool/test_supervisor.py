@@ -17,8 +17,8 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.pool.process import HEARTBEAT_TIMEOUT
 from specllama.engine.pool.restarts import Life, Restarts
 from specllama.engine.pool.supervisor import Supervisor
-from specllama.engine.processes.child import Child
-from specllama.engine.protocol.messages import Delta, Finished
+from specllama.engine.wire.process import Child
+from specllama.engine.wire.replies import Delta, Finished
 from tests.support.options_support import model_options
 
 pytestmark = pytest.mark.slow

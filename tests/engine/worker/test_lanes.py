@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import (
+from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     FormatChat,

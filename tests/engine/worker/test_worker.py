@@ -6,16 +6,9 @@ import threading
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.processes.stdio import Link
-from specllama.engine.protocol.messages import (
-    Cancel,
-    Failed,
-    Step,
-    Submit,
-    ToEngine,
-    ToServer,
-    to_engine_decoder,
-)
+from specllama.engine.wire.link import Link
+from specllama.engine.wire.replies import Failed, Step, ToServer
+from specllama.engine.wire.requests import Cancel, Submit, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request

@@ -9,7 +9,7 @@ import pytest
 from connexion.exceptions import InvalidSpecification
 from connexion.spec import Specification
 
-from specllama.engine.user_cache import user_cache
+from specllama.engine.host import user_cache
 from specllama.handlers.binding.application import Resolved, check, resolved
 from specllama.handlers.description import description_path
 from specllama.handlers.http.bundle import bundle

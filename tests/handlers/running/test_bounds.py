@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Infill, Prompt
+from specllama.engine.wire.requests import Infill, Prompt
 from specllama.handlers.running.bounds import (
     CONTEXTS,
     MAX_PROBABILITIES,

@@ -14,7 +14,7 @@ from specllama.engine.chat.prompt import ChatPrompt
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import StopType
+from specllama.engine.wire.replies import StopType
 from specllama.handlers.apis.responses.format import status_of
 from specllama.handlers.running.chat_batch import (
     AnswerReader,

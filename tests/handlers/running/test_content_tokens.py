@@ -8,7 +8,7 @@ from specllama.engine.chat.output import ChatDelta, Content
 from specllama.engine.chat.parse.parser import answer_parser
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.chat.syntax import OutputSyntax, Wrapper
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.running.content_tokens import ContentTokens
 
 THINKING = OutputSyntax(Wrapper("<think>\n", "\n</think>\n\n"))

@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
-from specllama.engine.protocol.devices import DeviceMemory
-from specllama.engine.protocol.stats import WAIT_BOUNDS, Histogram, Stats
+from specllama.engine.wire.devices import DeviceMemory
+from specllama.engine.wire.stats import WAIT_BOUNDS, Histogram, Stats
 from specllama.handlers.running.metrics import Metrics
 
 DOCUMENTED = {

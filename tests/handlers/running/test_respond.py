@@ -14,7 +14,7 @@ from starlette.responses import Response
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import unavailable
-from specllama.engine.protocol.messages import Begun
+from specllama.engine.wire.replies import Begun
 from specllama.handlers.http.errors import Failure
 from specllama.handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app

@@ -14,8 +14,8 @@ import pytest
 
 from specllama.cli import main
 from specllama.commands import doctor
-from specllama.engine.processor import Processor
-from specllama.engine.protocol.build_report import BuildError, BuildReport, Device, ask
+from specllama.engine.host import Processor
+from specllama.engine.wire.build_report import BuildError, BuildReport, Device, ask
 
 pytestmark = pytest.mark.slow
 

@@ -27,22 +27,22 @@ from typing import Final, TypeVar
 from llguidance import LLMatcher, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
-import specllama.engine.processes.collecting as collecting
-from specllama.engine.processes.forked import FORKS, forked
-from specllama.engine.processes.framing import Started, frame
-from specllama.engine.processes.resident import resident
-from specllama.engine.processes.stdio import Link, do_jobs, leave, take_over
-from specllama.engine.worker.constraints.deep_thread import DeepThread
-from specllama.engine.worker.constraints.gbnf import GrammarError
-from specllama.engine.worker.constraints.matching import (
+import specllama.engine.wire.startup as startup
+from specllama.engine.grammars.compiling import (
     TOO_COMPLEX,
+    WHAT,
     ConstraintError,
+    DeepThread,
+    SchemaError,
     begin,
     consume,
     mask,
 )
-from specllama.engine.worker.constraints.relaxing import compilable
-from specllama.engine.worker.constraints.source import WHAT, SchemaError
+from specllama.engine.grammars.gbnf import GrammarError
+from specllama.engine.grammars.relaxing import compilable
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.startup import FORKS, forked, resident
 from specllama.engine.worker.constraints.trial.messages import (
     Answer,
     Costly,
@@ -207,7 +207,7 @@ def main() -> None:
     link: Link[Job, Started] = take_over(job_decoder)
     if hasattr(os, "nice"):
         os.nice(5)  # whoever generates comes first
-    collecting.resume()
+    startup.resume_gc()
     do_jobs(link, Trials().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future
 from typing import Final, Protocol, TypeVar
 
-from specllama.engine.worker.constraints.deep_thread import DeepThread
+from specllama.engine.grammars.compiling import DeepThread
 from specllama.engine.worker.constraints.trial.parent import Lane, TooCostlyError
 from specllama.engine.worker.constraints.turns import Turns
 

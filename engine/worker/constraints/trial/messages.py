@@ -2,8 +2,8 @@
 
 import msgspec
 
-from specllama.engine.processes.framing import Started
-from specllama.engine.worker.constraints.source import Source
+from specllama.engine.grammars.compiling import Source
+from specllama.engine.wire.framing import Started
 
 
 class Tokens(msgspec.Struct, frozen=True):

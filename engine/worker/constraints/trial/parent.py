@@ -14,10 +14,10 @@ from typing import Final
 
 import msgspec
 
-from specllama.engine.processes.commands import environment, trial_command
-from specllama.engine.processes.forked import FORKS
-from specllama.engine.processes.framing import FrameError, FrameReader, Started, frame
-from specllama.engine.worker.constraints.source import Source
+from specllama.engine.grammars.compiling import Source
+from specllama.engine.wire.commands import environment, trial_command
+from specllama.engine.wire.framing import FrameError, FrameReader, Started, frame
+from specllama.engine.wire.startup import FORKS
 from specllama.engine.worker.constraints.trial.messages import (
     Answer,
     Costly,

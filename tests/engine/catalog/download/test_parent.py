@@ -14,7 +14,7 @@ from specllama.engine.catalog.download import download
 from specllama.engine.catalog.download.messages import Wanted, report_decoder
 from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch
 from specllama.engine.options import Options
-from specllama.engine.processes.framing import HEADER, frame
+from specllama.engine.wire.framing import HEADER, frame
 from tests.support.downloads import (
     MODEL,
     REPOSITORY,

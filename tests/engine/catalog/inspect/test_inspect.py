@@ -23,8 +23,8 @@ from specllama.engine.catalog.inspect.messages import (
 )
 from specllama.engine.catalog.inspect.parent import MetadataReader
 from specllama.engine.formats.gguf_header import HeaderError, read_header
-from specllama.engine.protocol.messages import Modality
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.replies import Modality
 from tools.models import hostile
 from tools.models import zoo as models
 from tools.models.build import ensure

@@ -10,10 +10,10 @@ import pytest
 from specllama.engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
 from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, Wrapper
 from specllama.engine.errors import EngineError
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GenerationParams
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import Compiler
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from tests.support.answer_grammars import (
     ARGUMENTS,
     GET,

@@ -6,7 +6,7 @@ import pytest
 
 from specllama.engine.chat.grammar import answer as answer_module
 from specllama.engine.chat.grammar.answer import AnswerGrammar, answer_grammar
-from specllama.engine.formats.work import Work
+from specllama.engine.formats.json_schema import Work
 from tests.support.answer_grammars import SYNTAXES, tool
 
 pytestmark = pytest.mark.slow

@@ -8,10 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.chat.grammar.json_lark import TextGrammarError, in_json
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import AnswerRules, GenerationParams, NamedGrammar
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import Compiler
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from tests.support.answer_grammars import accepts
 
 pytestmark = pytest.mark.slow

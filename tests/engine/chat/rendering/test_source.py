@@ -10,7 +10,7 @@ from specllama.engine.chat.rendering.source import examined, template_source, to
 from specllama.engine.chat.template.builtin import CHATML
 from specllama.engine.errors import EngineError
 from specllama.engine.options import Options
-from specllama.engine.protocol.messages import ModelInfo
+from specllama.engine.wire.replies import ModelInfo
 from tests.support.factories import model_info
 from tests.support.options_support import model_options
 

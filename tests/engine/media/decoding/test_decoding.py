@@ -15,7 +15,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.media.decoding import parent
 from specllama.engine.media.decoding.messages import Decode, Decoded
 from specllama.engine.media.decoding.parent import Decoders
-from specllama.engine.media.formats import Format
+from specllama.engine.wire.media import Format
 from tests.support.media_files import FILES, IMAGES, SOUNDS, png_of_size, wav_file
 
 pytestmark = pytest.mark.slow

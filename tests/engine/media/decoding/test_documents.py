@@ -12,7 +12,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.media.decoding.documents import MAX_SIDE, draw_page, read_pages
 from specllama.engine.media.decoding.messages import Decoded, Draw, Read, Refused
 from specllama.engine.media.decoding.parent import Decoders
-from specllama.engine.media.documents import Page
+from specllama.engine.wire.media import Page
 from tests.support.pdf_files import SCAN, assembled, bomb, encrypted, pdf, words
 
 pytestmark = pytest.mark.slow

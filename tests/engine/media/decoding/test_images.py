@@ -8,7 +8,7 @@ from PIL import Image
 from specllama.engine.media.decoding.child import answer
 from specllama.engine.media.decoding.images import MAX_SIDE, decode_image
 from specllama.engine.media.decoding.messages import Decode, Decoded, Refused
-from specllama.engine.media.formats import Format, ImageFormat, format_of
+from specllama.engine.wire.media import Format, ImageFormat, format_of
 from tests.support.media_files import (
     FILES,
     HEIGHT,

@@ -7,7 +7,7 @@ import pytest
 
 from specllama.engine.media.decoding.child import answer
 from specllama.engine.media.decoding.messages import Decode, Decoded, Refused
-from specllama.engine.media.formats import SoundFormat
+from specllama.engine.wire.media import SoundFormat
 from tests.support.media_files import (
     N_SAMPLES,
     RATE,

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.backend import dry_run, initialize, room
 from specllama.engine.worker.backend.dry_run import DryRun, Planned
 from tests.support.models import random_model

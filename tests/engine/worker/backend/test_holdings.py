@@ -3,8 +3,8 @@
 from msgspec.structs import replace
 
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import DeviceUse, told
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.devices import DeviceUse, told
 from specllama.engine.worker.backend import Context, Model, device_uses, initialize
 from specllama.engine.worker.backend.holdings import Holdings
 from tests.support.options_support import engine_options

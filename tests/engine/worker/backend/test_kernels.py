@@ -9,7 +9,7 @@ import pytest
 from llama_cpp import llama_cpp
 
 from contract_tests.kit.server import SECONDS
-from specllama.engine.processor import Processor, this_processor
+from specllama.engine.host import Processor, this_processor
 from specllama.engine.worker.backend import Model, initialize, kernels, probe, verdict
 from specllama.engine.worker.backend.ggml import extra_buffer_types
 from specllama.engine.worker.backend.kernels import TRIED, Settled

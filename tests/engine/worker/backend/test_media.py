@@ -9,7 +9,7 @@ import pytest
 from llama_cpp import llama_cpp, mtmd_cpp
 
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.media import Media
 from specllama.engine.worker.backend import (
     BackendError,
     Context,

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Submit
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, Offload, OffloadedSampler, Sampler, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model

@@ -11,8 +11,8 @@ from gguf import GGUFReader, GGUFWriter
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.engine.protocol.devices import CPU
-from specllama.engine.protocol.media import Media
+from specllama.engine.wire.devices import CPU
+from specllama.engine.wire.media import Media
 from specllama.engine.worker.backend import (
     BackendError,
     Model,

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.errors import BackendError
-from specllama.engine.processor import Processor
+from specllama.engine.host import Processor
 from specllama.engine.worker.backend.verdict import (
     PROBE,
     WRONG,

@@ -13,7 +13,8 @@ import pytest
 
 from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.wire.replies import Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END
 from specllama.engine.worker.generation.engine import Engine

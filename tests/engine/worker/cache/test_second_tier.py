@@ -13,7 +13,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.protocol.messages import Finished
+from specllama.engine.wire.replies import Finished
 from specllama.engine.worker.backend import BackendError, Model, initialize
 from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.checkpoints import Checkpoint

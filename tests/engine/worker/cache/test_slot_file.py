@@ -14,7 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
-from specllama.engine.protocol.slot_names import check_name
+from specllama.engine.wire.requests import check_name
 from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.slot_file import Origin

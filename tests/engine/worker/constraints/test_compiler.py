@@ -8,7 +8,8 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import AnswerRules, GenerationParams
-from specllama.engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
+from specllama.engine.wire.replies import Begun, Delta, Event, Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.trial.lanes import BusyError, Lanes
 from specllama.engine.worker.generation.engine import Engine

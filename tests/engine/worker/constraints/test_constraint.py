@@ -10,6 +10,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from contract_tests.kit.json_schemas import Schema, schemas
+from specllama.engine.grammars.compiling import ConstraintError
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import (
     AnswerRules,
     GenerationParams,
@@ -22,10 +24,8 @@ from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import constraint, masks
 from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.constraint import Constraint
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.masks import _tokens
-from specllama.engine.worker.constraints.matching import ConstraintError
 
 pytestmark = pytest.mark.slow
 

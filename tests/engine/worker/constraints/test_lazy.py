@@ -11,10 +11,11 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GenerationParams, GrammarTrigger, Thoughts
-from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.wire.replies import Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.gbnf import GrammarError
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.triggers import TriggerSearch
 from specllama.engine.worker.generation.engine import Engine

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import TOOL_CALLS, GenerationParams, ThinkingRules, Thoughts
-from specllama.engine.protocol.messages import Delta, Finished, Submit
+from specllama.engine.wire.replies import Delta, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.engine import Engine

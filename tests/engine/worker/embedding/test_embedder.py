@@ -13,8 +13,9 @@ from hypothesis.extra import numpy as arrays
 
 from specllama.engine.errors import EngineError
 from specllama.engine.options import Pooling
-from specllama.engine.protocol.messages import Embed, Failed, PromptParts, Rerank, Vectors
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.replies import Failed, Vectors
+from specllama.engine.wire.requests import Embed, PromptParts, Rerank
 from specllama.engine.worker.backend import BackendError, Context, Model, Projector, initialize
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.vectors import merged, normalized

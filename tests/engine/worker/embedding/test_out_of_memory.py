@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from specllama.engine.options import Pooling
-from specllama.engine.protocol.messages import Embed, Failed, PromptParts, Vectors
+from specllama.engine.wire.replies import Failed, Vectors
+from specllama.engine.wire.requests import Embed, PromptParts
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.embedding.embedder import Embedder
 from tests.support.options_support import engine_options

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.protocol.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.fitting.choice import (
     AUTO,
     Asked,

@@ -7,8 +7,8 @@ import pytest
 
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
-from specllama.engine.protocol.devices import CPU, DeviceMemory, DeviceUse
 from specllama.engine.shipped import model_path
+from specllama.engine.wire.devices import CPU, DeviceMemory, DeviceUse
 from specllama.engine.worker.backend import Context, EmbeddingContext, Model, initialize
 from specllama.engine.worker.backend.dry_run import MEASURED
 from specllama.engine.worker.backend.host_memory import HostMemory

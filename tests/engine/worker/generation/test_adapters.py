@@ -10,7 +10,8 @@ from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError
 from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Failed, Finished, SlotDone, Submit
+from specllama.engine.wire.replies import Failed, Finished, SlotDone
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import BackendError, Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model

@@ -16,7 +16,8 @@ from llama_cpp import llama_cpp
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Begun, Delta, Finished, Infill, PromptParts, Submit
+from specllama.engine.wire.replies import Begun, Delta, Finished
+from specllama.engine.wire.requests import Infill, PromptParts, Submit
 from specllama.engine.worker.backend import BackendError, Context, Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.scheduling.shifting import context_shift

@@ -5,7 +5,7 @@ import os
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Submit
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.counting import Counting
 from tests.support.playing import GREEDY, engine, play

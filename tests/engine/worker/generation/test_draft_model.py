@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from specllama.engine.params import Speculative
-from specllama.engine.protocol.messages import Finished
+from specllama.engine.wire.replies import Finished
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation import speculation
 from specllama.engine.worker.generation.engine import Engine

@@ -7,7 +7,8 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams, SamplerName
-from specllama.engine.protocol.messages import Begun, Delta, Event, Failed, Finished, Submit
+from specllama.engine.wire.replies import Begun, Delta, Event, Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Context, Model, initialize
 from specllama.engine.worker.generation.answering import progress
 from specllama.engine.worker.generation.request import Request

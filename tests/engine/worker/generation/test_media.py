@@ -10,18 +10,10 @@ import pytest
 from specllama.engine.errors import EngineError
 from specllama.engine.options import EngineOptions
 from specllama.engine.params import GenerationParams
-from specllama.engine.processes.stdio import Link
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import (
-    Event,
-    Failed,
-    Finished,
-    PromptParts,
-    SlotDone,
-    Submit,
-    Tokenize,
-    to_engine_decoder,
-)
+from specllama.engine.wire.link import Link
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.replies import Event, Failed, Finished, SlotDone
+from specllama.engine.wire.requests import PromptParts, Submit, Tokenize, to_engine_decoder
 from specllama.engine.worker.backend import (
     BackendError,
     Model,

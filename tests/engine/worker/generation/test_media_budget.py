@@ -3,7 +3,7 @@
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Submit
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, Projector, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.media import image

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Event, Finished, Submit
+from specllama.engine.wire.replies import Event, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import registry
 from tests.engine.worker.generation.test_media import Stage, play

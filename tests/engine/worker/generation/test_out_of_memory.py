@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.wire.replies import Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options

@@ -12,7 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Delta, Event, Failed, Finished, Submit
+from specllama.engine.wire.replies import Delta, Event, Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import BackendError, Context, Model, RowScan, initialize
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine

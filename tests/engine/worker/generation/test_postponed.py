@@ -8,7 +8,8 @@ import pytest
 from llguidance import LLMatcher
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.wire.replies import Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import masks
 from specllama.engine.worker.constraints.masks import Mask, Masks

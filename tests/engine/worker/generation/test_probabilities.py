@@ -15,7 +15,8 @@ from hypothesis.extra import numpy as arrays
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Begun, Delta, Finished, Submit, TokenProbs
+from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.backend.largest import largest
 from specllama.engine.worker.generation.detokenizer import TextStream

@@ -6,7 +6,8 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Delta, Event, Failed, Finished, Submit, TokenProbs
+from specllama.engine.wire.replies import Delta, Event, Failed, Finished, TokenProbs
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation import preparation
 from specllama.engine.worker.generation.engine import Engine

@@ -6,8 +6,8 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.media import Media
-from specllama.engine.protocol.messages import Submit
+from specllama.engine.wire.media import Media
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.cache.prefix_cache import is_owned
 from specllama.engine.worker.generation.prompts import COUNTED, fewest_tokens, tokenize_prompt

@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from specllama.engine.params import GenerationParams, Speculative
-from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.wire.replies import Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, OutOfCellsError
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine

@@ -7,7 +7,8 @@ from typing import Any
 import pytest
 
 from specllama.engine.params import GenerationParams, Speculative
-from specllama.engine.protocol.messages import Finished, Submit
+from specllama.engine.wire.replies import Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.constraints import masks
 from specllama.engine.worker.generation import speculation

@@ -6,7 +6,8 @@ import pytest
 
 from specllama.engine.options import OptionError
 from specllama.engine.params import GenerationParams, Speculative
-from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.wire.replies import Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.speculation import Speculation

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import Failed, Finished, Submit
+from specllama.engine.wire.replies import Failed, Finished
+from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.cache.checkpoints import NEAR_END
 from specllama.engine.worker.generation.engine import Engine

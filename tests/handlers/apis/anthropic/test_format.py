@@ -20,7 +20,7 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.protocol.messages import Delta, Finished, PromptProgress
+from specllama.engine.wire.replies import Delta, Finished, PromptProgress
 from specllama.handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
 from specllama.handlers.http.envelopes.anthropic import anthropic_error, error_headers
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent

@@ -19,7 +19,7 @@ from specllama.engine.params import (
     GrammarTrigger,
     Speculative,
 )
-from specllama.engine.protocol.messages import Timings
+from specllama.engine.wire.replies import Timings
 from specllama.handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
 from specllama.handlers.apis.native.request import (
     MAX_TOKEN_ID,

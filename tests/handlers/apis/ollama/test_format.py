@@ -15,7 +15,7 @@ from specllama.engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from specllama.engine.protocol.messages import StopType, TokenProbs
+from specllama.engine.wire.replies import StopType, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import OllamaFormat
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent

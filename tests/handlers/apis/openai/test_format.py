@@ -16,7 +16,7 @@ from specllama.engine.chat.output import (
     Reasoning,
     ToolCall,
 )
-from specllama.engine.protocol.messages import PromptProgress
+from specllama.engine.wire.replies import PromptProgress
 from specllama.handlers.apis.openai.format import (
     ChatFormat,
     TextFormat,

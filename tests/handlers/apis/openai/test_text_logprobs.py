@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
 from tests.support.factories import finished

@@ -9,7 +9,7 @@ import pytest
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
-from specllama.engine.protocol.messages import TokenProbs
+from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.openai.tools import Chosen, Place
 from specllama.handlers.apis.responses.items import input_items
 from specllama.handlers.apis.responses.request import (

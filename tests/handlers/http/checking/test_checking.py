@@ -11,7 +11,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError
-from specllama.engine.processes.framing import frame
+from specllama.engine.wire.framing import frame
 from specllama.handlers.http.checking.messages import Job, Verdict
 from specllama.handlers.http.checking.parent import PROCESSES, Checker
 from specllama.handlers.http.errors import RequestError

@@ -9,12 +9,12 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
+from specllama.engine.grammars.compiling import Source
+from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GenerationParams
-from specllama.engine.processes.forked import FORKS
+from specllama.engine.wire.startup import FORKS
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import CACHE_BYTES, Compiler
-from specllama.engine.worker.constraints.gbnf import GrammarError
-from specllama.engine.worker.constraints.source import Source
 from specllama.engine.worker.constraints.trial.messages import Refused, Tried
 from specllama.engine.worker.constraints.trial.parent import Lane, TooCostlyError
 from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary

@@ -1,0 +1,1 @@
+"""Grammars and JSON schemas, translated for llguidance: pure functions."""

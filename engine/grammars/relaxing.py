@@ -1,0 +1,88 @@
+"""From a source to a grammar that compiles, with as little left out of its schemas as possible."""
+
+from collections.abc import Callable, Mapping
+
+from specllama.engine.grammars.compiling import (
+    SchemaError,
+    Source,
+    alone,
+    named_schemas,
+    prepared,
+    text_alone,
+    translated,
+)
+from specllama.engine.grammars.gbnf import GrammarError
+from specllama.engine.grammars.json_schema import Prepared, more_lenient, prepare
+from specllama.engine.params import NamedSchema
+
+Check = Callable[[str], None]
+"""Compiles a grammar, or raises GrammarError."""
+
+
+def compilable(
+    source: Source,
+    check: Check,
+    token_id: Callable[[str], int | None],
+    *,
+    leniently: bool = False,
+) -> tuple[str, tuple[str, ...]]:
+    """`source` in the notation of llguidance, and the keywords that are left out of it:
+    `leniently`, all that may be costly. `token_id` as in `gbnf.to_lark`. Raises GrammarError and
+    SchemaError."""
+    schemas = prepared(source, leniently=leniently)
+    _check_texts(check, source)
+    grammar = translated(source, schemas, token_id)
+    try:
+        check(grammar)
+    except GrammarError as error:
+        schemas = _relaxed(check, source, schemas, error)
+        grammar = translated(source, schemas, token_id)
+        check(grammar)
+    relaxed = (where for schema in schemas.values() for where in schema.relaxed)
+    return grammar, tuple(dict.fromkeys(relaxed))
+
+
+def _check_texts(check: Check, source: Source) -> None:
+    """Raises SchemaError for a grammar of a text that is wrong, or too large."""
+    for named in source.grammars.values():
+        for text in (named.lark, named.in_json):
+            try:
+                check(text_alone(text))
+            except GrammarError as fault:
+                raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
+
+
+def _relaxed(
+    check: Check, source: Source, schemas: Mapping[str, Prepared], error: GrammarError
+) -> dict[str, Prepared]:
+    """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
+    one is at fault by itself, `error` if none is."""
+    relaxed = dict(schemas)
+    for name, named in named_schemas(source).items():
+        try:
+            relaxed[name] = _compilable(check, source, named, schemas[name])
+        except GrammarError as fault:
+            raise SchemaError(f"Failed to parse {named.name}: {fault}") from None
+    if relaxed == schemas:
+        raise error
+    return relaxed
+
+
+def _compilable(check: Check, source: Source, named: NamedSchema, schema: Prepared) -> Prepared:
+    """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
+    try:
+        check(alone(schema, source.whitespace))
+    except GrammarError as error:
+        reason = error
+        for leniency in more_lenient(named.schema, error):
+            try:
+                lenient = prepare(named.schema, named.at, leniency)
+                check(alone(lenient, source.whitespace))
+            except GrammarError as other:
+                # That nothing can fulfil it says more than what the compiler can't do.
+                if "nsatisfiable" in str(other):
+                    reason = other
+                continue
+            return lenient
+        raise reason from None
+    return schema

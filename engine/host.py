@@ -1,0 +1,45 @@
+"""The machine and the user that a process runs for: the processor, and the directory of caches."""
+
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+CPUINFO = Path("/proc/cpuinfo")
+_FLAGS = ("flags", "Features")  # x86, ARM
+_BLOCK = 1 << 16  # bytes; more than the system says of one CPU
+
+
+class Processor(NamedTuple):
+    """Its name, "" if unknown, and the instruction sets and features that it has, by the names
+    that Linux gives them; none elsewhere."""
+
+    name: str
+    flags: frozenset[str]
+
+
+def this_processor(cpuinfo: Path = CPUINFO) -> Processor:
+    """The system's description of the first CPU. It takes its time for hundreds of them."""
+    try:
+        with open(cpuinfo, encoding="utf-8", errors="replace") as file:
+            text = file.read(_BLOCK)
+    except OSError:
+        return Processor("", frozenset())
+    fields = {}
+    for line in text.partition("\n\n")[0].splitlines():
+        key, _, value = line.partition(":")
+        fields[key.strip()] = value.strip()
+    flags = next((fields[key] for key in _FLAGS if key in fields), "")
+    return Processor(fields.get("model name", ""), frozenset(flags.split()))
+
+
+def user_cache(environ: Mapping[str, str]) -> Path:
+    """specllama's directory among the user's caches, which need not exist. Raises RuntimeError
+    if the user has no home."""
+    if sys.platform == "win32":
+        base = Path(environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
+    elif sys.platform == "darwin":
+        base = Path.home() / "Library" / "Caches"
+    else:
+        base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
+    return base / "specllama"

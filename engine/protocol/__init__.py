@@ -1,1 +1,0 @@
-"""Messages between the server process and an engine process. Runs in both."""

@@ -1,0 +1,1 @@
+"""How processes start, and what they say to each other: for both ends."""

@@ -1,0 +1,136 @@
+"""The commands of processes, and their exit statuses in words. It imports next to nothing."""
+
+import os
+import signal
+import sys
+from typing import Final
+
+Command = tuple[str, ...]
+
+WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
+"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
+milliseconds, which starves the server process (and themselves) on a busy machine; without
+spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
+ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
+"""NumPy's library maps memory for each of its threads: on many cores, more than a limit allows."""
+_PLAIN: Final = (
+    *("PATH", "PYTHON", "VIRTUAL_ENV", "LD_", "DYLD_", "LANG", "LC_", "TZ", "TMP", "TEMP", "HOME"),
+    *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "SSL_CERT_", "RES_OPTIONS", "LOCALDOMAIN"),
+)
+"""Beginnings of the names of variables."""
+TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
+TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
+
+
+def engine_command() -> Command:
+    """The command of an engine process (`engine.worker`)."""
+    return (sys.executable, "-P", "-m", "specllama.engine.worker")
+
+
+def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SECONDS) -> Command:
+    """The command of a template process (`engine.chat.rendering.child`)."""
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.engine.chat.rendering.child",
+        str(memory),
+        str(seconds),
+    )
+
+
+def inspect_command(memory: int, seconds: float) -> Command:
+    """The command of a process that reads model files (`engine.catalog.inspect.child`)."""
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.engine.catalog.inspect.child",
+        str(memory),
+        str(seconds),
+    )
+
+
+def trial_command(memory: int, seconds: float) -> Command:
+    """The command of a process that tries grammars (`engine.worker.constraints.trial.child`)."""
+    module = "specllama.engine.worker.constraints.trial.child"
+    return (sys.executable, "-P", "-m", module, str(memory), str(seconds))
+
+
+def check_command(memory: int, seconds: float) -> Command:
+    """The command of a process that checks bodies (`handlers.http.checking.child`)."""
+    return (
+        sys.executable,
+        "-P",
+        "-m",
+        "specllama.handlers.http.checking.child",
+        str(memory),
+        str(seconds),
+    )
+
+
+def decode_command(memory: int, processor: float, seconds: float) -> Command:
+    """The command of a process that decodes images and sounds (`engine.media.decoding.child`)."""
+    module = "specllama.engine.media.decoding.child"
+    return (sys.executable, "-P", "-m", module, str(memory), str(processor), str(seconds))
+
+
+def media_fetch_command(memory: int) -> Command:
+    """The command of a process that fetches them (`engine.media.fetching.child`)."""
+    return (sys.executable, "-P", "-m", "specllama.engine.media.fetching.child", str(memory))
+
+
+def download_command() -> Command:
+    """The command of a process that downloads (`engine.catalog.download.child`)."""
+    return (sys.executable, "-P", "-m", "specllama.engine.catalog.download.child")
+
+
+def environment() -> dict[str, str]:
+    """The environment of all of them."""
+    return {**WAIT_POLICY, **os.environ}
+
+
+def bare_environment() -> dict[str, str]:
+    """The environment of those that hostile bytes may take over: what Python, the system's
+    libraries and TLS read, and none of the server's keys and tokens."""
+    names = (name for name in os.environ if name.upper().startswith(_PLAIN))
+    return {name: os.environ[name] for name in names} | ONE_BLAS_THREAD
+
+
+_WINDOWS_ILLEGAL_INSTRUCTION = 0xC000001D
+
+
+def is_illegal_instruction(code: int | None) -> bool:
+    """True if the exit status is that of a process that executed an instruction which the processor
+    does not have."""
+    return code in (-signal.SIGILL, _WINDOWS_ILLEGAL_INSTRUCTION)
+
+
+def explain_exit(code: int, moment: str = "") -> str:
+    """`describe_exit` of a process that ended at some `moment`, with what to do about it where
+    that is known."""
+    how = describe_exit(code) + (f" {moment}" if moment else "")
+    return f"{how}: {other_processor()}" if is_illegal_instruction(code) else how
+
+
+def other_processor() -> str:
+    """Advice about a library with instructions that this processor does not have."""
+    from importlib.metadata import version  # takes its time, and is rarely needed
+
+    package = f"llama-cpp-python=={version('llama-cpp-python')}"
+    return (
+        "this llama.cpp was built for another processor; install it again with "
+        f'CMAKE_ARGS="-DGGML_NATIVE=OFF" pip install --no-cache-dir --force-reinstall {package}'
+    )
+
+
+def describe_exit(code: int) -> str:
+    """Says how a process ended, by its exit status `code`; negative: minus a signal's number."""
+    if code == _WINDOWS_ILLEGAL_INSTRUCTION:
+        return "was ended by an illegal instruction"
+    if code >= 0:
+        return f"ended with code {code}"
+    try:
+        return f"was ended by {signal.Signals(-code).name}"
+    except ValueError:
+        return f"was ended by signal {-code}"

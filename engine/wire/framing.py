@@ -1,0 +1,118 @@
+"""Frames: a four-byte little-endian length, then a body of that many bytes.
+
+Server and child processes talk in them. A body is one message, mostly in msgpack. Where integers
+may have more than 64 bits, it is JSON: both ends name the same codec."""
+
+import asyncio
+import struct
+from typing import Any, Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+HEADER: Final = struct.Struct("<I")
+MAX_FRAME: Final = 1 << 30  # bytes of a body; a longer one means a corrupted stream
+
+M = TypeVar("M")
+M_co = TypeVar("M_co", covariant=True)
+
+
+class Encoder(Protocol):
+    """Either of msgspec's."""
+
+    def encode(self, obj: Any, /) -> bytes: ...
+
+
+class Decoder(Protocol[M_co]):
+    """Either of msgspec's."""
+
+    def decode(self, buf: bytes | memoryview, /) -> M_co: ...
+
+
+MSGPACK: Final[Encoder] = msgspec.msgpack.Encoder()
+JSON: Final[Encoder] = msgspec.json.Encoder()
+
+
+class FrameError(ValueError):
+    """The bytes that were read are no sequence of frames."""
+
+
+class Started(msgspec.Struct, frozen=True, tag="started"):
+    """The first message of a process that does jobs: it waits for them."""
+
+
+def frame(message: object, encoder: Encoder = MSGPACK) -> bytes:
+    """One message, ready to be written.
+
+    Raises UnicodeEncodeError for a lone surrogate, RecursionError for what is nested too deeply,
+    and OverflowError for an integer that msgpack can't hold.
+    """
+    body = encoder.encode(message)
+    return HEADER.pack(len(body)) + body
+
+
+class FrameReader(Generic[M]):
+    """Cuts what comes through a pipe, in pieces of any length, into messages."""
+
+    def __init__(self, decoder: Decoder[M], limit: int = MAX_FRAME) -> None:
+        self._decoder = decoder
+        self._limit = limit  # bytes of a body
+        self._rest = bytearray()  # the beginning of a frame
+        self._wanted = HEADER.size  # bytes of it to go on with
+
+    def feed(self, data: bytes) -> list[M]:
+        """The messages that end in `data`. Raises FrameError and msgspec.MsgspecError."""
+        if self._rest:
+            self._rest += data
+            if len(self._rest) < self._wanted:
+                return []
+            data = bytes(self._rest)
+        view, size, start = memoryview(data), len(data), 0
+        messages: list[M] = []
+        self._wanted = HEADER.size
+        while size - start >= HEADER.size:
+            (length,) = HEADER.unpack_from(data, start)
+            if length > self._limit:
+                raise FrameError(f"a frame of {length} bytes")
+            stop = start + HEADER.size + length
+            if stop > size:
+                self._wanted = HEADER.size + length
+                break
+            messages.append(self._decoder.decode(view[start + HEADER.size : stop]))
+            start = stop
+        self._rest = bytearray(view[start:])
+        return messages
+
+
+LIMIT = 1 << 16
+"""Bytes that wait for the end of the turn. What is more goes out at once, so that the transport
+can make its writers pause."""
+
+
+class Outbox:
+    """Collects what is written to `transport` until the event loop comes round again.
+
+    To be made while the loop runs. What waits when the transport closes is dropped, unless
+    `flush` is called before.
+    """
+
+    def __init__(self, transport: asyncio.WriteTransport) -> None:
+        self._transport = transport
+        self._loop = asyncio.get_running_loop()
+        self._parts: list[bytes] = []
+        self._size = 0
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self.flush)
+        self._parts.append(data)
+        self._size += len(data)
+        if self._size >= LIMIT:
+            self.flush()
+
+    def flush(self) -> None:
+        """Write what waits. Safe to call at any time."""
+        if not self._parts:
+            return
+        parts, self._parts, self._size = self._parts, [], 0
+        if not self._transport.is_closing():
+            self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))

@@ -1,0 +1,249 @@
+"""The messages from the server process to an engine process (`ToEngine`).
+
+They go as frames (`engine.wire.framing`) over the engine process's stdin. Ids are chosen by the
+server and unique within one engine process. Messages are encoded as arrays, which is shorter and
+faster: both ends are always the same version."""
+
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import groupby
+from typing import Literal
+
+import msgspec
+
+from specllama.engine.errors import invalid_request
+from specllama.engine.options import EngineOptions
+from specllama.engine.params import GenerationParams
+from specllama.engine.wire.media import Media
+
+
+class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
+    """The first message: which model to load, how, and from which level of Python's logging on
+    to log."""
+
+    options: EngineOptions
+    log_level: int
+
+
+class Infill(msgspec.Struct, frozen=True):
+    """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
+
+    `middle` is how the text in the gap begins; `extra` has (file name, text) pairs. The engine
+    makes the prompt (`engine.worker.generation.infill`). Special-token syntax inside of the texts
+    means nothing.
+    """
+
+    prefix: list[int | str]
+    suffix: list[int | str]
+    middle: str = ""
+    extra: list[tuple[str, str]] = []
+
+
+PromptParts = list[int | str | Media]
+"""A prompt as token ids, texts to be tokenized, images and sounds, in their order."""
+Prompt = PromptParts | Infill
+
+
+class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
+    """Generate from `prompt`, or fill the gap that it is.
+
+    The model's special start and end tokens are added when the first element is text (and
+    the vocabulary asks for them); special-token syntax inside texts is parsed. With
+    `echo_prompt` the answer carries the prompt as text, special tokens included. With
+    `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
+    `group` are one client's request: they share its turn. `others` are (id, seed) of further
+    texts of that group, which have everything else in common but `params.id_slot`. Nothing is
+    proposed to a text that only those of another `owner` suggest; if it is `private`, it shares no
+    cached prefix with these, either. With `prompt_probs` and `params.n_probs`, the first event with
+    text, or the end, has the probabilities of the prompt's tokens; none of these is taken from the
+    cache then.
+    """
+
+    id: int
+    prompt: Prompt
+    params: GenerationParams
+    echo_prompt: bool = False
+    confirm: bool = False
+    group: int = 0
+    others: list[tuple[int, int]] = []
+    owner: int = 0
+    private: bool = False
+    prompt_probs: bool = False
+
+
+class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
+    """Turn each of `inputs`, in the form of `Submit.prompt`, into `Vectors`.
+
+    Pooled vectors are cut to their first `dimensions` numbers (0: all), then divided by their
+    `normalize`-norm, as `POST /embedding` describes it.
+    """
+
+    id: int
+    inputs: list[PromptParts]
+    normalize: int
+    dimensions: int = 0
+
+
+class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
+    """Judge how well each document answers the query: `Vectors` whose first number is the
+    score."""
+
+    id: int
+    query: str
+    documents: list[str]
+
+
+class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
+    """Forget a submitted request. No further event comes for it."""
+
+    id: int
+
+
+class EndThoughts(msgspec.Struct, tag="end_thoughts", frozen=True, array_like=True):
+    """Let a running request with `ThinkingRules.control` come to its answer. Nothing happens if it
+    isn't thinking."""
+
+    id: int
+
+
+class Pause(msgspec.Struct, tag="pause", frozen=True, array_like=True):
+    """Nobody reads the events of a submitted request: it gives its slot to others until `Resume`.
+    Those of the step that runs still come."""
+
+    id: int
+
+
+class Resume(msgspec.Struct, tag="resume", frozen=True, array_like=True):
+    """The events of a paused request are read again: it waits for a slot, and goes on."""
+
+    id: int
+
+
+class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
+    """The tokens of `content`, those of images and sounds as negative numbers. With `add_special`,
+    the model's special start and end tokens are added to a text that it begins with."""
+
+    id: int
+    content: PromptParts
+    add_special: bool = False
+    parse_special: bool = True
+    with_pieces: bool = False
+
+
+class Detokenize(msgspec.Struct, tag="detokenize", frozen=True, array_like=True):
+    id: int
+    tokens: list[int]
+
+
+class FormatChat(msgspec.Struct, tag="format_chat", frozen=True, array_like=True):
+    """Render (role, content) pairs with llama.cpp's own template engine (`--no-jinja`, or a
+    built-in template's name)."""
+
+    id: int
+    template: str
+    messages: list[tuple[str, str]]
+    add_generation_prompt: bool = True
+
+
+class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
+    id: int
+
+
+class SlotAction(msgspec.Struct, tag="slot_action", frozen=True, array_like=True):
+    """Save, restore or erase the text of a slot, as soon as it is idle. `filename` is a plain
+    name, and of no meaning to `erase`. `Cancel` withdraws it while it waits."""
+
+    id: int
+    slot: int
+    action: Literal["save", "restore", "erase"]
+    filename: str = ""
+
+
+class GetAdapters(msgspec.Struct, tag="get_adapters", frozen=True, array_like=True):
+    id: int
+
+
+class SetAdapters(msgspec.Struct, tag="set_adapters", frozen=True, array_like=True):
+    """The scales of LoRA adapters, by id, for requests that name none; 0 for all others."""
+
+    id: int
+    scales: list[tuple[int, float]]
+
+
+class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
+    id: int
+
+
+ToEngine = (
+    Load
+    | Submit
+    | Embed
+    | Rerank
+    | Cancel
+    | EndThoughts
+    | Pause
+    | Resume
+    | Tokenize
+    | Detokenize
+    | FormatChat
+    | GetSlots
+    | SlotAction
+    | GetAdapters
+    | SetAdapters
+    | GetStats
+)
+
+to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
+
+
+def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
+    """The same requests in fewer messages: neighbours of one group with the same prompt object
+    become one. Their parameters differ in nothing but the seed and `id_slot`, which only the
+    first of a group has."""
+    for _, run in groupby(requests, lambda each: (each.group, id(each.prompt), each.confirm)):
+        first, *others = run
+        pairs = [(each.id, each.params.seed) for each in others]
+        yield msgspec.structs.replace(first, others=pairs) if pairs else first
+
+
+def apart(submit: Submit, prompt: Prompt) -> Iterator[Submit]:
+    """The requests that `submit` stands for, from `prompt` in the place of its own."""
+    given = msgspec.structs.replace(submit.params)
+    first = msgspec.structs.replace(submit, prompt=prompt, others=[])
+    yield first
+    for id, seed in submit.others:
+        # Each has parameters of its own: preparing a request changes them.
+        params = msgspec.structs.replace(given, seed=seed, id_slot=-1)
+        yield msgspec.structs.replace(first, id=id, params=params)
+
+
+def ids(submit: Submit) -> Sequence[int]:
+    """The ids of all texts of `submit`."""
+    return [submit.id, *(id for id, _ in submit.others)]
+
+
+# Separators, what Windows forbids, control characters, look-alikes of dot and slash, and what
+# is no character at all.
+_FORBIDDEN = re.compile(
+    '[/\\\\:*?"<>|\x00-\x1f\x7f-\x9f\u2215\u2216\uff0e\ufffd\ufeff\ud800-\udfff]'
+)
+_DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
+MAX_NAME = 255  # bytes, of every common file system
+
+
+def check_name(name: str) -> None:
+    """Checks that `name` is a plain file name, on every system, and leads nowhere else.
+
+    Raises EngineError (invalid_request_error).
+    """
+    shown = name if len(name) <= 60 else name[:57] + "..."
+    if not name:
+        raise invalid_request("filename: the name is empty")
+    if _FORBIDDEN.search(name):
+        raise invalid_request(f"filename: {shown!r} has a character that no file name may have")
+    if ".." in name or name == "." or name[0] == " " or name[-1] in " .":
+        raise invalid_request(f"filename: {shown!r} is not a plain file name")
+    if len(name.encode()) > MAX_NAME:
+        raise invalid_request(f"filename: {shown!r} is longer than {MAX_NAME} bytes")
+    if _DEVICE.fullmatch(name):
+        raise invalid_request(f"filename: {shown!r} is the name of a device on some systems")

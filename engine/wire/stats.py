@@ -1,0 +1,89 @@
+"""Counters of a server's work, for `GET /metrics`.
+
+Counting costs a fraction of a microsecond per event; who may read the counts is `--metrics`.
+All times are seconds.
+"""
+
+from bisect import bisect_left
+
+import msgspec
+
+from specllama.engine.wire.devices import DeviceMemory
+
+TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
+"""Upper bounds of the buckets for steps and for the time between two tokens."""
+WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
+"""The same for what may wait for other requests, or read a long prompt."""
+
+
+class Histogram(msgspec.Struct, array_like=True):
+    """A histogram: `counts[i]` values up to `bounds[i]`, and one more count for those above all
+    bounds. `total` is the sum of all values."""
+
+    bounds: tuple[float, ...]
+    counts: list[int]
+    total: float = 0.0
+
+    @classmethod
+    def of(cls, bounds: tuple[float, ...]) -> "Histogram":
+        return cls(bounds, [0] * (len(bounds) + 1))
+
+    def observe(self, value: float) -> None:
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+    @property
+    def count(self) -> int:
+        return sum(self.counts)
+
+    def cumulative(self) -> list[int]:
+        """The numbers of values up to each bound; the last is the number of all."""
+        sums, so_far = [], 0
+        for count in self.counts:
+            so_far += count
+            sums.append(so_far)
+        return sums
+
+
+def _waits() -> Histogram:
+    return Histogram.of(WAIT_BOUNDS)
+
+
+class Stats(msgspec.Struct, kw_only=True):
+    """The counts of one engine process since it began.
+
+    `inter_token` has one value for each token but a request's first one: its count and its
+    total are the steps and the time of all generation. `step` has the time of each step,
+    `prompt_seconds` that of all steps that had prompt tokens in them; `idle_seconds` is from the
+    results of each decode to the next one, while there was work. `n_busy` adds up the busy slots
+    of all steps.
+    """
+
+    n_prompt: int = 0  # tokens evaluated
+    n_prompt_cached: int = 0
+    n_prompt_shared: int = 0  # of these, in a text that went on without it
+    n_prompt_restored: int = 0  # of the cached ones, from below the KV cache
+    prompt_seconds: float = 0.0
+    idle_seconds: float = 0.0
+    n_predicted: int = 0
+    n_decode: int = 0  # calls of llama_decode
+    n_busy: int = 0
+    n_tokens_max: int = 0  # of one sequence
+    n_drafts: int = 0  # proposals that were evaluated
+    n_drafted: int = 0  # tokens of these
+    n_drafts_accepted: int = 0  # of these, those that were right
+    queue: Histogram = msgspec.field(default_factory=_waits)
+    first_token: Histogram = msgspec.field(default_factory=_waits)
+    step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
+    inter_token: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
+
+    # Filled in on request:
+    n_processing: int = 0
+    n_deferred: int = 0
+    n_cells_used: int = 0
+    n_cells: int = 0
+    n_bytes_cache_ram: int = 0  # texts below the KV cache, in host memory
+    n_bytes_checkpoints: int = 0
+    n_bytes_constraints: int = 0  # compiled ones that are kept
+    n_bytes_resident: int = 0  # of the whole process; 0 where the platform doesn't tell
+    devices: list[DeviceMemory] = []

@@ -1,0 +1,69 @@
+"""The child's side of its pipes."""
+
+import os
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+import pytest
+
+from specllama.engine.wire.framing import frame
+from specllama.engine.wire.link import Link
+
+Pair = tuple[Link[Any, Any], Link[Any, Any]]
+
+
+@pytest.fixture
+def pair() -> Iterator[Pair]:
+    """Two ends that hear each other."""
+    first, second = os.pipe(), os.pipe()
+    decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder()
+    yield Link(first[0], second[1], decoder), Link(second[0], first[1], decoder)
+    for fd in (*first, *second):
+        try:
+            os.close(fd)
+        except OSError:  # the test has closed it
+            continue
+
+
+def test_what_threads_send_at_once_is_not_mixed_up(pair: Pair) -> None:
+    here, there = pair
+    texts = [str(number) * 100_000 for number in range(8)]  # each longer than a pipe holds
+    threads = [threading.Thread(target=here.send, args=(text,)) for text in texts]
+    for thread in threads:
+        thread.start()
+    found: list[str] = []
+    while len(found) < len(texts):
+        found += there.receive()
+    for thread in threads:
+        thread.join()
+    assert sorted(found) == texts
+
+
+def test_messages_that_come_together_are_received_together(pair: Pair) -> None:
+    here, there = pair
+    here.send(1, 2)
+    here.write(frame(3) + frame(4)[:2])
+    assert there.receive() == [1, 2, 3]
+    here.write(frame(4)[2:])
+    assert there.receive() == [4]
+
+
+def test_nothing_is_sent_of_what_cannot_be_encoded(pair: Pair) -> None:
+    here, there = pair
+    with pytest.raises(UnicodeEncodeError):
+        here.send("good", "\ud800")
+    here.send("next")
+    assert there.receive() == ["next"]
+
+
+def test_the_end_of_the_pipe(pair: Pair) -> None:
+    here, there = pair
+    here.write(frame("whole") + frame("torn")[:-1])
+    os.close(here._sink)
+    assert there.receive() == ["whole"]
+    assert there.receive() == []
+    os.close(here._source)
+    with pytest.raises(BrokenPipeError):
+        there.send("nobody hears this")

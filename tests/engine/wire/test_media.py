@@ -1,0 +1,44 @@
+"""Formats are known by their first bytes."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.wire.media import format_of, kind_of
+from tests.support.media_files import FILES, IMAGES
+
+
+@pytest.mark.parametrize("format", FILES)
+def test_every_format(format: str) -> None:
+    found = format_of(FILES[format])
+    assert found == format
+    assert found is not None
+    assert (kind_of(found) == "image") == (format in IMAGES)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        *(b"", b"B", b"\xff", b"\xff\xfb\x10", b"RIFF", b"RIFF\0\0\0\0AVI ", b"\xff\xfe<\0h\0"),
+        *(
+            b"<svg/>",
+            b"<html>",
+            b"%PDF-1.7",
+            b"OggS\0",
+            b"\0\0\0\x1cftypavif",
+            b"II*\0",
+            b"\xff\xff\xff\xff",
+        ),
+    ],
+)
+def test_what_is_none(data: bytes) -> None:
+    assert format_of(data) is None
+
+
+def test_an_mp3_may_begin_with_a_tag() -> None:
+    assert format_of(b"ID3\4\0\0\0\0\0\0" + FILES["MP3"]) == "MP3"
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes(data: bytes) -> None:
+    format_of(data)
