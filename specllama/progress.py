@@ -10,8 +10,8 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from specllama import terminal
-from specllama.engine.catalog.download.parent import Transfer
 from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.helpers.download.downloader import Transfer
 from specllama.engine.pool.pool import ModelPool
 
 if TYPE_CHECKING:

@@ -10,15 +10,24 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 FLOORS = (
-    # what both kinds of process use
-    "specllama.engine.host",
+    # what all processes use
     "specllama.engine.errors",
     "specllama.engine.params",
+    "specllama.engine.host",
     "specllama.engine.formats",
     "specllama.engine.shipped",
     "specllama.engine.options",
-    "specllama.engine.wire",
+    # both ends of a pipe
     "specllama.engine.grammars",
+    "specllama.engine.wire",
+    "specllama.engine.chat",
+    "specllama.engine.chat.parse",
+    "specllama.engine.chat.grammar",
+    "specllama.engine.catalog",
+    # the helper processes, and their clients
+    "specllama.engine.helpers.render.template",
+    "specllama.engine.helpers.render.detect",
+    "specllama.engine.helpers",
     # the engine process
     "specllama.engine.worker.tokens",
     "specllama.engine.worker.backend",
@@ -31,19 +40,7 @@ FLOORS = (
     "specllama.engine.worker.embedding",
     "specllama.engine.worker",
     # the server process
-    "specllama.engine.chat",
-    "specllama.engine.chat.template",
-    "specllama.engine.chat.parse",
-    "specllama.engine.chat.detect",
-    "specllama.engine.chat.grammar",
-    "specllama.engine.chat.rendering",
     "specllama.engine.media",
-    "specllama.engine.media.decoding",
-    "specllama.engine.media.fetching",
-    "specllama.engine.media.parent",
-    "specllama.engine.catalog",
-    "specllama.engine.catalog.download",
-    "specllama.engine.catalog.inspect",
     "specllama.engine.pool",
     "specllama.engine",
     # HTTP
@@ -90,18 +87,33 @@ NEVER = (
 ONLY = {
     "connexion": ("specllama.handlers.binding",),
     "llama_cpp": ("specllama.engine.worker.backend",),
-    "llguidance": ("specllama.engine.grammars", "specllama.engine.worker.constraints"),
+    "llguidance": (
+        "specllama.engine.grammars",
+        "specllama.engine.helpers.trial",
+        "specllama.engine.worker.constraints",
+    ),
     # What works on bytes that anybody may have sent runs in a process of its own.
-    "PIL": ("specllama.engine.media.decoding",),
-    "miniaudio": ("specllama.engine.media.decoding",),
-    "pypdfium2": ("specllama.engine.media.decoding",),
-    "httpcore2": ("specllama.engine.media.fetching",),
+    "PIL": ("specllama.engine.helpers.decode",),
+    "miniaudio": ("specllama.engine.helpers.decode",),
+    "pypdfium2": ("specllama.engine.helpers.decode",),
+    "httpcore2": ("specllama.engine.helpers.fetch",),
 }
 """Libraries with one way in."""
 
 EXCEPTIONS = {
     ("specllama.cli", "specllama.engine.worker.backend"): "--list-devices starts no engine process",
 }
+
+CLIENTS = {
+    "check": {"checker"},
+    "decode": {"decoder"},
+    "download": {"downloader"},
+    "fetch": {"fetcher"},
+    "inspect": {"inspector"},
+    "render": {"renderer"},
+    "trial": set[str](),  # `worker/constraints/trial.py`
+}
+"""Modules of a helper's folder that are for others, beside those of its messages."""
 
 FOLDERS = ("engine", "handlers", "specllama")
 """Of the one package: the first two are linked into the third."""
@@ -185,6 +197,17 @@ def test_library_has_one_way_in(library: str, places: tuple[str, ...]) -> None:
     users = [name for name, other in _pairs(PRODUCT) if _below(other, library)]
     assert users
     assert not [name for name in users if not any(_below(name, place) for place in places)]
+
+
+def test_a_helper_is_used_through_its_client() -> None:
+    root = "specllama.engine.helpers."
+    others = set()
+    for name, other in _pairs(PRODUCT):
+        job, _, module = other.removeprefix(root).partition(".")
+        if other.startswith(root) and module and not _below(name, root + job):
+            if module not in CLIENTS[job] | {f"{job}_jobs"}:
+                others.add(f"{name} -> {other}")
+    assert not others
 
 
 def test_there_is_one_package() -> None:

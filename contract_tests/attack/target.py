@@ -17,6 +17,8 @@ from specllama.engine.shipped import model_path
 from tests.support.model_files import damaged
 
 MIB = 1 << 20
+RENDERER = "specllama.engine.helpers.render.render_main"
+"""The module of a template process."""
 COMMON = ("--jinja", "--reasoning", "off")
 OPTIONS = (*COMMON, "--parallel", "4", "--ctx-size", "8192", "--cache-ram", "64", "--timeout", "5")
 OWN = ("--head-timeout", "2")
@@ -119,9 +121,7 @@ class Started(Target):
             case Harm.KILL_TEMPLATES:
                 for each in _family(self.server):
                     with contextlib.suppress(psutil.NoSuchProcess):
-                        if "specllama.engine.chat.rendering.child" in each.cmdline() and alive(
-                            each
-                        ):
+                        if RENDERER in each.cmdline() and alive(each):
                             each.kill()
             case Harm.PAUSE:
                 self.server.process.send_signal(signal.SIGSTOP)

@@ -88,9 +88,8 @@ def health(server: Server) -> str:
 def fetchers(server: OwnServer) -> list[psutil.Process]:
     """The processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return [
-        each for each in children if "specllama.engine.catalog.download.child" in each.cmdline()
-    ]
+    module = "specllama.engine.helpers.download.download_main"
+    return [each for each in children if module in each.cmdline()]
 
 
 def n_there(server: Server, name: str) -> int:

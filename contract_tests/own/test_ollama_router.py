@@ -216,6 +216,5 @@ def test_a_client_that_leaves_ends_its_download(
 def fetchers(server: OwnServer) -> list[psutil.Process]:
     """The processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
-    return [
-        each for each in children if "specllama.engine.catalog.download.child" in each.cmdline()
-    ]
+    module = "specllama.engine.helpers.download.download_main"
+    return [each for each in children if module in each.cmdline()]

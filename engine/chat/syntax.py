@@ -1,6 +1,7 @@
-"""Output syntax: how a model writes thoughts, content and tool calls. `engine.chat.detect` detects
-it in a chat template, `engine.chat.parse.parser` parses answers by it, and
-`engine.chat.grammar.answer` turns it into a constraint. Plain data.
+"""Output syntax: how a model writes thoughts, content and tool calls. Plain data.
+
+`engine.helpers.render.detect` detects it in a chat template, `engine.chat.parse.parser` parses
+answers by it, and `engine.chat.grammar.answer` turns it into a constraint.
 
 An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
 """

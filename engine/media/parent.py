@@ -14,10 +14,10 @@ from typing import Final
 import msgspec
 
 from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
-from specllama.engine.media.decoding.messages import Decode, Decoded, Draw, Read, pages_decoder
-from specllama.engine.media.decoding.parent import Decoders
-from specllama.engine.media.fetching.messages import Rules
-from specllama.engine.media.fetching.parent import Fetcher
+from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Draw, Read, pages_decoder
+from specllama.engine.helpers.decode.decoder import Decoders
+from specllama.engine.helpers.fetch.fetch_jobs import Rules
+from specllama.engine.helpers.fetch.fetcher import Fetcher
 from specllama.engine.media.kept import KEEP_SECONDS, Kept
 from specllama.engine.media.source import MediaSource
 from specllama.engine.options.tables.media import MediaInputOptions

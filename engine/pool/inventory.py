@@ -6,9 +6,9 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.download.parent import wants_fetch
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.errors import EngineError, invalid_request, server_error
+from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.options import OptionError, values
 from specllama.engine.pool.events import EVERY_MODEL, ModelEvent
 from specllama.engine.pool.members import Members

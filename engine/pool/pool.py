@@ -6,9 +6,9 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.download.parent import wants_fetch
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.errors import EngineError, invalid_request, unavailable
+from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.options import Options
 from specllama.engine.pool.events import ModelEvents, Subscription
 from specllama.engine.pool.failure import Failure, check_not_failed

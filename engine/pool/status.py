@@ -4,7 +4,7 @@ from typing import Literal
 
 import msgspec
 
-from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.helpers.download.downloader import Transfer
 from specllama.engine.pool.lifecycle import State
 from specllama.engine.pool.supervisor import Supervisor
 from specllama.engine.wire.replies import ModelInfo

@@ -8,8 +8,8 @@ from contextlib import suppress
 from functools import partial
 from typing import Protocol
 
-from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.lifecycle import LOADING, RETURNING, SERVING, Lifecycle, State
@@ -38,7 +38,7 @@ SHUTTING_DOWN = "the server is shutting down"
 
 
 class Fetch(Protocol):
-    """`engine.catalog.download.parent.fetch`."""
+    """`engine.helpers.download.downloader.fetch`."""
 
     def __call__(
         self, options: Options, on_progress: Callable[[Transfer], None], /

@@ -24,65 +24,46 @@ TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter 
 
 def engine_command() -> Command:
     """The command of an engine process (`engine.worker`)."""
-    return (sys.executable, "-P", "-m", "specllama.engine.worker")
+    return _command("engine.worker")
 
 
 def template_command(memory: int = TEMPLATE_MEMORY, seconds: float = TEMPLATE_SECONDS) -> Command:
-    """The command of a template process (`engine.chat.rendering.child`)."""
-    return (
-        sys.executable,
-        "-P",
-        "-m",
-        "specllama.engine.chat.rendering.child",
-        str(memory),
-        str(seconds),
-    )
+    """The command of a template process (`engine.helpers.render.render_main`)."""
+    return _command("engine.helpers.render.render_main", memory, seconds)
 
 
 def inspect_command(memory: int, seconds: float) -> Command:
-    """The command of a process that reads model files (`engine.catalog.inspect.child`)."""
-    return (
-        sys.executable,
-        "-P",
-        "-m",
-        "specllama.engine.catalog.inspect.child",
-        str(memory),
-        str(seconds),
-    )
+    """The command of a process that reads model files (`engine.helpers.inspect.inspect_main`)."""
+    return _command("engine.helpers.inspect.inspect_main", memory, seconds)
 
 
 def trial_command(memory: int, seconds: float) -> Command:
-    """The command of a process that tries grammars (`engine.worker.constraints.trial.child`)."""
-    module = "specllama.engine.worker.constraints.trial.child"
-    return (sys.executable, "-P", "-m", module, str(memory), str(seconds))
+    """The command of a process that tries grammars (`engine.helpers.trial.trial_main`)."""
+    return _command("engine.helpers.trial.trial_main", memory, seconds)
 
 
 def check_command(memory: int, seconds: float) -> Command:
-    """The command of a process that checks bodies (`handlers.http.checking.child`)."""
-    return (
-        sys.executable,
-        "-P",
-        "-m",
-        "specllama.handlers.http.checking.child",
-        str(memory),
-        str(seconds),
-    )
+    """The command of a process that checks bodies (`engine.helpers.check.check_main`)."""
+    return _command("engine.helpers.check.check_main", memory, seconds)
 
 
 def decode_command(memory: int, processor: float, seconds: float) -> Command:
-    """The command of a process that decodes images and sounds (`engine.media.decoding.child`)."""
-    module = "specllama.engine.media.decoding.child"
-    return (sys.executable, "-P", "-m", module, str(memory), str(processor), str(seconds))
+    """The command of a process that decodes media (`engine.helpers.decode.decode_main`)."""
+    return _command("engine.helpers.decode.decode_main", memory, processor, seconds)
 
 
-def media_fetch_command(memory: int) -> Command:
-    """The command of a process that fetches them (`engine.media.fetching.child`)."""
-    return (sys.executable, "-P", "-m", "specllama.engine.media.fetching.child", str(memory))
+def fetch_command(memory: int) -> Command:
+    """The command of a process that fetches media (`engine.helpers.fetch.fetch_main`)."""
+    return _command("engine.helpers.fetch.fetch_main", memory)
 
 
 def download_command() -> Command:
-    """The command of a process that downloads (`engine.catalog.download.child`)."""
-    return (sys.executable, "-P", "-m", "specllama.engine.catalog.download.child")
+    """The command of a process that downloads (`engine.helpers.download.download_main`)."""
+    return _command("engine.helpers.download.download_main")
+
+
+def _command(module: str, *arguments: float) -> Command:
+    return (sys.executable, "-P", "-m", f"specllama.{module}", *map(str, arguments))
 
 
 def environment() -> dict[str, str]:

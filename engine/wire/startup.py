@@ -18,12 +18,12 @@ from contextlib import suppress
 from typing import Final
 
 _PROGRAMS = {
-    "specllama.engine.chat.rendering.child",
-    "specllama.engine.media.decoding.child",
-    "specllama.engine.media.fetching.child",
+    "specllama.engine.helpers.render.render_main",
+    "specllama.engine.helpers.decode.decode_main",
+    "specllama.engine.helpers.fetch.fetch_main",
     "specllama.engine.worker.__main__",
-    "specllama.engine.worker.constraints.trial.child",
-    "specllama.handlers.http.checking.child",
+    "specllama.engine.helpers.trial.trial_main",
+    "specllama.engine.helpers.check.check_main",
 }
 
 

@@ -18,12 +18,11 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from specllama.engine.formats.schema_check import Schema, UndecodableError, compile_schema, decoded
+from specllama.engine.formats.schema_errors import Sentence, sentence
+from specllama.engine.helpers.check.checker import Checker
 from specllama.handlers.http.body_limits import FEW, LARGE, n_values
-from specllama.handlers.http.checking.parent import Checker
-from specllama.handlers.http.decoding import UndecodableError, decoded
 from specllama.handlers.http.errors import RequestError
-from specllama.handlers.http.schema import Schema, compile_schema
-from specllama.handlers.http.validation_messages import Sentence, sentence
 
 MAX_FILES = 4  # of a form
 MAX_FIELDS = 64
@@ -92,9 +91,11 @@ class JsonBody:
         return body
 
     async def _check_away(self, raw: bytes | bytearray, scope: Scope) -> None:
-        """Raises RequestError for an invalid body, which another process finds out."""
+        """Raises RequestError if another process finds the body invalid, or runs out of memory."""
         checker: Checker = scope["state"]["runtime"].checker
         verdict = await checker.check(self._schema, raw)
+        if verdict.exhausted:
+            raise RequestError(413, "the values of the body take too much memory")
         if verdict.discreet:
             raise RequestError(400, Sentence.told(verdict.fault, verdict.discreet))
         if verdict.fault:

@@ -15,8 +15,8 @@ from starlette.requests import ClientDisconnect
 from starlette.types import Scope
 
 from specllama.engine.errors import EngineError, ErrorInfo, ErrorType
+from specllama.engine.formats.schema_errors import Sentence
 from specllama.handlers.http.notes import notes_of
-from specllama.handlers.http.validation_messages import Sentence
 
 log = logging.getLogger(__name__)
 

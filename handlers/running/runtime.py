@@ -15,17 +15,17 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.download.parent import wants_fetch
-from specllama.engine.catalog.inspect.parent import MetadataReader
-from specllama.engine.chat.rendering.parent import Renderer
-from specllama.engine.chat.rendering.source import examined
+from specllama.engine.helpers.check.checker import Checker
+from specllama.engine.helpers.download.downloader import wants_fetch
+from specllama.engine.helpers.inspect.inspector import MetadataReader
+from specllama.engine.helpers.render.renderer import Renderer
+from specllama.engine.helpers.render.template_source import examined
 from specllama.engine.media.parent import MediaDecoder
 from specllama.engine.options import OptionError
 from specllama.engine.pool.inventory import Inventory
 from specllama.engine.pool.pool import ModelPool
 from specllama.engine.pool.supervisor import Supervisor
 from specllama.engine.shipped import model_file
-from specllama.handlers.http.checking.parent import Checker
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.aside import TURN

@@ -7,8 +7,8 @@ from typing import Any
 from starlette.datastructures import QueryParams
 
 from specllama.engine.catalog.entry import Entry
-from specllama.engine.chat.rendering.parent import Renderer
 from specllama.engine.errors import EngineError, ErrorType
+from specllama.engine.helpers.render.renderer import Renderer
 from specllama.engine.options import Options
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.pool.lease import Lease

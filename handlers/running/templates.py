@@ -3,11 +3,15 @@
 import msgspec
 
 from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.rendering.messages import Description
-from specllama.engine.chat.rendering.source import renders_with_jinja, template_source, with_tokens
 from specllama.engine.chat.request import ChatRequest
-from specllama.engine.chat.template.prompt import continued, plain_messages
 from specllama.engine.errors import EngineError
+from specllama.engine.helpers.render.render_jobs import Description
+from specllama.engine.helpers.render.template.prompt import continued, plain_messages
+from specllama.engine.helpers.render.template_source import (
+    renders_with_jinja,
+    template_source,
+    with_tokens,
+)
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.running.served import Served

@@ -8,8 +8,8 @@ import sys
 from collections.abc import Sequence
 
 from specllama import logs
-from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch
 from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import OptionError
 from specllama.handlers.options import parse
 from specllama.progress import ModelProgress

@@ -7,7 +7,7 @@ import logging
 import pytest
 from rich.console import Console
 
-from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.helpers.download.downloader import Transfer
 from specllama.progress import ModelProgress, show_progress
 from tests.support.pool_stage import soon, stage
 

@@ -7,7 +7,7 @@ import re
 from rich.console import Console
 
 from specllama import logs
-from specllama.engine.catalog.download.parent import Transfer
+from specllama.engine.helpers.download.downloader import Transfer
 from specllama.progress import ModelProgress
 from specllama.terminal import above_bars
 

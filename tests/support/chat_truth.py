@@ -15,7 +15,7 @@ import msgspec
 
 from specllama.engine.chat.output import ChatMessage, ToolCall
 from specllama.engine.chat.syntax import CallSyntax, Fill, OutputSyntax
-from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.helpers.render.template.template import ChatTemplate
 
 NAME, ARGUMENTS, ID, INDEX = Fill("name"), Fill("arguments"), Fill("id"), Fill("index")
 

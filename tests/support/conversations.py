@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from specllama.engine.chat.detect.detect import detect
 from specllama.engine.chat.prompt import ChatPrompt
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import (
     OutputSyntax,
 )
-from specllama.engine.chat.template.prompt import chat_prompt
-from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.helpers.render.detect.detect import detect
+from specllama.engine.helpers.render.template.prompt import chat_prompt
+from specllama.engine.helpers.render.template.template import ChatTemplate
 
 USER = {"role": "user", "content": "Hello"}
 

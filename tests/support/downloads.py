@@ -7,7 +7,7 @@ from typing import Any
 import psutil
 import pytest
 
-from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import Options
 from tests.support.models import random_model
 from tests.support.options_support import model_options
@@ -68,5 +68,5 @@ def children() -> list[psutil.Process]:
     return [
         child
         for child in psutil.Process().children()
-        if "specllama.engine.catalog.download.child" in " ".join(child.cmdline())
+        if "specllama.engine.helpers.download.download_main" in " ".join(child.cmdline())
     ]

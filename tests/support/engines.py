@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable
 from typing import Any, ClassVar
 
-from specllama.engine.catalog.download.parent import FetchError, Transfer
+from specllama.engine.helpers.download.downloader import FetchError, Transfer
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.pool.process import EngineProcess
 from specllama.engine.pool.restarts import Life, Restarts

@@ -17,6 +17,7 @@ from connexion.spec import Specification
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request
+from specllama.engine.formats.schema_check import compile_schema
 from specllama.engine.media.source import MediaSource
 from specllama.engine.options.tables.media import MediaInputOptions
 from specllama.engine.params import GenerationParams
@@ -33,7 +34,6 @@ from specllama.engine.wire.replies import (
 )
 from specllama.engine.wire.requests import PromptParts, Submit
 from specllama.handlers.binding.application import serve_description
-from specllama.handlers.http.schema import compile_schema
 from specllama.handlers.running.runtime import Runtime
 from specllama.handlers.slots import unused_slot
 from tests.support.factories import model_info

@@ -24,18 +24,17 @@ from specllama.engine.grammars.compiling import (
     can_be_lenient,
 )
 from specllama.engine.grammars.gbnf import GrammarError
+from specllama.engine.helpers.trial.trial_jobs import Refused
 from specllama.engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from specllama.engine.worker.backend import Model
+from specllama.engine.worker.constraints import trial as lanes
 from specllama.engine.worker.constraints.constraint import Compiled, Constraint
 from specllama.engine.worker.constraints.idle import IdleTime
 from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
 from specllama.engine.worker.constraints.masks import Masks
 from specllama.engine.worker.constraints.memory import Memory
 from specllama.engine.worker.constraints.thinking import hidden_markers, thinking_limit
-from specllama.engine.worker.constraints.trial import lanes
-from specllama.engine.worker.constraints.trial.lanes import Lanes
-from specllama.engine.worker.constraints.trial.messages import Refused
-from specllama.engine.worker.constraints.trial.parent import AbandonedError, Lane, TooCostlyError
+from specllama.engine.worker.constraints.trial import AbandonedError, Lane, Lanes, TooCostlyError
 from specllama.engine.worker.constraints.triggers import TriggerSearch
 from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 

@@ -27,7 +27,7 @@ from specllama.engine.worker.backend import (
 )
 from specllama.engine.worker.constraints.compiler import Compiler, Order
 from specllama.engine.worker.constraints.lazy import Guide
-from specllama.engine.worker.constraints.trial.lanes import BusyError
+from specllama.engine.worker.constraints.trial import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.infill import Room
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities

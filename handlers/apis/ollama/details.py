@@ -7,10 +7,10 @@ from typing import Any
 
 import msgspec
 
-from specllama.engine.catalog.download.parent import wants_fetch
 from specllama.engine.catalog.entry import Entry
-from specllama.engine.catalog.inspect.digest import digest_in_cache
-from specllama.engine.catalog.inspect.messages import FileMetadata, ProjectorMetadata
+from specllama.engine.helpers.download.downloader import wants_fetch
+from specllama.engine.helpers.inspect.digest import digest_in_cache
+from specllama.engine.helpers.inspect.inspect_jobs import FileMetadata, ProjectorMetadata
 from specllama.engine.shipped import model_file
 from specllama.engine.wire.replies import Modality, ModelInfo
 from specllama.handlers.running.runtime import Runtime

@@ -5,8 +5,8 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
-from specllama.engine.catalog.download.parent import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.errors import EngineError, unavailable
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.options import OptionError, Options, replaced, values
 from specllama.handlers.running.runtime import Runtime
 from specllama.handlers.running.served import not_found

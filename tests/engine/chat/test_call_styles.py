@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from specllama.engine.chat.detect.detect import detect
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax
-from specllama.engine.chat.template.caps import traits_of
-from specllama.engine.chat.template.prompt import chat_prompt
-from specllama.engine.chat.template.template import ChatTemplate
+from specllama.engine.helpers.render.detect.detect import detect
+from specllama.engine.helpers.render.template.caps import traits_of
+from specllama.engine.helpers.render.template.prompt import chat_prompt
+from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.chat_strategies import parse
 
 TOOLS_SHOWN = "{% if tools %}{{ '<tools>' ~ (tools | tojson) ~ '</tools>' }}{% endif %}"

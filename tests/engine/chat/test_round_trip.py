@@ -11,12 +11,12 @@ import pytest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from specllama.engine.chat.detect.detect import detect
-from specllama.engine.chat.detect.tags import common_prefix
 from specllama.engine.chat.output import ChatMessage, ToolCall
 from specllama.engine.chat.syntax import Fill, OutputSyntax
-from specllama.engine.chat.template.template import ChatTemplate
 from specllama.engine.errors import EngineError
+from specllama.engine.helpers.render.detect.detect import detect
+from specllama.engine.helpers.render.detect.tags import common_prefix
+from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Answer, Fixture, fixture
 from tests.support.chat_strategies import messages, parse, pieces
 from tests.support.covering import examples

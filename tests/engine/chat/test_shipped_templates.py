@@ -11,16 +11,16 @@ from typing import Any
 
 import pytest
 
-from specllama.engine.chat.detect.detect import detect
-from specllama.engine.chat.detect.tags import common_prefix
 from specllama.engine.chat.output import ChatMessage
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax, begun_by
-from specllama.engine.chat.template.adapting import adapted
-from specllama.engine.chat.template.caps import KEEP_REASONING, traits_of
-from specllama.engine.chat.template.prompt import chat_prompt
-from specllama.engine.chat.template.template import ChatTemplate
 from specllama.engine.errors import EngineError
+from specllama.engine.helpers.render.detect.detect import detect
+from specllama.engine.helpers.render.detect.tags import common_prefix
+from specllama.engine.helpers.render.template.adapting import adapted
+from specllama.engine.helpers.render.template.caps import KEEP_REASONING, traits_of
+from specllama.engine.helpers.render.template.prompt import chat_prompt
+from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.chat_strategies import parse
 from tests.support.shipped_templates import ANSWERS, CONVERSATIONS, TOOLS, digest, shipped, user
 

@@ -14,9 +14,9 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.download.parent import FetchError, Transfer
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.errors import EngineError
+from specllama.engine.helpers.download.downloader import FetchError, Transfer
 from specllama.engine.options import Options, replaced
 from specllama.engine.params import GenerationParams
 from specllama.engine.pool.pool import ModelPool

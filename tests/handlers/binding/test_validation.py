@@ -13,11 +13,11 @@ import httpx
 import pytest
 
 from contract_tests.kit.server import SECONDS
+from specllama.engine.formats.schema_check import compile_schema
+from specllama.engine.helpers.check.check_jobs import Verdict
+from specllama.engine.helpers.check.checker import Checker
 from specllama.handlers.binding import validation
 from specllama.handlers.http.body_limits import FEW, LARGE
-from specllama.handlers.http.checking.messages import Verdict
-from specllama.handlers.http.checking.parent import Checker
-from specllama.handlers.http.schema import compile_schema
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import openapi_spec_validator
 import pytest
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
+from specllama.engine.formats.schema_check import to_2020_12
 from specllama.handlers.description import served_description
 from specllama.handlers.http.openapi_versions import VERSIONS, Node, Version, in_version
-from specllama.handlers.http.schema import to_2020_12
 
 ANNOTATIONS = {"title", "description", "examples", "deprecated", "default"}
 NULL = {"type": "string", "nullable": True, "enum": ["a"]}

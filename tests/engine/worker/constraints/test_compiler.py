@@ -11,7 +11,7 @@ from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Event, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.trial.lanes import BusyError, Lanes
+from specllama.engine.worker.constraints.trial import BusyError, Lanes
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.constraints.turns import Turns
+from specllama.engine.worker.constraints.trial import Turns
 
 HISTORIES = st.lists(st.sampled_from(["come", "come", "take", "go"]), max_size=200)
 

@@ -1,1 +1,0 @@
-"""Reads the metadata of model files, in a child of the server process: a file may be hostile."""

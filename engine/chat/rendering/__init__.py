@@ -1,1 +1,0 @@
-"""Template processes: the parent runs in the server process, the child in its own."""

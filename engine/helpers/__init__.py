@@ -1,0 +1,1 @@
+"""Jobs for sandboxed processes: a folder for each job."""

@@ -1,0 +1,1 @@
+"""Checking request bodies with very many values."""

@@ -1,0 +1,58 @@
+"""A process that checks bodies: does one job after the other until its stdin ends.
+
+    python -m specllama.engine.helpers.check.check_main BYTES SECONDS       (started by
+    engine.helpers.check.checker)
+
+BYTES is the limit of the address space, where the platform can set one. The server ends a process
+whose job takes more than SECONDS; if the server is no more, an alarm does.
+"""
+
+import sys
+
+import msgspec
+from jsonschema_rs import Draft202012Validator
+
+import specllama.engine.wire.startup as startup  # the very first of ours
+from specllama.engine.formats.schema_check import UndecodableError, decoded
+from specllama.engine.formats.schema_errors import sentence
+from specllama.engine.helpers.check.check_jobs import Job, Verdict, job_decoder
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+
+
+class Jobs:
+    """Checks bodies; keeps the validators that it has compiled."""
+
+    def __init__(self) -> None:
+        self._validators: dict[int, Draft202012Validator] = {}
+
+    def reply(self, job: Job) -> bytes:
+        """The verdict on `job`, ready to be written."""
+        try:
+            return frame(self.verdict(job))
+        except MemoryError:
+            return frame(Verdict(exhausted=True))
+
+    def verdict(self, job: Job) -> Verdict:
+        if job.source:
+            self._validators[job.schema] = Draft202012Validator(msgspec.json.decode(job.source))
+        try:
+            body = decoded(job.body)
+        except UndecodableError as error:
+            return Verdict(str(error))
+        validator = self._validators[job.schema]
+        if validator.is_valid(body):
+            return Verdict()
+        fault = sentence(validator, body)
+        return Verdict(str(fault), fault.discreet)
+
+
+def main() -> None:
+    link: Link[Job, Started] = take_over(job_decoder)
+    startup.resume_gc()
+    do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
+
+
+if __name__ == "__main__":
+    main()
+    leave()

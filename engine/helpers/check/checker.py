@@ -1,0 +1,89 @@
+"""Checks large bodies in processes of their own (`engine.helpers.check.check_main`).
+
+Validating many values, and finding the words for what is wrong with them, holds the GIL: done in
+the server process, it would stop everybody.
+"""
+
+import logging
+from functools import partial
+from typing import Final, cast
+
+import msgspec
+
+from specllama.engine.errors import invalid_request, server_error
+from specllama.engine.formats.schema_check import Schema, to_2020_12
+from specllama.engine.helpers.check.check_jobs import Job, Verdict, verdict_decoder
+from specllama.engine.helpers.pool import Helper, HelperPool
+from specllama.engine.wire.commands import check_command
+from specllama.engine.wire.framing import frame
+from specllama.engine.wire.process import ChildError
+
+log = logging.getLogger("specllama.engine.helpers.check")
+
+TIME_LIMIT: Final = 30.0  # s for one body
+MEMORY: Final = 512 << 20  # bytes of address space, beside what bodies take
+PER_BYTE: Final = 10  # of the largest body: in the frame, in the job, decoded
+IDLE: Final = 10.0  # s after which a process without a job is ended
+
+
+class Checker:
+    """Holds bodies to their schemas, away from the event loop."""
+
+    def __init__(
+        self, max_body: int = 64 << 20, *, time_limit: float = TIME_LIMIT, idle: float = IDLE
+    ) -> None:
+        """`max_body` is the size of the largest body, in bytes."""
+        self._time_limit = time_limit
+        self._pool = HelperPool[Verdict](
+            "a process that checks bodies",
+            check_command(MEMORY + PER_BYTE * max_body, time_limit),
+            verdict_decoder,
+            idle=idle,
+        )
+        self._schemas: dict[int, tuple[Schema, bytes]] = {}  # by identity, with their JSON
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the present processes."""
+        return self._pool.pids
+
+    async def check(self, schema: Schema, body: bytes | bytearray) -> Verdict:
+        """The verdict on `body`, a JSON text.
+
+        Raises EngineError: invalid_request_error if it takes too long, server_error if there is no
+        process to do it, unavailable_error after `stop`.
+        """
+        try:
+            return await self._pool.run(partial(self._ask, schema=schema, body=body))
+        except ChildError as error:
+            raise server_error("checking the body ended the process that did it") from error
+
+    async def stop(self) -> None:
+        """Ends all processes; open jobs end with an error."""
+        await self._pool.stop()
+
+    async def _ask(
+        self, helper: Helper[Verdict], schema: Schema, body: bytes | bytearray
+    ) -> Verdict:
+        """Raises ChildError if the process ends."""
+        number = id(schema)
+        source = b"" if number in helper.known else self._source(schema)
+        job = Job(number, cast(bytes, body), source)  # both are written alike
+        try:
+            verdict = await helper.ask(frame(job), self._time_limit)
+        except TimeoutError:
+            raise invalid_request(
+                f"checking the body takes more than {self._time_limit:g} s"
+            ) from None
+        except ChildError as error:
+            log.error("a process that checks bodies ended with code %d", error.code)
+            raise
+        helper.known[number] = number
+        helper.is_fit = not verdict.exhausted
+        return verdict
+
+    def _source(self, schema: Schema) -> bytes:
+        if (known := self._schemas.get(id(schema))) is None:
+            # Keeping the schema keeps its id from being used again.
+            known = self._schemas[id(schema)] = (schema, msgspec.json.encode(to_2020_12(schema)))
+        return known[1]

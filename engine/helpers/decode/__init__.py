@@ -1,0 +1,1 @@
+"""Decoding images, sounds and PDF files."""

@@ -1,0 +1,79 @@
+"""A process that decodes images, sounds and documents, one after the other, until its stdin ends.
+
+    python -m specllama.engine.helpers.decode.decode_main BYTES PROCESSOR SECONDS       (started by
+    engine.helpers.decode.decoder)
+
+Requests bring the bytes, and decoders are large programs in C: in here they may crash, loop or ask
+for any memory without harm to the server. BYTES is the limit of the address space, PROCESSOR that
+of the processor's time for one job in seconds, where the platform can set them; no file and no
+socket can be opened. The server ends a process that takes more than SECONDS for a job; if the
+server is no more, an alarm does.
+"""
+
+import sys
+
+import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine.helpers.decode import documents, images
+from specllama.engine.helpers.decode.decode_jobs import (
+    PART,
+    Begun,
+    Decode,
+    Decoded,
+    Draw,
+    Job,
+    Part,
+    Read,
+    Refused,
+    job_decoder,
+)
+from specllama.engine.helpers.decode.sounds import decode_sound
+from specllama.engine.wire.framing import Started, frame
+from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.startup import limit_descriptors, limit_processor
+
+
+def answer(job: Job) -> Decoded | Refused:
+    """What is in a file, or why that can't be told."""
+    try:
+        match job:
+            case Read():
+                return documents.read_pages(job.data, job.max_pages, job.max_characters)
+            case Draw():
+                return documents.draw_page(job.data, job.page)
+        match job.format:
+            case "WAV" | "MP3" | "FLAC":
+                return decode_sound(job.data, job.format, job.sample_rate, job.max_seconds)
+            case _:
+                return images.decode_image(job.data, job.format, job.max_pixels)
+    except MemoryError:
+        return Refused("it needs too much memory", exhausted=True)
+    except Exception:  # the libraries raise anything for damaged files
+        format = job.format if isinstance(job, Decode) else "PDF"
+        return Refused(f"it is a damaged or incomplete {format} file")
+
+
+def main() -> None:
+    memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
+
+    link: Link[Job, Started] = take_over(job_decoder)
+
+    def reply(job: Job) -> bytes:
+        limit_processor(processor)
+        found = answer(job)
+        if isinstance(found, Refused):
+            return frame(found)
+        link.write(frame(Begun(len(found.data), found.width, found.height)))
+        for at in range(0, len(found.data), PART):
+            link.write(frame(Part(found.data[at : at + PART])))
+        return b""
+
+    images.warm_up()
+    documents.warm_up()
+    startup.resume_gc()
+    limit_descriptors()
+    do_jobs(link, reply, memory=memory, seconds=seconds)
+
+
+if __name__ == "__main__":
+    main()
+    leave()

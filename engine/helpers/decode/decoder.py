@@ -1,0 +1,119 @@
+"""Decodes images, sounds and PDF files, which are not trusted, in processes of their own
+(`engine.helpers.decode.decode_main`)."""
+
+import asyncio
+import io
+import logging
+import signal
+from functools import partial
+from typing import Final
+
+from specllama.engine.errors import invalid_request
+from specllama.engine.helpers.decode.decode_jobs import (
+    Answer,
+    Begun,
+    Decoded,
+    Job,
+    Part,
+    Refused,
+    answer_decoder,
+)
+from specllama.engine.helpers.pool import PROCESSES, Helper, HelperPool
+from specllama.engine.wire.commands import bare_environment, decode_command
+from specllama.engine.wire.framing import FrameError, Started, frame
+from specllama.engine.wire.process import GRACE, Child, ChildError
+
+log = logging.getLogger("specllama.engine.helpers.decode")
+
+MEMORY_LIMIT: Final = 2 << 30  # bytes of address space, the interpreter included
+PROCESSOR_LIMIT: Final = 20.0  # s of one job
+TIME_LIMIT: Final = 120.0  # s of one job, on a machine that has much else to do
+LARGE: Final = 1 << 20  # bytes of a job
+
+_TOO_LONG: Final = "decoding it takes too long"
+_TOO_LONG_CODE: Final = -signal.SIGXCPU if hasattr(signal, "SIGXCPU") else None
+
+
+class Decoders:
+    """Decodes files."""
+
+    def __init__(
+        self,
+        *,
+        processes: int = PROCESSES,
+        memory_limit: int = MEMORY_LIMIT,
+        processor_limit: float = PROCESSOR_LIMIT,
+        time_limit: float = TIME_LIMIT,
+    ) -> None:
+        self._time_limit = time_limit
+        self._pool = HelperPool[Answer | Part](
+            "a process that decodes media",
+            decode_command(memory_limit, processor_limit, time_limit),
+            answer_decoder,
+            processes=processes,
+            env=bare_environment(),
+        )
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the present processes."""
+        return self._pool.pids
+
+    async def decode(self, job: Job) -> Decoded:
+        """The pixels, samples or pages of a file.
+
+        Raises EngineError: invalid_request_error if the file can't be decoded within the limits,
+        whatever it does to the process; server_error if there is no starting one; unavailable_error
+        after `stop`. Cancelling ends the work.
+        """
+        data = frame(job)
+        if len(data) > LARGE:
+            await asyncio.sleep(0)  # writing it copies it: others have their turn first
+        try:
+            answer = await self._pool.run(partial(self._answer, data=data), cancels=True)
+        except ChildError as e:
+            log.warning("a medium ended the process that decoded it with code %d", e.code)
+            raise invalid_request("it makes its decoder crash") from e
+        if isinstance(answer, Refused):
+            raise invalid_request(answer.reason)
+        return answer
+
+    async def stop(self) -> None:
+        """Ends all processes; open jobs end with an error."""
+        await self._pool.stop()
+
+    async def _answer(self, helper: Helper[Answer | Part], data: bytes) -> Decoded | Refused:
+        """Raises ChildError if the process ends."""
+        try:
+            async with asyncio.timeout(self._time_limit):
+                answer = await _whole(helper.child, data)
+        except TimeoutError:
+            helper.is_fit = False
+            raise invalid_request(_TOO_LONG) from None
+        except ChildError as e:
+            if e.code == _TOO_LONG_CODE:
+                raise invalid_request(_TOO_LONG) from e
+            raise
+        helper.is_fit = not (isinstance(answer, Refused) and answer.exhausted)
+        return answer
+
+
+async def _whole(process: Child[Started | Answer | Part], data: bytes) -> Decoded | Refused:
+    """The answer to the frame `data`, put together. Raises ChildError if the process ends or its
+    answer is no message."""
+    process.stdin.write(data)
+    try:
+        begun = await process.receive()
+        if isinstance(begun, Refused):
+            return begun
+        if not isinstance(begun, Begun) or begun.n_bytes > MEMORY_LIMIT:
+            raise FrameError("something else than an answer")
+        found = io.BytesIO()  # gives what was written to it without a copy
+        while found.tell() < begun.n_bytes:
+            part = await process.receive()
+            if not isinstance(part, Part) or not part.data:
+                raise FrameError("something else than a part")
+            found.write(part.data)
+    except (EOFError, FrameError) as error:
+        raise ChildError(await process.bury(GRACE)) from error
+    return Decoded(found.getvalue(), begun.width, begun.height)

@@ -1,0 +1,77 @@
+"""From a PDF file to the texts and the pictures of its pages, with PDFium."""
+
+from contextlib import closing
+from typing import Final
+
+import msgspec
+import numpy as np
+import pypdfium2 as pdfium
+from pypdfium2 import raw
+
+from specllama.engine.helpers.decode.decode_jobs import Decoded, Refused
+from specllama.engine.wire.media import Page
+
+SCALE: Final = 150 / 72  # pixels of a point: 150 of an inch
+MAX_SIDE: Final = 2048  # pixels of a picture
+
+_SHOWN_AS_HYPHEN: Final = "\ufffe"  # where a word is divided at the end of a line
+_SAMPLE_PAGES: Final = (
+    b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+    b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R/Resources<</Font<</F<</Type/Font"
+    b"/Subtype/Type1/BaseFont/Helvetica>>>>>>>>",
+    b"<</Length 29>>stream\nBT /F 9 Tf 1 1 Td (a) Tj ET  \nendstream",
+)
+
+
+def warm_up() -> None:
+    """Read and draw one page: a process that can open no file can't look for fonts later."""
+    objects = (b"<</Type/Catalog/Pages 2 0 R>>", *_SAMPLE_PAGES)
+    body = b"".join(b"%d 0 obj%s endobj\n" % (n, each) for n, each in enumerate(objects, 1))
+    sample = b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF"
+    read_pages(sample, max_pages=1, max_characters=10)
+    draw_page(sample, 0)
+
+
+def read_pages(data: bytes, max_pages: int, max_characters: int) -> Decoded | Refused:
+    """The pages in MessagePack: `list[Page]`. Raises PdfiumError for damaged files."""
+    try:
+        document = pdfium.PdfDocument(data)
+    except pdfium.PdfiumError as e:
+        if e.err_code == raw.FPDF_ERR_PASSWORD:
+            return Refused("it is encrypted, and can't be read without its password")
+        raise
+    with closing(document):
+        if len(document) > max_pages:
+            return Refused(f"it has {len(document)} pages, and there may be {max_pages}")
+        if not len(document):
+            return Refused("it has no pages")
+        pages: list[Page] = []
+        for number in range(len(document)):
+            found = _page(document, number, max_characters)
+            if found is None:
+                return Refused("its text is longer than a request may have")
+            max_characters -= len(found.text)
+            pages.append(found)
+    return Decoded(msgspec.msgpack.encode(pages))
+
+
+def draw_page(data: bytes, number: int) -> Decoded:
+    """The picture of a page. Raises PdfiumError if it can't be drawn."""
+    with closing(pdfium.PdfDocument(data)) as document, closing(document[number]) as page:
+        longest = max(page.get_size())
+        if not 0 < longest < 1e6:
+            raise ValueError("no page has that size")
+        scale = min(SCALE, MAX_SIDE / longest)
+        with closing(page.render(scale=scale, rev_byteorder=True, maybe_alpha=False)) as bitmap:
+            rows = np.ascontiguousarray(bitmap.to_numpy()[:, :, :3])
+    return Decoded(rows.tobytes(), rows.shape[1], rows.shape[0])
+
+
+def _page(document: pdfium.PdfDocument, number: int, max_characters: int) -> Page | None:
+    """The page; None if its text is too long."""
+    with closing(document[number]) as page, closing(page.get_textpage()) as words:
+        if words.count_chars() > max_characters:
+            return None
+        text = words.get_text_bounded().replace("\r\n", "\n").replace("\0", "")
+        has_picture = raw.FPDFPage_CountObjects(page) > 0
+    return Page(text.replace(_SHOWN_AS_HYPHEN, "-").strip(), has_picture)

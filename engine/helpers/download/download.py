@@ -1,0 +1,225 @@
+"""Downloads a file over HTTP: goes on where an earlier download broke off, tries again when the
+network fails, and checks what came.
+
+The cache, its locks, names and tokens are huggingface_hub's. Its own download is not used: it
+begins anew whenever its process ended, and compares no checksum.
+"""
+
+import hashlib
+import logging
+import os
+import re
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from io import FileIO
+from pathlib import Path
+from typing import TypeVar
+
+import httpx2
+from filelock import Timeout
+from huggingface_hub.utils import WeakFileLock
+
+from specllama.engine.helpers.download.http_errors import (
+    NETWORK_FAILURES,
+    DownloadError,
+    TransientError,
+    check_status,
+    network_failure,
+)
+
+T = TypeVar("T")
+
+log = logging.getLogger("specllama.engine.catalog")
+
+MAGIC = b"GGUF"
+BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; counted anew after every byte
+PIECE = 8 << 30  # bytes asked for at once: content networks refuse a file over 50 GB in one
+POLL = 0.5  # s between two looks at what another process downloads
+READ_SIZE = 1 << 20  # bytes
+
+_RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
+
+Report = Callable[[int], None]
+"""Called with the number of bytes of the file that are there."""
+
+
+@dataclass(frozen=True)
+class Item:
+    """A file to be had."""
+
+    name: str  # for the user
+    url: str
+    target: Path  # of the complete file
+    partial: Path  # what is there of this very content
+    lock: Path
+    is_done: Callable[[], bool]  # everything is there, also what on_arrival makes
+    is_complete: Callable[[], bool]  # the file is there
+    on_arrival: Callable[[], None]  # called with the lock held
+    size: int | None = None  # bytes; None = not known beforehand
+    resumable: bool = True  # else what is there may be of another content
+    digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be checked
+    magic: bytes = MAGIC  # what it has to begin with
+    headers: dict[str, str] = field(default_factory=dict)
+    check: Callable[[httpx2.Response, str], None] = check_status  # raises DownloadError
+
+    def n_there(self) -> int:
+        """Bytes of it that need no downloading."""
+        if self.is_done() or self.is_complete():
+            return self.size or 0
+        with suppress(OSError):
+            return self.partial.stat().st_size
+        return 0
+
+
+def obtain(client: httpx2.Client, item: Item, report: Report) -> None:
+    """Have the file in its place. While another process downloads it, waits for that one.
+
+    Raises DownloadError, and OSError of the file system.
+    """
+    if item.is_done():
+        return  # without a trace, in a cache that may be read-only
+    item.target.parent.mkdir(parents=True, exist_ok=True)
+    item.lock.parent.mkdir(parents=True, exist_ok=True)
+    while True:
+        try:
+            with WeakFileLock(item.lock, timeout=POLL):
+                if not item.is_done():
+                    if not item.is_complete():
+                        _download(client, item, report)
+                    item.on_arrival()
+                return
+        except Timeout:
+            report(item.n_there())
+
+
+def patiently(action: Callable[[], T], n_done: Callable[[], int] = lambda: 0) -> T:
+    """Repeat `action` while it raises TransientError, more and more slowly; not for ever,
+    unless `n_done()` grows from one attempt to the next. Raises DownloadError."""
+    n_failures, before = 0, n_done()
+    while True:
+        try:
+            return action()
+        except TransientError as error:
+            if (now := n_done()) > before:
+                n_failures = 0
+            before = now
+            if n_failures == len(BACKOFF):
+                raise
+            log.debug("%s; trying again", error)
+            time.sleep(BACKOFF[n_failures])
+            n_failures += 1
+
+
+def _download(client: httpx2.Client, item: Item, report: Report) -> None:
+    for _ in range(2):  # what is damaged may be so in what an earlier download left
+        patiently(lambda: _receive(client, item, report), item.n_there)
+        if _is_intact(item):
+            _sync(item.partial)
+            os.replace(item.partial, item.target)
+            return
+        item.partial.unlink()
+        log.debug("%s: wrong checksum", item.name)
+    raise DownloadError(
+        f"{item.name} arrived damaged, twice: its checksum is not what the server says; "
+        "try again later"
+    )
+
+
+def _sync(path: Path) -> None:
+    """Writes the file to the disk, so that it is whole under its final name, even after a power
+    failure."""
+    with open(path, "r+b") as file:
+        os.fsync(file.fileno())
+
+
+def _is_intact(item: Item) -> bool:
+    if not item.digest:
+        return True
+    with open(item.partial, "rb") as file:
+        hasher = hashlib.sha256()
+        if len(item.digest) == 40:  # git's, of the content behind a header
+            header = b"blob %d\0" % os.fstat(file.fileno()).st_size
+            hasher = hashlib.sha1(header, usedforsecurity=False)
+        while data := file.read(READ_SIZE):
+            hasher.update(data)
+    return hasher.hexdigest() == item.digest
+
+
+def _receive(client: httpx2.Client, item: Item, report: Report) -> None:
+    """Append to the partial file what is missing. Raises DownloadError, OSError."""
+    with open(item.partial, "a+b", buffering=0) as file:
+        partial = _Partial(file, item, report)
+        if item.size is None or not item.resumable or partial.n > item.size:
+            partial.clear()
+        while item.size is None or partial.n < item.size:
+            try:
+                _receive_piece(client, item, partial)
+            except NETWORK_FAILURES as error:
+                raise network_failure(error, item.url, item.name) from error
+            if item.size is None:
+                break
+
+
+def _receive_piece(client: httpx2.Client, item: Item, partial: "_Partial") -> None:
+    start = partial.n
+    headers = {**item.headers, "Accept-Encoding": "identity"}
+    if item.size is not None and (start or item.size > PIECE):
+        headers["Range"] = f"bytes={start}-{min(start + PIECE, item.size) - 1}"
+    with client.stream("GET", item.url, headers=headers) as response:
+        host = response.url.host
+        item.check(response, item.name)
+        if response.headers.get("Content-Encoding", "identity") != "identity":
+            raise DownloadError(f"{host} sends {item.name} in an encoding of its own")
+        if response.status_code == 200:
+            if start:  # all of it, asked for a part or not
+                partial.clear()
+        elif not _is_range(response, start, item.size):
+            partial.clear()
+            raise TransientError(f"{host} sends another part of {item.name} than asked for")
+        for chunk in response.iter_raw():
+            partial.append(chunk)
+    if partial.n == start:
+        raise TransientError(f"{host} sends nothing of {item.name}")
+
+
+def _is_range(response: httpx2.Response, start: int, size: int | None) -> bool:
+    match = _RANGE.fullmatch(response.headers.get("Content-Range", ""))
+    if response.status_code != 206 or match is None:
+        return False
+    return int(match[1]) == start and match[3] in ("*", str(size))
+
+
+class _Partial:
+    """The file that is being written; refuses what begins otherwise than it has to, or more than
+    announced, at once."""
+
+    def __init__(self, file: FileIO, item: Item, report: Report) -> None:
+        self._file = file
+        self._item = item
+        self._report = report
+        self.n = os.fstat(self._file.fileno()).st_size
+        self._file.seek(0)
+        self._head = self._file.read(len(item.magic)) or b""
+        report(self.n)
+
+    def clear(self) -> None:
+        self._file.truncate(0)
+        self.n, self._head = 0, b""
+
+    def append(self, chunk: bytes) -> None:
+        """Raises DownloadError, OSError."""
+        self._head += chunk[: len(self._item.magic) - len(self._head)]
+        if not self._item.magic.startswith(self._head):
+            self.clear()
+            raise DownloadError(f"{self._item.name} is not a GGUF file: check the name")
+        if self._item.size is not None and self.n + len(chunk) > self._item.size:
+            self.clear()
+            raise TransientError(f"more arrives of {self._item.name} than was announced")
+        rest = memoryview(chunk)
+        while rest:
+            written = self._file.write(rest)
+            rest = rest[written:]
+            self.n += written
+        self._report(self.n)

@@ -1,0 +1,120 @@
+"""Downloads the model that options name, in a process of its own."""
+
+import logging
+import os
+from collections.abc import Callable
+
+from specllama.engine.catalog.locations import hub_environment
+from specllama.engine.catalog.wanted import wants_fetch, wants_model, wants_projector
+from specllama.engine.helpers.download.download_jobs import (
+    Fetched,
+    FetchFailed,
+    Notice,
+    Transfer,
+    Wanted,
+    report_decoder,
+)
+from specllama.engine.options import Options, replaced
+from specllama.engine.wire.commands import download_command, environment
+from specllama.engine.wire.framing import FrameError, frame
+from specllama.engine.wire.process import Child
+
+__all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "wants_fetch"]
+
+log = logging.getLogger("specllama.engine.catalog")
+
+STALL_SECONDS = "30"  # without a byte; then the connection is given up, and another one tried
+MAX_REPORT = 1 << 20  # bytes
+ENDING_SECONDS = 5.0  # that the process has to end when it is done
+
+
+class FetchError(Exception):
+    """The model can't be downloaded; one line for the user."""
+
+
+async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
+    """Have the model, the projector and the draft model that `options` name by repository or URL
+    on this machine: downloaded, unless they are in the cache already.
+
+    Returns the options with the paths of the files in `model` and `model_draft` (of the first
+    part) and `mmproj`.
+    `on_progress` is called at most ten times a second. When cancelled, the download ends at
+    once; the next one of the same files goes on from there. Raises FetchError.
+    """
+    found = await _run(_wanted(options), on_progress)
+    return replaced(
+        options,
+        model=found.model or options.engine.model.model,
+        mmproj=found.projector or options.engine.media.mmproj,
+        model_draft=found.draft or options.engine.draft.model_draft,
+    )
+
+
+async def fetch_preset(options: Options) -> str:
+    """The path of the preset file of the repository that `options` name, downloaded like a model;
+    "" if the repository has none. Raises FetchError."""
+    source = options.source
+    wanted = Wanted(
+        repository=source.hf_repo, token=source.hf_token, offline=source.offline, preset=True
+    )
+    return (await _run(wanted, lambda _: None)).preset
+
+
+def _wanted(options: Options) -> Wanted:
+    repository = options.source.hf_repo if wants_model(options) else ""
+    named = bool(options.engine.media.mmproj or options.source.mmproj_url)
+    fetches_draft = options.fetches_draft()
+    return Wanted(
+        repository=repository,
+        file=options.source.hf_file if repository else "",
+        token=options.source.hf_token,
+        url=options.source.model_url if wants_model(options) and not repository else "",
+        image=options.source.docker_repo if wants_model(options) and not repository else "",
+        projector=options.source.mmproj_auto and not named,
+        projector_url=options.source.mmproj_url if wants_projector(options) else "",
+        draft_repository=options.source.hf_repo_draft if fetches_draft else "",
+        draft_file=options.engine.draft.model_draft if fetches_draft else "",
+        offline=options.source.offline,
+    )
+
+
+async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetched:
+    try:
+        first = frame(wanted)
+    except UnicodeEncodeError as error:
+        raise FetchError(
+            "the model's name or address is not valid UTF-8: check --hf-repo, --hf-file, "
+            "--hf-token, --hf-repo-draft, --model-draft, --model-url and --mmproj-url"
+        ) from error
+    child = await Child.start(
+        download_command(),
+        report_decoder,
+        first=first,  # stdin stays open: its end would end the process
+        env={
+            "HF_HUB_DOWNLOAD_TIMEOUT": STALL_SECONDS,
+            **environment(),
+            **hub_environment(os.environ),
+        },
+        limit=MAX_REPORT,
+    )
+    try:
+        while True:
+            match await child.receive():
+                case Transfer() as transfer:
+                    on_progress(transfer)
+                case Notice(text=text):
+                    log.warning("%s", text)
+                case Fetched() as found:
+                    # Not killed: asyncio warns of a child that ends in that very moment.
+                    await child.end(ENDING_SECONDS)
+                    return found
+                case FetchFailed(message=message):
+                    raise FetchError(message)
+    except FrameError as error:
+        raise FetchError(f"the download process sent an invalid message: {error}") from error
+    except EOFError:
+        raise FetchError(
+            "the download process ended before it was done; see its messages above"
+        ) from None
+    finally:
+        await child.bury()

@@ -1,0 +1,175 @@
+"""Models of registries of containers: which files are wanted, and where they go.
+
+They lie in folders as the hub's cache has them, by the manifest; see
+`engine.catalog.registry_cache`.
+"""
+
+import hashlib
+import os
+import re
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import httpx2
+
+from specllama.engine.catalog.registry_cache import read_version
+from specllama.engine.formats.oci_names import Reference, reference, spelled
+from specllama.engine.helpers.download.blobs import blob_item, has_size
+from specllama.engine.helpers.download.download import patiently
+from specllama.engine.helpers.download.http_errors import DownloadError
+from specllama.engine.helpers.download.hub_layout import RepositoryCache
+from specllama.engine.helpers.download.hub_source import HubFiles
+from specllama.engine.helpers.download.oci_manifest import (
+    File,
+    digest_of,
+    model_files,
+    read_manifest,
+)
+from specllama.engine.helpers.download.oci_registry import MAX_MANIFEST, Registry
+
+MAX_MANIFESTS: Final = 16  # of an index that are looked at
+
+_ODD = re.compile(r"[^A-Za-z0-9.-]")
+
+Notify = Callable[[str], None]
+
+
+class _Model(NamedTuple):
+    """A model as a registry describes it."""
+
+    manifest: bytes
+    files: list[File]
+
+    @property
+    def digest(self) -> str:
+        return _sha256(self.manifest)
+
+
+class _ModelCache(RepositoryCache):
+    """The cache's part that belongs to one repository of a registry."""
+
+    def __init__(self, cache: Path, named: Reference) -> None:
+        # Two repositories may look alike in the first part.
+        place = f"{named.host}/{named.repository}"
+        shown = _ODD.sub("_", place)[:100]
+        super().__init__(cache, f"{shown}-{_sha256(place.encode())[:10]}")
+
+    def model(self, named: Reference) -> _Model | None:
+        """The model that was downloaded last; None if it isn't there any more."""
+        with suppress(OSError, ValueError, DownloadError):
+            digest = read_version(self._version(named)).digest
+            with self._manifest(digest).open("rb") as file:
+                manifest = file.read(MAX_MANIFEST + 1)
+            files = model_files(read_manifest(manifest, named.repository), named.repository)
+            model = _Model(manifest, files)
+            if model.digest == digest and files and self._has(model):
+                return model
+        return None
+
+    def is_listed(self, named: Reference) -> bool:
+        """False if the name wasn't kept beside what it stands for."""
+        with suppress(OSError, ValueError):
+            return read_version(self._version(named)).name == spelled(named)
+        return False
+
+    def remember(self, named: Reference, model: _Model) -> None:
+        """Raises OSError."""
+        _write(self._manifest(model.digest), model.manifest)
+        _write(self._version(named), f"{model.digest}\n{spelled(named)}".encode())
+
+    def _has(self, model: _Model) -> bool:
+        return all(has_size(self.file(model.digest, f.name), f.size) for f in model.files)
+
+    def _manifest(self, digest: str) -> Path:
+        return self._folder / "manifests" / digest
+
+    def _version(self, named: Reference) -> Path:
+        # Tags differ in the case of letters, which not all file systems see.
+        version = named.version
+        name = f"{_ODD.sub('_', version)}-{_sha256(version.encode())[:10]}"
+        return self._folder / "versions" / name
+
+
+def open_registry_model(
+    client: httpx2.Client, name: str, cache: Path, *, offline: bool, notify: Notify
+) -> HubFiles:
+    """The files of the model of a registry: `[HOST/]NAME[:TAG]`, or with a digest.
+
+    Asks the registry what the tag stands for. If it can't be asked, what an earlier download left
+    is taken, and the user notified. Raises DownloadError.
+    """
+    try:
+        named = reference(name)
+    except ValueError as error:
+        raise DownloadError(f"{name!a} names nothing in a registry: {error}") from None
+    there = _ModelCache(cache, named)
+    found = there.model(named)
+    if found is None and offline:
+        raise DownloadError(f"{name} has not been downloaded; in offline mode nothing is")
+    registry = Registry(client, named)
+    if found is None:
+        found = patiently(lambda: _ask(registry, named, name))
+    elif not offline and not named.digest:  # a digest stands for the same for ever
+        try:
+            # Who can do without the network is not kept waiting for it.
+            found = _ask(registry, named, name)
+        except DownloadError as error:
+            notify(f"{error}; what was downloaded before is used")
+    return _files(there, registry, named, found)
+
+
+def _files(cache: _ModelCache, registry: Registry, named: Reference, model: _Model) -> HubFiles:
+    items = [
+        blob_item(
+            cache,
+            model.digest,
+            file.name,
+            url=registry.blob_url(file.digest),
+            size=file.size,
+            digest=file.digest,
+            headers=registry.headers,
+            check=registry.check,
+        )
+        for file in model.files
+    ]
+
+    def finish() -> None:
+        if cache.model(named) != model or not cache.is_listed(named):
+            with suppress(OSError):  # the cache may be read-only
+                cache.remember(named, model)
+
+    return HubFiles(items, cache.file(model.digest, model.files[0].name), None, finish)
+
+
+def _ask(registry: Registry, named: Reference, what: str) -> _Model:
+    """Raises DownloadError."""
+    data = _fetch(registry, named.version, named.digest, what)
+    manifest = read_manifest(data, what)
+    if files := model_files(manifest, what):
+        return _Model(data, files)
+    for each in (manifest.manifests or [])[:MAX_MANIFESTS]:
+        digest = digest_of(each, what)
+        data = _fetch(registry, f"sha256:{digest}", digest, what)
+        if files := model_files(read_manifest(data, what), what):
+            return _Model(data, files)
+    raise DownloadError(f"{what} has no model in GGUF: check the name")
+
+
+def _fetch(registry: Registry, version: str, digest: str, what: str) -> bytes:
+    data = registry.manifest(version, what)
+    if digest and _sha256(data) != digest:
+        raise DownloadError(f"the registry sends another manifest of {what} than was asked for")
+    return data
+
+
+def _sha256(data: bytes) -> str:
+    return hashlib.sha256(data).hexdigest()
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    new = path.with_name(f"{path.name}.{os.getpid()}.new")
+    new.write_bytes(data)
+    new.replace(path)

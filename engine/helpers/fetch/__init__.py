@@ -1,0 +1,1 @@
+"""Fetching what requests name by URL."""

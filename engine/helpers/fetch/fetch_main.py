@@ -1,0 +1,90 @@
+"""A process that fetches what requests name by URL, many at a time, until its stdin ends.
+
+    python -m specllama.engine.helpers.fetch.fetch_main BYTES   (started by media.fetching.parent)
+
+BYTES is the limit of the address space, where the platform can set one. Each job has a time limit
+of its own.
+"""
+
+import asyncio
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from typing import Final
+
+import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine.helpers.fetch.client import fetch
+from specllama.engine.helpers.fetch.errors import FetchError
+from specllama.engine.helpers.fetch.fetch_jobs import (
+    Answer,
+    Failed,
+    Fetch,
+    Fetched,
+    Job,
+    job_decoder,
+)
+from specllama.engine.helpers.fetch.files import read
+from specllama.engine.wire.framing import Started
+from specllama.engine.wire.link import Link, leave, take_over
+from specllama.engine.wire.startup import limit_memory
+
+THREADS: Final = 64  # resolving a name takes one, for as long as it takes
+
+ServerLink = Link[Job, Started | Answer]
+
+
+async def serve(link: ServerLink) -> None:
+    """Do the jobs that come, until no more can come."""
+    tasks: dict[int, asyncio.Task[None]] = {}
+    loop = asyncio.get_running_loop()
+    loop.set_default_executor(ThreadPoolExecutor(THREADS))
+    while jobs := await asyncio.to_thread(link.receive):
+        for job in jobs:
+            if isinstance(job, Fetch):
+                task = tasks[job.id] = asyncio.create_task(_do(job, link))
+                task.add_done_callback(lambda _, id=job.id: tasks.pop(id))  # type: ignore[misc]
+            elif (known := tasks.get(job.id)) is not None:
+                known.cancel()
+
+
+async def _do(job: Fetch, link: ServerLink) -> None:
+    answer: Answer
+    try:
+        answer = Fetched(job.id, await _fetched(job))
+    except FetchError as e:
+        answer = Failed(job.id, str(e))
+    except MemoryError:
+        answer = Failed(job.id, "fetching it needs too much memory")
+    except Exception as e:  # whatever it is, somebody waits for an answer
+        answer = Failed(job.id, f"fetching it failed ({type(e).__name__})")
+    with suppress(BrokenPipeError):  # the server is gone: `receive` sees its end
+        await asyncio.to_thread(link.send, answer)
+
+
+async def _fetched(job: Fetch) -> bytes:
+    rules = job.rules
+    if not job.url.lower().startswith("file:"):
+        if not rules.urls:
+            raise FetchError("fetching is switched off")
+        return await fetch(job.url, rules)
+    if not rules.directory:
+        raise FetchError("reading files is switched off")
+    reading = asyncio.to_thread(read, job.url, rules.directory, rules.max_bytes)
+    try:
+        return await asyncio.wait_for(reading, rules.seconds)
+    except TimeoutError:
+        raise FetchError(f"reading it takes more than {rules.seconds:g} s") from None
+
+
+def main() -> None:
+    link: ServerLink = take_over(job_decoder)
+    limit_memory(int(sys.argv[1]))
+    startup.resume_gc()
+    link.send(Started())
+    # Not `asyncio.run`, which waits at its end for threads that still resolve a name.
+    asyncio.new_event_loop().run_until_complete(serve(link))
+
+
+if __name__ == "__main__":
+    main()
+    leave()

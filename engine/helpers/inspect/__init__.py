@@ -1,0 +1,1 @@
+"""Reading the metadata of model files."""

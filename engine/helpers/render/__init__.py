@@ -1,0 +1,1 @@
+"""Rendering chat templates, and detecting how a model writes by them."""

@@ -1,0 +1,297 @@
+"""Detects in a chat template how its model writes thoughts, content and tool calls.
+
+The template is rendered with probe conversations whose words are unmistakable; what stands around
+them is the syntax. Nothing is believed that doesn't explain further renderings, too: a template
+whose calls can't be explained has none. About twenty to fifty renderings; callers keep the result.
+"""
+
+import re
+from collections.abc import Iterator
+
+import msgspec
+
+from specllama.engine.chat.syntax import OutputSyntax, Wrapper
+from specllama.engine.helpers.render.detect.call_finding import ONE, TWO, find_calls, shows_calls
+from specllama.engine.helpers.render.detect.known import known_calls
+from specllama.engine.helpers.render.detect.matching import objects_in
+from specllama.engine.helpers.render.detect.probing import USUAL, Answer, Prober, Style
+from specllama.engine.helpers.render.detect.tags import (
+    closings,
+    common_prefix,
+    common_suffix,
+    openings,
+    tags,
+)
+from specllama.engine.helpers.render.template.template import ChatTemplate
+
+_CONTENT, _THOUGHTS = "Zqcontent", "Zqthoughts"
+_CHECKED, _CHECKED_THOUGHTS = "Another answer,\nin 2 lines", "Other ideas\n\nabout it"
+_THINKING = re.compile("think|thought|reason|reflect", re.IGNORECASE)
+_CHANNEL = re.compile(r"<\|channel\|>[^<]*<\|message\|>$")
+_PAIR = re.compile(r"(<[^<>{}\s]+>|\[[A-Z_]+\])(\s*)(<[^<>{}\s]+>|\[/?[A-Z_]+\])")
+_CANDIDATES = 6  # closing markers named in the source of a template that are tried out
+
+
+class _Frame(msgspec.Struct, frozen=True):
+    """The text between the question and the answer, and what the prompt for an answer adds to it:
+    with thinking and without."""
+
+    head: str
+    plain: str  # of an answer of text: what is between the head and the text
+    thinking: str
+    silent: str
+
+    def body(self, text: str) -> str:
+        """A rendered answer without the head, or without as much of it as it has."""
+        return text[len(common_prefix(self.head, text)) :]
+
+
+class _Shown(msgspec.Struct, frozen=True):
+    """A rendered answer, cut at its thoughts and at what comes after them: a text or `calls`."""
+
+    before: str
+    between: str
+    after: str
+    calls: bool = False
+
+
+def detect(template: ChatTemplate) -> OutputSyntax:
+    """The syntax of the answers of the model that `template` belongs to.
+
+    Never raises. What is not found is None, also where a template contradicts itself.
+    """
+    prober = Prober(template)
+    plain = prober.answer(Answer(content=_CONTENT))
+    if plain is None or _CONTENT not in plain:
+        return OutputSyntax()
+    thinking, silent = prober.prompt(thinking=True), prober.prompt(thinking=False)
+    if thinking is None or silent is None:
+        return OutputSyntax()
+    before, _, ending = plain.partition(_CONTENT)
+    if not ending.strip():
+        ending = _end_of_turn(prober)
+    shown = _shown_thoughts(prober)
+    calling = next(filter(None, (shows_calls(prober, style) for style in prober.styles())), "")
+    if _CHANNEL.search(before) or (shown and _CHANNEL.search(shown.before)):
+        return OutputSyntax(harmony=True)
+
+    frame = _frame(prober, before, thinking, silent, shown, calling)
+    reasoning = _reasoning(frame, shown) if shown else None
+    reasoning = reasoning or _prompted(frame, prober.source) or _stripped(prober)
+    content = _content(frame, reasoning, ending, shown)
+    if content.begin and not _content_holds(prober, frame, reasoning, content):
+        content = Wrapper()
+    end_of_turn = ending.removeprefix(content.end)
+    if reasoning and content.begin and reasoning.end.endswith(content.begin):
+        reasoning = Wrapper(reasoning.begin, reasoning.end.removesuffix(content.begin))
+
+    def body(text: str) -> str:
+        rest = _after_thoughts(frame.body(text), reasoning)
+        empty = (content.begin + content.end) if content.end else ""
+        return rest.lstrip().removeprefix(empty) if empty else rest
+
+    found = (find_calls(prober, style, body, end_of_turn) for style in prober.styles())
+    calls = next(filter(None, found), None) if calling else known_calls(prober.source)
+    return OutputSyntax(reasoning, content, calls)
+
+
+def _end_of_turn(prober: Prober) -> str:
+    """The end of a turn that another one follows, in templates that leave the last one open."""
+    text = prober.answer(Answer(content=_CONTENT), followed=True) or ""
+    ending = text.partition(_CONTENT)[2].lstrip()
+    return next((tag for tag in tags(ending) if ending.startswith(tag)), "")
+
+
+def _frame(
+    prober: Prober, before: str, thinking: str, silent: str, shown: _Shown | None, calling: str
+) -> _Frame:
+    """`before` is what stands before the text of an answer, `calling` an answer with a call."""
+    head = common_prefix(before, thinking)
+    if 0 < len(before) - len(head) <= len(common_suffix(before, thinking)):
+        # Something else comes before the prompt, and the same header after it.
+        head = thinking = before
+    if shown is not None:
+        head = common_prefix(head, shown.before)
+    texts = [before, thinking]
+    if silent.startswith(head):
+        texts.append(silent)
+    opened = _opened_thoughts(head, prober.source, texts, shown)
+    if not opened and calling[len(head) :].startswith(ONE.name):
+        opened = _opened_calls(head, prober)
+    head = head[: len(head) - len(opened)]
+    if head.strip() and head in silent:
+        # Without thinking, the question may have been changed.
+        silent = silent[silent.rindex(head) :]
+    rests = (text[len(common_prefix(head, text)) :] for text in (before, thinking, silent))
+    return _Frame(head, *rests)
+
+
+def _opened_calls(head: str, prober: Prober) -> str:
+    """The end of `head`, common to all answers, that begins a call as well as a text: it stands
+    between two calls, too."""
+    for style in prober.styles():
+        text = prober.answer(Answer(calls=[ONE, TWO]), style) or ""
+        between = text.partition(ONE.name)[2].partition(TWO.name)[0]
+        ends = [end for _, end, value in objects_in(between) if value == ONE.arguments]
+        if ends:
+            return common_suffix(head, between[ends[0] :])
+    return ""
+
+
+def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer, Style]]:
+    """The ways of giving a template an answer with thoughts."""
+    for calls in ((), (ONE,)):
+        for key in ("reasoning_content", "reasoning", "thinking"):
+            for style in prober.styles()[:2] if calls else (USUAL,):
+                text = "" if calls else content
+                yield Answer(content=text, thoughts={key: thoughts}, calls=calls), style
+    parts = [{"type": "thinking", "thinking": thoughts}, {"type": "text", "text": content}]
+    yield Answer(content=parts), USUAL
+
+
+def _shown_thoughts(prober: Prober) -> _Shown | None:
+    """The wrapper of thoughts, if the template shows them and does so with other words as well."""
+    forms = _forms(prober, _THOUGHTS, _CONTENT)
+    checks = _forms(prober, _CHECKED_THOUGHTS, _CHECKED)
+    for (answer, style), (check, _) in zip(forms, checks, strict=True):
+        text = prober.answer(answer, style, keep=True) or ""
+        before, found, rest = text.partition(_THOUGHTS)
+        between, found_next, after = rest.partition(ONE.name if answer.calls else _CONTENT)
+        if not (found and found_next):
+            continue
+        other = prober.answer(check, style, keep=True) or ""
+        same = before + _CHECKED_THOUGHTS + between
+        if answer.calls and other.startswith(same + ONE.name):
+            return _Shown(before, between, "", calls=True)
+        if not answer.calls and other == same + _CHECKED + after:
+            return _Shown(before, between, after)
+    return None
+
+
+def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | None) -> str:
+    """The end of `head`, common to all answers, that opens thoughts: every answer begins with
+    thoughts there, possibly empty."""
+    following = [text[len(head) :] for text in texts]
+    if shown is not None:
+        following.append(shown.between)
+    for tag in tags(head)[:-3:-1]:
+        position = head.rindex(tag)
+        title = head[position + len(tag) :].strip()
+        for closing in closings(tag):
+            closed = any(text.lstrip().startswith(closing + title) for text in following)
+            if closed or (not title and closing in source and _THINKING.search(tag)):
+                return head[position:]
+    return ""
+
+
+def _reasoning(frame: _Frame, shown: _Shown) -> Wrapper | None:
+    """The wrapper of thoughts that an answer shows."""
+    begin = frame.body(shown.before)
+    for tag in reversed(tags(begin)):
+        for closing in closings(tag):
+            end = _through(shown.between, closing, begin.rpartition(tag)[2])
+            if end:
+                return Wrapper(begin, end)
+    # Not markup: a sentence that the prompt ends with, and one that announces the answer.
+    begin = begin or frame.thinking
+    end = "" if shown.calls else shown.between
+    return Wrapper(begin, end) if begin.strip() and end.strip() else None
+
+
+def _prompted(frame: _Frame, source: str) -> Wrapper | None:
+    """The wrapper of thoughts that prompts open, or show empty."""
+    for text in (frame.silent, frame.plain):
+        found = _PAIR.search(text)
+        if found is None or found[3] not in closings(found[1]):
+            continue
+        opening, space, closing = found.groups()
+        known = frame.thinking.strip() == opening
+        if not known and not _THINKING.search(opening):
+            continue
+        begin = frame.thinking if known else opening + space[: len(space) // 2]
+        end = (opening + space + closing).removeprefix(begin) + _space(text[found.end() :])
+        return _balanced(begin, end)
+    opening = (tags(frame.thinking) or [""])[-1]
+    if not opening or not frame.thinking.rstrip().endswith(opening):
+        return None
+    begin = frame.thinking[frame.thinking.rindex(opening) :]
+    candidates = closings(opening)
+    for closing in candidates:
+        for text in (frame.silent, frame.plain):
+            if closing in text:
+                return _balanced(begin, closing + _space(text.partition(closing)[2]))
+    named = [closing for closing in candidates if closing in source]
+    likely = bool(_THINKING.search(opening))
+    if (named and frame.silent != frame.thinking) or (candidates and likely):
+        return _balanced(begin, (named or candidates)[0])
+    return None
+
+
+def _balanced(begin: str, end: str) -> Wrapper:
+    """If only the opening is on a line of its own, so is the closing, with a blank line after."""
+    space = begin[len(begin.rstrip()) :]
+    return Wrapper(begin, space + end + 2 * space if end == end.strip() else end)
+
+
+def _stripped(prober: Prober) -> Wrapper | None:
+    """The wrapper of the thoughts that the template takes out of a content."""
+    named = tags(prober.source)
+    pairs = [(opening, closing) for closing in named for opening in openings(closing)]
+    likely = [pair for pair in dict.fromkeys(pairs) if _THINKING.search(pair[1])]
+    for opening, closing in likely[:_CANDIDATES]:
+        begin, end = f"{opening}\n", f"\n{closing}\n\n"
+        content = f"{begin}{_THOUGHTS}{end}{_CONTENT}"
+        for followed in (False, True):
+            text = prober.answer(Answer(content=content), followed=followed) or ""
+            if _CONTENT in text and _THOUGHTS not in text:
+                return Wrapper(begin, end)
+    return None
+
+
+def _content(
+    frame: _Frame, reasoning: Wrapper | None, ending: str, shown: _Shown | None
+) -> Wrapper:
+    """The wrapper of text; `ending` is what follows the text of an answer."""
+    begin, after = _after_thoughts(frame.plain, reasoning), ending
+    if not begin.strip() and reasoning is not None and shown is not None and shown.after:
+        # Some models mark the text only where it comes after thoughts.
+        begin, after = shown.between.removeprefix(reasoning.end), shown.after
+    begin = begin.lstrip()
+    for tag in reversed(tags(begin)):
+        for closing in closings(tag):
+            end = _through(after, closing, begin.rpartition(tag)[2])
+            if end:
+                return Wrapper(begin, end.rstrip())
+    return Wrapper(begin, "")
+
+
+def _content_holds(
+    prober: Prober, frame: _Frame, reasoning: Wrapper | None, content: Wrapper
+) -> bool:
+    text = prober.answer(Answer(content=_CHECKED)) or ""
+    rest = _after_thoughts(frame.body(text), reasoning).lstrip()
+    return rest.startswith(content.begin + _CHECKED + content.end) or rest.startswith(_CHECKED)
+
+
+def _after_thoughts(text: str, reasoning: Wrapper | None) -> str:
+    """`text`, the beginning of an answer, without thoughts that are empty."""
+    if reasoning is None:
+        return text
+    begin, end = reasoning.begin.strip(), reasoning.end.strip()
+    rest = text.lstrip().removeprefix(begin).lstrip()
+    shorter = rest.removeprefix(end).lstrip()
+    return shorter if shorter != rest or text.lstrip().startswith(begin) else text
+
+
+def _through(text: str, closing: str, title: str) -> str:
+    """`text` through the marker, the title if what was opened had one, and white space."""
+    before, found, after = text.partition(closing)
+    if not found:
+        return ""
+    if title.strip() and after.startswith(title):
+        before, found, after = before + found, title, after.removeprefix(title)
+    return before + found + _space(after)
+
+
+def _space(text: str) -> str:
+    return text[: len(text) - len(text.lstrip())]

@@ -1,0 +1,173 @@
+"""Probe conversations for the detection: one question, and an answer of known words."""
+
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import msgspec
+
+from specllama.engine.chat.syntax import JSON_TYPES
+from specllama.engine.errors import EngineError
+from specllama.engine.helpers.render.template.caps import KEEP_REASONING, probe
+from specllama.engine.helpers.render.template.template import ChatTemplate
+
+Json = str | int | float | bool | None | list[Any] | dict[str, Any]
+
+QUESTION = "Zqquestion"
+_LONGEST = 8000  # characters of an answer; a template that writes more repeats itself
+
+
+class Call(msgspec.Struct, frozen=True):
+    """A probe's call of a tool; the tool offered with it takes just these arguments."""
+
+    name: str
+    arguments: dict[str, Json]
+    id: str
+
+
+class Style(msgspec.Struct, frozen=True):
+    """A form of messages with calls that some templates need to show the calls."""
+
+    objects: bool = True  # the arguments are an object rather than JSON text
+    null: bool = False  # no content is None rather than ""
+    named_ids: bool = False  # ids name the function called
+
+
+USUAL = Style()
+
+
+class Answer(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's message of a probe. `thoughts` are fields of the message that carry the
+    reasoning."""
+
+    content: str | list[dict[str, str]] | None = ""
+    thoughts: Mapping[str, str] = {}
+    calls: Sequence[Call] = ()
+
+
+class Prober:
+    """Renders probes with one template."""
+
+    def __init__(self, template: ChatTemplate) -> None:
+        self.source = template.source
+        self._template = template
+        self._caps = probe(template)
+
+    def styles(self) -> list[Style]:
+        """All ways of showing a call, the likeliest first."""
+        # Where objects do, JSON text is printed in a makeshift way, or twice encoded.
+        forms = (True,) if self._caps["supports_object_arguments"] else (False, True)
+        return [
+            Style(form, null, named)
+            for named in (False, True)
+            for form in forms
+            for null in (False, True)
+        ]
+
+    def prompt(self, thinking: bool) -> str | None:
+        """The text behind the question when an answer is to be generated."""
+        variables = {"enable_thinking": thinking, "thinking": thinking}
+        return self._render([], [], True, variables)
+
+    def answer(
+        self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
+    ) -> str | None:
+        """The text behind the question when it has been answered; None if the template fails or
+        doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
+        question comes after the answer."""
+        content = answer.content
+        if not content and style.null:
+            content = None
+        message: dict[str, Any] = {"role": "assistant", "content": self._content(content)}
+        message |= answer.thoughts
+        if answer.calls:
+            message["tool_calls"] = [
+                _tool_call(call, index, style) for index, call in enumerate(answer.calls)
+            ]
+        messages = [message]
+        if followed:
+            messages.append({"role": "user", "content": self._content("Another")})
+        variables = {**KEEP_REASONING, "thinking": True} if keep else {}
+        return self._render(messages, answer.calls, False, variables)
+
+    def _content(self, content: str | list[dict[str, str]] | None) -> Any:
+        if isinstance(content, str) and not self._caps["supports_string_content"]:
+            return [{"type": "text", "text": content}]
+        return content
+
+    def _render(
+        self,
+        messages: Sequence[dict[str, Any]],
+        calls: Sequence[Call],
+        generate: bool,
+        variables: Mapping[str, Any],
+    ) -> str | None:
+        asked = {"role": "user", "content": self._content(QUESTION)}
+        try:
+            text = self._template.render(
+                [asked, *messages],
+                add_generation_prompt=generate,
+                tools=[_tool(call) for call in calls or (_SOME_CALL,)],
+                variables=variables,
+            )
+        except EngineError:
+            return None
+        _, found, rest = text.rpartition(QUESTION)
+        return rest if found and len(rest) <= _LONGEST else None
+
+
+def call_id(call: Call, index: int, style: Style) -> str:
+    """The id of a call as the template is given it."""
+    return f"functions.{call.name}:{index}" if style.named_ids else call.id
+
+
+def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
+    arguments = call.arguments if style.objects else json.dumps(call.arguments)
+    return {
+        "id": call_id(call, index, style),
+        "type": "function",
+        "function": {"name": call.name, "arguments": arguments},
+    }
+
+
+def json_type(value: Json) -> str:
+    """JSON Schema's name for the type of `value`."""
+    return JSON_TYPES[type(value)]
+
+
+def schema_of(value: Json) -> dict[str, Any]:
+    """The schema that says no more than the types of `value` and of what is in it."""
+    if isinstance(value, dict):
+        properties = {key: schema_of(inner) for key, inner in value.items()}
+        return {"type": "object", "properties": properties}
+    return {"type": json_type(value)}
+
+
+def _tool(call: Call) -> dict[str, Any]:
+    properties = {key: _schema(value) for key, value in call.arguments.items()}
+    return {
+        "type": "function",
+        "function": {
+            "name": call.name,
+            "description": "A probe",
+            "parameters": {
+                "type": "object",
+                "properties": properties,
+                "required": list(properties),
+            },
+        },
+    }
+
+
+def _schema(value: Json) -> dict[str, Any]:
+    kind = "string" if value is None else json_type(value)
+    schema: dict[str, Any] = {"type": kind, "description": "A probe"}
+    # Templates that write signatures in prose take the details for granted.
+    if isinstance(value, list):
+        schema["items"] = {"type": "string"}
+    if isinstance(value, dict):
+        schema["properties"] = {key: {"type": "string"} for key in value}
+    return schema
+
+
+_SOME_CALL = Call("some_tool", {"some_argument": ""}, "some00000")

@@ -1,0 +1,247 @@
+"""Makes the prompt for a chat request from the conversation, the template and the output syntax.
+Pure functions; `engine.helpers.render.renderer` runs them in a process of their own.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any
+
+import msgspec
+
+from specllama.engine.chat import harmony_markers
+from specllama.engine.chat.prompt import ChatPrompt, Continuation
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.syntax import (
+    HARMONY_CONTENT,
+    HARMONY_THOUGHTS,
+    HERMES_CALLS,
+    OutputSyntax,
+    Wrapper,
+    begun_by,
+)
+from specllama.engine.errors import EngineError, invalid_request
+from specllama.engine.helpers.render.template.adapting import adapted
+from specllama.engine.helpers.render.template.caps import KEEP_REASONING, Caps, traits_of
+from specllama.engine.helpers.render.template.conversation import Conversation, conversation, pairs
+from specllama.engine.helpers.render.template.fallback import (
+    with_calls_as_text,
+    with_tool_notes,
+    with_tools_as_text,
+)
+
+if TYPE_CHECKING:
+    from specllama.engine.helpers.render.template.template import ChatTemplate
+
+_THOUGHTS_BEFORE_MORE = Wrapper(HARMONY_THOUGHTS.begin, HARMONY_THOUGHTS.end + harmony_markers.NEXT)
+_MARK = "0000mark0000"
+
+
+def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
+    """The prompt for `request`; `syntax` is that of the template.
+
+    Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
+    must not be called just now. If the template knows no tools, they are explained in words, and
+    the syntax of the prompt is that of the explanation.
+
+    Raises EngineError: invalid_request_error for messages that can't be rendered, quoting the
+    template if it refuses them; not_supported_error for media.
+    """
+    traits = traits_of(template)
+    talk = _conversation(request)
+    messages, syntax, native = _with_tools(talk, request, traits.caps, syntax)
+    variables = _variables(request, syntax)
+    if variables.get("documents") and "documents" not in template.variables:
+        raise invalid_request("documents: this model's chat template has no place for documents")
+
+    def render(*more: dict[str, Any], open_turn: bool) -> str:
+        return template.render(
+            adapted([*messages, *more], traits),
+            add_generation_prompt=open_turn,
+            tools=request.tools if native else None,
+            variables=variables,
+        )
+
+    try:
+        text = render(open_turn=talk.add_generation_prompt)
+    except EngineError as e:
+        if messages:
+            raise
+        reason = e.info.message
+        raise invalid_request(f"messages: there is none before the answer, and {reason}") from e
+    if not talk.add_generation_prompt:
+        return ChatPrompt(text, syntax)
+    if talk.continuation is None:
+        return opened(ChatPrompt(text, syntax), request)
+
+    def before_text() -> str:
+        try:
+            shown = render({"role": "assistant", "content": _MARK}, open_turn=False)
+        except EngineError:
+            return ""
+        return shown.partition(_MARK)[0]
+
+    return continued(ChatPrompt(text, syntax), talk.continuation, before_text)
+
+
+def plain_messages(
+    request: ChatRequest,
+) -> tuple[list[tuple[str, str]], Conversation, OutputSyntax]:
+    """For llama.cpp's own formats, which know roles and texts only: (role, text) of each message,
+    the conversation they come from, and the syntax of the answer.
+
+    Raises EngineError as `chat_prompt` does.
+    """
+    if request.template_variables.get("documents"):
+        raise invalid_request("documents: this chat template has no place for documents")
+    talk = _conversation(request)
+    messages, syntax = talk.messages, OutputSyntax()
+    if request.tools or _has_calls(messages):
+        messages, syntax = _as_text(talk, request, syntax)
+    return pairs(messages), talk, syntax
+
+
+def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
+    """`prompt`, which ends with the opening of the assistant's turn, with the model's thoughts
+    opened or closed as `request` wants it."""
+    text, (thoughts, _) = prompt.text, _wrappers(prompt.syntax)
+    if thoughts is None:
+        return prompt
+    is_open = _ends_with(text, thoughts.begin)
+    if request.thinking_budget.tokens == 0:
+        # Templates without a switch open them all the same.
+        return msgspec.structs.replace(prompt, text=text + thoughts.end) if is_open else prompt
+    if request.thinking_forced_open and not is_open:
+        return msgspec.structs.replace(prompt, text=_joined(text, thoughts.begin), thinking=True)
+    return msgspec.structs.replace(prompt, thinking=is_open)
+
+
+def continued(
+    prompt: ChatPrompt,
+    answer: Continuation,
+    before_text: Callable[[], str] = str,
+) -> ChatPrompt:
+    """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
+    answer, which has thoughts, be they empty, if the model thinks. `before_text` gives what the
+    template writes before the text of an answer: it may have a marker there or not.
+
+    Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
+    """
+    text, (thoughts, content) = prompt.text, _wrappers(prompt.syntax)
+    answer = _told_apart(answer, thoughts)
+    prompt = msgspec.structs.replace(prompt, given=answer)
+    if thoughts is None and answer.thinks:
+        raise invalid_request("messages: this model's chat template has no thoughts to go on with")
+    if thoughts is not None:
+        is_open, is_closed = _ends_with(text, thoughts.begin), _ends_with(text, thoughts.end)
+        head = text
+        if is_open:
+            head = _without_end(text, thoughts.begin)
+        elif is_closed and _ends_with(before := _without_end(text, thoughts.end), thoughts.begin):
+            head = _without_end(before, thoughts.begin)
+        if answer.thinks:
+            text = _joined(head, thoughts.begin) + answer.reasoning
+            return msgspec.structs.replace(prompt, text=text, thinking=True)
+        # Thoughts are over when the text has begun: empty ones say so to the model.
+        text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
+        before = content.begin
+    else:
+        before = before_text()
+    if _ends_with(before, content.begin) and not _ends_with(text, content.begin):
+        text = _joined(text, content.begin)
+    return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
+
+
+def _told_apart(answer: Continuation, thoughts: Wrapper | None) -> Continuation:
+    """`answer`, whose content may begin with the model's own markers and thoughts between them:
+    these are its thoughts, and they go on if they aren't closed."""
+    if thoughts is None or answer.reasoning or answer.thinks:
+        return answer
+    begin, end = thoughts.begin.strip(), thoughts.end.strip()
+    text = answer.content.lstrip()
+    if not (begin and end and text.startswith(begin)):
+        return answer
+    inner, closed, rest = text.removeprefix(begin).partition(end)
+    if not closed:
+        return Continuation(reasoning=inner.lstrip(), thinks=True)
+    return Continuation(rest.lstrip(), inner.strip())
+
+
+def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:
+    """The variables of the template beside the messages. Templates have several names for the same
+    thing."""
+    given = request.template_variables
+    variables: dict[str, Any] = {"enable_thinking": syntax.thinks}
+    preserved = given.get("preserve_reasoning", True)
+    if isinstance(preserved, bool):
+        variables |= {name: kept is preserved for name, kept in KEEP_REASONING.items()}
+    if "reasoning_effort" in given:
+        variables["reasoning_strength"] = given["reasoning_effort"]
+    variables |= given
+    if request.thinking_budget.tokens == 0:
+        variables["enable_thinking"] = False
+    elif request.thinking_forced_open:
+        variables["enable_thinking"] = True
+    return variables
+
+
+def _conversation(request: ChatRequest) -> Conversation:
+    return conversation(
+        request.messages,
+        add_generation_prompt=request.add_generation_prompt,
+        continue_final_message=request.continue_final_message,
+        prefill=request.prefill,
+    )
+
+
+def _with_tools(
+    talk: Conversation, request: ChatRequest, caps: Caps, syntax: OutputSyntax
+) -> tuple[list[dict[str, Any]], OutputSyntax, bool]:
+    """The messages, the syntax of the answer, and whether the template is to be given the tools."""
+    if syntax.harmony:
+        return talk.messages, syntax, True
+    shows_calls = caps["supports_tool_calls"]
+    unshown = not shows_calls and _has_calls(talk.messages)
+    if syntax.calls is None and (request.tools or unshown):
+        return *_as_text(talk, request, syntax), False
+    messages = talk.messages
+    if syntax.calls is not None and not shows_calls:
+        messages = with_calls_as_text(messages, syntax.calls)
+    if request.tools and syntax.calls is not None and not caps["supports_tools"]:
+        parallel = request.parallel_tool_calls is not False
+        messages = with_tool_notes(messages, request.tools, syntax.calls, parallel=parallel)
+    return messages, syntax, True
+
+
+def _as_text(
+    talk: Conversation, request: ChatRequest, syntax: OutputSyntax
+) -> tuple[list[dict[str, Any]], OutputSyntax]:
+    parallel = request.parallel_tool_calls is not False
+    messages = with_tools_as_text(talk.messages, request.tools, parallel=parallel)
+    calls = HERMES_CALLS if request.tools else None
+    return messages, msgspec.structs.replace(syntax, calls=calls)
+
+
+def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
+    return any(message["role"] == "tool" or "tool_calls" in message for message in messages)
+
+
+def _wrappers(syntax: OutputSyntax) -> tuple[Wrapper | None, Wrapper]:
+    """The markers around thoughts and content."""
+    if syntax.harmony:
+        return _THOUGHTS_BEFORE_MORE, HARMONY_CONTENT
+    return syntax.reasoning, syntax.content
+
+
+def _ends_with(text: str, marker: str) -> bool:
+    marker = marker.strip()
+    return bool(marker) and text.rstrip().endswith(marker)
+
+
+def _without_end(text: str, marker: str) -> str:
+    return text.rstrip().removesuffix(marker.strip())
+
+
+def _joined(text: str, marker: str) -> str:
+    """`text` and `marker`, whose beginning the text may end with. Between them is not more white
+    space than one of them has."""
+    overlap = len(begun_by(text, marker))
+    return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())

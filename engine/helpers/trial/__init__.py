@@ -1,0 +1,1 @@
+"""Compiling grammars for a trial."""

@@ -1,1 +1,0 @@
-"""Fetches what requests name by URL, in a child of the server process."""

@@ -1,0 +1,387 @@
+"""The engine's side of the trial processes (`engine.helpers.trial`), in which a source of a
+constraint is compiled first, with limits.
+
+A lane tries one source after the other, each in the same process until that has to end. It blocks
+the thread that calls it, outside of the GIL. Every source enters the first lane, where each may
+take so little that it hardly delays another. What takes more goes on to the next lane, where it
+waits for its like. In each of them the newest and the oldest have their turns.
+"""
+
+import os
+import signal
+import subprocess
+import threading
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from typing import Final, Generic, Protocol, TypeVar
+
+import msgspec
+
+from specllama.engine.grammars.compiling import DeepThread, Source
+from specllama.engine.helpers.trial.trial_jobs import (
+    Answer,
+    Costly,
+    Job,
+    Refused,
+    Tokens,
+    Tried,
+    Unknown,
+    answer_decoder,
+)
+from specllama.engine.wire.commands import environment, trial_command
+from specllama.engine.wire.framing import FrameError, FrameReader, Started, frame
+from specllama.engine.wire.startup import FORKS
+from specllama.engine.worker.constraints.vocabulary import Vocabulary
+
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class Turns(Generic[K, V]):
+    """Values that wait under a key; the newest and the oldest are taken by turns.
+
+    Of those that came before, at most one more is taken first than of those that come after: the
+    last one waits for one at most, however many there are. Every other turn is the oldest's, so
+    nobody waits for more than twice as many as came before, and one.
+    """
+
+    def __init__(self) -> None:
+        self._waiting: OrderedDict[K, V] = OrderedDict()
+        self._newest = True  # is taken next
+
+    def __len__(self) -> int:
+        return len(self._waiting)
+
+    def put(self, key: K, value: V) -> None:
+        self._waiting[key] = value
+
+    def take(self) -> V | None:
+        """The next value; None if there is none."""
+        if not self._waiting:
+            return None
+        _, value = self._waiting.popitem(last=self._newest)
+        self._newest = not self._newest
+        return value
+
+    def remove(self, key: K) -> bool:
+        """True if there was something under `key`."""
+        if key not in self._waiting:
+            return False
+        del self._waiting[key]
+        return True
+
+
+MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
+CLOCK_FACTOR: Final = 20
+"""The processor's time is what is limited. The clock counts only for a process that doesn't get on:
+times the limit for a job."""
+CLOCK_LEAST: Final = 10.0
+"""The least of that, in seconds: a process starts within the first job."""
+MAX_VOCABULARIES: Final = 4  # that one process takes
+READ_SIZE: Final = 1 << 16
+
+
+class TooCostlyError(Exception):
+    """A trial took more work or memory than it may, or ended its process."""
+
+
+class AbandonedError(Exception):
+    """Nobody waits for the trial any more."""
+
+
+class Lane:
+    """Tries of which each may take `seconds` of the processor."""
+
+    def __init__(self, seconds: float, *, memory: int = MEMORY_LIMIT, lasts: bool = True) -> None:
+        """Unless it `lasts`, a process is for one source only."""
+        self._seconds = seconds
+        self._memory = memory
+        self._lasts = lasts
+        self._lock = threading.Lock()
+        self._process: _Process | None = None
+        self._present: object = None  # whom the running trial is for
+        self._closed = False
+
+    def run(
+        self,
+        owner: object,
+        source: Source,
+        vocabulary: Vocabulary,
+        token_id: Callable[[str], int | None],
+        *,
+        leniently: bool = False,
+    ) -> Tried | Refused:
+        """Try `source`. `token_id` as in `gbnf.to_lark`, `leniently` as in
+        `relaxing.compilable`; `owner` is for `abandon`.
+
+        Raises TooCostlyError, AbandonedError, and OSError if no process can be started.
+        """
+        fit, answer = False, None
+        try:
+            answer = self._ask(
+                self._take(owner, vocabulary), source, vocabulary, token_id, leniently
+            )
+            # Where a job is done by a copy of the process, that is as good as new.
+            fit = FORKS or not isinstance(answer, Costly)
+        except _EndedError:
+            pass
+        finally:
+            is_abandoned = self._present is not owner or self._closed
+            self._release(fit=fit and not is_abandoned)
+        if answer is None or isinstance(answer, Costly):
+            raise AbandonedError if is_abandoned else TooCostlyError
+        return answer
+
+    def _ask(
+        self,
+        process: "_Process",
+        source: Source,
+        vocabulary: Vocabulary,
+        token_id: Callable[[str], int | None],
+        leniently: bool,
+    ) -> Tried | Refused | Costly:
+        """Raises _EndedError."""
+        number, seconds = vocabulary.number, self._seconds
+        job = Job(source, number, seconds, leniently=leniently)
+        answer = process.ask(job, vocabulary)
+        if isinstance(answer, Unknown):
+            ids = {name: token_id(name) for name in answer.names}
+            job = Job(source, number, seconds, ids=ids, leniently=leniently)
+            answer = process.ask(job, vocabulary)
+        assert not isinstance(answer, Unknown)
+        return answer
+
+    def abandon(self, owner: object) -> None:
+        """End the trial for `owner`, if it is running."""
+        with self._lock:
+            if self._present is owner and self._process is not None:
+                self._present = None
+                self._process.kill()
+
+    @property
+    def pid(self) -> int | None:
+        """The id of the present process."""
+        with self._lock:
+            return self._process.pid if self._process is not None else None
+
+    def close(self) -> None:
+        """End the process, whatever it does."""
+        with self._lock:
+            self._closed = True
+            if self._process is not None:
+                self._process.kill()
+                if self._present is None:
+                    self._process.close()
+
+    def _take(self, owner: object, vocabulary: Vocabulary) -> "_Process":
+        with self._lock:
+            if self._closed:
+                raise AbandonedError
+            self._present = owner
+            if self._process is not None and not self._process.takes(vocabulary):
+                self._discard()
+            if self._process is None:
+                self._process = _Process(self._memory, self._seconds)
+            return self._process
+
+    def _release(self, *, fit: bool) -> None:
+        with self._lock:
+            self._present = None
+            if not (fit and self._lasts):
+                self._discard()
+
+    def _discard(self) -> None:
+        if self._process is not None:
+            self._process.kill()
+            self._process.close()
+            self._process = None
+
+
+class _EndedError(Exception):
+    """The process ended."""
+
+
+class _Process:
+    """One process, with one job at a time."""
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        """Raises OSError."""
+        self._clock = max(CLOCK_LEAST, CLOCK_FACTOR * seconds)
+        self._killing = threading.Lock()
+        self._known: set[int] = set()  # vocabularies that it has been given
+        self._frames: FrameReader[Started | Answer] = FrameReader(answer_decoder)
+        self._process = subprocess.Popen(
+            trial_command(memory, self._clock),
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,  # Rust says there that memory is short, at any length
+            env=environment(),
+            bufsize=0,
+            process_group=0 if FORKS else None,  # which its copies belong to
+        )
+
+    @property
+    def pid(self) -> int:
+        return self._process.pid
+
+    def takes(self, vocabulary: Vocabulary) -> bool:
+        return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
+
+    def ask(self, job: Job, vocabulary: Vocabulary) -> Answer:
+        """Raises _EndedError."""
+        if vocabulary.number not in self._known:
+            self._known.add(vocabulary.number)
+            tokens = Tokens(vocabulary.lexemes, vocabulary.eog)
+            job = msgspec.structs.replace(job, tokens=tokens)
+        clock = threading.Timer(self._clock, self.kill)
+        clock.daemon = True
+        clock.start()
+        try:
+            return self._exchange(frame(job))
+        except (OSError, FrameError):
+            raise _EndedError from None
+        finally:
+            clock.cancel()
+
+    def _exchange(self, job: bytes) -> Answer:
+        assert self._process.stdin is not None
+        assert self._process.stdout is not None
+        data = memoryview(job)
+        while data:
+            data = data[os.write(self._process.stdin.fileno(), data) :]
+        while received := os.read(self._process.stdout.fileno(), READ_SIZE):
+            for answer in self._frames.feed(received):
+                if not isinstance(answer, Started):
+                    return answer
+        raise _EndedError
+
+    def kill(self) -> None:
+        """End it and its copy. Safe from any thread."""
+        with self._killing:
+            if self._process.returncode is None:  # so its id is no other's
+                if FORKS:
+                    with suppress(OSError):  # macOS has no right to groups that have ended
+                        os.killpg(self._process.pid, signal.SIGKILL)
+                self._process.kill()
+                self._process.wait()
+
+    def close(self) -> None:
+        """Close its pipes, which nobody uses any more."""
+        for pipe in (self._process.stdin, self._process.stdout):
+            assert pipe is not None
+            pipe.close()
+
+
+T = TypeVar("T")
+
+SECONDS: Final = (0.05, 0.5, 5.0)
+"""The processor's time that a source may take in each lane. Usual ones take some milliseconds."""
+MAX_WAITING: Final = 32  # sources in each lane but the first
+
+
+class BusyError(Exception):
+    """Too many costly sources wait already."""
+
+
+class Entrant(Protocol):
+    """A source on its way, which has one end: `attempt` goes well, or there is a call of `fail`."""
+
+    def attempt(self, lane: Lane, *, is_last: bool) -> None:
+        """Raises TooCostlyError if that takes another lane, and whatever else is for `fail`."""
+
+    def fail(self, error: Exception) -> None:
+        """Takes BusyError, too."""
+
+
+class Lanes:
+    """Lanes of which each gives more `seconds` than the one before. Safe to use from any thread."""
+
+    def __init__(
+        self, seconds: Sequence[float] = SECONDS, *, max_waiting: int = MAX_WAITING
+    ) -> None:
+        self._max_waiting = max_waiting
+        # So little comes to the last lane that no process is kept for it.
+        self._trials = [Lane(each, lasts=each != seconds[-1]) for each in seconds]
+        self._queues = [_Queue() for _ in seconds]
+
+    def submit(self, work: Callable[[], T]) -> Future[T]:
+        """Do `work`, which is cheap, when it has its turn in the first lane."""
+        future: Future[T] = Future()
+
+        def run() -> None:
+            try:
+                future.set_result(work())
+            except Exception as error:
+                future.set_exception(error)
+
+        self._queues[0].put(future, run)
+        return future
+
+    def enter(self, entrant: Entrant) -> None:
+        self._enter(entrant, 0)
+
+    def leave(self, entrant: Entrant) -> bool:
+        """Nobody wants `entrant` any more. True if it waited: it is neither tried nor failed."""
+        if any(queue.remove(entrant) for queue in self._queues):
+            return True
+        # In the first lane it ends soon, and spares the next one the start of a process.
+        for trials in self._trials[1:]:
+            trials.abandon(entrant)
+        return False
+
+    def close(self) -> None:
+        """End what runs, and wait for the threads."""
+        for trials in self._trials:
+            trials.close()
+        for queue in self._queues:
+            queue.close()
+
+    def _enter(self, entrant: Entrant, number: int) -> None:
+        most = self._max_waiting if number else None
+        if not self._queues[number].put(entrant, lambda: self._attempt(entrant, number), most):
+            entrant.fail(BusyError())
+
+    def _attempt(self, entrant: Entrant, number: int) -> None:
+        is_last = number == len(self._trials) - 1
+        try:
+            entrant.attempt(self._trials[number], is_last=is_last)
+        except TooCostlyError as error:
+            if is_last:
+                entrant.fail(error)
+            else:
+                self._enter(entrant, number + 1)
+        except Exception as error:
+            entrant.fail(error)
+
+
+class _Queue:
+    """A thread that does what waits for it."""
+
+    def __init__(self) -> None:
+        self._thread = DeepThread()
+        self._lock = threading.Lock()
+        self._turns: Turns[object, Callable[[], None]] = Turns()
+
+    def put(self, key: object, work: Callable[[], None], most: int | None = None) -> bool:
+        """False if `most` wait already."""
+        with self._lock:
+            if most is not None and len(self._turns) >= most:
+                return False
+            self._turns.put(key, work)
+        self._thread.submit(self._next)
+        return True
+
+    def remove(self, key: object) -> bool:
+        with self._lock:
+            return self._turns.remove(key)
+
+    def close(self) -> None:
+        self._thread.close()
+
+    def _next(self) -> None:
+        with self._lock:
+            work = self._turns.take()
+        if work is not None:
+            work()

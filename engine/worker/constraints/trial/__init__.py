@@ -1,1 +1,0 @@
-"""Tries grammars and schemas in a process with limits, before the engine compiles them."""

@@ -1,1 +1,0 @@
-"""Checks of large bodies: the parent runs in the server process, the child in its own."""
