@@ -7,7 +7,7 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specllama.engine.helpers.render.template_source import template_source
+from specllama.engine.helpers.render.renderer import template_source
 from specllama.engine.options import Options
 from specllama.engine.params import RANDOM_SEED
 from specllama.engine.wire.replies import ModelInfo

@@ -7,7 +7,7 @@ from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from specllama.engine.errors import not_supported
-from specllama.engine.helpers.render.template_source import template_source, tool_template_source
+from specllama.engine.helpers.render.renderer import template_source, tool_template_source
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.apis.ollama.details import model_path
 from specllama.handlers.http.build_info import build_info, server_version

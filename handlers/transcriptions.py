@@ -5,7 +5,7 @@ from typing import Any
 from starlette.responses import PlainTextResponse, Response
 
 from specllama.engine.errors import not_supported
-from specllama.engine.helpers.render.template_source import template_source
+from specllama.engine.helpers.render.renderer import template_source
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.openai.transcription import TranscriptionFormat, transcription_messages

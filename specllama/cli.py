@@ -104,7 +104,7 @@ def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
         return None  # without importing asyncio and more
     import asyncio
 
-    from specllama.engine.helpers.download.remote_preset import find_remote_preset
+    from specllama.engine.helpers.download.downloader import find_remote_preset
 
     return asyncio.run(find_remote_preset(options.model, os.environ))
 

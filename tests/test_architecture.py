@@ -109,8 +109,8 @@ CLIENTS = {
     "decode": {"decoder"},
     "download": {"downloader"},
     "fetch": {"fetcher"},
-    "inspect": {"inspector"},
-    "render": {"renderer"},
+    "inspect": {"inspector", "digest"},
+    "render": {"renderer", "template.template", "template.prompt"},  # llama.cpp's own formats
     "trial": set[str](),  # `worker/constraints/trial.py`
 }
 """Modules of a helper's folder that are for others, beside those of its messages."""
@@ -204,9 +204,9 @@ def test_a_helper_is_used_through_its_client() -> None:
     others = set()
     for name, other in _pairs(PRODUCT):
         job, _, module = other.removeprefix(root).partition(".")
-        if other.startswith(root) and module and not _below(name, root + job):
-            if module not in CLIENTS[job] | {f"{job}_jobs"}:
-                others.add(f"{name} -> {other}")
+        is_inside = other.startswith(root) and module and not _below(name, root + job)
+        if is_inside and module not in CLIENTS[job] | {f"{job}_jobs"}:
+            others.add(f"{name} -> {other}")
     assert not others
 
 

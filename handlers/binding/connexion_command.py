@@ -24,7 +24,7 @@ from connexion.middleware.server_error import ServerErrorMiddleware
 from starlette.types import Receive, Scope, Send
 
 from specllama.engine.catalog.catalog import open_catalog
-from specllama.engine.helpers.download.remote_preset import find_remote_preset
+from specllama.engine.helpers.download.downloader import find_remote_preset
 from specllama.handlers.binding.application import application, serve_again
 from specllama.handlers.binding.security import api_key_info, bearer_info
 from specllama.handlers.options import from_environ, given

@@ -18,8 +18,7 @@ from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.helpers.check.checker import Checker
 from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.helpers.inspect.inspector import MetadataReader
-from specllama.engine.helpers.render.renderer import Renderer
-from specllama.engine.helpers.render.template_source import examined
+from specllama.engine.helpers.render.renderer import Renderer, examined
 from specllama.engine.media.parent import MediaDecoder
 from specllama.engine.options import OptionError
 from specllama.engine.pool.inventory import Inventory

@@ -6,12 +6,12 @@ from specllama.engine.chat.prompt import ChatPrompt
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.render_jobs import Description
-from specllama.engine.helpers.render.template.prompt import continued, plain_messages
-from specllama.engine.helpers.render.template_source import (
+from specllama.engine.helpers.render.renderer import (
     renders_with_jinja,
     template_source,
     with_tokens,
 )
+from specllama.engine.helpers.render.template.prompt import continued, plain_messages
 from specllama.engine.pool.client import EngineClient
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.running.served import Served

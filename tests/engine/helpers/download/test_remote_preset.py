@@ -9,7 +9,7 @@ import pytest
 
 from specllama.engine.catalog.hub_choice import MAX_PRESET
 from specllama.engine.catalog.presets import RemotePreset
-from specllama.engine.helpers.download.remote_preset import find_remote_preset
+from specllama.engine.helpers.download.downloader import find_remote_preset
 from specllama.engine.options import OptionError
 from tests.support.downloads import MODEL, REPOSITORY, blobs, run
 from tests.support.hub import Hub

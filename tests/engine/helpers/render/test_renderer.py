@@ -20,8 +20,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.helpers.pool import PROCESSES
 from specllama.engine.helpers.render.detect.detect import detect
 from specllama.engine.helpers.render.render_jobs import TemplateSource
-from specllama.engine.helpers.render.renderer import Renderer
-from specllama.engine.helpers.render.template.builtin import CHATML
+from specllama.engine.helpers.render.renderer import CHATML, Renderer
 from specllama.engine.helpers.render.template.prompt import chat_prompt
 from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Fixture

@@ -6,9 +6,9 @@ import msgspec
 import pytest
 
 from specllama.engine.errors import EngineError
-from specllama.engine.helpers.render.renderer import Renderer
-from specllama.engine.helpers.render.template.builtin import CHATML
-from specllama.engine.helpers.render.template_source import (
+from specllama.engine.helpers.render.renderer import (
+    CHATML,
+    Renderer,
     examined,
     template_source,
     tool_template_source,

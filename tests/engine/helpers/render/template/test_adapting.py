@@ -9,8 +9,8 @@ from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     OutputSyntax,
 )
+from specllama.engine.helpers.render.renderer import CHATML
 from specllama.engine.helpers.render.template.adapting import adapted, short_id
-from specllama.engine.helpers.render.template.builtin import CHATML
 from specllama.engine.helpers.render.template.caps import traits_of
 from specllama.engine.helpers.render.template.conversation import Conversation, conversation
 from specllama.engine.helpers.render.template.template import ChatTemplate

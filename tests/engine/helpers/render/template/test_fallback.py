@@ -15,7 +15,7 @@ from specllama.engine.chat.syntax import (
 )
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.detect.detect import detect
-from specllama.engine.helpers.render.template.builtin import CHATML
+from specllama.engine.helpers.render.renderer import CHATML
 from specllama.engine.helpers.render.template.fallback import written_call
 from specllama.engine.helpers.render.template.prompt import plain_messages
 from specllama.engine.helpers.render.template.template import ChatTemplate

@@ -13,7 +13,7 @@ from specllama.engine.chat.syntax import (
 )
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.detect.detect import detect
-from specllama.engine.helpers.render.template.builtin import CHATML
+from specllama.engine.helpers.render.renderer import CHATML
 from specllama.engine.helpers.render.template.prompt import chat_prompt, continued, opened
 from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.conversations import USER, asking, begun, call, prompt

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from specllama.engine.chat.prompt import Continuation
 from specllama.engine.errors import EngineError
+from specllama.engine.helpers.render.renderer import CHATML
 from specllama.engine.helpers.render.template.adapting import adapted
-from specllama.engine.helpers.render.template.builtin import CHATML
 from specllama.engine.helpers.render.template.caps import Caps, probe, traits_of
 from specllama.engine.helpers.render.template.conversation import conversation, pairs, text_of
 from specllama.engine.helpers.render.template.template import ChatTemplate
