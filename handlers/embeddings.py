@@ -8,7 +8,7 @@ from typing import Any, TypeAlias
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.native.request import parse_prompts
 from specllama.handlers.apis.openai.messages import content_parts

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.errors import EngineError, not_supported
-from specllama.engine.pool.status import ModelStatus
+from specllama.engine.models.events import ModelStatus
 from specllama.handlers.apis.ollama.details import (
     details,
     digest,

@@ -8,7 +8,7 @@ import msgspec
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.native.probabilities import chat_probabilities
 from specllama.handlers.apis.native.request import generation_params

@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.handlers.embeddings import split
 from specllama.handlers.http.disconnect import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer

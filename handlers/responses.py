@@ -8,7 +8,7 @@ from starlette.responses import Response
 
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.native.request import ping_of
 from specllama.handlers.apis.responses.background import Listener, check_kept, generate

@@ -208,7 +208,7 @@ def _print_devices(options: ServerOptions) -> int:
 
 
 def _print_cache() -> None:
-    from specllama.engine.catalog.listing import cache_list
+    from specllama.engine.catalog.catalog import cache_list
 
     for line in cache_list(os.environ):
         print(line)

@@ -10,9 +10,9 @@ from types import TracebackType
 from typing import TYPE_CHECKING
 
 from specllama import terminal
-from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.catalog.locations import shown_size
 from specllama.engine.helpers.download.downloader import Transfer
-from specllama.engine.pool.pool import ModelPool
+from specllama.engine.models.pool import ModelPool
 
 if TYPE_CHECKING:
     from rich.console import Console

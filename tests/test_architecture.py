@@ -41,7 +41,7 @@ FLOORS = (
     "specllama.engine.worker",
     # the server process
     "specllama.engine.media",
-    "specllama.engine.pool",
+    "specllama.engine.models",
     "specllama.engine",
     # HTTP
     "specllama.handlers.options",
@@ -60,7 +60,7 @@ NEVER = (
     # What runs in the server process, and what in the engine process.
     ("specllama.engine.chat", "specllama.engine.worker"),
     ("specllama.engine.catalog", "specllama.engine.worker"),
-    ("specllama.engine.pool", "specllama.engine.worker"),
+    ("specllama.engine.models", "specllama.engine.worker"),
     ("specllama.engine.media", "specllama.engine.worker"),
     ("specllama.handlers", "specllama.engine.worker"),
     ("specllama", "specllama.engine.worker"),

@@ -27,10 +27,10 @@ ALLOWED = {
     "contract_tests/attack/campaign.py: crowd.wait(1, self.target.alive)": "a number of answers",
     "contract_tests/attack/campaign.py: self._stop.wait(0.1)": "between two looks",
     "contract_tests/kit/operations/test_bad_input.py: connection.settimeout(2)": "it may be silent",
-    "tests/engine/pool/test_pool.py: entry('a', timeout=0)": "the server's",
-    "tests/engine/pool/test_pool_histories.py: "
+    "tests/engine/models/test_pool.py: entry('a', timeout=0)": "the server's",
+    "tests/engine/models/test_pool_histories.py: "
     "entry(name, remote=name == 'far', timeout=1000)": "the server's",
-    "tests/engine/pool/test_sleep.py: asyncio.timeout(1.8)": "nothing may happen meanwhile",
+    "tests/engine/models/test_sleep.py: asyncio.timeout(1.8)": "nothing may happen meanwhile",
     "tests/handlers/http/test_sse.py: "
     "small_app(tmp_path_factory.mktemp('api'), handlers_module(), timeout=1)": "the server's",
     "tests/specllama/test_startup.py: process.communicate(timeout=1)": "between two signals",

@@ -8,9 +8,9 @@ from typing import Final
 import msgspec
 
 from specllama.engine.catalog import presets
-from specllama.engine.catalog.cache import CachedModel, cached_models, named
 from specllama.engine.catalog.directory import ModelFiles, models_in
 from specllama.engine.catalog.entry import Entry, Source
+from specllama.engine.catalog.hub_cache import CachedModel, cached_models, named
 from specllama.engine.catalog.locations import hub_cache
 from specllama.engine.catalog.presets import Presets, RemotePreset, Section
 from specllama.engine.catalog.removal import is_removable

@@ -7,11 +7,10 @@ from pathlib import Path
 from typing import Final
 
 from specllama.engine.catalog import assembly, removal
-from specllama.engine.catalog.cache import cached_models, named
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import Entry, wants_fetch
+from specllama.engine.catalog.hub_cache import cached_models, named
 from specllama.engine.catalog.locations import hub_cache
 from specllama.engine.catalog.presets import RemotePreset
-from specllama.engine.catalog.wanted import wants_fetch
 from specllama.engine.options import Given, Options, RouterOptions
 from specllama.engine.shipped import MODEL_NAME
 
@@ -151,3 +150,16 @@ def _last_component(url: str) -> str:
 def _plain(name: str) -> str:
     """Letters and digits alone: people don't remember what stands between them."""
     return "".join(character for character in name.casefold() if character.isalnum())
+
+
+# ---- The output of --cache-list.
+
+
+def cache_list(environ: Mapping[str, str]) -> list[str]:
+    """The lines, as llama-server prints them: how many models the hub's cache holds, then one for
+    each."""
+    models = cached_models(hub_cache(environ))
+    return [
+        f"number of models in cache: {len(models)}",
+        *(f"{i:4}. {m.name}" for i, m in enumerate(models, 1)),
+    ]

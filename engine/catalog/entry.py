@@ -1,4 +1,4 @@
-"""One model that can be served."""
+"""A model of the catalog, and its files that are missing."""
 
 from typing import Literal
 
@@ -31,3 +31,19 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     hidden: bool = False
     removable: bool = False
     fault: str = ""
+
+
+# ---- Decides which files of a model have to be found or downloaded before it can be loaded.
+
+
+def wants_fetch(options: Options) -> bool:
+    """True if `fetch` has to be called before the model of `options` can be loaded."""
+    return wants_model(options) or wants_projector(options) or options.fetches_draft()
+
+
+def wants_model(options: Options) -> bool:
+    return not options.engine.model.model and options.names_model()
+
+
+def wants_projector(options: Options) -> bool:
+    return not options.engine.media.mmproj and bool(options.source.mmproj_url)

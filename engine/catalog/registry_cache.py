@@ -14,8 +14,8 @@ from typing import Final, NamedTuple
 
 import msgspec
 
-from specllama.engine.catalog.cache import files_below, folders_of
 from specllama.engine.catalog.directory import first_missing
+from specllama.engine.catalog.hub_cache import files_below, folders_of
 from specllama.engine.catalog.removal import is_real, unlink
 from specllama.engine.formats.gguf_names import is_model, part
 from specllama.engine.formats.oci_names import reference, spelled

@@ -9,9 +9,8 @@ import os
 from collections.abc import Iterator, Sequence, Set
 from pathlib import Path
 
-from specllama.engine.catalog.cache import CachedModel, cached_models
-from specllama.engine.catalog.hub_choice import parts_of, pick_projector
-from specllama.engine.formats.gguf_names import is_model
+from specllama.engine.catalog.hub_cache import CachedModel, cached_models
+from specllama.engine.formats.gguf_names import is_model, parts_of, pick_projector
 
 
 def is_removable(cache: Path, model: CachedModel) -> bool:

@@ -6,9 +6,8 @@ from collections.abc import Iterator, Sequence, Set
 import msgspec
 
 from specllama.engine.options import shortcuts, unavailable, values
-from specllama.engine.options.chosen import Chosen
 from specllama.engine.options.declaration import Field
-from specllama.engine.options.names import Names, protects, suggestion
+from specllama.engine.options.names import Chosen, Names, protects, suggestion
 from specllama.engine.options.values import OptionError, legible
 
 

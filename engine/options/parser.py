@@ -6,11 +6,10 @@ from typing import Any, NamedTuple
 
 from specllama.engine.options import shortcuts, unavailable
 from specllama.engine.options.checks import check, check_files
-from specllama.engine.options.chosen import Chosen
 from specllama.engine.options.composition import Options
 from specllama.engine.options.declaration import Field, compose
 from specllama.engine.options.layers import Layer, read_layer
-from specllama.engine.options.names import Names, protects, suggestion
+from specllama.engine.options.names import Chosen, Names, protects, suggestion
 from specllama.engine.options.shortcuts import SHORTCUTS
 from specllama.engine.options.values import OptionError, quote
 

@@ -7,7 +7,7 @@ explicitly win over it, in any order.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specllama.engine.options.chosen import Chosen
+from specllama.engine.options.names import Chosen
 from specllama.engine.options.values import OptionError
 
 GROUP = "Shortcuts"

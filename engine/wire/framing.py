@@ -89,7 +89,8 @@ can make its writers pause."""
 
 
 class Outbox:
-    """Collects what is written to `transport` until the event loop comes round again.
+    """Collects what is written to `transport` until the event loop comes round again: one system
+    call for all of it, as each write to a pipe wakes up the process that reads it.
 
     To be made while the loop runs. What waits when the transport closes is dropped, unless
     `flush` is called before.

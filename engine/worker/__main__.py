@@ -1,4 +1,4 @@
-"""`python -m specllama.engine.worker`: the engine process (started by `engine.pool.process`)."""
+"""`python -m specllama.engine.worker`: the engine process, which `engine.models` starts."""
 
 import specllama.engine.wire.startup  # noqa: F401  # the very first
 from specllama.engine.wire.link import leave

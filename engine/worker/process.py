@@ -1,6 +1,6 @@
 """The engine process, from its start to its end: it loads one model, and serves it.
 
-python -m specllama.engine.worker        (started by engine.pool.process, which talks to its pipes)
+python -m specllama.engine.worker        (started by engine.models.engine_process)
 """
 
 import logging

@@ -8,14 +8,12 @@ from specllama.engine.options.tables.compute import ComputeOptions
 from specllama.engine.options.tables.context import ContextOptions
 from specllama.engine.options.tables.draft_model import DraftModelOptions
 from specllama.engine.options.tables.embedding import EmbeddingOptions
-from specllama.engine.options.tables.entry import EntryOptions
 from specllama.engine.options.tables.media import MediaInputOptions, MediaOptions
 from specllama.engine.options.tables.model import ModelOptions
-from specllama.engine.options.tables.operations import OperationOptions
+from specllama.engine.options.tables.operations import OperationOptions, SlotFileOptions
 from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.options.tables.sampling import SamplingOptions
-from specllama.engine.options.tables.slot_files import SlotFileOptions
-from specllama.engine.options.tables.source import SourceOptions
+from specllama.engine.options.tables.source import EntryOptions, SourceOptions
 from specllama.engine.options.tables.speculation import SpeculationOptions
 from specllama.handlers.options.tables.general import GeneralOptions
 from specllama.handlers.options.tables.http import HttpOptions

@@ -7,9 +7,9 @@ from typing import Any, Self
 
 import msgspec
 
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
-from specllama.engine.pool.client import EngineClient
-from specllama.engine.pool.generation import Generation
 from specllama.engine.wire.replies import Begun, Delta, Finished, Timings
 from specllama.engine.wire.requests import Prompt
 from specllama.handlers.http.api_keys import current_key, current_owner

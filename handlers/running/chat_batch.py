@@ -13,16 +13,14 @@ from typing import Any, Literal, Self
 import msgspec
 
 from specllama.engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
-from specllama.engine.chat.grammar.stop_scope import stop_scope
+from specllama.engine.chat.grammar.triggers import stop_scope
 from specllama.engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
-from specllama.engine.chat.parse.free_text import FreeTextCalls
-from specllama.engine.chat.parse.incremental import joined
-from specllama.engine.chat.parse.parser import AnswerParser, answer_parser
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ChatRequest
+from specllama.engine.chat.parse.parser import AnswerParser, FreeTextCalls, answer_parser
+from specllama.engine.chat.parse.reader import joined
+from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ChatPrompt, ChatRequest
 from specllama.engine.chat.syntax import HARMONY_THOUGHTS, OutputSyntax, Wrapper
+from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
-from specllama.engine.pool.client import EngineClient
 from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
 from specllama.engine.wire.requests import Prompt, PromptParts
 from specllama.handlers.running.aside import aside

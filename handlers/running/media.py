@@ -18,7 +18,7 @@ import msgspec
 
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.media.source import MediaSource, SourceKind, is_address
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.media import Document, Media
 from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.wire.requests import PromptParts

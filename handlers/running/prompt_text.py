@@ -4,8 +4,8 @@ from collections.abc import Sequence
 from itertools import groupby
 
 from specllama.engine.errors import not_supported
+from specllama.engine.models.client import EngineClient
 from specllama.engine.params import GenerationParams
-from specllama.engine.pool.client import EngineClient
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.running.bounds import check_prompt_probabilities

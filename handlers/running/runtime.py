@@ -19,11 +19,11 @@ from specllama.engine.helpers.check.checker import Checker
 from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.helpers.inspect.inspector import MetadataReader
 from specllama.engine.helpers.render.renderer import Renderer, examined
-from specllama.engine.media.parent import MediaDecoder
+from specllama.engine.media.resolver import MediaDecoder
+from specllama.engine.models.inventory import Inventory
+from specllama.engine.models.pool import ModelPool
+from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError
-from specllama.engine.pool.inventory import Inventory
-from specllama.engine.pool.pool import ModelPool
-from specllama.engine.pool.supervisor import Supervisor
 from specllama.engine.shipped import model_file
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions

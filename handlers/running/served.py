@@ -9,9 +9,9 @@ from starlette.datastructures import QueryParams
 from specllama.engine.catalog.entry import Entry
 from specllama.engine.errors import EngineError, ErrorType
 from specllama.engine.helpers.render.renderer import Renderer
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
-from specllama.engine.pool.client import EngineClient
-from specllama.engine.pool.lease import Lease
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.disconnect import until_disconnect

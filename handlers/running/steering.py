@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
-from specllama.engine.pool.generation import Generation
+from specllama.engine.models.generation import Generation
 
 Key = tuple[bytes, str]
 """The API key of a request, and the id of its answer."""

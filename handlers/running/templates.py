@@ -2,8 +2,7 @@
 
 import msgspec
 
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.render_jobs import Description
 from specllama.engine.helpers.render.renderer import (
@@ -12,7 +11,7 @@ from specllama.engine.helpers.render.renderer import (
     with_tokens,
 )
 from specllama.engine.helpers.render.template.prompt import continued, plain_messages
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.running.served import Served
 

@@ -15,9 +15,8 @@ from typing import Any, Literal
 import msgspec
 
 from specllama import __version__
-from specllama.engine.catalog.cache import cached_models
-from specllama.engine.catalog.locations import hub_cache, url_cache
-from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.catalog.hub_cache import cached_models
+from specllama.engine.catalog.locations import hub_cache, shown_size, url_cache
 from specllama.engine.host import Processor, this_processor
 from specllama.engine.options import OptionError
 from specllama.engine.shipped import model_path

@@ -9,10 +9,9 @@ from pathlib import Path
 
 import msgspec
 
-from specllama.engine.catalog.cache import CachedModel, cached_models
-from specllama.engine.catalog.locations import hub_cache, registry_cache
+from specllama.engine.catalog.hub_cache import CachedModel, cached_models
+from specllama.engine.catalog.locations import hub_cache, registry_cache, shown_size
 from specllama.engine.catalog.registry_cache import RegistryModel, registry_models
-from specllama.engine.catalog.sizes import shown_size
 
 HUB, REGISTRY = "hub", "registry"
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import httpx2
 
-from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.catalog.locations import shown_size
 from specllama.engine.options import OptionError
 from specllama.handlers.options import parse
 

@@ -8,7 +8,7 @@ import sys
 from collections.abc import Sequence
 
 from specllama import logs
-from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.catalog.locations import shown_size
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import OptionError
 from specllama.handlers.options import parse

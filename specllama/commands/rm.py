@@ -5,15 +5,14 @@ import os
 import sys
 from collections.abc import Sequence
 
-from specllama.engine.catalog.cache import CachedModel, cached_models, named
-from specllama.engine.catalog.locations import hub_cache, registry_cache
+from specllama.engine.catalog.hub_cache import CachedModel, cached_models, named
+from specllama.engine.catalog.locations import hub_cache, registry_cache, shown_size
 from specllama.engine.catalog.registry_cache import (
     RegistryModel,
     registry_model,
     remove_registry_model,
 )
 from specllama.engine.catalog.removal import remove
-from specllama.engine.catalog.sizes import shown_size
 from specllama.engine.options.values import legible
 
 

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from benchmarks import speculation
 from benchmarks.speculation import N_DRAFT, SCENARIOS, Models, Plan, Turn, rates, rows, table
-from specllama.engine.options.synthetic import read_rates
+from specllama.engine.options.tables.speculation import read_rates
 from tests.support.options_support import layered
 
 MODELS = Models(Path("model.gguf"), Path("draft.gguf"))

@@ -2,8 +2,7 @@
 
 from typing import Any
 
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.chat.syntax import (
     OutputSyntax,
 )

@@ -5,10 +5,10 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from specllama.engine.helpers.download.downloader import FetchError, Transfer
+from specllama.engine.models.engine_process import EngineProcess
+from specllama.engine.models.lifecycle import Life, Restarts
+from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import EngineOptions, Options
-from specllama.engine.pool.process import EngineProcess
-from specllama.engine.pool.restarts import Life, Restarts
-from specllama.engine.pool.supervisor import Supervisor
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.replies import LoadFailed, Progress, Ready, ToServer
 from tests.support.factories import model_info

@@ -17,10 +17,9 @@ from connexion import AsyncApp
 from specllama.app import create_app
 from specllama.engine.catalog.catalog import Catalog, open_catalog
 from specllama.engine.catalog.entry import Entry
+from specllama.engine.models.events import ModelStatus, Subscription
+from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
-from specllama.engine.pool.events import Subscription
-from specllama.engine.pool.lease import Lease
-from specllama.engine.pool.status import ModelStatus
 from specllama.engine.shipped import MODEL_NAME
 from specllama.handlers.binding.application import serve_description
 from specllama.handlers.http.current import _scope

@@ -7,9 +7,9 @@ from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.entry import Entry
-from specllama.engine.pool.events import Subscription
-from specllama.engine.pool.lease import Lease
-from specllama.engine.pool.pool import ModelPool
+from specllama.engine.models.events import Subscription
+from specllama.engine.models.pool import ModelPool
+from specllama.engine.models.records import Lease
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 

@@ -5,6 +5,7 @@ The parts that stand in the answer's own syntax are rules of a grammar; argument
 schemas that the grammar refers to, which the engine translates and checks.
 """
 
+import logging
 import re
 from collections.abc import Callable, Collection, Mapping
 from types import MappingProxyType
@@ -13,11 +14,11 @@ from typing import Any
 import msgspec
 
 from specllama.engine.chat import harmony_markers as harmony
-from specllama.engine.chat.grammar.json_arguments import json_arguments, text_arguments
+from specllama.engine.chat.grammar.json_lark import TextGrammarError, in_json
 from specllama.engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from specllama.engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
 from specllama.engine.chat.grammar.triggers import is_plain_json, triggers, without_calls
-from specllama.engine.chat.request import NO_BUDGET, ThinkingBudget
+from specllama.engine.chat.request import FREE_TEXT, NO_BUDGET, ThinkingBudget
 from specllama.engine.chat.syntax import (
     HARMONY_THOUGHTS,
     HERMES_CALLS,
@@ -36,6 +37,44 @@ from specllama.engine.params import (
     ThinkingRules,
     Thoughts,
 )
+
+# ---- Arguments of calls in JSON: of a schema, or a plain text that follows a grammar of its own.
+
+
+log = logging.getLogger("specllama.engine.chat.grammar")
+_SPACE_BETWEEN = "/[ \\t\\n]{1,8}/"
+
+
+class TextArguments(msgspec.Struct, frozen=True):
+    """Arguments with nothing but a text; `in_json` as in `NamedGrammar`."""
+
+    what: str
+    lark: str
+    in_json: str
+
+
+def text_arguments(what: str, lark: str) -> TextArguments | None:
+    """The arguments of a tool whose text follows the grammar `lark`, which error messages call
+    `what`; None if that can't be said in JSON."""
+    try:
+        return TextArguments(what, lark, in_json(lark))
+    except TextGrammarError as error:
+        log.warning("%s is told to the model, but not enforced: %s", what, error)
+        return None
+
+
+def json_arguments(lark: Lark, what: str, parameters: Any, at: str) -> str:
+    """The symbols of an object that follows `parameters`, see `Lark.json`, or is
+    `TextArguments`."""
+    if not isinstance(parameters, TextArguments):
+        return lark.json(what, parameters, at)
+    space = f"{lark.terminal(_SPACE_BETWEEN)}?"
+    text = lark.text_in_json(parameters.what, parameters.lark, parameters.in_json)
+    quoted = sequence(literal('"'), text, literal('"'))
+    key = literal(f'"{FREE_TEXT}"')
+    begin = sequence(literal("{"), space, key, space, literal(":"), space)
+    return lark.rule(sequence(begin, quoted, space, literal("}")))
+
 
 MAX_NAME = 128  # characters
 MAX_WORK = 20_000  # steps that the schemas of all tools may take: some tenths of a second

@@ -21,8 +21,17 @@ from specllama.engine.chat.grammar.argument_schemas import (
     is_free,
     types_of,
 )
-from specllama.engine.chat.grammar.lark import ANY, Lark, choice, literal, optional, regex, sequence
-from specllama.engine.chat.grammar.string_regex import StringError, string_regex
+from specllama.engine.chat.grammar.lark import (
+    ANY,
+    Lark,
+    StringError,
+    choice,
+    literal,
+    optional,
+    regex,
+    sequence,
+    string_regex,
+)
 from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
 from specllama.engine.formats.json_schema import OutOfWorkError
 

@@ -26,9 +26,8 @@ from specllama.engine.chat.harmony_markers import (
 )
 from specllama.engine.chat.output import CallArguments, CallStart, Content
 from specllama.engine.chat.parse.call_parser import Tools, new_call_id
-from specllama.engine.chat.parse.incremental import IncrementalParser
 from specllama.engine.chat.parse.json_stream import Sink
-from specllama.engine.chat.parse.reader import Step
+from specllama.engine.chat.parse.reader import IncrementalParser, Step
 from specllama.engine.chat.request import ReasoningFormat
 
 _HEADERS = (START, CHANNEL, CONSTRAIN, f"to={FUNCTIONS}")

@@ -8,11 +8,11 @@ from specllama.engine.chat.parse.argument_types import (
     STRING_ONLY,
     argument_types,
     as_json,
+    copy_literal,
     inner_schema,
 )
 from specllama.engine.chat.parse.call_shape import Tokens, split, tokens_of
 from specllama.engine.chat.parse.json_stream import JsonError, Sink, copy_value
-from specllama.engine.chat.parse.literals import copy_literal
 from specllama.engine.chat.parse.reader import Reader, Step
 from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
 

@@ -18,8 +18,7 @@ from collections.abc import Callable, Sequence
 import httpx2
 from huggingface_hub import constants
 
-from specllama.engine.catalog.locations import registry_cache, url_cache
-from specllama.engine.catalog.sizes import shown_size
+from specllama.engine.catalog.locations import registry_cache, shown_size, url_cache
 from specllama.engine.helpers.download.download import Item, obtain
 from specllama.engine.helpers.download.download_jobs import (
     Fetched,

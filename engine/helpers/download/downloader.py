@@ -4,11 +4,11 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from specllama.engine.catalog.cache import cached_models, named
-from specllama.engine.catalog.hub_choice import PRESET
+from specllama.engine.catalog.entry import wants_fetch, wants_model, wants_projector
+from specllama.engine.catalog.hub_cache import cached_models, named
 from specllama.engine.catalog.locations import hub_cache, hub_environment
 from specllama.engine.catalog.presets import RemotePreset
-from specllama.engine.catalog.wanted import wants_fetch, wants_model, wants_projector
+from specllama.engine.formats.gguf_names import PRESET
 from specllama.engine.helpers.download.download_jobs import (
     Fetched,
     FetchFailed,

@@ -11,18 +11,17 @@ from huggingface_hub import HfApi, constants, hf_hub_url
 from huggingface_hub.errors import HfHubHTTPError, HFValidationError
 from huggingface_hub.utils import build_hf_headers, validate_repo_id
 
-from specllama.engine.catalog.hub_choice import (
+from specllama.engine.catalog.locations import shown_size
+from specllama.engine.formats.gguf_names import (
     MAX_PRESET,
     PRESET,
+    is_gguf,
     parts_of,
     pick_model,
     pick_projector,
     quants,
 )
-from specllama.engine.catalog.sizes import shown_size
-from specllama.engine.formats.gguf_names import is_gguf
-from specllama.engine.helpers.download.blobs import blob_item
-from specllama.engine.helpers.download.download import MAGIC, Item, patiently
+from specllama.engine.helpers.download.download import MAGIC, Item, blob_item, patiently
 from specllama.engine.helpers.download.http_errors import (
     DownloadError,
     check_status,

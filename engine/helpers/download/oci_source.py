@@ -16,18 +16,18 @@ import httpx2
 
 from specllama.engine.catalog.registry_cache import read_version
 from specllama.engine.formats.oci_names import Reference, reference, spelled
-from specllama.engine.helpers.download.blobs import blob_item, has_size
-from specllama.engine.helpers.download.download import patiently
+from specllama.engine.helpers.download.download import blob_item, has_size, patiently
 from specllama.engine.helpers.download.http_errors import DownloadError
 from specllama.engine.helpers.download.hub_layout import RepositoryCache
 from specllama.engine.helpers.download.hub_source import HubFiles
-from specllama.engine.helpers.download.oci_manifest import (
+from specllama.engine.helpers.download.oci_registry import (
+    MAX_MANIFEST,
     File,
+    Registry,
     digest_of,
     model_files,
     read_manifest,
 )
-from specllama.engine.helpers.download.oci_registry import MAX_MANIFEST, Registry
 
 MAX_MANIFESTS: Final = 16  # of an index that are looked at
 

@@ -12,8 +12,7 @@ import httpcore2
 import httpx2
 
 from specllama.engine.helpers.fetch.connecting import Connecting, Resolve, is_allowed, resolve
-from specllama.engine.helpers.fetch.errors import FetchError
-from specllama.engine.helpers.fetch.fetch_jobs import Rules
+from specllama.engine.helpers.fetch.fetch_jobs import FetchError, Rules
 
 MAX_REDIRECTS: Final = 3
 MAX_URL: Final = 8192  # characters

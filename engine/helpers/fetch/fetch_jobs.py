@@ -8,6 +8,12 @@ import msgspec
 
 from specllama.engine.wire.framing import Started
 
+# ---- Why something can't be fetched.
+
+
+class FetchError(Exception):
+    """The rest of a sentence about what was to be fetched, for the user."""
+
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
     """Where to fetch from, and how much. `directory` is that of file URLs, "" for none."""

@@ -7,8 +7,7 @@ time, so messages need no ids; each `Job` is answered with one `Answer`.
 
 import msgspec
 
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.helpers.render.template.caps import Caps

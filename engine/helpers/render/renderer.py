@@ -8,8 +8,7 @@ from typing import Final
 
 import msgspec
 
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.engine.helpers.pool import Helper, HelperPool
 from specllama.engine.helpers.render.render_jobs import (

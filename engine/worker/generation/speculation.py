@@ -9,8 +9,7 @@ import logging
 from collections.abc import Iterable, Mapping, Sequence
 
 from specllama.engine.options import EngineOptions
-from specllama.engine.options.synthetic import show_rates
-from specllama.engine.options.tables.speculation import DRAFT
+from specllama.engine.options.tables.speculation import DRAFT, show_rates
 from specllama.engine.worker.backend import BackendError, Context, OffloadedSampler
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import FORCED, Output

@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from specllama.engine.pool.client import EngineClient
+from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.requests import PromptParts
 
 AROUND = 8  # more special tokens than any model has around a text

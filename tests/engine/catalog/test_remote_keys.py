@@ -4,8 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine.catalog.presets import Presets, read
-from specllama.engine.catalog.remote_keys import ALLOWED
+from specllama.engine.catalog.presets import ALLOWED, Presets, read
 from specllama.engine.options import OptionError, Options
 from specllama.engine.options.declaration import fields
 from specllama.handlers.options import NAMES

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine.catalog.cache import cached_models
+from specllama.engine.catalog.hub_cache import cached_models
 from specllama.engine.catalog.removal import is_removable, remove
 from tests.support.model_files import COMMIT, cache, write
 

@@ -15,7 +15,7 @@ from specllama.engine.chat.output import ChatMessage, ToolCall
 from specllama.engine.chat.syntax import Fill, OutputSyntax
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.detect.detect import detect
-from specllama.engine.helpers.render.detect.tags import common_prefix
+from specllama.engine.helpers.render.detect.matching import common_prefix
 from specllama.engine.helpers.render.template.template import ChatTemplate
 from tests.support.chat_fixtures import FIXTURES, TOOLS, Answer, Fixture, fixture
 from tests.support.chat_strategies import messages, parse, pieces

@@ -16,7 +16,7 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax, begun_by
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.detect.detect import detect
-from specllama.engine.helpers.render.detect.tags import common_prefix
+from specllama.engine.helpers.render.detect.matching import common_prefix
 from specllama.engine.helpers.render.template.adapting import adapted
 from specllama.engine.helpers.render.template.caps import KEEP_REASONING, traits_of
 from specllama.engine.helpers.render.template.prompt import chat_prompt

@@ -14,8 +14,8 @@ import pytest
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.helpers.decode.decode_jobs import Decoded, Job
 from specllama.engine.helpers.decode.decoder import Decoders
-from specllama.engine.media import parent
-from specllama.engine.media.parent import MediaDecoder
+from specllama.engine.media import resolver as parent
+from specllama.engine.media.resolver import MediaDecoder
 from specllama.engine.media.source import MediaSource
 from specllama.engine.options.tables.media import MediaInputOptions
 from specllama.engine.wire.media import Document, Media

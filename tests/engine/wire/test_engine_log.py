@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.pool.supervisor import Supervisor
+from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire import engine_log
 from specllama.engine.wire.engine_log import (
     BURST,

@@ -8,10 +8,8 @@ import msgspec
 import pytest
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, ToolCall
-from specllama.engine.chat.parse.free_text import FreeTextCalls
-from specllama.engine.chat.parse.parser import answer_parser
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.parse.parser import FreeTextCalls, answer_parser
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import StopType

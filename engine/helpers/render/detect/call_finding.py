@@ -18,7 +18,16 @@ from specllama.engine.chat.syntax import (
     TaggedArguments,
     Wrapper,
 )
-from specllama.engine.helpers.render.detect.matching import end_of_calls, objects_in, same
+from specllama.engine.helpers.render.detect.matching import (
+    closings,
+    common_prefix,
+    common_suffix,
+    end_of_calls,
+    inside,
+    objects_in,
+    same,
+    tags,
+)
 from specllama.engine.helpers.render.detect.probing import (
     Answer,
     Call,
@@ -27,13 +36,6 @@ from specllama.engine.helpers.render.detect.probing import (
     Style,
     call_id,
     json_type,
-)
-from specllama.engine.helpers.render.detect.tags import (
-    closings,
-    common_prefix,
-    common_suffix,
-    inside,
-    tags,
 )
 
 ONE = Call("zqfirst_tool", {"zqkey_a": "Zqvalue_a", "zqkey_b": "Zqvalue_b"}, "zqfirst11")

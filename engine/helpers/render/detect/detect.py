@@ -10,19 +10,38 @@ from collections.abc import Iterator
 
 import msgspec
 
-from specllama.engine.chat.syntax import OutputSyntax, Wrapper
+from specllama.engine.chat.syntax import CallSyntax, Fill, OutputSyntax, TaggedArguments, Wrapper
 from specllama.engine.helpers.render.detect.call_finding import ONE, TWO, find_calls, shows_calls
-from specllama.engine.helpers.render.detect.known import known_calls
-from specllama.engine.helpers.render.detect.matching import objects_in
-from specllama.engine.helpers.render.detect.probing import USUAL, Answer, Prober, Style
-from specllama.engine.helpers.render.detect.tags import (
+from specllama.engine.helpers.render.detect.matching import (
     closings,
     common_prefix,
     common_suffix,
+    objects_in,
     openings,
     tags,
 )
+from specllama.engine.helpers.render.detect.probing import USUAL, Answer, Prober, Style
 from specllama.engine.helpers.render.template.template import ChatTemplate
+
+# ---- Call syntaxes of models whose chat template shows tools, but never a call.
+
+
+_LFM = CallSyntax(
+    parts=(Fill("name"), "(", Fill("arguments"), ")"),
+    begin="<|tool_call_start|>[",
+    separator=", ",
+    end="]<|tool_call_end|>",
+    tagged=TaggedArguments("", "=", "", ", ", quote="'"),
+)
+
+KNOWN = (("<|tool_list_start|>", _LFM), ("List of tools: [", _LFM))
+"""What a template writes around the tools, and how its model calls them."""
+
+
+def known_calls(source: str) -> CallSyntax | None:
+    """The syntax of calls that `source`, a chat template, is known to go with."""
+    return next((calls for words, calls in KNOWN if words in source), None)
+
 
 _CONTENT, _THOUGHTS = "Zqcontent", "Zqthoughts"
 _CHECKED, _CHECKED_THOUGHTS = "Another answer,\nin 2 lines", "Other ideas\n\nabout it"

@@ -11,7 +11,7 @@ from typing import Any
 
 import msgspec
 
-from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.request import Continuation
 from specllama.engine.errors import invalid_request, not_supported
 
 _PARAGRAPHS = "\n\n"  # between the parts of an answer that goes on, as llama-server has it

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from specllama.engine.chat import harmony_markers
-from specllama.engine.chat.prompt import ChatPrompt, Continuation
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest, Continuation
 from specllama.engine.chat.syntax import (
     HARMONY_CONTENT,
     HARMONY_THOUGHTS,

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content
-from specllama.engine.chat.parse.free_text import FreeTextCalls
-from specllama.engine.chat.parse.parser import answer_parser
+from specllama.engine.chat.parse.parser import FreeTextCalls, answer_parser
 from specllama.engine.chat.syntax import HERMES_CALLS, OutputSyntax
 
 SYNTAX = OutputSyntax(calls=HERMES_CALLS)

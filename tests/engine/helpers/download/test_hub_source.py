@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from huggingface_hub import hf_hub_download, snapshot_download
 
-from specllama.engine.catalog.listing import cache_list
+from specllama.engine.catalog.catalog import cache_list
 from specllama.engine.helpers.download.downloader import Transfer, wants_fetch
 from specllama.handlers.options.arguments import arguments
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run, variant

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine.catalog.hub_choice import MAX_PRESET
 from specllama.engine.catalog.presets import RemotePreset
+from specllama.engine.formats.gguf_names import MAX_PRESET
 from specllama.engine.helpers.download.downloader import find_remote_preset
 from specllama.engine.options import OptionError
 from tests.support.downloads import MODEL, REPOSITORY, blobs, run

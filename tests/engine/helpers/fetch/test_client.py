@@ -15,8 +15,7 @@ from contract_tests.kit.server import SECONDS
 from specllama.engine.helpers.fetch import connecting
 from specllama.engine.helpers.fetch.client import MAX_REDIRECTS, fetch, target
 from specllama.engine.helpers.fetch.connecting import Connecting, Resolve, is_allowed
-from specllama.engine.helpers.fetch.errors import FetchError
-from specllama.engine.helpers.fetch.fetch_jobs import Rules
+from specllama.engine.helpers.fetch.fetch_jobs import FetchError, Rules
 
 BODY = b"pixels"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + BODY

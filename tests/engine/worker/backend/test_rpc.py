@@ -14,9 +14,9 @@ from contextlib import contextmanager
 import pytest
 
 from contract_tests.kit.server import SECONDS
+from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError, Options
 from specllama.engine.params import GenerationParams
-from specllama.engine.pool.supervisor import Supervisor
 from specllama.handlers.options import parse
 from tests.support.lending import lending
 from tests.support.options_support import model_options

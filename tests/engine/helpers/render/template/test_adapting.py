@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.request import Continuation
 from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     OutputSyntax,

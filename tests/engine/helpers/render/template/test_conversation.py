@@ -7,8 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.engine.chat.prompt import ChatPrompt
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatPrompt, ChatRequest
 from specllama.engine.chat.syntax import (
     OutputSyntax,
     Wrapper,

@@ -4,8 +4,7 @@ import json
 
 import pytest
 
-from specllama.engine.chat.prompt import Continuation
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatRequest, Continuation
 from specllama.engine.chat.syntax import (
     HERMES_CALLS,
     CallSyntax,

@@ -5,8 +5,7 @@ from typing import Any
 
 import pytest
 
-from specllama.engine.chat.prompt import ChatPrompt, Continuation
-from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.chat.request import ChatPrompt, ChatRequest, Continuation, ThinkingBudget
 from specllama.engine.chat.syntax import (
     OutputSyntax,
     Wrapper,

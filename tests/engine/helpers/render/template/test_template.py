@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.chat.prompt import Continuation
+from specllama.engine.chat.request import Continuation
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.render.renderer import CHATML
 from specllama.engine.helpers.render.template.adapting import adapted

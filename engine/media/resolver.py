@@ -1,0 +1,394 @@
+"""Decoded media that were used lately: a chat sends the same images with every turn."""
+
+import asyncio
+import hashlib
+import logging
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from typing import Final
+
+import msgspec
+
+from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
+from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Draw, Read, pages_decoder
+from specllama.engine.helpers.decode.decoder import Decoders
+from specllama.engine.helpers.fetch.fetch_jobs import Rules
+from specllama.engine.helpers.fetch.fetcher import Fetcher
+from specllama.engine.media.source import MediaSource
+from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.wire.media import (
+    MAX_CHARACTERS,
+    MAX_PAGES,
+    NAMES,
+    NOT_READ,
+    Document,
+    Format,
+    Media,
+    MediaKind,
+    Page,
+    format_of,
+    is_pdf,
+    kind_of,
+    page_digest,
+    text_of,
+    to_draw,
+)
+
+KEEP_SECONDS: Final = 600.0  # since its last use
+KEEP_BYTES: Final = 128 << 20  # of all
+
+Key = tuple[bytes, int]
+"""The digest of the file, and the sample rate; 0 for an image."""
+
+
+class Kept:
+    """The media that were used last, by the digests of their files.
+
+    `clock` tells the time in seconds. What is too old is let go of at the next use of anything,
+    or by `expire`.
+    """
+
+    def __init__(self, clock: Callable[[], float], n_bytes: int = KEEP_BYTES) -> None:
+        self._clock = clock
+        self._n_bytes = n_bytes
+        self._size = 0
+        self._media: OrderedDict[Key, tuple[Media, float]] = OrderedDict()
+
+    def get(self, digest: bytes, sample_rate: int) -> Media | None:
+        """The medium of the file, as image or as sound of this rate."""
+        self.expire()
+        for key in ((digest, 0), (digest, sample_rate)):
+            if (found := self._media.pop(key, None)) is not None:
+                self._media[key] = found[0], self._clock()
+                return found[0]
+        return None
+
+    def put(self, media: Media, sample_rate: int) -> None:
+        """Keep it, and let go of others where it needs their room."""
+        key = media.digest, sample_rate if media.kind == "audio" else 0
+        if len(media.data) > self._n_bytes or key in self._media:
+            return
+        self._media[key] = media, self._clock()
+        self._size += len(media.data)
+        while self._size > self._n_bytes:
+            self._drop()
+
+    def expire(self) -> None:
+        """Let go of what was not used for a while."""
+        oldest = self._clock() - KEEP_SECONDS
+        while self._media and next(iter(self._media.values()))[1] < oldest:
+            self._drop()
+
+    def __len__(self) -> int:
+        return len(self._media)
+
+    def _drop(self) -> None:
+        _, (media, _) = self._media.popitem(last=False)
+        self._size -= len(media.data)
+
+
+# ---- From the media that a request names or holds to what a model takes.
+#
+# The bytes come from anybody: a process without a network decodes them, and another one fetches
+# what is named by URL. Here they are only compared and hashed.
+
+
+log = logging.getLogger("specllama.engine.media")
+
+MAX_PIXELS: Final = 1 << 26  # of an image
+MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame
+FETCHES: Final = 4  # of one request at a time
+LARGE: Final = 1 << 18  # bytes that are hashed in a thread
+
+_NOUNS: Final[dict[MediaKind, str]] = {"image": "an image", "audio": "a sound"}
+_NO_RULES: Final = MediaInputOptions()
+
+
+class MediaDecoder:
+    """Fetches and decodes the media of requests."""
+
+    def __init__(self, decoders: Decoders | None = None, fetcher: Fetcher | None = None) -> None:
+        self._decoders = decoders or Decoders()
+        self._fetcher = fetcher or Fetcher()
+        self._kept = Kept(time.monotonic)
+        self._expiry: asyncio.TimerHandle | None = None
+
+    @property
+    def pids(self) -> list[int]:
+        """The ids of the present processes."""
+        return [*self._decoders.pids, *self._fetcher.pids]
+
+    async def decode(
+        self,
+        sources: Sequence[MediaSource],
+        options: MediaInputOptions = _NO_RULES,
+        *,
+        images: bool = True,
+        sample_rate: int = 0,
+        deadline: float | None = None,
+    ) -> list[Media | Document]:
+        """All media and documents of one request, in order: a source of the kind "document"
+        becomes a `Document`, any other a `Media`. A source with a `stand_in` becomes a `Document`
+        of that text where this server can't take it.
+
+        `images` and `sample_rate` are what the model's projector takes; without a rate, it takes no
+        sound. `deadline` is a time of the event loop. Cancelling ends the work.
+
+        Raises EngineError that names the place: invalid_request_error for what can't be had or
+        decoded within the limits, not_supported_error for what is switched off or not for this
+        model, unavailable_error after the deadline or `stop`.
+        """
+        try:
+            async with asyncio.timeout_at(deadline):
+                _check(sources, options)
+                files = await self._files(sources, options)
+                request = _Request(options, images=images, sample_rate=sample_rate)
+                request.n_left -= sum(each.kind != "document" for each in sources)
+                return [
+                    await self._decoded(source, data, request)
+                    for source, data in zip(sources, files, strict=True)
+                ]
+        except TimeoutError:
+            raise unavailable("fetching and decoding the media takes too long") from None
+
+    async def stop(self) -> None:
+        """End all processes; open jobs end with an error."""
+        if self._expiry is not None:
+            self._expiry.cancel()
+        await asyncio.gather(self._decoders.stop(), self._fetcher.stop())
+
+    async def _files(
+        self, sources: Sequence[MediaSource], options: MediaInputOptions
+    ) -> list[bytes | None]:
+        """The bytes of all sources; None where a text stands in for what can't be fetched."""
+        rules = Rules(
+            urls=options.media_urls,
+            domains=options.media_domains,
+            private=options.media_private_addresses,
+            directory=options.media_path,
+            max_bytes=options.media_max_bytes,
+            seconds=options.media_timeout,
+        )
+        turns = asyncio.Semaphore(FETCHES)
+        there = sum(len(each.content) for each in sources if isinstance(each.content, bytes))
+
+        async def file(source: MediaSource) -> bytes | None:
+            nonlocal there
+            if isinstance(source.content, bytes):
+                return source.content
+            if _forbidden(source.content, options):
+                return None
+            async with turns:
+                try:
+                    data = await self._fetcher.fetch(source.content, rules)
+                except EngineError as e:
+                    if _has_stand_in(source, e):
+                        return None
+                    raise _placed(e, source) from e
+            there += len(data)
+            if there > options.media_max_bytes:
+                raise _placed(_too_many_bytes(options), source)
+            return data
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                tasks = [group.create_task(file(source)) for source in sources]
+        except* EngineError as errors:
+            raise _first(errors) from None
+        return [task.result() for task in tasks]
+
+    async def _decoded(
+        self, source: MediaSource, data: bytes | None, request: "_Request"
+    ) -> Media | Document:
+        if data is None:
+            return Document([source.stand_in])
+        try:
+            if source.kind == "document":
+                return await self._document(data, request)
+            format = _format(data, source.kind)
+            if not request.takes(kind_of(format)):
+                raise not_supported(f"{kind_of(format)} input is not supported by this model")
+            digest = await _digest(data)
+            job = Decode(data, format, MAX_PIXELS, request.sample_rate, request.seconds_left)
+            return await self._media(job, digest, kind_of(format), request)
+        except EngineError as e:
+            if _has_stand_in(source, e):
+                return Document([source.stand_in])
+            raise _placed(e, source) from e
+
+    async def _document(self, data: bytes, request: "_Request") -> Document:
+        pages = await self._pages(data)
+        drawn = to_draw(pages, images=request.takes("image"))
+        request.count_pages(len(drawn))
+        n_unseen = sum(page.shows and not page.text for page in pages) - len(drawn)
+        if n_unseen:
+            log.warning(
+                "pages of a document without a text, which the model isn't shown: %d", n_unseen
+            )
+        digest = await _digest(data) if drawn else b""
+        parts: list[str | Media] = []
+        for number, page in enumerate(pages):
+            if number in drawn:
+                job = Draw(data, number)
+                parts.append(await self._media(job, page_digest(digest, number), "image", request))
+            elif page.text:
+                parts.append(page.text)
+        return Document(parts)
+
+    async def _pages(self, data: bytes) -> list[Page]:
+        if not data:
+            raise invalid_request("it is empty")
+        if not is_pdf(data):
+            if (text := text_of(data)) is None:
+                raise not_supported(NOT_READ)
+            return [Page(text, shows=False)]
+        found = await self._decoders.decode(Read(data, MAX_PAGES, MAX_CHARACTERS))
+        try:
+            return pages_decoder.decode(found.data)
+        except msgspec.DecodeError:
+            raise invalid_request("it can't be decoded") from None
+
+    async def _media(
+        self, job: Decode | Draw, digest: bytes, kind: MediaKind, request: "_Request"
+    ) -> Media:
+        media = self._kept.get(digest, request.sample_rate)
+        if media is None:
+            media = _checked(await self._decoders.decode(job), digest, kind)
+            self._kept.put(media, request.sample_rate)
+            self._expire_later()
+        request.count(media)
+        return media
+
+    def _expire_later(self) -> None:
+        """Memory is given back even if no more media come."""
+        if self._expiry is None:
+            self._expiry = asyncio.get_running_loop().call_later(KEEP_SECONDS + 1, self._expire)
+
+    def _expire(self) -> None:
+        self._expiry = None
+        self._kept.expire()
+        if len(self._kept):
+            self._expire_later()
+
+
+class _Request:
+    """What a request may still have."""
+
+    def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
+        self.sample_rate = sample_rate
+        self.seconds_left = float(options.media_max_seconds)
+        self.n_left = self._n_most = options.media_max_count
+        self._bytes_left = MAX_DECODED
+        self._images = images
+
+    def takes(self, kind: MediaKind) -> bool:
+        return self._images if kind == "image" else self.sample_rate > 0
+
+    def count_pages(self, n: int) -> None:
+        """Raises EngineError if the model would be shown too many pages."""
+        self.n_left -= n
+        if self.n_left < 0:
+            raise invalid_request(
+                f"{n} of its pages have no text and count as images, of which a request may have "
+                f"{self._n_most}"
+            )
+
+    def count(self, media: Media) -> None:
+        """Raises EngineError if the medium is too much."""
+        self._bytes_left -= len(media.data)
+        if media.kind == "audio":
+            self.seconds_left -= len(media.data) / 4 / self.sample_rate
+        if self.seconds_left < 0:
+            raise invalid_request("the sounds take longer than --media-max-seconds together")
+        if self._bytes_left < 0:
+            raise invalid_request(
+                f"the images and sounds are more than {MAX_DECODED >> 20} MiB together when they "
+                "are decoded"
+            )
+
+
+def _has_stand_in(source: MediaSource, error: EngineError) -> bool:
+    return bool(source.stand_in) and error.info.type == "not_supported_error"
+
+
+def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
+    """What can be told before anything is fetched. Raises EngineError."""
+    if len(sources) > options.media_max_count:
+        raise invalid_request(
+            f"the request has {len(sources)} images and sounds, and there may be "
+            f"{options.media_max_count}"
+        )
+    n_bytes = 0
+    for source in sources:
+        if isinstance(source.content, bytes):
+            n_bytes += len(source.content)
+            if n_bytes > options.media_max_bytes:
+                raise _placed(_too_many_bytes(options), source)
+            continue
+        if _scheme(source.content) not in ("file", "http", "https"):
+            raise _placed(invalid_request("its URL is none of http, https and file"), source)
+        if (reason := _forbidden(source.content, options)) and not source.stand_in:
+            raise _placed(not_supported(reason), source)
+
+
+def _scheme(url: str) -> str:
+    return url.partition(":")[0].lower()
+
+
+def _forbidden(url: str, options: MediaInputOptions) -> str:
+    """Why the server must not fetch from this URL; empty if it may."""
+    if _scheme(url) == "file":
+        if options.media_path:
+            return ""
+        return "file:// URLs are not allowed unless --media-path is specified"
+    if options.media_urls:
+        return ""
+    return "the server fetches nothing from URLs unless --media-urls is specified"
+
+
+def _format(data: bytes, wanted: MediaKind | None) -> Format:
+    """The format of a file that is to be of kind `wanted`. Raises EngineError."""
+    if not data:
+        raise invalid_request("it is empty")
+    format = format_of(data)
+    if format is None:
+        raise invalid_request(f"it is none of {NAMES}")
+    if wanted is not None and kind_of(format) != wanted:
+        raise invalid_request(f"it is a {format} file where {_NOUNS[wanted]} is expected")
+    return format
+
+
+async def _digest(data: bytes) -> bytes:
+    if len(data) < LARGE:
+        return hashlib.sha256(data).digest()
+    return (await asyncio.to_thread(hashlib.sha256, data)).digest()
+
+
+def _checked(decoded: Decoded, digest: bytes, kind: MediaKind) -> Media:
+    """The medium. What reads the pixels trusts their number, so the process isn't."""
+    width, height, n_bytes = decoded.width, decoded.height, len(decoded.data)
+    if kind == "image" and (min(width, height) <= 0 or n_bytes != width * height * 3):
+        raise invalid_request("it can't be decoded")
+    if kind == "audio" and (n_bytes == 0 or n_bytes % 4):
+        raise invalid_request("it can't be decoded")
+    return Media(kind, digest, decoded.data, width, height)
+
+
+def _placed(error: EngineError, source: MediaSource) -> EngineError:
+    if not source.place:
+        return error
+    message = f"{source.place}: {error.info.message}"
+    return EngineError(msgspec.structs.replace(error.info, message=message))
+
+
+def _too_many_bytes(options: MediaInputOptions) -> EngineError:
+    return invalid_request(
+        f"the images and sounds have more than {options.media_max_bytes} bytes together"
+    )
+
+
+def _first(errors: BaseExceptionGroup[EngineError]) -> EngineError:
+    for error in errors.exceptions:
+        return _first(error) if isinstance(error, BaseExceptionGroup) else error
+    raise AssertionError("a group has an error")

@@ -1,0 +1,1 @@
+"""The models of a server: which are loaded, by which processes, and their requests."""

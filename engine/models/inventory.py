@@ -1,0 +1,156 @@
+"""Which models there are: looks for them again, downloads new ones, removes downloaded ones."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Coroutine
+from typing import Any
+
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError, invalid_request, server_error
+from specllama.engine.helpers.download.downloader import wants_fetch
+from specllama.engine.models.events import EVERY_MODEL, ModelEvent
+from specllama.engine.models.records import Members
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.options import OptionError, values
+
+log = logging.getLogger("specllama.engine.pool")
+
+
+class Inventory:
+    """Keeps the catalog of a router and the members of its pool the same, while models come and
+    go."""
+
+    def __init__(self, catalog: Catalog, members: Members) -> None:
+        self.on_change: Callable[[], None] = lambda: None
+        """Called when the models are others than before."""
+        self._catalog = catalog
+        self._members = members
+        self._turn = asyncio.Lock()  # of changes to the catalog
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def reload(self) -> None:
+        """Look for models again. Those in use are unloaded if they are gone, or have other options;
+        none is loaded. Raises `EngineError` (server_error) if that can't be: all stays as it is.
+
+        Who stops waiting for it doesn't break it off: a change is whole, or none.
+        """
+        await asyncio.shield(self._start(self._reload_in_turn(), "reload"))
+
+    async def download(self, name: str) -> None:
+        """Begin to download a model of the hub (user/repo or user/repo:QUANT) into its cache, and
+        return as soon as the hub has confirmed that it is there. At the end it joins the models.
+
+        Raises `EngineError` (invalid_request) for a name that can't be, is there already, or that
+        the hub doesn't know.
+        """
+        _check_name(name)
+        async with self._turn:
+            if self._catalog.named(name):
+                raise invalid_request(f"the model {name!r} is there already")
+            try:
+                entry = await asyncio.to_thread(self._catalog.entry_to_download, name)
+            except OptionError as error:
+                raise server_error(f"the models can't be read again: {error}") from None
+            is_here = not wants_fetch(entry.options)  # since the server was started
+            if not is_here:
+                self._members.add(entry)
+                self._catalog.replace(
+                    [*self._catalog.entries.values(), entry], self._catalog.default
+                )
+                supervisor = self._members.fetch(name)
+                self._start(self._conclude(entry, supervisor), f"fetch {name}")
+        if is_here:
+            await self.reload()
+            return
+        await supervisor.fetch_begun()
+        if supervisor.state == "failed":
+            raise invalid_request(f"the model {name!r} can't be downloaded: {supervisor.failure}")
+
+    async def remove(self, name: str) -> None:
+        """End a model, or its download, and remove its files from the cache.
+
+        Raises `EngineError`: not_found_error, invalid_request_error if its files are not (only) in
+        the cache, server_error if they can't be removed.
+        """
+        async with self._turn:
+            entry = self._catalog.entries.get(name)
+            if entry is None:
+                raise EngineError.of("not_found_error", f"model {name[:200]!r} not found")
+            if not entry.removable:
+                raise invalid_request(
+                    f"the model {name!r} can't be removed: it is no download in the cache, or has "
+                    "a preset"
+                )
+            was_default = name == self._catalog.default
+            await self._drop(entry)
+            try:
+                await asyncio.to_thread(self._catalog.remove_files, name)
+            except OSError as error:
+                failure = server_error(f"the model {name!r} can't be removed: {error.strerror}")
+            else:
+                self._members.publish(ModelEvent(name, "model_remove"))
+                if was_default:  # who takes its place may be hidden yet
+                    await self._reload()
+                self.on_change()
+                return
+        await self.reload()  # what is left of it
+        raise failure
+
+    async def stop(self) -> None:
+        """Leave downloads to the pool, which ends them."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
+        """A task that goes on without its caller, until `stop`."""
+        task = asyncio.create_task(work, name=name)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def _reload_in_turn(self) -> None:
+        async with self._turn:
+            await self._reload()
+
+    async def _reload(self) -> None:
+        try:
+            entries, default = await asyncio.to_thread(self._catalog.read)
+        except OptionError as error:
+            raise server_error(f"the models can't be read again: {error}") from None
+        found = {entry.name: entry for entry in entries}
+        found |= {entry.name: entry for entry in self._members.fetching()}
+        before = dict(self._catalog.entries)
+        for name in found.keys() - before.keys():
+            self._members.add(found[name])
+        self._catalog.replace(found.values(), default)
+        await asyncio.gather(
+            *(self._members.remove(name) for name in before.keys() - found.keys()),
+            *(self._members.renew(found[name]) for name in found.keys() & before.keys()),
+        )
+        self._members.publish(ModelEvent(EVERY_MODEL, "models_reload"))
+        self.on_change()
+
+    async def _drop(self, entry: Entry) -> None:
+        others = [each for each in self._catalog.entries.values() if each is not entry]
+        self._catalog.replace(others, self._catalog.default)
+        await self._members.remove(entry.name)
+
+    async def _conclude(self, entry: Entry, supervisor: Supervisor) -> None:
+        """At the end of its download, the model is one of the cache, or none."""
+        await supervisor.fetched()
+        async with self._turn:
+            if self._catalog.entries.get(entry.name) is entry:
+                await self._drop(entry)
+            try:
+                await self._reload()
+            except EngineError as error:
+                log.warning("%s", error)
+
+
+def _check_name(name: str) -> None:
+    try:
+        values.hf_repo(name)
+    except OptionError as error:
+        raise invalid_request(f"model: {error}") from None

@@ -1,0 +1,407 @@
+"""Which models are loaded, for whom, and for how long."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Iterable
+from functools import partial
+
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import Entry
+from specllama.engine.errors import EngineError, invalid_request, unavailable
+from specllama.engine.helpers.download.downloader import wants_fetch
+from specllama.engine.models.events import ModelEvents, ModelStatus, Subscription
+from specllama.engine.models.lifecycle import State
+from specllama.engine.models.records import Failure, Lease, Members, ModelRecord, check_not_failed
+from specllama.engine.models.residency import Place, Residency, Ticket
+from specllama.engine.models.supervisor import SHUTTING_DOWN, Supervisor
+from specllama.engine.options import Options
+
+log = logging.getLogger("specllama.engine.pool")
+
+
+class ModelPool:
+    """A supervisor for each model in use.
+
+    A router loads models when they are asked for, at most `models_max` (0: any number) at the
+    same time; `engine.models.residency` says which one has to make room. A model that sleeps, or is
+    being downloaded, holds no memory and does not count. Otherwise there is one model, loaded
+    from the start to the end.
+    """
+
+    def __init__(
+        self,
+        catalog: Catalog,
+        *,
+        models_max: int = 4,
+        new_supervisor: Callable[[Options], Supervisor] = Supervisor,
+    ) -> None:
+        self._catalog = catalog
+        self._models_max = models_max
+        self._new_supervisor = new_supervisor
+        self._residency = Residency(models_max)
+        self._events = ModelEvents()
+        self._records = {
+            name: ModelRecord.of(entry, self._events) for name, entry in catalog.entries.items()
+        }
+        self.members = Members(
+            self._records,
+            self._events,
+            fetch=partial(self._create, load=False),
+            unload=self._begin_unload,
+        )
+        """Which models there are; `engine.models.inventory` says when they change."""
+        self._first: list[ModelRecord] = []  # those that a router loads from the start
+        self._stopping = False
+
+    async def start(self) -> None:
+        """Begin to load the model, or the router's models that are to be loaded on startup;
+        returns before they are ready."""
+        if not self._catalog.router:
+            self._create(self._only)
+            return
+        records = [each for each in self._records.values() if each.entry.load_on_startup]
+        if self._models_max and len(records) > self._models_max:
+            log.warning(
+                "%d models are to be loaded on startup, but at most %d can be (--models-max)",
+                *(len(records), self._models_max),
+            )
+            records = records[: self._models_max]
+        self._first = records
+        for record in records:
+            self._start_loading(record)
+
+    async def started(self) -> bool:
+        """Wait for the models that are loaded from the start. False if none of them could be, so
+        that there is nothing to announce, or if the server is being stopped."""
+        if self._catalog.router:
+            await _all_of(record.loading for record in self._first if record.loading)
+            if self._first and all(record.failure for record in self._first):
+                log.error("no model could be loaded; a request that names one tries it again")
+                return False
+            return not self._stopping
+        supervisor = self._only.supervisor
+        assert supervisor is not None, "it is created at the start, and never unloaded"
+        await supervisor.loaded()
+        return supervisor.state not in ("failed", "stopped")
+
+    async def stop(self) -> None:
+        """End everything: requests that wait or run end with an error, and no process stays."""
+        self._stopping = True
+        self.end_events()
+        records = self._records.values()
+        for record in records:
+            self._refuse(record, list(record.waiting), SHUTTING_DOWN)
+        in_use = [record.supervisor for record in records if record.supervisor]
+        await _all_of(asyncio.create_task(supervisor.stop()) for supervisor in in_use)
+        tasks = [task for record in records for task in (record.unloading, record.loading)]
+        await _all_of(task for task in tasks if task)
+
+    def supervisor(self, name: str) -> Supervisor | None:
+        """The supervisor of a model in use; None of another one."""
+        record = self._records.get(name)
+        return record.supervisor if record else None
+
+    def options(self, entry: Entry) -> Options:
+        """A model's options, with the paths of its files once these have been downloaded."""
+        record = self._records.get(entry.name)
+        return record.options if record else entry.options
+
+    def status(self, name: str) -> ModelStatus:
+        """The status of a model; a removed one is unloaded."""
+        record = self._records.get(name)
+        return record.status() if record else ModelStatus()
+
+    def subscribe(self) -> Subscription:
+        """The events of all models from now on."""
+        return self._events.subscribe()
+
+    def end_events(self) -> None:
+        """End all subscriptions, and those to come."""
+        self._events.close()
+
+    def lease_now(self, entry: Entry) -> Lease | None:
+        """A lease of a model that is ready and has room for one more; None if `lease` would have
+        to wait, or would raise."""
+        record = self._records.get(entry.name)
+        supervisor = record.supervisor if record else None
+        if (
+            record is None
+            or supervisor is None
+            or supervisor.awake_engine() is None
+            or self._stopping
+        ):
+            return None
+        if not self._catalog.router:
+            supervisor.acquire()
+            return Lease(entry, supervisor, supervisor.release)
+        place = self._residency.grant_now(entry.name)
+        return None if place is None else self._granted(record, place)
+
+    async def lease(self, entry: Entry, *, autoload: bool = True) -> Lease:
+        """Use the model until the lease is released.
+
+        Raises `EngineError`: unavailable if it can't be loaded, is unloaded meanwhile or the
+        server shuts down. A router waits for its turn and for the loading, or raises
+        invalid_request if it would have to load the model and `autoload` is off. Otherwise it
+        is unavailable until the model has been loaded.
+        """
+        if self._catalog.router:
+            record = self._records.get(entry.name)
+            if record is None or record.gone:
+                raise unavailable(f"the model {entry.name!r} was removed")
+            if record.only_download:
+                raise invalid_request(f"the model {record.name!r} is being downloaded")
+            if not (autoload or record.in_use):
+                raise invalid_request(f"the model {record.name!r} is not loaded")
+            if record.failure:
+                record.failure.check(record.name)
+            return await self._bring(record)
+        supervisor = self._only.supervisor
+        assert supervisor is not None, "it is created at the start, and never unloaded"
+        supervisor.acquire()
+        lease = Lease(entry, supervisor, supervisor.release)
+        try:
+            await supervisor.engine()
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    async def load(self, name: str) -> None:
+        """Begin to load a model; it may have to wait for its turn. Raises `EngineError`
+        (invalid_request) if it is loaded, or about to be, or has a fault."""
+        record = self._records[name]
+        if record.loading or record.in_use:
+            value = record.status().value
+            raise invalid_request(f"the model {name!r} is already running ({value})")
+        if fault := record.entry.fault:
+            raise invalid_request(f"the model {name!r} can't be loaded: {fault}")
+        self._start_loading(record)
+
+    async def unload(self, name: str) -> None:
+        """`begin_unload`, and wait until the model is gone."""
+        self.begin_unload(name)
+        if unloading := self._records[name].unloading:
+            await asyncio.wait({unloading})
+
+    def begin_unload(self, name: str) -> None:
+        """Begin to end a model. What runs gets its entry's `stop_timeout`, what waits for it to
+        be loaded ends at once. Raises `EngineError` (invalid_request) if it is not in use, or
+        the only one."""
+        if not self._catalog.router:
+            raise invalid_request("the only model of this server can't be unloaded")
+        record = self._records[name]
+        if not (record.waiting or record.supervisor or record.loading):
+            raise invalid_request(f"the model {name!r} is not running")
+        self._begin_unload(record, f"the model {name!r} was unloaded")
+
+    def _begin_unload(self, record: ModelRecord, reason: str) -> None:
+        self._refuse(record, list(record.waiting), reason)
+        if record.loading:
+            record.loading.cancel()
+        if record.supervisor:
+            self._end(record, record.entry.stop_timeout, reason)
+            self._settle()
+
+    def unload_idle(self, name: str) -> bool:
+        """`begin_unload` if it is a router's model that nobody works with; else False."""
+        if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
+            return False
+        self.begin_unload(name)
+        return True
+
+    @property
+    def _only(self) -> ModelRecord:
+        """The model of a server that is no router."""
+        return self._records[self._catalog.default]
+
+    # ---- requests --------------------------------------------------------------------------
+
+    async def _bring(self, record: ModelRecord) -> Lease:
+        """Wait until the model is here, has a place, and is ready."""
+        await self._download(record)
+        lease = await self._take_place(record)
+        try:
+            await lease.supervisor.loaded()
+            check_not_failed(record.name, lease.supervisor)
+            await lease.supervisor.engine()
+        except BaseException:
+            lease.release()
+            raise
+        return lease
+
+    async def _download(self, record: ModelRecord) -> None:
+        """Before the model asks for a place: it may take hours."""
+        await self._until_gone(record)
+        self._check_open(record)
+        supervisor = record.supervisor
+        if supervisor is None:
+            if not wants_fetch(record.entry.options):
+                return
+            supervisor = self._create(record, load=False)
+        await supervisor.fetched()
+        check_not_failed(record.name, supervisor)
+        if supervisor.state == "stopped":
+            raise unavailable(f"the model {record.name!r} was unloaded")
+
+    async def _until_gone(self, record: ModelRecord) -> None:
+        """If the model is being unloaded, wait for the end of it. From now on it is loading."""
+        if not record.unloading:
+            return
+        record.n_returning += 1
+        record.publish()
+        try:
+            while record.unloading:
+                await asyncio.wait({record.unloading})
+        except asyncio.CancelledError:
+            record.n_returning -= 1
+            record.publish()
+            raise
+        record.n_returning -= 1
+
+    async def _take_place(self, record: ModelRecord) -> Lease:
+        self._check_open(record)
+        ticket = self._residency.request(record.name)
+        future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
+        record.waiting[ticket] = future
+        self._settle()
+        record.publish()
+        try:
+            return await future
+        except asyncio.CancelledError:
+            if ticket in record.waiting:
+                self._refuse(record, [ticket], "cancelled")
+            elif not future.cancelled() and future.exception() is None:
+                future.result().release()  # it came in the very moment
+            raise
+
+    def _refuse(self, record: ModelRecord, tickets: Iterable[Ticket], reason: str) -> None:
+        for ticket in tickets:
+            self._residency.withdraw(ticket)
+            future = record.waiting.pop(ticket)
+            if not future.done():
+                future.set_exception(unavailable(reason))
+            record.publish()
+        self._settle()
+
+    def _check_open(self, record: ModelRecord) -> None:
+        if self._stopping:
+            raise unavailable(SHUTTING_DOWN)
+        if record.gone:
+            raise unavailable(f"the model {record.name!r} was removed")
+
+    def _start_loading(self, record: ModelRecord) -> None:
+        async def bring() -> None:
+            try:
+                (await self._bring(record)).release()
+            except EngineError as error:
+                if record.failure is None:  # else `_on_transition` has told
+                    log.warning("%s", error)
+            finally:
+                if record.loading is asyncio.current_task():
+                    record.loading = None
+
+        record.loading = asyncio.create_task(bring(), name=f"load {record.name}")
+
+    # ---- supervisors -----------------------------------------------------------------------
+
+    def _settle(self) -> None:
+        """Carry out what `engine.models.residency` decides after a change."""
+        if self._stopping:
+            return
+        plan = self._residency.plan()
+        for name in plan.evicted:
+            log.info("the model %r has to make room for another one", name)
+            record = self._records[name]
+            self._end(record, record.entry.stop_timeout, "the model was unloaded")
+        for name in plan.admitted:
+            record = self._records[name]
+            if record.supervisor:  # asleep, or only downloaded
+                record.supervisor.wake()
+            else:
+                self._create(record)
+        too_late: list[Lease] = []
+        for ticket in plan.granted:
+            assert ticket.place is not None
+            record = self._records[ticket.name]
+            future = record.waiting.pop(ticket)
+            lease = self._granted(record, ticket.place)
+            if future.done():  # cancelled, though its task has not run since
+                too_late.append(lease)
+            else:
+                future.set_result(lease)
+        for lease in too_late:
+            lease.release()
+
+    def _granted(self, record: ModelRecord, place: Place) -> Lease:
+        supervisor = record.supervisor
+        assert supervisor is not None, "a model with a place has one"
+        supervisor.acquire()
+
+        def release() -> None:
+            supervisor.release()
+            self._residency.release(place)
+            self._settle()
+
+        return Lease(record.entry, supervisor, release)
+
+    def _create(self, record: ModelRecord, *, load: bool = True) -> Supervisor:
+        supervisor = record.supervisor = self._new_supervisor(record.entry.options)
+        supervisor.model = record.name if self._catalog.router else ""
+        supervisor.on_transition = partial(self._on_transition, record, supervisor)
+        supervisor.on_progress = lambda: record.publisher.progress(ModelStatus.of(supervisor))
+        supervisor.start(load=load)
+        record.publisher.begin(ModelStatus.of(supervisor))
+        return supervisor
+
+    def _end(self, record: ModelRecord, timeout: float, reason: str) -> None:
+        """Begin to unload the model, if that has not begun yet."""
+        supervisor = record.supervisor
+        if record.unloading or supervisor is None:
+            return
+        self._residency.leave(record.name)
+        unload = self._unload(record, supervisor, timeout, reason)
+        record.unloading = asyncio.create_task(unload, name=f"unload {record.name}")
+
+    async def _unload(
+        self, record: ModelRecord, supervisor: Supervisor, timeout: float, reason: str
+    ) -> None:
+        await supervisor.stop(timeout, reason)
+        record.located = supervisor.options
+        record.supervisor = record.unloading = None
+        self._residency.gone(record.name)
+        record.publish()
+        self._settle()
+
+    def _on_transition(self, record: ModelRecord, supervisor: Supervisor, before: State) -> None:
+        state = supervisor.state
+        if before == "downloading" and state in ("downloaded", "failed", "stopped"):
+            record.publisher.downloaded(ok=state == "downloaded")
+        if state == "ready":
+            record.failure = None
+        elif state == "failed":
+            if self._catalog.router or supervisor.info is not None:
+                # The failure of a server's only model is reported by its launcher (on_fatal).
+                log.error("the model %r could not be loaded: %s", record.name, supervisor.failure)
+            record.failure = Failure.of(supervisor, record.failure)
+        if state != "stopped":
+            record.publish()
+        if self._catalog.router:
+            self._move(record, supervisor)
+
+    def _move(self, record: ModelRecord, supervisor: Supervisor) -> None:
+        """The new state may make a model a candidate for eviction, or free its place."""
+        match supervisor.state:
+            case "ready":
+                self._residency.settled(record.name)
+            case "sleeping" if not record.unloading:
+                self._residency.gone(record.name)  # a request that wakes it asks for a place again
+            case "failed":
+                self._end(record, 0, supervisor.failure)
+        self._settle()
+
+
+async def _all_of(tasks: Iterable[asyncio.Task[None]]) -> None:
+    """Wait for tasks that report their errors themselves."""
+    if pending := set(tasks):
+        await asyncio.wait(pending)

@@ -1,0 +1,497 @@
+"""Keeps the engine process of one model: starts it, replaces it, lets it sleep, ends it."""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from contextlib import suppress
+from functools import partial
+from typing import Protocol
+
+from specllama.engine.errors import EngineError, ErrorInfo, unavailable
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.engine_process import EngineProcess, Look
+from specllama.engine.models.lifecycle import (
+    LOADING,
+    RETURNING,
+    SERVING,
+    Life,
+    Lifecycle,
+    Restarts,
+    State,
+)
+from specllama.engine.options import EngineOptions, Options
+from specllama.engine.wire.commands import explain_exit
+from specllama.engine.wire.devices import told
+from specllama.engine.wire.engine_log import EngineLog, log_for
+from specllama.engine.wire.process import Changes
+from specllama.engine.wire.replies import (
+    Heartbeat,
+    LoadFailed,
+    ModelInfo,
+    Progress,
+    Ready,
+    ToServer,
+)
+from specllama.engine.wire.requests import SetAdapters
+
+log = logging.getLogger("specllama.engine.models.supervisor")
+
+RESTART_WAIT = 30.0  # s that a request waits for a restarted engine
+RETRY_AFTER = 10  # s that a client is asked to wait, then
+RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_after=RETRY_AFTER)
+SHUTTING_DOWN = "the server is shutting down"
+
+
+class Fetch(Protocol):
+    """`engine.helpers.download.downloader.fetch`."""
+
+    def __call__(
+        self, options: Options, on_progress: Callable[[Transfer], None], /
+    ) -> Awaitable[Options]: ...
+
+
+class StartProcess(Protocol):
+    """`EngineProcess.start`."""
+
+    def __call__(
+        self, options: EngineOptions, engine_log: EngineLog, log_level: int, /
+    ) -> Awaitable[EngineProcess]: ...
+
+
+class Examine(Protocol):
+    """Tells what requests may use of a model that a process has loaded. Raises `EngineError` if
+    it can't be served."""
+
+    def __call__(self, options: Options, info: ModelInfo, /) -> Awaitable[ModelInfo]: ...
+
+
+class Supervisor:
+    """Owns the engine process of one model.
+
+    `engine.models.lifecycle` has its states. Each process is an `EngineProcess`, with all that is
+    known of it alone; here is what outlasts a process.
+
+    Who works with the engine holds a lease from before `engine` until the end (`acquire`,
+    `release`): it keeps the engine awake, and `stop` waits for it. Those that must not wake a
+    model use `awake_engine`, and hold none.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        *,
+        fetch: Fetch = fetch,
+        start_process: StartProcess = EngineProcess.start,
+        examine: Examine | None = None,
+        restarts: Restarts | None = None,
+        log_level: int = logging.WARNING,
+    ) -> None:
+        """`examine` is called for each model that a process has loaded, before requests may come;
+        `log_level` is the threshold of what the engine process logs."""
+        self.options = options  # with the paths of files once these have been downloaded
+        self.model = ""  # its name in the log, where there are many
+        self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
+        self.on_transition: Callable[[State], None] = lambda before: None
+        """Called at every transition, with the state before."""
+        self.on_progress: Callable[[], None] = lambda: None
+        """Called at every change of `progress` and `transfer`."""
+
+        self.progress = 0.0  # of downloading or loading, 0..1
+        self.transfer: Transfer | None = None  # of the last download
+        self.info: ModelInfo | None = None  # None until first ready; kept from then on
+        self.failure = ""  # why it is "failed"
+        self.exit_code: int | None = None  # of the last process; negative: minus a signal
+
+        self._fetch = fetch
+        self._start_process = start_process
+        self._examine = examine
+        self._log_level = log_level
+        self._restarts = restarts or Restarts()
+        self._lifecycle = Lifecycle("downloading" if wants_fetch(options) else "loading")
+        self._changes = Changes()
+        self._process: EngineProcess | None = None
+        self._fetching: asyncio.Future[Options] | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
+        self._left: EngineClient | None = None  # of a process that ended, for the next one
+        self._left_until: asyncio.TimerHandle | None = None
+        self._look: Look | None = None  # the last before it fell asleep
+        self._n_leases = 0
+        self._used_at = 0.0  # when the engine was last asked for or given back
+        self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
+        self._stop_reason = ""  # of `stop`: the error of requests from then on
+
+    @property
+    def state(self) -> State:
+        return self._lifecycle.state
+
+    @property
+    def pid(self) -> int | None:
+        """Of the engine process, while there is one."""
+        return self._process.pid if self._process else None
+
+    @property
+    def n_leases(self) -> int:
+        """The number of those who work with the engine, or are about to."""
+        return self._n_leases
+
+    def start(self, *, load: bool = True) -> None:
+        """Begin to work. Without `load`, a model that is not here is downloaded, and loaded when
+        `wake` is called."""
+        if not self._stopped():
+            self._needed = load
+            self._task = asyncio.create_task(self._run(), name="engine supervisor")
+
+    async def fetch_begun(self) -> None:
+        """Wait until something comes of the download, or for its end."""
+        await self._changes.until(lambda: self.transfer is not None or self.state != "downloading")
+
+    async def fetched(self) -> None:
+        """Wait for the end of the download, good or bad."""
+        await self._changes.until(lambda: self.state != "downloading")
+
+    async def loaded(self) -> None:
+        """Wait for the end of the first loading, good or bad."""
+        first = ("downloading", "downloaded", "loading")
+        await self._changes.until(lambda: self.state not in first)
+
+    async def engine(self) -> EngineClient:
+        """The ready engine. Wakes it if it sleeps, and waits while it wakes or restarts; raises
+        `EngineError` (unavailable) while it loads for the first time, when it can't be loaded,
+        and to those without a lease when it is being stopped."""
+        if self._stop_reason and not self._n_leases:
+            raise unavailable(self._stop_reason)
+        self._used_at = time.monotonic()
+        while (client := self.awake_engine()) is None:
+            self.wake()
+            if self.state not in RETURNING:
+                raise unavailable(self._absence())
+            await self._until_returned()
+        return client
+
+    def awake_engine(self) -> EngineClient | None:
+        """The engine if it is ready: for those who neither wake it nor keep it awake."""
+        return self._process.client if self._process and self.state in SERVING else None
+
+    def look_asleep(self) -> Look | None:
+        """What a sleeping engine said of itself last: for those who must not wake it."""
+        return self._look if self.state in ("dozing", "sleeping") else None
+
+    def wake(self) -> None:
+        """The engine is needed: end its sleep, or load what has been downloaded."""
+        self._needed = True
+        self._changes.announce()
+
+    def acquire(self) -> None:
+        """Begin to work with the engine. Raises `EngineError` (unavailable) if it is being
+        stopped."""
+        if self._stop_reason:
+            raise unavailable(self._stop_reason)
+        self._n_leases += 1
+
+    def release(self) -> None:
+        """End the work that began with `acquire`."""
+        self._n_leases -= 1
+        self._used_at = time.monotonic()
+        self._changes.announce()
+
+    async def stop(self, timeout: float = 0.0, reason: str = SHUTTING_DOWN) -> None:
+        """End the engine process, or what comes before there is one.
+
+        There are no new leases from now on; those that exist get `timeout` seconds, then their
+        requests end with the error `reason`. A second call can shorten the time.
+        """
+        self._stop_reason = self._stop_reason or reason
+        if timeout > 0 and self.state in SERVING:
+            await self._drain(timeout)
+        self._enter("stopped")
+        self._give_up(ErrorInfo("unavailable_error", self._stop_reason))
+        if self._fetching is not None:
+            self._fetching.cancel()
+        if (process := self._process) is not None:
+            if process.client is None:
+                process.kill()  # in the middle of loading it would not listen
+            else:  # its requests need not wait for the last step
+                process.client.close(ErrorInfo("unavailable_error", self._stop_reason))
+            await process.end()
+        if self._task is not None:
+            # Not cancelled: a process that is just being started must be seen and ended.
+            await asyncio.wait({self._task})
+
+    # ---- states ----------------------------------------------------------------------------
+
+    def _stopped(self) -> bool:
+        return self.state == "stopped"
+
+    def _enter(self, state: State) -> None:
+        """The only way from one state to another."""
+        before = self.state
+        if not self._lifecycle.enter(state):
+            return
+        if state in LOADING or state == "downloaded":
+            self.progress = 0.0
+        self._changes.announce()
+        self.on_transition(before)
+
+    def _fail(self, reason: str) -> None:
+        if not self._stopped():
+            self.failure = reason
+            self._enter("failed")
+            self._give_up(ErrorInfo("unavailable_error", self._absence()))
+
+    def _absence(self) -> str:
+        """Why there is no engine, and none that a request could wait for."""
+        match self.state:
+            case "downloading" | "downloaded":
+                return "Downloading model"
+            case "failed":
+                return f"the model could not be loaded: {self.failure}"
+            case "stopped":
+                return self._stop_reason
+            case _:
+                return "Loading model"
+
+    async def _until_returned(self) -> None:
+        """Wait for the engine, or until it is certain that there will be none soon."""
+        limit = RESTART_WAIT if self.state == "restarting" else None
+        try:
+            async with asyncio.timeout(limit):
+                await self._changes.until(lambda: self.state not in RETURNING)
+        except TimeoutError:
+            raise EngineError(RESTARTING) from None
+
+    async def _drain(self, timeout: float) -> None:
+        """Wait for the end of all leases."""
+        if self.state == "ready":
+            self._enter("draining")
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout):
+                await self._changes.until(lambda: not self._n_leases or self._stopped())
+
+    # ---- from the download to the end -------------------------------------------------------
+
+    async def _run(self) -> None:
+        try:
+            if self.state == "downloading":
+                await self._download()
+            if self.state == "downloaded":
+                await self._changes.until(lambda: self._needed or self._stopped())
+                self._enter("loading")
+            if self.state == "loading":
+                await self._keep_serving()
+        except Exception as error:
+            log.exception("the supervisor of an engine failed")
+            self._fail(f"{type(error).__name__}: {error}")
+
+    async def _download(self) -> None:
+        self._fetching = asyncio.ensure_future(self._fetch(self.options, self._on_transfer))
+        try:
+            self.options = await self._fetching
+        except FetchError as error:
+            self._fail(str(error))
+        except asyncio.CancelledError:
+            if not self._stopped():
+                raise
+        else:
+            self._enter("downloaded")
+        finally:
+            self._fetching = None
+
+    def _on_transfer(self, transfer: Transfer) -> None:
+        self.transfer = transfer
+        self.progress = transfer.n_done / transfer.n_total if transfer.n_total else 0.0
+        self._changes.announce()
+        self.on_progress()
+
+    async def _keep_serving(self) -> None:
+        """Run one process after another."""
+        while not self._stopped():
+            wait = await self._serve_once()
+            if self.state == "dozing":
+                await self._sleep()
+            elif self.state == "draining":
+                self._enter("stopped")  # it crashed while it was given time to finish
+            elif wait is None:
+                break
+            else:
+                await self._pause(wait)
+
+    async def _pause(self, seconds: float) -> None:
+        """Sleep, but not over the end of the server."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._changes.until(self._stopped)
+
+    async def _sleep(self) -> None:
+        """Wait, without a process, until one is needed."""
+        if not (self._needed or self._n_leases):
+            self._enter("sleeping")
+            await self._changes.until(lambda: self._needed or self._stopped())
+        self._enter("waking")
+
+    # ---- one process -----------------------------------------------------------------------
+
+    async def _serve_once(self) -> float | None:
+        """Run one engine process to its end. Returns how long to wait for the next one; None: there
+        is none."""
+        engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
+        try:
+            process = self._process = await self._start_process(
+                self.options.engine, engine_log, self._log_level
+            )
+        except OSError as error:
+            self._fail(f"the engine process could not be started: {error}")
+            return self._restarts.after(Life())
+        if self._stopped():  # while it was being started
+            process.kill()
+        idle_watch = asyncio.create_task(self._watch_idle(process), name="idle watch")
+        try:
+            await process.listen(partial(self._take, process))
+        finally:
+            code = await process.code()
+            if self._examining is not None:
+                self._examining.cancel()
+            if self.state != "dozing":  # it ends by itself, and may have to say how that went
+                idle_watch.cancel()
+            wait = self._conclude(process, code)
+        return wait
+
+    def _take(self, process: EngineProcess, message: ToServer) -> None:
+        match message:
+            case Heartbeat():
+                pass
+            case Progress(fraction=fraction):
+                self.progress = fraction
+                self.on_progress()
+            case Ready(info=info):
+                self._begin_to_open(process, info)
+            case LoadFailed(message=text):
+                process.refusal = text
+            case _ if process.client is not None:
+                process.client.dispatch(message)
+
+    def _begin_to_open(self, process: EngineProcess, info: ModelInfo) -> None:
+        """The process has loaded its model."""
+        if self._examine is None:
+            self._open(process, info)
+        else:
+            opening = self._open_examined(process, info, self._examine)
+            self._examining = asyncio.create_task(opening, name="examine a model")
+
+    async def _open_examined(
+        self, process: EngineProcess, info: ModelInfo, examine: Examine
+    ) -> None:
+        """Open the process, or end it if its model can't be served."""
+        try:
+            info = await examine(self.options, info)
+        except EngineError as error:
+            process.refusal = error.info.message
+            await process.end()
+        else:
+            self._open(process, info)
+
+    def _open(self, process: EngineProcess, info: ModelInfo) -> None:
+        """The process is ready for requests."""
+        self._used_at = time.monotonic()
+        self.info, self.progress, self.failure = info, 1.0, ""
+        for line in told(info.devices):
+            log_for(log, logging.INFO, self.model, line)
+        client = process.open(info)
+        if self.adapter_scales is not None:
+            process.send(SetAdapters(0, self.adapter_scales))
+        if self._left is not None:
+            client.succeed(self._left)
+            self._forget_left()
+        self._enter("ready")
+
+    @property
+    def seconds_awake(self) -> float | None:
+        """Seconds until the model sleeps if nobody needs it from now on; None if it never does."""
+        seconds = float(self.options.entry.sleep_idle_seconds)
+        if seconds <= 0:
+            return None
+        used = 0.0 if self._n_leases else time.monotonic() - self._used_at
+        return max(seconds - used, 0.0)
+
+    async def _watch_idle(self, process: EngineProcess) -> None:
+        """End the process once nobody has needed it for --sleep-idle-seconds."""
+        seconds = float(self.options.entry.sleep_idle_seconds)
+        if seconds <= 0:
+            return
+        await self._changes.until(lambda: process.client is not None)
+        used_at = -1.0
+        while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
+            while (wait := self._used_at + seconds - time.monotonic()) > 0:
+                await asyncio.sleep(wait)
+                await self._changes.until(lambda: not self._n_leases)
+                if process.n_running:  # without a lease: nobody knows when it ends
+                    self._used_at = time.monotonic()
+            used_at = self._used_at
+            self._look = await process.look()
+        await self._doze(process)
+
+    async def _doze(self, process: EngineProcess) -> None:
+        """End a process that nobody needs."""
+        if self._process is process and self.state == "ready":
+            self._needed = False  # requests from here on wait for the next process
+            self._enter("dozing")
+            await process.end()
+
+    def _conclude(self, process: EngineProcess, code: int) -> float | None:
+        """A process has ended: make the transition that follows. Returns how long to wait for the
+        next one; None: there is none."""
+        self._process = None
+        # One that was refused after it had loaded the model has ended well.
+        self.exit_code = (code or None) if process.refusal else code
+        life, client = process.life(code), process.client
+        how = explain_exit(code, "" if life.ready else "while it loaded the model")
+        how = f"the engine process {how}"
+        error = ErrorInfo("server_error", how)
+        if self.state == "dozing":
+            if client is not None:
+                if self._look is not None:
+                    client.recall(self._look.stats, self._look.slots)
+                client.close(error)
+            idle = self.options.entry.sleep_idle_seconds
+            log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
+            return self._restarts.after(Life(ready=True, served=True))
+        wait = self._restarts.after(life)
+        if self._stopped():  # `stop` has closed the client
+            return wait
+        may_wake = self.state == "waking" and not process.refusal
+        if self.state != "draining" and wait is not None and (life.ready or may_wake):
+            log_for(log, logging.ERROR, self.model, f"{how}; a new one is started")
+            if client is not None:
+                self._leave(client, error)
+            self._enter("restarting")
+            return wait
+        if client is not None:
+            client.close(error)
+        if self.state == "draining":
+            log_for(log, logging.ERROR, self.model, how)
+        else:
+            self._fail(process.refusal or how)
+        return wait
+
+    # ---- requests that outlive a process ----------------------------------------------------
+
+    def _leave(self, client: EngineClient, error: ErrorInfo) -> None:
+        """Keep what a process that has ended had not begun, for the next one."""
+        client.leave(error)
+        self._left = client
+        loop = asyncio.get_running_loop()
+        self._left_until = loop.call_later(RESTART_WAIT, self._give_up, RESTARTING)
+
+    def _give_up(self, error: ErrorInfo) -> None:
+        """There is no next process, or not soon."""
+        if self._left is not None:
+            self._left.close(error)
+            self._forget_left()
+
+    def _forget_left(self) -> None:
+        self._left = None
+        if self._left_until is not None:
+            self._left_until.cancel()
+            self._left_until = None

@@ -1,0 +1,100 @@
+"""When a dead engine process is replaced."""
+
+import signal
+from importlib.metadata import version
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.models.lifecycle import BACKOFF, STABLE_SECONDS, Life, Restarts
+from specllama.engine.wire.commands import describe_exit, explain_exit, is_illegal_instruction
+
+SERVED = Life(ready=True, served=True)
+LONG = Life(ready=True, seconds=STABLE_SECONDS)
+USELESS = Life(ready=True)
+UNREADY = Life()
+
+
+@st.composite
+def lives(draw: st.DrawFn) -> Life:
+    ready = draw(st.booleans())
+    return Life(
+        ready=ready,
+        served=ready and draw(st.booleans()),
+        seconds=draw(st.floats(0, 1e6)) if ready else 0.0,
+        illegal=draw(st.booleans()),
+    )
+
+
+legal = lives().map(lambda life: Life(life.ready, life.served, life.seconds))
+
+
+def waits(history: list[Life]) -> list[float | None]:
+    restarts = Restarts()
+    return [restarts.after(life) for life in history]
+
+
+@given(st.lists(st.sampled_from([SERVED, LONG]), min_size=1, max_size=100))
+def test_who_served_comes_back_at_once_however_often(history: list[Life]) -> None:
+    assert set(waits(history)) == {0.0}
+
+
+@given(st.lists(legal, max_size=20))
+def test_whatever_came_before_who_served_comes_back_at_once(history: list[Life]) -> None:
+    assert waits([*history, SERVED])[-1] == 0.0
+    assert waits([*history, SERVED, USELESS])[-1] == BACKOFF[0]
+
+
+@given(st.lists(st.sampled_from([USELESS, UNREADY]), min_size=1, max_size=20))
+def test_the_others_wait_ever_longer(history: list[Life]) -> None:
+    found = waits([SERVED, *history])[1:]
+    known = [wait for wait in found if wait is not None]
+    assert known == found
+    assert all(before <= after for before, after in pairwise(known))
+    assert known[: len(BACKOFF)] == list(BACKOFF[: len(known)])
+    assert set(known[len(BACKOFF) :]) <= {BACKOFF[-1]}
+
+
+@given(st.lists(lives(), min_size=1, max_size=20))
+def test_what_was_never_loaded_is_not_tried_again(history: list[Life]) -> None:
+    n = next((n for n, life in enumerate(history) if life.ready), len(history))
+    assert waits(history)[:n] == [None] * n
+
+
+@given(st.lists(lives(), max_size=20))
+def test_an_illegal_instruction_is_never_repeated_for_ever(history: list[Life]) -> None:
+    illegal = Life(ready=True, illegal=True)
+    assert waits([*history, Life(illegal=True)])[-1] is None
+    assert waits([*history, illegal, illegal])[-1] is None
+    # By accident, as it seems: it had served before.
+    accident = Life(ready=True, served=True, illegal=True)
+    assert waits([*history, accident])[-1] == 0.0
+    assert waits([*history, accident, illegal])[-1] is None
+    assert waits([*history, SERVED, illegal])[-1] == BACKOFF[0]
+
+
+@pytest.mark.parametrize(
+    ("code", "expected"),
+    [
+        (0, "ended with code 0"),
+        (3, "ended with code 3"),
+        (-signal.SIGKILL, "was ended by SIGKILL"),
+        (-99, "was ended by signal 99"),
+    ],
+)
+def test_how_a_process_ended(code: int, expected: str) -> None:
+    assert describe_exit(code) == expected
+    assert explain_exit(code, "at night") == f"{expected} at night"
+    assert not is_illegal_instruction(code)
+
+
+@pytest.mark.parametrize("code", [-signal.SIGILL, 0xC000001D])
+def test_an_illegal_instruction_comes_with_advice(code: int) -> None:
+    text = explain_exit(code, "while it loaded the model")
+    assert " while it loaded the model: this llama.cpp was built for another processor" in text
+    pinned = f"llama-cpp-python=={version('llama-cpp-python')}"
+    assert text.endswith(
+        f'CMAKE_ARGS="-DGGML_NATIVE=OFF" pip install --no-cache-dir --force-reinstall {pinned}'
+    )

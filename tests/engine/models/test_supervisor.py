@@ -1,0 +1,289 @@
+"""The engine process from its supervisor's side: life, death and requests."""
+
+import asyncio
+import dataclasses
+import os
+import signal
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any
+
+import psutil
+import pytest
+
+from specllama.engine.errors import EngineError
+from specllama.engine.models.engine_process import HEARTBEAT_TIMEOUT
+from specllama.engine.models.lifecycle import Life, Restarts
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.options import Options
+from specllama.engine.params import GenerationParams
+from specllama.engine.wire.process import Child
+from specllama.engine.wire.replies import Delta, Finished
+from tests.support.options_support import model_options
+
+pytestmark = pytest.mark.slow
+
+LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
+
+
+def children() -> set[psutil.Process]:
+    return set(psutil.Process().children())
+
+
+@asynccontextmanager
+async def running(
+    options: Options | None = None, restarts: Restarts | None = None
+) -> AsyncIterator[Supervisor]:
+    before = children()
+    supervisor = Supervisor(options or model_options(), restarts=restarts)
+    supervisor.start()
+    try:
+        await supervisor.loaded()
+        yield supervisor
+    finally:
+        await supervisor.stop()
+        assert not children() - before
+
+
+def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]:
+    def run() -> None:
+        asyncio.run(test())
+
+    run.__name__, run.__doc__ = test.__name__, test.__doc__
+    return run
+
+
+async def until_idle(supervisor: Supervisor) -> None:
+    engine = await supervisor.engine()
+    while any(slot.is_processing for slot in await engine.slots()):
+        await asyncio.sleep(0.005)
+
+
+@in_loop
+async def test_while_loading_requests_are_refused() -> None:
+    before = children()
+    supervisor = Supervisor(model_options())
+    supervisor.start()
+    with pytest.raises(EngineError, match="Loading model"):
+        await supervisor.engine()
+    await supervisor.stop()
+    assert not children() - before
+
+
+@in_loop
+async def test_a_stream_and_a_plain_request_say_the_same() -> None:
+    async with running() as supervisor:
+        engine = await supervisor.engine()
+        plain = GenerationParams(n_predict=40, seed=5, ignore_eos=True)
+        streamed = GenerationParams(n_predict=40, seed=5, ignore_eos=True, stream=True)
+        result = await engine.generate(["def f("], plain).result()
+        events = [event async for event in engine.generate(["def f("], streamed)]
+        assert "".join(event.text for event in events) == result.text
+        assert [token for event in events for token in event.tokens] == result.tokens
+        assert result.n_decoded == 40
+        assert isinstance(events[-1], Finished)
+        assert all(isinstance(event, Delta) for event in events[:-1])
+
+
+@in_loop
+async def test_a_killed_engine_fails_what_runs_and_the_next_one_does_what_waits() -> None:
+    async with running(model_options(parallel=1)) as supervisor:
+        engine = await supervisor.engine()
+        stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+        await anext(stream)
+        assert supervisor.pid is not None
+        os.kill(supervisor.pid, signal.SIGKILL)
+        with pytest.raises(EngineError, match="SIGKILL"):
+            [event async for event in stream]
+        assert isinstance(await anext(waiting), Delta)
+        waiting.cancel()
+        result = await engine.generate(["a"], GenerationParams(n_predict=3)).result()
+        assert result.n_decoded <= 3
+        assert await engine.detokenize([]) == ""
+        await until_idle(supervisor)
+
+
+@in_loop
+async def test_a_cancelled_request_frees_its_slot() -> None:
+    async with running(model_options(parallel=1)) as supervisor:
+        engine = await supervisor.engine()
+        stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+        await anext(stream)
+        waiting.cancel()
+        stream.cancel()
+        stream.cancel()
+        await until_idle(supervisor)
+        result = await engine.generate(["c"], GenerationParams(n_predict=2)).result()
+        assert result.id_slot == 0
+
+
+@in_loop
+async def test_a_request_cancelled_while_it_is_tokenized_never_runs() -> None:
+    async with running() as supervisor:
+        engine = await supervisor.engine()
+        engine.generate(["word " * 200_000], LONG).cancel()
+        engine.generate(["short"], LONG).cancel()
+        result = await engine.generate(["c"], GenerationParams(n_predict=2)).result()
+        assert result.n_prompt == 1
+        await until_idle(supervisor)
+
+
+@in_loop
+async def test_stop_ends_running_requests_and_the_process() -> None:
+    async with running() as supervisor:
+        engine = await supervisor.engine()
+        stream = engine.generate(["a"], LONG)
+        await anext(stream)
+        await supervisor.stop()
+        with pytest.raises(EngineError, match="shutting down"):
+            [event async for event in stream]
+        with pytest.raises(EngineError, match="shutting down"):
+            await supervisor.engine()
+
+
+@in_loop
+async def test_stop_while_the_engine_restarts() -> None:
+    async with running() as supervisor:
+        for _ in range(2):
+            assert supervisor.pid is not None
+            os.kill(supervisor.pid, signal.SIGKILL)
+            await asyncio.sleep(0.05)
+            if supervisor.state == "restarting" and supervisor.pid is None:
+                break
+            await supervisor.engine()
+
+
+@in_loop
+async def test_a_stuck_engine_is_replaced() -> None:
+    stopped: list[int] = []
+    output_end = Child.output_end
+
+    async def impatient(child: Child[Any], silence: float) -> None:
+        """The limit is short for the process that was stopped: others may be slow."""
+        assert silence == HEARTBEAT_TIMEOUT
+        while True:
+            try:
+                return await output_end(child, 0.5)
+            except TimeoutError:
+                if child.pid in stopped:
+                    raise
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Child, "output_end", impatient)
+        async with running() as supervisor:
+            pid = supervisor.pid
+            assert pid is not None
+            os.kill(pid, signal.SIGSTOP)
+            stopped.append(pid)
+            while supervisor.state == "ready":
+                await asyncio.sleep(0.05)
+            await supervisor.engine()
+            assert supervisor.pid != pid
+
+
+@in_loop
+async def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason() -> None:
+    async with running(model_options(model="/nowhere/model.gguf")) as supervisor:
+        assert supervisor.state == "failed"
+        assert "/nowhere/model.gguf" in supervisor.failure
+        with pytest.raises(EngineError, match="could not be loaded"):
+            await supervisor.engine()
+
+
+# ---- how often it is replaced ----------------------------------------------------------------
+
+
+class Recorded(Restarts):
+    """Remembers what it was told and what it said. No life is long: no busy machine changes what
+    is decided."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.lives: list[Life] = []
+        self.waits: list[float | None] = []
+
+    def after(self, life: Life) -> float | None:
+        life = dataclasses.replace(life, seconds=0.0)
+        self.lives.append(life)
+        self.waits.append(super().after(life))
+        return self.waits[-1]
+
+
+def kill(supervisor: Supervisor, number: int = signal.SIGKILL) -> None:
+    assert supervisor.pid is not None
+    os.kill(supervisor.pid, number)
+
+
+async def buried(supervisor: Supervisor, restarts: Recorded, n: int) -> None:
+    """Wait for the end of process number `n`."""
+    while len(restarts.waits) < n:
+        await asyncio.sleep(0.005)
+
+
+@in_loop
+async def test_an_engine_that_served_comes_back_at_once_however_often() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 7):
+            engine = await supervisor.engine()
+            await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+            kill(supervisor)
+            await buried(supervisor, restarts, n)
+        await supervisor.engine()
+        assert restarts.waits == [0.0] * 6
+        assert all(life.ready and life.served for life in restarts.lives)
+
+
+@in_loop
+async def test_an_engine_that_serves_nobody_comes_back_ever_more_slowly() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 3):
+            engine = await supervisor.engine()
+            waiting = engine.generate(["a"], LONG)
+            await anext(waiting)
+            kill(supervisor)
+            with pytest.raises(EngineError, match="SIGKILL"):
+                await waiting.result()
+            await buried(supervisor, restarts, n)
+        assert restarts.waits == [0.0, 1.0]
+        assert not any(life.served for life in restarts.lives)
+
+
+ADVICE = "built for another processor.*pip install.*llama-cpp-python=="
+
+
+@in_loop
+async def test_an_illegal_instruction_while_it_loads_is_final() -> None:
+    restarts = Recorded()
+    supervisor = Supervisor(model_options(), restarts=restarts)
+    supervisor.start()
+    while supervisor.pid is None:
+        await asyncio.sleep(0.001)
+    kill(supervisor, signal.SIGILL)
+    await supervisor.loaded()
+    assert supervisor.state == "failed"
+    assert "was ended by SIGILL while it loaded the model: this llama.cpp" in supervisor.failure
+    with pytest.raises(EngineError, match=ADVICE):
+        await supervisor.engine()
+    assert restarts.waits == [None]
+    await supervisor.stop()
+
+
+@in_loop
+async def test_an_illegal_instruction_at_work_is_tried_once_more() -> None:
+    restarts = Recorded()
+    async with running(restarts=restarts) as supervisor:
+        for n in range(1, 3):
+            engine = await supervisor.engine()
+            waiting = engine.generate(["a"], LONG)
+            await anext(waiting)
+            kill(supervisor, signal.SIGILL)
+            with pytest.raises(EngineError, match=ADVICE):
+                await waiting.result()
+            await buried(supervisor, restarts, n)
+        assert restarts.waits == [0.0, None]
+        with pytest.raises(EngineError, match=ADVICE):
+            await supervisor.engine()
+        assert supervisor.state == "failed"
+        assert supervisor.pid is None
