@@ -3,7 +3,7 @@ process is a stand-in that plays the model's turns.
 
 In `tests/support/agents/` is a file for each session: what the agent, of that version, sent in each
 turn (what is the same as in the turn before is left out), what the model says then, and the call
-that the agent understood. Texts are cut.
+that the agent understood; or the error that it got. Texts are cut.
 """
 
 import json
@@ -11,6 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import httpx
+import msgspec
 import pytest
 
 from specllama.engine.errors import ErrorInfo
@@ -154,7 +156,9 @@ def _blocks(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def test_all_agents_are_there() -> None:
-    assert all(any(path.stem.startswith(agent) for path in SESSIONS) for agent in AGENTS)
+    for agent in AGENTS:
+        kinds = {"compaction" in path.stem for path in SESSIONS if path.stem.startswith(agent)}
+        assert kinds == {True, False}
 
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
@@ -162,10 +166,14 @@ def test_all_agents_are_there() -> None:
 def test_a_session(session: Path, stream: bool, server: StandInServer) -> None:
     """Every turn is answered by one generation, and the agent gets the calls that the model has
     made, and the number of tokens."""
-    server.script.begin(*(Turn(said(turn["says"])) for turn, _ in turns(session)))
+    server.script.begin(*(_played(turn) for turn, _ in turns(session)))
     kept: list[int] | None = None  # the tokens that the engine has in its cache, if that is known
     for number, (turn, body) in enumerate(turns(session), start=1):
-        found = answered(server, turn["path"], _body(turn, body, stream=stream))
+        request = {**body, "stream": stream}
+        if "error" in turn:
+            _refused(server.post(turn["path"], **request), turn["error"]["message"])
+            continue
+        found = answered(server, turn["path"], request)
         _check(turn, found)
         assert len(server.script.prompts) == number
         prompt = tokens_of([server.script.prompts[-1]], add_special=True)
@@ -177,10 +185,17 @@ def test_a_session(session: Path, stream: bool, server: StandInServer) -> None:
     assert not server.script.turns
 
 
-def _body(turn: dict[str, Any], body: dict[str, Any], *, stream: bool) -> dict[str, Any]:
-    if not turn["path"].endswith("/chat/completions"):
-        return {**body, "stream": stream}
-    return {**body, "stream": stream, "stream_options": {"include_usage": True} if stream else None}
+def _played(turn: dict[str, Any]) -> Turn:
+    """What the model does in this turn."""
+    if "error" in turn:
+        return Turn(error=msgspec.convert(turn["error"], ErrorInfo))
+    return Turn(said(turn["says"]))
+
+
+def _refused(answer: httpx.Response, message: str) -> None:
+    """A request that the engine doesn't begin is refused, streamed or not."""
+    assert answer.status_code == 400
+    assert message in _error(answer.json())
 
 
 def _check(turn: dict[str, Any], found: Answered) -> None:
@@ -207,16 +222,22 @@ def _comparable(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
 def test_the_model_reads_the_whole_session(session: Path, server: StandInServer) -> None:
-    """The tools of the last turn, the calls before it and their results."""
+    """The tools of the last turn, the calls before it and their results; of what was said before
+    a compaction, the summary."""
     *before, (last, body) = turns(session)
+    texts = [at for at, (turn, _) in enumerate(before) if isinstance(turn.get("says"), str)]
+    summary = []
+    if "compaction" in session.stem and texts:
+        before = before[texts[-1] :]
+        summary = [before[0][0]["says"]]
     server.script.begin(Turn("Done."))
     answered(server, last["path"], body)
     [prompt] = server.script.prompts
     for turn, _ in before:
-        if not isinstance(turn["says"], str) and "compaction" not in session.stem:
+        if "call" in turn:
             assert f'"name": {json.dumps(turn["says"]["name"])}' in prompt
-    for text in ("Found: buy milk", "[image]"):
-        if text in json.dumps(body):
+    for text in ("Found: buy milk", "[image]", *summary):
+        if json.dumps(text)[1:-1] in json.dumps(body):
             assert text in prompt
     if '"image_url": "data:' in json.dumps(body) or '"base64"' in json.dumps(body):
         assert "[image]" in prompt
@@ -253,13 +274,11 @@ def test_a_turn_that_fails(session: Path, stream: bool, server: StandInServer) -
     """The agent is told why in the form of its API, tries once more with the same request, and the
     session goes on. It notices nothing of an engine process that ends before its turn begins."""
     *_, (turn, body) = turns(session)
-    path, body = turn["path"], _body(turn, body, stream=stream)
+    path, body = turn["path"], {**body, "stream": stream}
     told = Turn("Hm.", error=BROKEN), Turn(HALF, error=BROKEN), Turn("Hm.", dies=True)
     retried = Turn(dies=True), Turn(said(turn["says"]))
     server.script.begin(Turn(error=TOO_LONG), *told, *retried)
-    refused = server.post(path, **body)
-    assert refused.status_code == 400
-    assert TOO_LONG.message in _error(refused.json())
+    _refused(server.post(path, **body), TOO_LONG.message)
     for why in (BROKEN.message, BROKEN.message, "the engine process ended with code 1"):
         failed = server.post(path, **body)
         assert failed.status_code == (200 if stream else 500)
