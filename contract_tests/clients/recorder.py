@@ -20,8 +20,8 @@ HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta", "ope
 PREFIX = "/recorded/"
 _ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "date"}
 _IDS = {"id", "call_id", "tool_call_id", "tool_use_id", "item_id"}
-_UNKEPT = ("error", "conformance")
-"""Cases whose bodies are only long, or a kit's own."""
+_UNKEPT = ("error", "conformance", "probabilities")
+"""Cases whose bodies are only long, or a kit's own, or ask for what llama-server hasn't."""
 
 
 @dataclass

@@ -20,6 +20,7 @@ KINDS = {
     "tools": "tools",
     "structured_output": "structured output",
     "embeddings": "embeddings",
+    "probabilities": "probabilities",
     "error": "error",
     "conformance": "conformance",
 }
@@ -37,6 +38,9 @@ exception with the server's words.
 Two of them are conformance kits. All cases of CompatCanary pass, and of llm-comply's sets for chat,
 Responses and Messages all but these: pictures, which the shipped model doesn't take; compaction of
 answers, which there isn't; and a request that names no model, which is served, as by llama-server.
+
+lm-eval, with its model `local-completions`, asks for probabilities of given texts. Each has to be
+the sum of the logarithms that its tokens have one by one.
 
 | library | versions | {columns} |
 |---|---|{rule}"""

@@ -28,8 +28,8 @@ VARYING = KEPT | PROPOSED | {
     "finish_reason", "has_new_line", "incomplete_details", "index", "is_done", "logprob",
     "n_decoded", "n_remain", "output_text", "output_tokens", "piece", "prob", "reasoning_content",
     "reasoning_tokens", "relevance_score", "score", "status", "stop_reason",
-    "stop_sequence", "stop_type", "stopping_word", "text", "thinking", "token", "tokens",
-    "tokens_predicted", "total_bytes", "total_tokens", "truncated",
+    "stop_sequence", "stop_type", "stopping_word", "text", "thinking", "token", "token_logprobs",
+    "tokens", "tokens_predicted", "total_bytes", "total_tokens", "truncated",
     # what was served before
     "cache", "cache_creation_input_tokens", "cache_n", "cache_read_input_tokens",
     "cache_write_tokens", "cached_tokens", "id_slot", "id_task", "input_tokens", "is_processing",
@@ -45,7 +45,7 @@ VARYING = KEPT | PROPOSED | {
 """Fields whose values differ from answer to answer; their types don't."""
 WORDS = {"content", "reasoning_content", "text", "thinking"}
 """Fields with what the model says."""
-OPAQUE = {"input"}
+OPAQUE = {"input", "top_logprobs"}
 """Objects whose fields vary, too."""
 TIMES = ("_ms", "_duration", "_second", "_seconds")
 

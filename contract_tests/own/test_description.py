@@ -56,7 +56,7 @@ def test_every_operation_has_a_handler_and_every_handler_an_operation(
     described: dict[str, set[str]] = {}
     for operation in lint.operations(document):
         controller = operation.definition["x-openapi-router-controller"]
-        assert controller == f"handlers.{operation.definition['tags'][0]}"
+        assert controller == f"specllama.handlers.{operation.definition['tags'][0]}"
         described.setdefault(controller, set()).add(operation.definition["operationId"])
     for controller, operation_ids in described.items():
         module = importlib.import_module(controller)

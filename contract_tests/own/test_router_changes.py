@@ -329,6 +329,7 @@ def test_a_stale_preset_is_a_model_that_failed(router: Router) -> None:
         assert reason in contract.check(refused, 503)["error"]["message"]
         loading = server.post("/models/load", {"model": name})
         assert reason in contract.check(loading, 400)["error"]["message"]
+    assert status(server, "gone")["args"][1:3] == ["--model", str(missing)]
     assert complete(server, "one")
     missing.write_bytes(DATA)
     presets.write_text(PRESETS + stale.replace("many", "256").replace("[nowhere]\n", ""), "utf-8")

@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import msgspec
 
@@ -12,7 +12,7 @@ from specllama.engine.catalog.directory import ModelFiles, models_in
 from specllama.engine.catalog.entry import Entry, Source
 from specllama.engine.catalog.hub_cache import CachedModel, cached_models, named
 from specllama.engine.catalog.locations import hub_cache
-from specllama.engine.catalog.presets import Presets, RemotePreset, Section
+from specllama.engine.catalog.presets import Presets, Refused, RemotePreset, Section
 from specllama.engine.catalog.removal import is_removable
 from specllama.engine.options import (
     Given,
@@ -24,6 +24,7 @@ from specllama.engine.options import (
     Setting,
     layered,
     replaced,
+    unchecked,
 )
 from specllama.engine.options.declaration import fields
 from specllama.engine.options.values import legible, quote
@@ -81,12 +82,12 @@ def assemble(
     for warning in file.warnings:
         log.warning("%s", warning)
     sections = _sections(file, found, cached)
-    faults = _faults(file, found, cached)
+    refused = _refused(file, found, cached)
     maker = _EntryMaker(file.everywhere, cached, given)
     entries = {}
-    for name in sorted(found.keys() | sections.keys() | faults.keys()):
+    for name in sorted(found.keys() | sections.keys() | refused.keys()):
         model = found.get(name) or _of_section(name, cached)
-        entries[name] = maker.entry_or_fault(model, sections.get(name), faults.get(name, ""))
+        entries[name] = maker.entry_or_fault(model, sections.get(name), refused.get(name))
         if entries[name].fault:
             log.error("the model %s can't be served: %s", legible(name), entries[name].fault)
             sections.pop(name, None)
@@ -178,15 +179,15 @@ def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedM
     return name
 
 
-def _faults(
+def _refused(
     file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
-) -> dict[str, str]:
-    """Why sections can't be used, by the names of their models: these would run with other options
-    than their own. Raises OptionError if that is the shipped one."""
-    faults = {_model_name(name, found, cached): why for name, why in file.refused.items()}
-    if why := faults.get(MODEL_NAME):
-        raise OptionError(why)
-    return faults
+) -> dict[str, Refused]:
+    """The sections that can't be used, by the names of their models: these would run with other
+    options than their own. Raises OptionError if that is the shipped one."""
+    refused = {_model_name(name, found, cached): each for name, each in file.refused.items()}
+    if of_shipped := refused.get(MODEL_NAME):
+        raise OptionError(of_shipped.reason)
+    return refused
 
 
 class _EntryMaker:
@@ -196,30 +197,42 @@ class _EntryMaker:
         """Raises OptionError if the section for all models names one model, or files that can't
         be read."""
         self._given = given
+        self._nothing = Given(given.names, {}, ())
         if self._alone([everywhere.layer]).names_model():
             raise OptionError(f"{everywhere.place}: a model can't be what all models are")
         self._everywhere = everywhere
         self._cached = cached
         self._options([everywhere.layer], everywhere, files=True)
 
-    def entry_or_fault(self, found: _Found, section: Section | None, fault: str) -> Entry:
+    def entry_or_fault(
+        self, found: _Found, section: Section | None, refused: Refused | None
+    ) -> Entry:
         """The model with all its options; or, if its section can't be used, with its fault. One
         model alone is then missing. Raises OptionError if that is the shipped one."""
-        if not fault:
-            try:
-                return self._entry(found, section)
-            except OptionError as error:
-                if section is None or found.source == "shipped":
-                    raise
-                fault = str(error)
-        options = self._options([self._everywhere.layer], None, files=False)
-        return Entry(
-            name=found.name,
-            source="preset",
-            # Without a file it would be the shipped model.
-            options=replaced(options, model=found.path or found.name),
-            fault=fault,
-        )
+        if refused is not None:
+            return self._faulty(found, refused.layer, refused.reason)
+        try:
+            return self._entry(found, section)
+        except OptionError as error:
+            if section is None or found.source == "shipped":
+                raise
+            return self._faulty(found, section.layer, str(error))
+
+    def _faulty(self, found: _Found, layer: Layer, fault: str) -> Entry:
+        """A model that can't be loaded. Its options are what is said of it, to be shown."""
+        try:
+            if unchecked(self._nothing, [layer]).names_model():
+                found = _Found(name=found.name, source="preset")
+            layers = [self._everywhere.layer, found.layer, layer]
+            options, own = unchecked(self._given, layers), unchecked(self._nothing, layers)
+        except OptionError:  # shortcuts that exclude each other
+            layers = [self._everywhere.layer]
+            options, own = unchecked(self._given, layers), unchecked(self._nothing, layers)
+        identity = _identity(own, options, found)
+        if not (identity["model"] or own.source.names_model()):
+            identity["model"] = found.name  # without a file it would be the shipped model
+        options = replaced(options, **identity)
+        return Entry(name=found.name, source="preset", options=options, fault=fault)
 
     def _entry(self, found: _Found, section: Section | None) -> Entry:
         """Raises OptionError that names the section."""
@@ -236,18 +249,13 @@ class _EntryMaker:
         own = self._alone(layers)
         # Scanned files are checked when they are loaded: one bad file mustn't end the server.
         options = self._options(layers, section, files=section is not None)
-        identity = {name: fields(Options)[name].of(own) for name in _IDENTITY}
-        if found.path:
-            identity["model"] = found.path
-        if options.source.mmproj_auto and not own.source.mmproj_url:
-            identity["mmproj"] = own.engine.media.mmproj or found.projector
         said = section or self._everywhere
         named_by_preset = section is not None and found.source != "shipped"
         repository = own.source.hf_repo
         return Entry(
             name=found.name,
             source="preset" if named_by_preset else found.source,
-            options=replaced(options, **identity),
+            options=replaced(options, **_identity(own, options, found)),
             aliases=tuple(alias for alias in own.engine.model.aliases() if alias != found.name),
             tags=own.entry.tags,
             load_on_startup=said.load_on_startup,
@@ -264,7 +272,17 @@ class _EntryMaker:
 
     def _alone(self, layers: Sequence[Layer]) -> Options:
         """What the layers say, without variables and the command line."""
-        return layered(Given(self._given.names, {}, ()), layers, files=False)
+        return layered(self._nothing, layers, files=False)
+
+
+def _identity(own: Options, options: Options, found: _Found) -> dict[str, Any]:
+    """The values of `_IDENTITY`, of which only its `own` options can have any."""
+    identity = {name: fields(Options)[name].of(own) for name in _IDENTITY}
+    if found.path:
+        identity["model"] = found.path
+    if options.source.mmproj_auto and not own.source.mmproj_url:
+        identity["mmproj"] = own.engine.media.mmproj or found.projector
+    return identity
 
 
 def _doubles(

@@ -120,13 +120,20 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}: [{legible(self.name)}]"
 
 
+class Refused(msgspec.Struct, frozen=True, kw_only=True):
+    """A section that can't be used, for this `reason`. `layer` has what could be used of it."""
+
+    reason: str
+    layer: Layer
+
+
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
     """A preset file. A model's options are those of `everywhere.layer`, then of its section's;
     the other attributes of a section stand for both already."""
 
     everywhere: Section
     sections: dict[str, Section]  # by name, in the order of the file
-    refused: dict[str, str] = {}  # sections that can't be used, by name, each with the reason
+    refused: dict[str, Refused] = {}  # by name
     warnings: tuple[str, ...] = ()  # a line each, for the user
 
 
@@ -148,7 +155,8 @@ def read(path: str, names: Names, repository: str = "") -> Presets:
     """
     source = legible(f"{repository}/{PRESET}" if repository else path)
     drafts = _drafts(source, files.read_text(path, MAX_PRESET))
-    section = partial(_section, names, source, ALLOWED if repository else None)
+    allowed = ALLOWED if repository else None
+    section = partial(_section, names, source, allowed)
     everywhere = section(EVERYWHERE, drafts.pop(EVERYWHERE, _Draft(0, [])), None)
     sections, refused = {}, {}
     for name, draft in drafts.items():
@@ -157,7 +165,8 @@ def read(path: str, names: Names, repository: str = "") -> Presets:
         except ProtectingError:
             raise
         except OptionError as error:
-            refused[name] = str(error)
+            usable = _usable(names, Layer(source, tuple(draft.settings)), allowed)
+            refused[name] = Refused(reason=str(error), layer=usable)
     return Presets(
         everywhere=everywhere,
         sections=sections,
@@ -278,3 +287,16 @@ def _section(
         stop_timeout=timeout,
         dedup_cache_models=dedup,
     )
+
+
+def _usable(names: Names, layer: Layer, allowed: Set[str] | None) -> Layer:
+    """The same without the settings that can't be used, whatever stands beside them."""
+
+    def is_usable(setting: Setting) -> bool:
+        try:
+            check_layer(names, Layer(layer.source, (setting,)), allowed)
+        except OptionError:
+            return False
+        return True
+
+    return Layer(layer.source, tuple(filter(is_usable, layer.settings)))

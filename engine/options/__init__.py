@@ -14,7 +14,7 @@ from specllama.engine.options.layers import (
     layer_remarks,
 )
 from specllama.engine.options.names import Names
-from specllama.engine.options.parser import Given, layered
+from specllama.engine.options.parser import Given, layered, unchecked
 from specllama.engine.options.tables.embedding import Pooling
 from specllama.engine.options.tables.router import RouterOptions
 from specllama.engine.options.values import OptionError
@@ -34,4 +34,5 @@ __all__ = [
     "layer_remarks",
     "layered",
     "replaced",
+    "unchecked",
 ]

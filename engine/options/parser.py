@@ -39,11 +39,17 @@ def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Opt
 
     Files that options name are checked if `files`. Raises `OptionError`.
     """
-    options = compose(Options, gather(given, layers))
+    options = unchecked(given, layers)
     check(options)
     if files:
         check_files(options)
     return options
+
+
+def unchecked(given: Given, layers: Sequence[Layer]) -> Options:
+    """The same options to be shown, even if they don't go together, or name files that aren't
+    there. Raises `OptionError` for a value that can't be read."""
+    return compose(Options, gather(given, layers))
 
 
 def vain_options(given: Given) -> list[str]:

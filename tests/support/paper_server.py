@@ -203,15 +203,10 @@ def described_paths() -> Mapping[str, Any]:
     return paths
 
 
-class Server:
+class DescribedServer:
     """A client of one served description, which checks all that it gets against it."""
 
-    def __init__(
-        self, engine: PaperEngine, supervisor: PaperSupervisor, runtime: Runtime, url: str
-    ) -> None:
-        self.engine = engine
-        self.runtime = runtime
-        self.supervisor = supervisor
+    def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=SECONDS)
         self._paths = described_paths()
 
@@ -256,6 +251,18 @@ class Server:
             if data != described[type_].get("x-event-end"):
                 schema.validate(json.loads(data))
         return response
+
+
+class Server(DescribedServer):
+    """A client of a server whose engine is made of paper."""
+
+    def __init__(
+        self, engine: PaperEngine, supervisor: PaperSupervisor, runtime: Runtime, url: str
+    ) -> None:
+        super().__init__(url)
+        self.engine = engine
+        self.runtime = runtime
+        self.supervisor = supervisor
 
 
 class PaperDecoder:

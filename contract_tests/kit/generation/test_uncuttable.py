@@ -39,3 +39,20 @@ def test_a_conversation_goes_on_from_what_is_cached(server: Server) -> None:
     assert plain == first == second
     assert nothing == [0, 0, 0]
     assert all(n > 0 for n in [*cached[1:], *again])
+
+
+def test_a_cached_prompt_has_the_same_probabilities(server: Server) -> None:
+    text = {"prompt": "The bus leaves at nine, and the llama is late. " * 8, "temperature": 0}
+
+    def values() -> list[float]:
+        request = {**text, "echo": True, "logprobs": 1, "max_tokens": 0}
+        answer = contract.check(server.post("/v1/completions", request))
+        told = answer["choices"][0]["logprobs"]["token_logprobs"]
+        assert len(told) == answer["usage"]["prompt_tokens"] > 100
+        return list(told[1:])
+
+    cold = values()
+    for _ in range(2):
+        answer = contract.check(server.post("/v1/completions", {**text, "max_tokens": 8}))
+    assert answer["usage"]["prompt_tokens_details"]["cached_tokens"] > 0
+    assert values() == pytest.approx(cold, abs=0.01)

@@ -157,12 +157,12 @@ def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:
 
 def exceeds_context(n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False) -> EngineError:
     """The error of a prompt of `n_tokens`, or of at least so many, in a context of `n_ctx`."""
-    message = (  # agents and proxies look for these words
+    message = (  # agents shorten a conversation by one of these: llama-server's words, and OpenAI's
         f"request ({n_tokens} tokens) exceeds the available context size "
-        f"({n_ctx} tokens), try increasing it"
+        f"({n_ctx} tokens), try increasing it; the prompt is too long"
     )
     if is_lower_bound:
-        message += "; the request is too long to be counted, and has at least so many tokens"
+        message += " to be counted, and has at least so many tokens"
     return EngineError(
         ErrorInfo(
             type="exceed_context_size_error",

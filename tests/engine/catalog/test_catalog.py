@@ -243,6 +243,31 @@ def test_a_section_that_cannot_be_used_is_a_model_with_a_fault(
     assert catalog.default != bad
 
 
+@pytest.mark.parametrize(
+    ("section", "args"),
+    [
+        ("[x]\nmodel = /missing\nc = 256\n", "--model /missing --ctx-size 256"),
+        ("[x]\nmodel = /m\nc = many\nnonsense = 1\n", "--model /m --ctx-size 512"),
+        ("[x]\nmodel = /m\nmlock = 1\ndio = 1\n", "--model /m --ctx-size 512 --mlock --direct-io"),
+        ("[x]\nhf-repo = u/s\nlora = /l\n", "--hf-repo u/s --ctx-size 512 --lora /l"),
+        ("[u/r:q8_0]\nc = many\n", "--hf-repo u/r:Q8_0 --ctx-size 512"),
+        ("[u/r:q8_0]\nmodel = /missing\n", "--model /missing --ctx-size 512"),
+        ("[x]\nc = 256\n", "--model x --ctx-size 256"),
+        # Of shortcuts that exclude each other none holds, nor what stands beside them.
+        ("[x]\nfim-qwen-3b-default = 1\ngpt-oss-20b-default = 1\n", "--model x --ctx-size 512"),
+    ],
+)
+def test_a_model_with_a_fault_has_the_options_of_its_section(
+    hub: Path, section: str, args: str
+) -> None:
+    """As far as they can be read."""
+    cache(hub, "u/r", "x-Q8_0.gguf")
+    catalog = with_presets(hub, f"[*]\nc = 512\n{section}", "--alias", "name")
+    [entry] = [entry for entry in catalog.entries.values() if entry.fault]
+    assert entry.source == "preset"
+    assert sorted(arguments(entry.options)) == sorted(["specllama", *args.split()])
+
+
 def test_an_option_that_protects_ends_the_start(hub: Path) -> None:
     text = f"[x]\nmodel = {model_path()}\n"
     for line in ("api-key = secret", "api-keys = secret", "ssl-crt-file = a"):

@@ -20,7 +20,8 @@ def error(text: str, directory: Path) -> str:
     """The message of the file's reader, without the file's name."""
     path = written(text, directory)
     try:
-        [message] = read(path, NAMES).refused.values()  # of a section alone
+        [alone] = read(path, NAMES).refused.values()  # a section
+        message = alone.reason
     except OptionError as error:
         message = str(error)
     assert "\n" not in message
@@ -154,7 +155,7 @@ def refused(data: bytes, directory: Path) -> str:
         found = read(str(path), NAMES)
     except OptionError as refusal:
         return str(refusal)
-    return next(iter(found.refused.values()), "")
+    return next((each.reason for each in found.refused.values()), "")
 
 
 @given(st.lists(PIECES).map("".join) | st.text(st.characters(exclude_categories=["Cs"])))
@@ -232,7 +233,7 @@ def test_an_unknown_key_refuses_its_section_alone(
 ) -> None:
     found = presets(text + "\n[b]\nc = 5\n", tmp_path)
     assert list(found.sections) == ["b"]
-    message = found.refused["a"].removeprefix(str(tmp_path / "models.ini"))
+    message = found.refused["a"].reason.removeprefix(str(tmp_path / "models.ini"))
     assert message.startswith(place)
     assert reason in message
 

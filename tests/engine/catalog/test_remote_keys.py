@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine.catalog.presets import ALLOWED, Presets, read
-from specllama.engine.options import OptionError, Options
+from specllama.engine.options import OptionError, Options, Setting
 from specllama.engine.options.declaration import fields
 from specllama.handlers.options import NAMES
 from tests.support.preset_files import written
@@ -50,7 +50,8 @@ def test_every_other_option_refuses_its_preset(tmp_path: Path, name: str) -> Non
     for key in keys:
         found = remote(f"[bad]\nhf-repo = u/r\n{key} = \n[good]\nhf-repo = u/r\n", tmp_path)
         assert [*found.sections] == ["good"]
-        assert found.refused["bad"].startswith(f"{REPOSITORY}/preset.ini:3: {key} ")
+        assert found.refused["bad"].layer.settings == (Setting("hf-repo", "u/r", 2),)
+        assert found.refused["bad"].reason.startswith(f"{REPOSITORY}/preset.ini:3: {key} ")
 
 
 @pytest.mark.parametrize("key", ["port", "LLAMA_ARG_PORT", "log-file", "models-dir", "ctx-sze"])

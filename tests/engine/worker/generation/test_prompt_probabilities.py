@@ -1,5 +1,6 @@
 """The probabilities of a prompt's tokens are those of the model's own logits."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -8,11 +9,13 @@ from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Event, Failed, Finished, TokenProbs
 from specllama.engine.wire.requests import Submit
-from specllama.engine.worker.backend import Model
+from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.generation import preparation
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.prompts import tokenize_prompt
-from tests.support.playing import GREEDY, engine
+from tests.support.options_support import engine_options
+from tests.support.playing import GREEDY, engine, play
+from tools.models.build import ensure
 
 TEXT = "A llama carries wool 🦙, and the bus leaves at nine: <|im_end|> yes.\n\n" * 3
 N_TOP = 3
@@ -46,12 +49,12 @@ def told(events: list[Event]) -> list[TokenProbs]:
     return carried[0]
 
 
-def own(served: Engine, prompt: list[int]) -> list[dict[int, float]]:
+def own(served: Engine, prompt: list[int], **params: Any) -> list[dict[int, float]]:
     """The probabilities of all tokens behind each part of `prompt`, from the logits of the last
     token of a text of its own."""
     found = []
     for n in range(1, len(prompt)):
-        asked = GenerationParams(n_predict=1, n_probs=served.model.n_vocab, **GREEDY)
+        asked = GenerationParams(n_predict=1, n_probs=served.model.n_vocab, **GREEDY, **params)
         served.submit(served.prepare(Submit(1, [*prompt[:n]], asked)))
         [last] = [
             event
@@ -72,6 +75,15 @@ def check(prompt: list[int], probs: list[TokenProbs], expected: list[dict[int, f
         assert entry.top[0][2] == pytest.approx(max(values.values()), abs=ROUNDING)
         for id, _, value in entry.top:
             assert value == pytest.approx(values[id], abs=ROUNDING)
+
+
+@pytest.fixture(scope="module", params=["tiny-mamba", "tiny-hybrid", "tiny-window"])
+def uncuttable(request: pytest.FixtureRequest) -> Iterator[Model]:
+    """A model whose memory can't be cut at any token."""
+    initialize()
+    model = Model(str(ensure(request.param)), engine_options())
+    yield model
+    model.close()
 
 
 @pytest.mark.parametrize("rows", [1, 3, 1000])
@@ -96,6 +108,32 @@ def test_they_are_the_model_s_own(
             assert isinstance(last, Finished)
             assert last.timings.cache_n == 0
             assert last.n_decoded == params.get("n_predict", 1)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rows", [3, 1000])
+@pytest.mark.parametrize("kv_unified", [True, False], ids=["unified", "separate"])
+def test_memory_that_cannot_be_cut(
+    uncuttable: Model, monkeypatch: pytest.MonkeyPatch, rows: int, kv_unified: bool
+) -> None:
+    """They are the same with a cold and a warm cache, and what is cached stays right."""
+    monkeypatch.setattr(preparation, "LOGITS", rows * 4 * uncuttable.n_vocab)
+    served = engine(uncuttable, ctx_size=2048, parallel=2, kv_unified=kv_unified, ubatch_size=16)
+    prompt = tokens_of(uncuttable)
+    other = [*prompt[:40], *prompt[60:]]
+    expected, of_other = (own(served, each, cache_prompt=False) for each in (prompt, other))
+    alone = play(served, [TEXT], n_predict=20, cache_prompt=False, **GREEDY)[TEXT].tokens
+    for _ in range(2):
+        events = run(served, [prompt, other])
+        check(prompt, told(events[1]), expected)
+        check(other, told(events[2]), of_other)
+        for id in events:
+            last = events[id][-1]
+            assert isinstance(last, Finished)
+            assert last.timings.cache_n == 0
+        again = play(served, [TEXT], n_predict=20, **GREEDY)[TEXT]
+        assert again.tokens == alone
+        assert again.timings.cache_n > 0
 
 
 def test_a_step_has_no_more_rows_than_there_is_room_for(
