@@ -17,7 +17,7 @@ from contract_tests.kit.json_schemas import Schema, schemas, with_extras
 from specllama.engine.formats.ecma_regex import PatternError, to_rust
 from specllama.engine.formats.json_schema import at_pointer
 from specllama.engine.grammars.gbnf import GrammarError
-from specllama.engine.grammars.json_schema import prepare
+from specllama.engine.grammars.json_schema import Leniency, more_lenient, prepare
 from specllama.engine.params import GenerationParams
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import Compiler
@@ -437,3 +437,10 @@ def test_the_white_space_is_what_was_asked_for(
         note(repr(text))
         json.loads(text)
         assert _FORMS[whitespace].fullmatch(_STRING.sub(b'""', text))
+
+
+def test_references_may_be_a_second_fault_of_a_costly_schema() -> None:
+    text = '{"pattern": "a", "$ref": "#/$defs/b", "$defs": {"b": {}}}'
+    ways = [*more_lenient(text, GrammarError("the constraint is too complex"))]
+    pattern = frozenset({"pattern"})
+    assert ways[-2:] == [Leniency(pattern), Leniency(pattern, alone=True)]

@@ -72,3 +72,10 @@ def test_harmony_goes_on_from_the_prompt() -> None:
     assert said(harmony(text, prompt=opened)) == ("", "", [("f", "{}")])
     assert said(harmony("{}<|call|>", prompt=opened + text[:-9])) == ("", "", [("f", "{}")])
     assert said(harmony("Hello", prompt=start)) == ("Hello", "", [])
+
+
+def test_a_header_without_an_end_is_content() -> None:
+    text = f"<|channel|>{'a' * 1100} and more"
+    content, thoughts, calls = said(harmony(text))
+    assert content.replace("\n", "") == text
+    assert (thoughts, calls) == ("", [])

@@ -172,3 +172,9 @@ def test_literals_after_keys() -> None:
 def test_spellings_of_python_count_where_no_text_is_meant() -> None:
     schema = {"type": "object", "properties": {"a": {"type": "boolean"}, "b": {"type": "string"}}}
     assert coder(("a", "True"), ("b", "True"), tools={"f": schema}) == {"a": True, "b": "True"}
+
+
+@pytest.mark.parametrize("behind", ["", " and"])
+def test_a_text_in_quotes_whose_tag_never_ends_is_a_cut_call(behind: str) -> None:
+    (call,) = parse(SYNTAXES["tags around json"], f'<call:f><arg:text>"abc"{behind}').calls
+    assert call.arguments == '{"text": "abc"'
