@@ -12,11 +12,11 @@ from specllama.handlers.apis.openai.request import chat_request, uses_functions
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.aside import aside
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
 from specllama.handlers.running.respond import respond
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.served import served
 from specllama.handlers.running.templates import rendered_prompt

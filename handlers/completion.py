@@ -11,12 +11,12 @@ from specllama.handlers.apis.native.format import NativeFormat
 from specllama.handlers.apis.native.probabilities import text_probabilities
 from specllama.handlers.apis.native.request import generation_params, parse_prompts, ping_of
 from specllama.handlers.apis.openai.format import TextFormat, head, wants_verbose
-from specllama.handlers.running.aside import aside
 from specllama.handlers.running.batch import Batch
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 from specllama.handlers.running.media import resolved, without_media
 from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
 from specllama.handlers.running.respond import respond
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import served
 
 

@@ -12,9 +12,8 @@ import yaml
 from starlette.responses import Response
 
 from specllama.engine.errors import EngineError
-from specllama.handlers.http.bundle import public, with_body_examples
-from specllama.handlers.http.bundled import bundled
 from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.description import bundled, public, with_body_examples
 
 ASSETS = {
     "swagger-ui.css": "text/css",

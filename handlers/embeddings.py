@@ -12,13 +12,12 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.native.request import parse_prompts
 from specllama.handlers.apis.openai.messages import content_parts
-from specllama.handlers.http.disconnect import until_disconnect
-from specllama.handlers.http.encoding import Lazy
-from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.aside import aside
+from specllama.handlers.http.current import until_disconnect
+from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.running.batch import counted
 from specllama.handlers.running.media import PART, UnresolvedParts, resolved
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import Served, served
-from specllama.handlers.running.usage import counted
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""

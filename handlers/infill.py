@@ -8,7 +8,7 @@ from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.native.request import parse_part
 from specllama.handlers.apis.unsupported import INFILL, refuse_unsupported
 from specllama.handlers.completion import create_completion
-from specllama.handlers.running.aside import aside
+from specllama.handlers.running.run_in_thread import aside
 
 
 async def create_infill(body: dict[str, Any]) -> Response:

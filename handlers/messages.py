@@ -15,9 +15,9 @@ from specllama.handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT, refuse
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.envelopes.anthropic import anthropic_request_id
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.aside import aside
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from specllama.handlers.running.respond import respond
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import served
 
 

@@ -22,10 +22,9 @@ from specllama.handlers.apis.ollama.details import (
     modified_at,
 )
 from specllama.handlers.http.api_keys import is_known, require_key
-from specllama.handlers.http.current import current_scope
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.sse import Ping, event_stream, sse_event
+from specllama.handlers.http.streams import Ping, event_stream, sse_event
 from specllama.handlers.options.arguments import arguments, preset
 from specllama.handlers.running.runtime import Runtime, runtime
 from specllama.handlers.running.served import find, not_found

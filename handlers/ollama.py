@@ -12,8 +12,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.native.probabilities import chat_probabilities
 from specllama.handlers.apis.native.request import generation_params
-from specllama.handlers.apis.ollama.embedding import shortened
-from specllama.handlers.apis.ollama.format import OllamaFormat, Watch, heading
+from specllama.handlers.apis.ollama.format import OllamaFormat, Watch, heading, shortened
 from specllama.handlers.apis.ollama.generation import GenerationFormat
 from specllama.handlers.apis.ollama.request import (
     frees_memory,
@@ -25,26 +24,23 @@ from specllama.handlers.apis.ollama.request import (
     openai_messages,
 )
 from specllama.handlers.apis.openai.request import chat_request
-from specllama.handlers.apis.remarks import remark
-from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported, remark
 from specllama.handlers.chat import create_chat_completion
 from specllama.handlers.embeddings import Rows, split
-from specllama.handlers.http.current import current_scope
-from specllama.handlers.http.disconnect import until_disconnect
-from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.envelopes.ollama import (
     NDJSON,
     answer_as_openai,
     is_ollama_client,
     is_openai_client,
 )
-from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.aside import aside
+from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.running.batch import counted
 from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
 from specllama.handlers.running.media import PART, resolved
 from specllama.handlers.running.respond import respond
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import Served, served
-from specllama.handlers.running.usage import counted
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 """Norms of embeddings."""

@@ -17,14 +17,14 @@ from specllama.handlers.apis.ollama.details import (
     model_info_json,
     model_path,
     modified_at,
+    process_json,
 )
-from specllama.handlers.apis.ollama.processes import process_json
 from specllama.handlers.apis.ollama.pull import SUCCESS, pull, wanted
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.envelopes.ollama import NDJSON, ollama_error
 from specllama.handlers.http.errors import Failure
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.sse import event_stream, line
+from specllama.handlers.http.streams import event_stream, line
 from specllama.handlers.models import model_list
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.served import Served, served

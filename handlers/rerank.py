@@ -10,10 +10,10 @@ from starlette.responses import Response
 from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.handlers.embeddings import split
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.batch import counted
 from specllama.handlers.running.served import served
-from specllama.handlers.running.usage import counted
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:

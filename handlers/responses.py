@@ -11,7 +11,6 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.native.request import ping_of
-from specllama.handlers.apis.responses.background import Listener, check_kept, generate
 from specllama.handlers.apis.responses.format import (
     Output,
     Status,
@@ -24,20 +23,21 @@ from specllama.handlers.apis.responses.request import (
     response_chat_request,
     response_params,
     response_tools,
+    room_for_answer,
+    truncated,
 )
-from specllama.handlers.apis.responses.stream import ResponsesFormat
-from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
+from specllama.handlers.apis.responses.stream import Listener, ResponsesFormat, check_kept, generate
 from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.sse import event_stream
-from specllama.handlers.running.aside import aside
-from specllama.handlers.running.background import JobKey
-from specllama.handlers.running.bounds import bound_probabilities
+from specllama.handlers.http.streams import event_stream
+from specllama.handlers.running.batch import bound_probabilities
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from specllama.handlers.running.ongoing import JobKey
 from specllama.handlers.running.respond import frames, respond
 from specllama.handlers.running.response_store import Order, ResponseStore
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.served import Served, served
 

@@ -8,7 +8,7 @@ from specllama.engine.errors import invalid_request, not_supported, unavailable
 from specllama.engine.wire.replies import SlotState
 from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.native.results import settings_json
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.served import Served, served
 

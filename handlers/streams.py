@@ -8,9 +8,9 @@ from starlette.responses import Response
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.sse import event_stream
-from specllama.handlers.running.keeping import show
-from specllama.handlers.running.kept_streams import Owner
+from specllama.handlers.http.streams import event_stream
+from specllama.handlers.running.ongoing import Owner
+from specllama.handlers.running.respond import show
 from specllama.handlers.running.runtime import runtime
 
 

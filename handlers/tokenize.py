@@ -5,9 +5,8 @@ from typing import Any
 from starlette.responses import Response
 
 from specllama.handlers.apis.native.request import parse_part
-from specllama.handlers.http.encoding import Lazy
-from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.aside import aside
+from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import served
 
 

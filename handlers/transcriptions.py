@@ -9,7 +9,7 @@ from specllama.engine.helpers.render.renderer import template_source
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.openai.transcription import TranscriptionFormat, transcription_messages
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.running.chat_batch import ChatBatch, prepare
 from specllama.handlers.running.respond import respond
 from specllama.handlers.running.served import served

@@ -17,9 +17,8 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.server import ServerState
 
 from specllama.handlers.http.errors import RequestError
-from specllama.handlers.http.refusal import refusal
-from specllama.stalls import LATE, Stall, is_late
-from specllama.transport import Gathering
+from specllama.handlers.http.request_log import refusal
+from specllama.transport import LATE, Gathering, Stall, is_late
 
 log = logging.getLogger("http")
 

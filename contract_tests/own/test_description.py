@@ -14,7 +14,7 @@ from contract_tests.kit import lint
 from specllama import __version__
 from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
 from specllama.handlers.apis.native.results import NOT_SHOWN
-from specllama.handlers.http.bundle import bundle
+from specllama.handlers.http.description import bundle
 from specllama.handlers.slots import TEXT_SETTINGS
 
 

@@ -17,7 +17,7 @@ from specllama.handlers.binding.errors import HANDLED, answer
 from specllama.handlers.binding.security import SECURITY_MAP
 from specllama.handlers.binding.stack import MIDDLEWARES, Api
 from specllama.handlers.binding.validation import validator_map
-from specllama.handlers.http.bundled import bundled
+from specllama.handlers.http.description import bundled
 
 Node = dict[str, Any]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]

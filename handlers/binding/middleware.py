@@ -13,11 +13,18 @@ from connexion.middleware.abstract import ROUTING_CONTEXT, SpecMiddleware
 from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllama.handlers.http.body_limits import FREE, LARGE, SHARE, Budget, ValueCount
-from specllama.handlers.http.content_coding import Inflated, coding_of
+from specllama.handlers.http.bodies import (
+    FREE,
+    LARGE,
+    SHARE,
+    Budget,
+    Inflated,
+    ValueCount,
+    coding_of,
+)
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import permits
-from specllama.handlers.http.patience import within
+from specllama.handlers.http.streams import within
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.options.tables.http import HttpOptions
 

@@ -21,7 +21,7 @@ from starlette.types import Message, Receive, Scope
 from specllama.engine.formats.schema_check import Schema, UndecodableError, compile_schema, decoded
 from specllama.engine.formats.schema_errors import Sentence, sentence
 from specllama.engine.helpers.check.checker import Checker
-from specllama.handlers.http.body_limits import FEW, LARGE, n_values
+from specllama.handlers.http.bodies import FEW, LARGE, n_values
 from specllama.handlers.http.errors import RequestError
 
 MAX_FILES = 4  # of a form

@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from specllama.engine.errors import EngineError, ErrorInfo, ErrorType
 from specllama.engine.formats.schema_errors import Sentence
-from specllama.handlers.http.notes import notes_of
+from specllama.handlers.http.log_fields import notes_of
 
 log = logging.getLogger(__name__)
 

@@ -1,16 +1,132 @@
 """Plain JSON answers."""
 
 import asyncio
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, Generic, TypeVar
 
+import msgspec
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from specllama.handlers.http.disconnect import CancelOnDisconnect
-from specllama.handlers.http.encoding import encode, is_large, parts
+from specllama.handlers.http.current import CancelOnDisconnect
+
+# ---- Values as JSON: at once, or in parts that each take a moment.
+#
+# Encoding holds the GIL: an answer with a million numbers, encoded at once, would stop everybody.
+
+
+SMALL = 4096  # values that are encoded at once; a long text counts like several
+_RUN = 512  # items of an array that are tried at once
+_LONG = 256  # characters that count like a value
+
+T = TypeVar("T")
+
+
+class Lazy(Generic[T]):
+    """An array whose items are made of `items` while it is encoded. `size` is the number of values
+    in each, more or less."""
+
+    def __init__(self, make: Callable[[T], Any], items: Sequence[T], size: int) -> None:
+        self._make = make
+        self._items = items
+        self._size = size
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self._make, self._items)
+
+    @property
+    def weight(self) -> int:
+        """The number of values in all items."""
+        return len(self._items) * self._size
+
+
+def _known(value: Any) -> Any:
+    if isinstance(value, Lazy):
+        return list(value)
+    raise NotImplementedError(f"no JSON for {type(value)}")
+
+
+_encode = msgspec.json.Encoder(enc_hook=_known).encode
+_SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u2029"]
+"""What ends a line for Python's `splitlines`, which Ollama's client reads with, and for httpx'
+`iter_lines`: its bytes in UTF-8, and its escape in JSON."""
+
+
+def encode(value: Any) -> bytes:
+    """A value as JSON, at once, with the line separators of Unicode escaped."""
+    data = _encode(value)
+    for separator, escape in _SEPARATORS:
+        if separator in data:
+            data = data.replace(separator, escape)
+    return data
+
+
+def is_large(value: Any) -> bool:
+    """True for what should be encoded in parts."""
+    return _weight(value) > SMALL
+
+
+def parts(value: Any) -> Iterator[bytes]:
+    """The JSON of `value`; each part takes about as long as `SMALL` values do."""
+    if not is_large(value):
+        yield encode(value)
+    elif isinstance(value, dict):
+        mark = b"{"
+        for key, inner in value.items():
+            yield b"".join((mark, encode(key), b":"))
+            yield from parts(inner)
+            mark = b","
+        yield b"}"
+    elif isinstance(value, Lazy):
+        yield from _array(parts(item) for item in value)
+    elif isinstance(value, list):
+        yield from _array(
+            run
+            for start in range(0, len(value), _RUN)
+            for run in _runs(value[start : start + _RUN])
+        )
+    else:
+        yield encode(value)
+
+
+def _runs(items: list[Any]) -> Iterator[Iterator[bytes]]:
+    """The items with commas between them, together if they are small."""
+    if is_large(items):
+        yield from map(parts, items)
+    else:
+        yield iter((encode(items)[1:-1],))
+
+
+def _array(runs: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
+    mark = b"["
+    for run in runs:
+        yield mark
+        yield from run
+        mark = b","
+    yield b"[]" if mark == b"[" else b"]"
+
+
+def _weight(value: Any) -> int:
+    """The number of values in `value`, or one above SMALL."""
+    n = 0
+    waiting = [value]
+    while waiting and n <= SMALL:
+        each = waiting.pop()
+        n += 1
+        if isinstance(each, str):
+            n += len(each) // _LONG
+        elif isinstance(each, dict):
+            waiting.extend(each.values())
+        elif isinstance(each, list):
+            if len(each) > SMALL:
+                return len(each)
+            waiting.extend(each)
+        elif isinstance(each, Lazy):
+            n += each.weight
+    return n
+
 
 ENOUGH = 1 << 16  # bytes that leave together
 

@@ -5,11 +5,21 @@ POST /v1/chat/completions 200 model=tiny in=12 cached=4 out=32 ms=45.2 tokens/s=
 
 import logging
 import time
+from http import HTTPStatus
 from typing import Any
 
+import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from specllama.handlers.http.notes import HEADER, RELAXED_HEADER, Notes, relaxed_header, take_notes
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.log_fields import (
+    HEADER,
+    RELAXED_HEADER,
+    Notes,
+    relaxed_header,
+    request_id,
+    take_notes,
+)
 
 log = logging.getLogger("http")
 
@@ -141,3 +151,30 @@ def escaped(text: str, limit: int | None = None) -> str:
 
 def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
+
+
+# ---- The answer to what never becomes a request: its head can't be read, is too large, or doesn't
+# come.
+
+
+def refusal(error: RequestError) -> bytes:
+    """A whole answer with the error's envelope, behind which the connection ends; noted in the
+    log like any other."""
+    failure, id = error.failure, request_id(())
+    fields = {
+        "method": "-",
+        "path": "-",
+        "status": failure.status,
+        "request_id": id,
+        "error": failure.info.message,
+    }
+    log.info("%s", request_line(fields), extra={"fields": fields})
+    body = msgspec.json.encode(failure.envelope())
+    head = (
+        f"HTTP/1.1 {failure.status} {HTTPStatus(failure.status).phrase}\r\n"
+        "Content-Type: application/json\r\n"
+        f"Content-Length: {len(body)}\r\n"
+        f"X-Request-Id: {id}\r\n"
+        "Connection: close\r\n\r\n"
+    )
+    return head.encode() + body

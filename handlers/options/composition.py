@@ -15,11 +15,10 @@ from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.options.tables.sampling import SamplingOptions
 from specllama.engine.options.tables.source import EntryOptions, SourceOptions
 from specllama.engine.options.tables.speculation import SpeculationOptions
-from specllama.handlers.options.tables.general import GeneralOptions
+from specllama.handlers.options.tables.general import GeneralOptions, ResponsesOptions
 from specllama.handlers.options.tables.http import HttpOptions
 from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.options.tables.page import PageOptions
-from specllama.handlers.options.tables.responses import ResponsesOptions
 
 
 class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):

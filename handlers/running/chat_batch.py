@@ -23,7 +23,6 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
 from specllama.engine.wire.requests import Prompt, PromptParts
-from specllama.handlers.running.aside import aside
 from specllama.handlers.running.batch import Batch
 from specllama.handlers.running.content_tokens import ContentTokens
 from specllama.handlers.running.media import (
@@ -33,6 +32,7 @@ from specllama.handlers.running.media import (
     resolved,
     with_results_shown,
 )
+from specllama.handlers.running.run_in_thread import aside
 from specllama.handlers.running.served import Served
 from specllama.handlers.running.templates import rendered_prompt
 

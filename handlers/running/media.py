@@ -19,10 +19,10 @@ import msgspec
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.media.source import MediaSource, SourceKind, is_address
 from specllama.engine.models.client import EngineClient
-from specllama.engine.wire.media import Document, Media
+from specllama.engine.wire.media import NOT_READ, Document, Media, is_pdf, text_of
 from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.wire.requests import PromptParts
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.served import Served
 
@@ -292,3 +292,21 @@ async def _source(medium: MediaInput) -> MediaSource:
     else:
         source = await asyncio.to_thread(MediaSource.from_text, given, kind, where)
     return replace(source, stand_in=medium.stand_in)
+
+
+# ---- Documents in messages, whichever API they come by.
+
+
+def document_part(given: str, where: str, heading: str = "") -> dict[str, Any]:
+    """A part of a content: a text, or, for PDF files and what has to be fetched first, a document
+    (`handlers.running.media`). `heading` stands in a line in front of it.
+
+    `given` is a URL or base64. Raises EngineError: invalid_request_error if it is neither,
+    not_supported_error for a file that is neither a PDF nor a text.
+    """
+    content = MediaSource.from_text(given, "document", where).content
+    if isinstance(content, str) or is_pdf(content):
+        return {"type": PART, "media": MediaInput(content, where, "document", heading)}
+    if (text := text_of(content)) is None:
+        raise not_supported(f"{where}: {NOT_READ}")
+    return {"type": "text", "text": f"{heading}\n{text}" if heading else text}

@@ -8,7 +8,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
-from specllama.handlers.running.bounds import check_prompt_probabilities
+from specllama.handlers.running.batch import check_prompt_probabilities
 from specllama.handlers.running.media import media_marker
 
 

@@ -27,11 +27,9 @@ from specllama.engine.options import OptionError
 from specllama.engine.shipped import model_file
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.aside import TURN
-from specllama.handlers.running.background import Jobs
-from specllama.handlers.running.kept_streams import KeptStreams
+from specllama.handlers.running.ongoing import Jobs, KeptStreams, SteerableTexts
 from specllama.handlers.running.response_store import ResponseStore, StoreError
-from specllama.handlers.running.steering import SteerableTexts
+from specllama.handlers.running.run_in_thread import TURN
 
 if TYPE_CHECKING:
     from specllama.handlers.running.metrics import Metrics

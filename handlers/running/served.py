@@ -13,9 +13,8 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import ModelInfo
-from specllama.handlers.http.current import current_scope
-from specllama.handlers.http.disconnect import until_disconnect
-from specllama.handlers.http.notes import notes
+from specllama.handlers.http.current import current_scope, until_disconnect
+from specllama.handlers.http.log_fields import notes
 from specllama.handlers.running.runtime import Runtime, runtime
 
 

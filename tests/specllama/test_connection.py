@@ -14,7 +14,7 @@ from uvicorn import Config, Server
 
 from contract_tests.kit.server import SECONDS
 from specllama.connection import MAX_FIELDS, MAX_HEAD, Connection, Limits
-from specllama.stalls import LATE
+from specllama.transport import LATE
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from specllama.handlers.description import description_path
-from specllama.handlers.http.bundle import Node, bundle, public
+from specllama.handlers.http.description import Node, bundle, public
 from tools.compat.announcements import announced, verdict
 from tools.compat.comparison import breaks
 

@@ -9,7 +9,7 @@ from typing import Any
 from swagger_ui_bundle import swagger_ui_path
 
 from specllama.handlers.description import ASSETS, description_path
-from specllama.handlers.http.bundle import Node, bundle, public, with_body_examples
+from specllama.handlers.http.description import Node, bundle, public, with_body_examples
 
 SERVER = "http://127.0.0.1:8080"
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")

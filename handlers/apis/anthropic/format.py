@@ -13,10 +13,10 @@ import msgspec
 from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from specllama.engine.wire.replies import Finished, PromptProgress, Timings
 from specllama.handlers.apis.anthropic.request import CALL_PREFIX
-from specllama.handlers.http.encoding import encode
 from specllama.handlers.http.envelopes.anthropic import anthropic_error
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import sse_event
+from specllama.handlers.http.json_answer import encode
+from specllama.handlers.http.streams import sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]

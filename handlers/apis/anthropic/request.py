@@ -16,14 +16,13 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import change_line, shown_tools
-from specllama.handlers.apis.documents import document_part
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
 from specllama.handlers.apis.openai.tools import chosen, offered
-from specllama.handlers.apis.remarks import remark
 from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http.errors import RequestError
-from specllama.handlers.running.media import media_part
+from specllama.handlers.running.media import document_part, media_part
 
 Block = Mapping[str, Any]
 Part = str | dict[str, Any]

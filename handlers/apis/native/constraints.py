@@ -6,7 +6,7 @@ from typing import Any
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import GrammarTrigger
-from specllama.handlers.apis.remarks import remark
+from specllama.handlers.apis.unsupported import remark
 
 _ANY_OBJECT = {"type": "object"}
 _TOKEN, _WORD = 0, 1  # types of triggers; 2 and 3 are regular expressions

@@ -10,9 +10,9 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Finished, PromptProgress
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import settings_json, timings_json
-from specllama.handlers.http.encoding import Lazy, encode
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import error_frame, sse_event
+from specllama.handlers.http.json_answer import Lazy, encode
+from specllama.handlers.http.streams import error_frame, sse_event
 from specllama.handlers.running.batch import TextEvent
 
 FIELDS = 100

@@ -10,7 +10,7 @@ from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Timings
 from specllama.handlers.apis.native.constraints import triggers_json
-from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.json_answer import Lazy
 
 
 def float32(value: float) -> float:

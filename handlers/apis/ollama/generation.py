@@ -10,7 +10,7 @@ from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import Watch, ending, heading
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import line
+from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 ContextOf = Callable[[str], Awaitable[list[int]]]

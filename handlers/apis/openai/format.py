@@ -26,9 +26,9 @@ from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
 from specllama.handlers.http.build_info import build_info
-from specllama.handlers.http.encoding import encode
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import DONE, error_frame
+from specllama.handlers.http.json_answer import encode
+from specllama.handlers.http.streams import DONE, error_frame
 from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.running.batch import TextEvent
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason

@@ -11,7 +11,7 @@ from typing import Any
 
 from specllama.engine.wire.replies import Delta, Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.http.encoding import Lazy
+from specllama.handlers.http.json_answer import Lazy
 
 _LEAST = 5e-324  # of a probability that has a logarithm
 

@@ -14,7 +14,7 @@ import msgspec
 
 from specllama.engine.chat.request import FREE_TEXT, ToolChoice
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.remarks import remark
+from specllama.handlers.apis.unsupported import remark
 
 Tool = Mapping[str, Any]
 Choice = str | Mapping[str, Any] | None

@@ -7,7 +7,7 @@ from specllama.engine.chat.output import Content
 from specllama.engine.errors import invalid_request
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import DONE, error_frame, sse_event
+from specllama.handlers.http.streams import DONE, error_frame, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.media import PART, MediaInput
 

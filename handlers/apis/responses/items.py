@@ -12,11 +12,10 @@ from typing import Any
 
 from specllama.engine.chat.request import FREE_TEXT
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.documents import document_part
 from specllama.handlers.apis.openai.tools import SEARCH, known, qualified
-from specllama.handlers.apis.remarks import remark
 from specllama.handlers.apis.tool_results import result_part, tool_reference
-from specllama.handlers.running.media import media_part, unshown
+from specllama.handlers.apis.unsupported import remark
+from specllama.handlers.running.media import document_part, media_part, unshown
 
 Item = dict[str, Any]
 

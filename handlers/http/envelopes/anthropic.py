@@ -12,7 +12,7 @@ from typing import Any, Literal
 from starlette.types import Scope
 
 from specllama.engine.errors import ErrorInfo
-from specllama.handlers.http.notes import notes_of
+from specllama.handlers.http.log_fields import notes_of
 
 ErrorType = Literal[
     "invalid_request_error",

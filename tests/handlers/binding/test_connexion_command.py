@@ -20,7 +20,7 @@ from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.options import Options
 from specllama.engine.shipped import MODEL_NAME
 from specllama.handlers.description import description_path
-from specllama.handlers.http.bundle import bundle
+from specllama.handlers.http.description import bundle
 from tests.support.http_support import PaperPool, served_app, serving
 
 pytestmark = pytest.mark.slow
@@ -245,7 +245,7 @@ def patched():
 for module in pkgutil.walk_packages(specllama.handlers.__path__, "specllama.handlers."):
     if module.name != "specllama.handlers.binding.connexion_command":
         importlib.import_module(module.name)
-import specllama.app
+import specllama.serve
 print(patched(), "specllama.handlers.binding.connexion_command" in sys.modules)
 importlib.import_module("specllama.handlers.binding.connexion_command")
 print(patched())

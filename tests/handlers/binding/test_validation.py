@@ -17,7 +17,7 @@ from specllama.engine.formats.schema_check import compile_schema
 from specllama.engine.helpers.check.check_jobs import Verdict
 from specllama.engine.helpers.check.checker import Checker
 from specllama.handlers.binding import validation
-from specllama.handlers.http.body_limits import FEW, LARGE
+from specllama.handlers.http.bodies import FEW, LARGE
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

@@ -12,8 +12,7 @@ from connexion.spec import Specification
 from specllama.engine.host import user_cache
 from specllama.handlers.binding.application import Resolved, check, resolved
 from specllama.handlers.description import description_path
-from specllama.handlers.http.bundle import bundle
-from specllama.handlers.http.bundled import KEPT, bundled
+from specllama.handlers.http.description import KEPT, bundle, bundled
 
 
 @pytest.fixture

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from starlette.types import Message
 
-from specllama.handlers.http.content_coding import PIECE, Inflated, coding_of
+from specllama.handlers.http.bodies import PIECE, Inflated, coding_of
 from specllama.handlers.http.errors import RequestError
 
 LIMIT = 1 << 22

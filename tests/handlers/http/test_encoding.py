@@ -7,8 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.http import encoding
-from specllama.handlers.http.encoding import SMALL, Lazy, encode, is_large, parts
+from specllama.handlers.http import json_answer as encoding
+from specllama.handlers.http.json_answer import SMALL, Lazy, encode, is_large, parts
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from specllama.handlers.http.encoding import SMALL, Lazy
-from specllama.handlers.http.json_answer import ENOUGH, JSONAnswer
+from specllama.handlers.http.json_answer import ENOUGH, SMALL, JSONAnswer, Lazy
 
 Sent = list[dict[str, Any]]
 

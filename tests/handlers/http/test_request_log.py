@@ -22,10 +22,10 @@ from specllama import logs
 from specllama.engine.errors import unavailable
 from specllama.engine.formats.schema_errors import sentence
 from specllama.engine.wire.replies import Timings
-from specllama.handlers.http.notes import MAX_ID, Notes, notes_of, request_id
+from specllama.handlers.http.log_fields import MAX_ID, Notes, notes_of, request_id
 from specllama.handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
 from specllama.handlers.options import parse
-from specllama.handlers.running.usage import note_texts
+from specllama.handlers.running.batch import note_texts
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow

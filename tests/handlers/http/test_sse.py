@@ -14,9 +14,9 @@ from starlette.responses import Response
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import unavailable
-from specllama.handlers.http.disconnect import until_disconnect
+from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.errors import Failure
-from specllama.handlers.http.sse import DONE, Ping, event_stream, sse_event
+from specllama.handlers.http.streams import DONE, Ping, event_stream, sse_event
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow
@@ -219,7 +219,7 @@ def test_half_a_body_and_gone(client: httpx.Client, address: tuple[str, int]) ->
 
 def test_a_cancelled_server_is_no_disconnect() -> None:
     """A cancellation that comes from elsewhere passes through as what it is."""
-    from specllama.handlers.http.disconnect import CancelOnDisconnect
+    from specllama.handlers.http.current import CancelOnDisconnect
 
     async def never() -> dict[str, str]:
         await asyncio.Event().wait()

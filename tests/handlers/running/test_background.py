@@ -5,8 +5,8 @@ import asyncio
 import pytest
 
 from specllama.engine.errors import EngineError
-from specllama.handlers.running import background
-from specllama.handlers.running.background import Jobs
+from specllama.handlers.running import ongoing as background
+from specllama.handlers.running.ongoing import Jobs
 
 
 async def endless(ended: list[str], id: str) -> None:

@@ -4,7 +4,7 @@ from typing import Any, cast
 
 import pytest
 
-from specllama.handlers.running.steering import SteerableTexts
+from specllama.handlers.running.ongoing import SteerableTexts
 
 
 class Text:

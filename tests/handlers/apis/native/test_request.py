@@ -20,7 +20,7 @@ from specllama.engine.params import (
     Speculative,
 )
 from specllama.engine.wire.replies import Timings
-from specllama.handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
+from specllama.handlers.apis.native.probabilities import CLAMPED, LORA_ID, LORA_SCALE
 from specllama.handlers.apis.native.request import (
     MAX_TOKEN_ID,
     generation_params,
@@ -37,7 +37,7 @@ from specllama.handlers.apis.unsupported import (
     RESPONSES,
     refuse_unsupported,
 )
-from specllama.handlers.http.encoding import encode
+from specllama.handlers.http.json_answer import encode
 from specllama.handlers.running.media import MediaInput, media_marker
 
 pytestmark = pytest.mark.slow

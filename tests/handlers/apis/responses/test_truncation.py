@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.chat.request import ChatRequest
-from specllama.handlers.apis.responses.truncation import room_for_answer, truncated
+from specllama.handlers.apis.responses.request import room_for_answer, truncated
 
 USER = {"role": "user", "content": "Hello"}
 

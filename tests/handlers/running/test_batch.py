@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill, Prompt
-from specllama.handlers.running.bounds import (
+from specllama.handlers.running.batch import (
     CONTEXTS,
     MAX_PROBABILITIES,
     MAX_REPEATED,

@@ -1,6 +1,6 @@
 """What the head of an answer tells of the notes of its request."""
 
-from specllama.handlers.http.notes import MAX_KEYWORD, MAX_RELAXED, relaxed_header
+from specllama.handlers.http.log_fields import MAX_KEYWORD, MAX_RELAXED, relaxed_header
 
 
 def test_keywords_are_written_as_addresses() -> None:

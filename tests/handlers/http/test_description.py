@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specllama.handlers.description import description_path
-from specllama.handlers.http.bundle import bundle, public, with_body_examples
+from specllama.handlers.http.description import bundle, public, with_body_examples
 
 
 def keys(node: Any) -> set[str]:

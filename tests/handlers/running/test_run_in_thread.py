@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from specllama.engine.errors import EngineError, invalid_request
-from specllama.handlers.http.body_limits import LARGE
-from specllama.handlers.running.aside import aside
+from specllama.handlers.http.bodies import LARGE
+from specllama.handlers.running.run_in_thread import aside
 from tests.support.http_support import request_with
 
 pytestmark = pytest.mark.slow

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.handlers.http.patience import Begun, within
+from specllama.handlers.http.streams import Begun, within
 
 
 def test_work_that_need_not_wait() -> None:

@@ -1,16 +1,24 @@
-"""Streams that clients may come back to: what was sent of each, and what still comes.
-
-A kept stream goes on when its client is gone. It belongs to a conversation of one API key, which
-has one at most; another one takes its place. Nothing of this is on disk.
-"""
+"""Answers that run on their own: kept streams, responses in the background, and texts whose
+thoughts can be ended."""
 
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable, Iterable
-from typing import NamedTuple
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import msgspec
+
+from specllama.engine.errors import unavailable
+from specllama.engine.models.generation import Generation
+
+# ---- Streams that clients may come back to: what was sent of each, and what still comes.
+#
+# A kept stream goes on when its client is gone. It belongs to a conversation of one API key, which
+# has one at most; another one takes its place. Nothing of this is on disk.
+
 
 log = logging.getLogger(__name__)
 
@@ -230,3 +238,87 @@ def _names(conversation: str) -> list[str]:
     """The conversation, and what stands before each separator in it."""
     parts = conversation.split(SEPARATOR)
     return [SEPARATOR.join(parts[:n]) for n in range(1, len(parts) + 1)]
+
+
+# ---- Work that goes on after its request has been answered.
+
+
+MAX_JOBS = 1000
+"""The most that may run or wait; a client that waits for its answer can't ask for so many."""
+
+
+JobKey = tuple[str, str]
+"""An owner, and an id."""
+
+
+@dataclass(frozen=True)
+class _Job:
+    shown: dict[str, Any]
+    task: asyncio.Task[None]
+
+
+class Jobs:
+    """Running work by its key, each with the document that is shown of it meanwhile. Whoever works
+    keeps the result elsewhere; nothing here outlives the server."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[JobKey, _Job] = {}
+
+    def check_room(self) -> None:
+        """Raises EngineError (unavailable_error) if there are too many."""
+        if len(self._jobs) >= MAX_JOBS:
+            raise unavailable(f"there are {MAX_JOBS} responses in the background; try again later")
+
+    def start(self, key: JobKey, shown: dict[str, Any], work: Coroutine[Any, Any, None]) -> None:
+        """Begins with `work`, which may change `shown` and handles its own errors."""
+        task = asyncio.create_task(work)
+        self._jobs[key] = _Job(shown, task)
+        task.add_done_callback(lambda _: self._jobs.pop(key, None))
+
+    def shown(self, key: JobKey) -> dict[str, Any] | None:
+        job = self._jobs.get(key)
+        return None if job is None else job.shown
+
+    async def cancel(self, key: JobKey) -> None:
+        """Ends the work, if there is some of this key, and waits for the end."""
+        if (job := self._jobs.get(key)) is not None:
+            job.task.cancel()
+            await asyncio.wait({job.task})
+
+    async def stop(self) -> None:
+        """Ends all work."""
+        await asyncio.gather(*(self.cancel(key) for key in list(self._jobs)))
+
+
+# ---- Running texts that a client may change the course of, by the ids in their answers.
+
+
+Key = tuple[bytes, str]
+"""The API key of a request, and the id of its answer."""
+
+
+class SteerableTexts:
+    """What runs now. `may_end` says of each whether it has asked to be told."""
+
+    def __init__(self) -> None:
+        self._running: dict[Key, tuple[Sequence[Generation], bool]] = {}
+
+    @contextmanager
+    def running(self, key: Key, texts: Sequence[Generation], *, may_end: bool) -> Iterator[None]:
+        self._running[key] = (texts, may_end)
+        try:
+            yield
+        finally:
+            del self._running[key]
+
+    def end_thoughts(self, key: Key) -> str:
+        """Let the texts of an answer come to what they have to say, if they are thinking. The
+        reason if that can't be; nothing if it is done."""
+        texts, may_end = self._running.get(key, ((), False))
+        if not texts:
+            return "no active completion for this id"
+        if not may_end:
+            return "reasoning control not enabled for this completion"
+        for text in texts:
+            text.end_thoughts()
+        return ""

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.running.kept_streams import KeptStream, KeptStreams, OffsetLostError, Owner
+from specllama.handlers.running.ongoing import KeptStream, KeptStreams, OffsetLostError, Owner
 
 ME, OTHER = Owner(b"key", "a"), Owner(b"other key", "a")
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.listener import listener
+from specllama.listen import listener
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux tells")

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.http.body_limits import Budget, ValueCount
+from specllama.handlers.http.bodies import Budget, ValueCount
 from specllama.handlers.http.errors import RequestError
 
 pytestmark = pytest.mark.slow

@@ -9,9 +9,9 @@ import openapi_spec_validator
 import pytest
 from openapi_spec_validator.validation.exceptions import OpenAPIValidationError
 
+from specllama.commands.spec import VERSIONS, Node, Version, in_version
 from specllama.engine.formats.schema_check import to_2020_12
 from specllama.handlers.description import served_description
-from specllama.handlers.http.openapi_versions import VERSIONS, Node, Version, in_version
 
 ANNOTATIONS = {"title", "description", "examples", "deprecated", "default"}
 NULL = {"type": "string", "nullable": True, "enum": ["a"]}

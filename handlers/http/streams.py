@@ -1,23 +1,95 @@
-"""Server-sent events, or lines of JSON: from an iterator of frames to a response.
-
-This is the hot path of the server process: one frame per stream and engine step. Frames that
-are ready together leave in one write.
-"""
+"""Work that may be done at once, and costs nothing but itself then."""
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping
+import types
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar, cast
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
-from specllama.handlers.http.disconnect import CancelOnDisconnect
-from specllama.handlers.http.encoding import encode
+from specllama.handlers.http.current import CancelOnDisconnect
 from specllama.handlers.http.errors import Failure, describe
-from specllama.handlers.http.patience import Begun
+from specllama.handlers.http.json_answer import encode
+
+T = TypeVar("T")
+
+
+class Begun(Generic[T]):
+    """`work` as far as it goes without waiting. What is left of it has to be awaited, or ended
+    by `interrupt`. Raises what the work raises meanwhile."""
+
+    def __init__(self, work: Awaitable[T]) -> None:
+        self.done = False
+        self._result: T | None = None
+        self._steps = work.__await__()
+        self._awaited: Any = None
+        try:
+            self._awaited = next(self._steps)
+        except StopIteration as end:
+            self.done, self._result = True, end.value
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        if not self.done:
+            self._result = yield from _rest(self._steps, self._awaited)
+            self.done = True
+        return cast(T, self._result)
+
+    async def interrupt(self, error: BaseException) -> None:
+        """Let the work see `error` where it waits, and wait for its end. Raises what it raises:
+        `error` itself, most likely."""
+        if not self.done:
+            await _interrupted(self._steps, error)
+
+
+async def within(seconds: float, work: Awaitable[T]) -> T:
+    """The result of `work`. Raises TimeoutError if it takes longer than `seconds`.
+
+    Work that never has to wait, as reading a body that came together with its head, gets no
+    timer: setting one up and taking it down again takes longer than such work does.
+    """
+    begun = Begun(work)
+    if begun.done:
+        return await begun
+    async with asyncio.timeout(seconds):
+        return await begun
+
+
+@types.coroutine
+def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
+    """Runs what has begun with `steps`, and waits for `awaited`, to its end."""
+    while True:
+        try:
+            sent = yield awaited
+        except BaseException as error:  # a cancellation, most likely: it is for the work
+            step: Callable[[Any], Any] = steps.throw
+            argument: Any = error
+        else:
+            step, argument = steps.send, sent
+        try:
+            awaited = step(argument)
+        except StopIteration as end:
+            result: T = end.value
+            return result
+
+
+@types.coroutine
+def _interrupted(steps: Generator[Any, Any, T], error: BaseException) -> Generator[Any, Any, None]:
+    try:
+        awaited = steps.throw(error)
+    except StopIteration:
+        return
+    yield from _rest(steps, awaited)
+
+
+# ---- Server-sent events, or lines of JSON: from an iterator of frames to a response.
+#
+# This is the hot path of the server process: one frame per stream and engine step. Frames that are
+# ready together leave in one write.
+
 
 EVENT_STREAM = "text/event-stream"
 

@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, ParamSpec, TypeVar
 
-from specllama.handlers.http.body_limits import LARGE, n_values
+from specllama.handlers.http.bodies import LARGE, n_values
 from specllama.handlers.http.current import current_scope
 
 TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenever it wakes up

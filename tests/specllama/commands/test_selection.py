@@ -5,8 +5,8 @@ from typing import Any
 import openapi_spec_validator
 import pytest
 
+from specllama.commands.spec import UnknownTagError, of_tags
 from specllama.handlers.description import served_description
-from specllama.handlers.http.selection import UnknownTagError, of_tags
 
 REF = "#/components/schemas/"
 
