@@ -29,7 +29,7 @@ class Infill(msgspec.Struct, frozen=True):
     """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
 
     `middle` is how the text in the gap begins; `extra` has (file name, text) pairs. The engine
-    makes the prompt (`engine.worker.generation.infill`). Special-token syntax inside of the texts
+    makes the prompt (`engine.worker.generation.prompts`). Special-token syntax inside of the texts
     means nothing.
     """
 

@@ -1,9 +1,9 @@
 """The loop of the engine process: receive, step, emit.
 
 Three kinds of threads: the main one loads the model and steps; the reader takes frames from
-stdin; a few workers (`engine.worker.lanes`) tokenize and prepare requests, so that a long prompt's
-tokenization holds up no step (llama.cpp's C code runs outside the GIL). The end of stdin ends the
-process.
+stdin; a few workers (`engine.worker.preparation_queue`) tokenize and prepare requests, so that a
+long prompt's tokenization delays no step (llama.cpp runs outside the GIL). The end of stdin
+ends the process.
 """
 
 import logging
@@ -60,7 +60,7 @@ from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.preparation import Preparing
 from specllama.engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.lanes import Lanes, Prepared, size
+from specllama.engine.worker.preparation_queue import Lanes, Prepared, size
 from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M")

@@ -18,7 +18,7 @@ import pytest
 from specllama.engine.formats import schema_check as schemas
 from specllama.engine.wire import head_start
 from specllama.engine.wire.commands import Command
-from specllama.engine.worker.constraints.idle import IdleTime
+from specllama.engine.worker.constraints.compiler import IdleTime
 from specllama.handlers.binding import validation
 from specllama.handlers.binding.validation import JsonBody, validator_map
 

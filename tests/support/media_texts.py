@@ -5,7 +5,7 @@ from collections.abc import Iterable, Sequence
 
 from hypothesis import strategies as st
 
-from specllama.engine.worker.scheduling.media import Span
+from specllama.engine.worker.scheduling.sequences import Span
 
 LENGTHS = {-2: 6, -3: 5, -4: 1, -5: 4}
 WHOLE = {-3, -5}

@@ -111,7 +111,7 @@ def speculating(
 ) -> Engine:
     """An engine that hears `source`, whatever it costs. What `--reproducible` takes is chosen for
     the shipped model, unless `options` say otherwise: a row's logits don't depend on the others."""
-    module = "specllama.engine.worker.generation.speculation"
+    module = "specllama.engine.worker.generation.verifying"
     sources = [] if source is None else [source]
     with monkeypatch.context() as patched:
         patched.setattr(f"{module}.proposal_sources", lambda model, options: sources)

@@ -65,7 +65,7 @@ from specllama.engine.wire.requests import (
     to_engine_decoder,
 )
 from specllama.engine.wire.stats import Stats
-from specllama.engine.worker.generation.detokenizer import TextStream
+from specllama.engine.worker.generation.request import TextStream
 from tests.support.factories import model_info
 
 START, END = 256, 257  # tokens; all others are bytes

@@ -8,6 +8,7 @@ process. Signatures and struct layouts are those of the pinned llama-cpp-python 
 
 import specllama.engine.worker.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
 from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend.batch import PreparedChunk, Rows
 from specllama.engine.worker.backend.context import (
     MAX_SEQUENCES,
     Context,
@@ -25,7 +26,6 @@ from specllama.engine.worker.backend.library import (
 )
 from specllama.engine.worker.backend.model import LoraFile, Model
 from specllama.engine.worker.backend.offload import Offload, OffloadedSampler
-from specllama.engine.worker.backend.prepared import PreparedChunk, Rows
 from specllama.engine.worker.backend.projector import Projector
 from specllama.engine.worker.backend.room import OutOfMemoryError, last_words
 from specllama.engine.worker.backend.row_scan import RowScan

@@ -2,13 +2,84 @@
 
 import ctypes
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from specllama.engine.wire.media import Media, MediaKind
 from specllama.engine.worker.backend.positions import Positions
 from specllama.engine.worker.tokens import TokenArray
+
+# ---- Media on their way from pixels and samples to embeddings, as plain data.
+
+
+Rows = npt.NDArray[np.float32]
+"""Embeddings, a row for each token."""
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PreparedChunk:
+    """A part of a medium before it is encoded. `index` counts the parts of the medium.
+
+    It takes `n_tokens` tokens and `n_pos` positions, which are fewer with M-RoPE. `is_whole` says
+    that its tokens attend to each other: they have to be in one micro-batch.
+
+    With M-RoPE, `offsets` (n_tokens, 4) are the positions of its tokens at the beginning of a text,
+    and `moving` is 1 where they move with the chunk, else 0.
+    """
+
+    media: Media
+    index: int
+    n_tokens: int
+    n_pos: int
+    is_whole: bool
+    offsets: npt.NDArray[np.int32] | None = None
+    moving: npt.NDArray[np.int32] | None = None
+
+    @property
+    def kind(self) -> MediaKind:
+        return self.media.kind
+
+    def positions(self, first: int) -> npt.NDArray[np.int32]:
+        """The positions of its tokens if the first one is at `first`: one each (n_tokens,), or
+        with M-RoPE four (n_tokens, 4), in llama.cpp's order."""
+        if self.offsets is None or self.moving is None:
+            return np.arange(first, first + self.n_tokens, dtype=np.int32)
+        return self.offsets + self.moving * np.int32(first)
+
+
+# ---- The input of one decode of embeddings, in the arrays that llama.cpp reads.
+
+
+class MediaBatch:
+    """Embeddings (n, n_embd) of one sequence with their positions: (n,), or (n, 4) with M-RoPE.
+    The outputs of the last `n_outputs` are wanted."""
+
+    def __init__(
+        self, sequence: int, rows: Rows, positions: npt.NDArray[np.int32], *, n_outputs: int
+    ) -> None:
+        pointer = ctypes.POINTER
+        n = len(rows)
+        self._rows = np.ascontiguousarray(rows, np.float32)
+        # Of M-RoPE, all positions of one dimension come before those of the next one.
+        self._positions = np.ascontiguousarray(positions.T, np.int32)
+        self._ones = np.ones(n, np.int32)
+        self._sequence = np.array([sequence], np.int32)
+        self._addresses = np.full(n, self._sequence.ctypes.data, np.uintp)
+        self._outputs = np.zeros(n, np.int8)
+        self._outputs[n - n_outputs :] = 1
+        batch = C.llama_batch()
+        batch.n_tokens = n
+        batch.token = None
+        batch.embd = self._rows.ctypes.data_as(pointer(ctypes.c_float))
+        batch.pos = self._positions.ctypes.data_as(pointer(C.llama_pos))
+        batch.n_seq_id = self._ones.ctypes.data_as(pointer(ctypes.c_int32))
+        batch.seq_id = self._addresses.ctypes.data_as(pointer(pointer(C.llama_seq_id)))
+        batch.logits = self._outputs.ctypes.data_as(pointer(ctypes.c_int8))
+        self.batch = batch
 
 
 class Batch:

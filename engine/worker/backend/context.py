@@ -14,21 +14,19 @@ from llama_cpp import llama_cpp as C
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU
-from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.batch import Batch, MediaBatch, PreparedChunk, Rows
 from specllama.engine.worker.backend.candidates import Candidates
-from specllama.engine.worker.backend.context_creation import (
+from specllama.engine.worker.backend.context_setup import (
     apply_control_vectors,
+    context_params,
     created,
     tell_sizes,
+    thread_pools,
 )
-from specllama.engine.worker.backend.context_params import context_params
 from specllama.engine.worker.backend.library import failure, forget_errors, holdings, llama, view
-from specllama.engine.worker.backend.media_batch import MediaBatch
 from specllama.engine.worker.backend.model import Model
 from specllama.engine.worker.backend.positions import Positions, Run
-from specllama.engine.worker.backend.prepared import PreparedChunk, Rows
 from specllama.engine.worker.backend.room import OutOfMemoryError
-from specllama.engine.worker.backend.threads import thread_pools
 
 perf_log = logging.getLogger("specllama.engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them

@@ -16,10 +16,10 @@ from llama_cpp import llama_cpp as C
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.backend import room
-from specllama.engine.worker.backend.context_params import context_params
-from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.context_setup import context_params
 from specllama.engine.worker.backend.library import devices, failure, forget_errors, heard_by
-from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.memory import Holdings
+from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_params import kv_overrides, model_params
 
 MEASURED = 1 << 20

@@ -5,7 +5,7 @@ from llama_cpp import llama_cpp as C
 
 from specllama.engine.options import EngineOptions, Pooling
 from specllama.engine.worker.backend.context import Context, Vectors
-from specllama.engine.worker.backend.context_params import POOLING
+from specllama.engine.worker.backend.context_setup import POOLING
 from specllama.engine.worker.backend.library import failure
 from specllama.engine.worker.backend.model import Model
 

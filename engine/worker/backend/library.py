@@ -16,8 +16,8 @@ from specllama.engine.errors import BackendError
 from specllama.engine.wire.devices import DeviceMemory, DeviceUse
 from specllama.engine.worker.backend import loaded
 from specllama.engine.worker.backend.ggml import function as ggml
-from specllama.engine.worker.backend.holdings import Holdings
 from specllama.engine.worker.backend.kernels import settle
+from specllama.engine.worker.backend.memory import Holdings
 
 log = logging.getLogger("specllama.engine.llama")
 

@@ -12,9 +12,8 @@ from specllama.engine.formats.gguf_names import part
 from specllama.engine.wire.devices import mib
 from specllama.engine.worker.backend.ggml import InitParams
 from specllama.engine.worker.backend.ggml import function as ggml
-from specllama.engine.worker.backend.holdings import Holdings
-from specllama.engine.worker.backend.host_memory import host_memory
 from specllama.engine.worker.backend.library import devices, failure, holdings, on_abort
+from specllama.engine.worker.backend.memory import Holdings, host_memory
 
 STEP = 256
 """llama.cpp rounds contexts up to these many tokens."""

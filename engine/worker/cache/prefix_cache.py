@@ -103,7 +103,7 @@ class Entry(NamedTuple):
     """The tokens of a finished text, evaluated under `key`, the last one that slot `slot` served
     (-1: the slot has served another since). The first `n_exact` were computed from nothing but
     the tokens before them; those behind were moved, or computed from moved ones
-    (`engine.worker.scheduling.shifting`)."""
+    (`engine.worker.scheduling.placement`)."""
 
     tokens: TokenArray
     slot: int = -1

@@ -11,9 +11,10 @@ others of its kind. Masks are computed in a small pool while the model decodes.
 """
 
 import threading
-from collections.abc import Callable, Sequence
+from collections import OrderedDict
+from collections.abc import Callable, Hashable, Sequence
 from concurrent.futures import Future
-from typing import Any, NamedTuple
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from specllama.engine.grammars.compiling import (
     WHAT,
@@ -28,15 +29,85 @@ from specllama.engine.helpers.trial.trial_jobs import Refused
 from specllama.engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import trial as lanes
-from specllama.engine.worker.constraints.constraint import Compiled, Constraint
-from specllama.engine.worker.constraints.idle import IdleTime
-from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, Waiting
-from specllama.engine.worker.constraints.masks import Masks
-from specllama.engine.worker.constraints.memory import Memory
+from specllama.engine.worker.constraints.constraint import Compiled, Constraint, Masks
+from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, TriggerSearch, Waiting
 from specllama.engine.worker.constraints.thinking import hidden_markers, thinking_limit
 from specllama.engine.worker.constraints.trial import AbandonedError, Lane, Lanes, TooCostlyError
-from specllama.engine.worker.constraints.triggers import TriggerSearch
 from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
+
+# ---- A cache bounded by bytes.
+
+
+K = TypeVar("K", bound=Hashable)
+V = TypeVar("V")
+
+
+class Memory(Generic[K, V]):
+    """Values of which each has a size; the ones not used for longest go first."""
+
+    def __init__(self, n_bytes: int) -> None:
+        self._limit = n_bytes
+        self._entries: OrderedDict[K, tuple[V, int]] = OrderedDict()
+        self._used = 0
+
+    @property
+    def n_bytes(self) -> int:
+        """The size of all values."""
+        return self._used
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K) -> V | None:
+        if (found := self._entries.get(key)) is None:
+            return None
+        self._entries.move_to_end(key)
+        return found[0]
+
+    def put(self, key: K, value: V, n_bytes: int) -> None:
+        """Keep `value`, unless it is larger than all that is kept may be."""
+        if (old := self._entries.pop(key, None)) is not None:
+            self._used -= old[1]
+        if n_bytes > self._limit:
+            return
+        self._entries[key] = value, n_bytes
+        self._used += n_bytes
+        while self._used > self._limit:
+            _, (_, freed) = self._entries.popitem(last=False)
+            self._used -= freed
+
+
+# ---- Background work that delays no request.
+
+
+CHECK_SECONDS = 0.05
+QUIET_CHECKS = 10
+"""Checks in a row without a request after which none is expected at once."""
+
+
+class IdleTime:
+    """Waits for moments without requests. `is_busy()` is true while there are some, and may be
+    called from any thread."""
+
+    def __init__(self, is_busy: Callable[[], bool]) -> None:
+        self._is_busy = is_busy
+        self._urgent = threading.Event()
+        self._quiet = False
+
+    def wait(self) -> None:
+        """Return in a quiet moment, or once it is urgent. Call it between short pieces of work,
+        always from the same thread."""
+        if self._quiet and not self._is_busy():
+            return
+        rest = QUIET_CHECKS
+        while rest > 0 and not self._urgent.wait(CHECK_SECONDS):
+            rest = QUIET_CHECKS if self._is_busy() else rest - 1
+        self._quiet = True
+
+    def hurry(self) -> None:
+        """End the wait: a request needs the work now."""
+        self._urgent.set()
+
 
 CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
 

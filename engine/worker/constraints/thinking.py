@@ -16,8 +16,7 @@ import numpy as np
 from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.params import ThinkingRules, Thoughts
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.lazy import Guide
-from specllama.engine.worker.constraints.triggers import TriggerSearch
+from specllama.engine.worker.constraints.lazy import Guide, TriggerSearch
 from specllama.engine.worker.tokens import TokenArray
 
 _Decoder = getincrementaldecoder("utf-8")

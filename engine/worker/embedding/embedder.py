@@ -10,6 +10,7 @@ import time
 from collections.abc import Mapping
 
 import numpy as np
+import numpy.typing as npt
 
 from specllama.engine.errors import ErrorInfo, invalid_request, not_supported, server_error
 from specllama.engine.options import EngineOptions
@@ -29,13 +30,12 @@ from specllama.engine.worker.backend import (
     warm_up,
 )
 from specllama.engine.worker.backend import Vectors as Rows
-from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_info import model_info, projector_info
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.embedding.jobs import InputPart, Job
 from specllama.engine.worker.embedding.media import MediaEncoding
 from specllama.engine.worker.embedding.planning import Planner
-from specllama.engine.worker.embedding.vectors import merged, normalized
 from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.prompts import (
     check_countable,
@@ -45,6 +45,48 @@ from specllama.engine.worker.generation.prompts import (
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import MediaRegistry, spans
 from specllama.engine.worker.tokens import TokenArray
+
+# ---- Vectors of texts: put together from those of their parts, and normalized.
+
+
+MAX_INT16 = 32760.0
+"""The largest absolute value with `normalize` 0, as in llama.cpp."""
+
+
+def normalized(rows: Rows, p: int) -> Rows:
+    """Each row divided by its p-norm: -1 none, 0 the largest absolute value (and multiplied
+    by `MAX_INT16`). A row of zeros stays one."""
+    if p == -1:
+        return rows
+    wide = np.abs(rows.astype(np.float64))
+    peak = wide.max(axis=1, keepdims=True)
+    safe = np.where(peak > 0, peak, 1.0)
+    # Relative to the peak, no power overflows, whatever p is.
+    norm = (
+        safe / MAX_INT16 if p == 0 else safe * ((wide / safe) ** p).sum(1, keepdims=True) ** (1 / p)
+    )
+    return np.where(peak > 0, rows / np.where(peak > 0, norm, 1.0), 0.0).astype(np.float32)
+
+
+def merged(pooling: str, parts: list[Rows], lengths: list[int]) -> Rows:
+    """The rows of one input that was evaluated in parts of `lengths` tokens.
+
+    Exact for a causal model: there, no token's vector depends on a later part.
+    """
+    if len(parts) == 1:
+        return parts[0]
+    match pooling:
+        case "none":
+            return np.concatenate(parts)
+        case "cls":
+            return parts[0]
+        case "mean":
+            weights = np.array(lengths, np.float64) / sum(lengths)
+            mean: npt.NDArray[np.float64] = np.tensordot(weights, np.stack(parts), 1)
+            return mean.astype(np.float32)
+        case _:
+            return parts[-1]
+
 
 SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
 STATEFUL_SEQUENCES = 4  # of a model whose sequences cost memory

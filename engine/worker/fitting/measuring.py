@@ -7,7 +7,7 @@ from typing import Self
 from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.wire.devices import DeviceUse
 from specllama.engine.worker.backend.dry_run import DryRun
-from specllama.engine.worker.backend.projector_size import projector_uses
+from specllama.engine.worker.backend.projector import projector_uses
 from specllama.engine.worker.embedding.embedder import sequence_count
 from specllama.engine.worker.fitting.choice import AUTO
 from specllama.engine.worker.generation.planning import sequence_ids

@@ -4,8 +4,8 @@ from specllama.engine.options.tables.context import ContextOptions
 from specllama.engine.wire.replies import Delta, Event, Finished, StopType
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.scheduling.placement import context_shift
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.shifting import context_shift
 
 CONTEXTS = 4
 """The length, in contexts, of a text that would go on for ever."""

@@ -36,27 +36,25 @@ from specllama.engine.worker.backend import (
     device_memory,
     warm_up,
 )
+from specllama.engine.worker.backend.context_setup import has_cores_for
 from specllama.engine.worker.backend.exactness import check_promise
 from specllama.engine.worker.backend.model_info import model_info, projector_info
-from specllama.engine.worker.backend.threads import has_cores_for
 from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
-from specllama.engine.worker.generation.counting import Counting
-from specllama.engine.worker.generation.decoding import Decoding
-from specllama.engine.worker.generation.embeddings import Embeddings
+from specllama.engine.worker.generation.launch import Counting, Decoding
+from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.overlap import Overlap
 from specllama.engine.worker.generation.planning import Planner, sequence_ids
-from specllama.engine.worker.generation.postponed import Postponed
 from specllama.engine.worker.generation.preparation import Preparation, Preparing, Prompt
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
-from specllama.engine.worker.generation.sampling import Sampling
-from specllama.engine.worker.generation.speculation import speculation
+from specllama.engine.worker.generation.sampling import Postponed, Sampling
+from specllama.engine.worker.generation.verifying import speculation
+from specllama.engine.worker.media.encoder import Turns
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import MediaRegistry, ids_in
-from specllama.engine.worker.media.turns import Turns
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 

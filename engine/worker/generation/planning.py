@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context
-from specllama.engine.worker.backend.model_facts import ModelFacts
+from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache
 from specllama.engine.worker.cache.origin import Identity

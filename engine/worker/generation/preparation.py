@@ -29,9 +29,9 @@ from specllama.engine.worker.constraints.compiler import Compiler, Order
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales
-from specllama.engine.worker.generation.infill import Room
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.generation.prompts import (
+    Room,
     check_countable,
     detokenize_media,
     exceeds_context,
@@ -41,7 +41,7 @@ from specllama.engine.worker.generation.prompts import (
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import MediaRegistry, spans
-from specllama.engine.worker.scheduling.media import Span
+from specllama.engine.worker.scheduling.sequences import Span
 from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger("specllama.engine.worker.generation.preparation")

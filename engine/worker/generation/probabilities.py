@@ -12,7 +12,7 @@ import numpy.typing as npt
 
 from specllama.engine.wire.replies import TokenProbs
 from specllama.engine.worker.backend import Context, Sampler
-from specllama.engine.worker.backend.largest import Floats, largest
+from specllama.engine.worker.backend.sampler import Floats, largest
 from specllama.engine.worker.tokens import TokenArray
 
 Ids = npt.NDArray[np.int32] | npt.NDArray[np.intp]

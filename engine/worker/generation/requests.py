@@ -7,11 +7,11 @@ from itertools import chain
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import finish
-from specllama.engine.worker.generation.embeddings import Embeddings
+from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.overlap import Overlap
 from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.speculation import Speculation
+from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray

@@ -1,6 +1,11 @@
 """The next token of every request whose logits a step has computed."""
 
-from collections.abc import Sequence
+import os
+import time
+from collections import deque
+from collections.abc import Iterable, Sequence
+from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
+from typing import Any
 
 import numpy as np
 
@@ -11,11 +16,58 @@ from specllama.engine.worker.backend import (
     Offload,
     OffloadedSampler,
     RowScan,
+    Sampler,
 )
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.sampling_pool import SamplingPool
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray
+
+# ---- Choosing the tokens of several requests at the same time.
+
+
+MAX_THREADS = 8
+
+
+class SamplingPool:
+    """Threads for the samplers that look at the whole of a large vocabulary, which takes
+    milliseconds and runs outside the GIL. The others choose faster than a thread is woken."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._n_threads = min(MAX_THREADS, os.cpu_count() or 1) - 1  # beside the caller
+        self._executor: ThreadPoolExecutor | None = None
+
+    def choose(self, jobs: Sequence[tuple[Sampler, int]]) -> list[int]:
+        """The next token for each sampler, from the logits of its batch position. All of the
+        samplers are `slow`."""
+        todo, chosen = deque(enumerate(jobs)), [-1] * len(jobs)
+
+        def work() -> None:
+            while todo:
+                try:
+                    i, (sampler, index) = todo.popleft()
+                except IndexError:  # another thread was faster
+                    return
+                chosen[i] = sampler.sample(self._context, index)
+
+        helpers = min(self._n_threads, len(jobs) - 1)
+        if helpers > 0:
+            # llama.cpp puts the rows in order when the first one is read.
+            self._context.logits(jobs[0][1])
+            if self._executor is None:
+                self._executor = ThreadPoolExecutor(self._n_threads, thread_name_prefix="sample")
+            futures = [self._executor.submit(work) for _ in range(helpers)]
+            work()
+            for future in futures:
+                future.result()
+        else:
+            work()
+        return chosen
+
+    def close(self) -> None:
+        if self._executor is not None:
+            self._executor.shutdown()
+
 
 Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
@@ -127,3 +179,64 @@ class Sampling:
         self._pool.close()
         if self._scan is not None:
             self._scan.close()
+
+
+# ---- Requests whose next token waits for the mask of their constraint, while the others go on.
+
+
+class Postponed:
+    """The logits of these requests outlive their step, so nothing is evaluated again, and their
+    texts are those that they would have been."""
+
+    def __init__(self, context: Context) -> None:
+        self._context = context
+        self._waiting: dict[int, Output] = {}  # by id
+
+    def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
+        """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
+        at the most. The others are due later."""
+        awaited = _awaited(request for request, index in outputs if index != FORCED)
+        if not awaited:
+            return [*outputs]
+        wait(awaited, max(0.0, until - time.perf_counter()))
+        ready: list[Output] = []
+        for request, index in outputs:
+            if index == FORCED or _mask(request) is None:
+                ready.append((request, index))
+            else:
+                self._forget(request.id)
+                self._waiting[request.id] = request, self._context.keep(index)
+        return ready
+
+    def due(self) -> list[Output]:
+        """Those that can be chosen now, from logits that the caller releases. What has left its
+        slot is forgotten: it gets others."""
+        due: list[Output] = []
+        for id, (request, index) in [*self._waiting.items()]:
+            sequence = request.sequence
+            if sequence.slot < 0 or sequence.n_pending:
+                self._forget(id)
+            elif _mask(request) is None:
+                due.append((request, index))
+                del self._waiting[id]
+        return due
+
+    def _forget(self, id: int) -> None:
+        if (output := self._waiting.pop(id, None)) is not None:
+            self._context.release(output[1])
+
+    def wait(self, seconds: float) -> None:
+        """Until one of them is due, `seconds` at the most."""
+        if awaited := _awaited(request for request, _ in self._waiting.values()):
+            wait(awaited, seconds, FIRST_COMPLETED)
+
+
+def _awaited(requests: Iterable[Request]) -> list[Future[Any]]:
+    return [mask for request in requests if (mask := _mask(request)) is not None]
+
+
+def _mask(request: Request) -> Future[Any] | None:
+    """The mask that the next token of `request` waits for."""
+    if request.guide is None or request.params.n_predict == 0:
+        return None
+    return request.guide.awaited

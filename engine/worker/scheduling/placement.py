@@ -7,14 +7,130 @@ which sequence gets a slot.
 
 from bisect import bisect, insort
 from collections.abc import Mapping
+from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
+from typing import NamedTuple
 
 from specllama.engine.worker.cache import checkpoints
-from specllama.engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
-from specllama.engine.worker.scheduling.media import uncut
-from specllama.engine.worker.scheduling.sequences import Sequence
-from specllama.engine.worker.scheduling.shifting import reusable_chunks
+from specllama.engine.worker.cache.checkpoints import Checkpoint
+from specllama.engine.worker.cache.prefix_cache import ALL, Entry, Found, Key, PrefixCache, Tier
+from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
+
+# ---- The texts that idle slots have served last, for who saves, restores or erases one.
+
+
+class IdleTexts:
+    """They stay as cache until somebody needs the room."""
+
+    def __init__(self, cache: PrefixCache, *, unified: bool) -> None:
+        self._cache = cache
+        self._unified = unified
+
+    def erase(self, slot: int) -> int:
+        """Forget the cached text of an idle slot; how many tokens it had."""
+        id = self._cache.of_slot(slot)
+        if id is None:
+            return 0
+        n_tokens = len(self._cache.entries[id].tokens)
+        self._cache.drop(id)
+        return n_tokens
+
+    def cached(self, slot: int) -> tuple[int, Entry] | None:
+        """The text that an idle slot has served last, if it is still there, and its sequence
+        id."""
+        id = self._cache.of_slot(slot)
+        return None if id is None else (id, self._cache.entries[id])
+
+    def adopt(
+        self,
+        slot: int,
+        tokens: TokenArray,
+        n_exact: int,
+        key: Key,
+        checkpoints: SequenceOf[Checkpoint] = (),
+    ) -> int | None:
+        """A sequence id and cells for a text that is restored into an idle slot, in place of the
+        slot's own; None if there is no room. The caller calls `erase` if the restore fails."""
+        self.erase(slot)
+        if self._cache.make_room(len(tokens)) < len(tokens) or not self._cache.make_id():
+            return None
+        id = self._cache.open(None if self._unified else slot, tokens, key)
+        self._cache.grow(id, len(tokens))
+        self._cache.adopt(id, checkpoints)
+        self._cache.close(id, Entry(tokens, slot, n_exact, key))
+        return id
+
+    def forget_moved(self, slot: int) -> None:
+        """Keep of the text in an idle slot only the tokens that are exact."""
+        found = self.cached(slot)
+        if found is not None:
+            id, entry = found
+            if entry.n_exact < len(entry.tokens):
+                self._cache.shorten(id, entry.n_exact)
+
+
+# ---- Context shift and chunk reuse: which KV cells to drop, so that those behind them are used at
+# new positions.
+#
+# llama.cpp rotates the keys of moved cells to their new positions, but what the cells hold was
+# computed with the dropped tokens still there: a text that goes on from moved cells is an
+# approximation of what the model would say to the tokens alone.
+
+
+MIN_FREE = 4  # cells that a context shift may free at the least, less the token to come
+
+
+class CachedSpan(NamedTuple):
+    """`length` tokens that are cached at `source` and wanted at `target` <= `source`."""
+
+    source: int
+    target: int
+    length: int
+
+
+def context_shift(n_past: int, n_ctx: int, n_keep: int, n_discard: int) -> tuple[int, int]:
+    """The number of tokens to keep at the beginning of a full context, and the number to drop
+    behind them.
+
+    `n_past` (n_ctx - 1) tokens are cached. `n_discard` 0 means half of those not kept. At least
+    one is dropped, and at least one stays behind those that are kept.
+    """
+    n_keep = min(n_keep, n_ctx - MIN_FREE)
+    n_left = n_past - n_keep
+    return n_keep, min(n_discard or n_left // 2, n_left - 1)
+
+
+def reusable_chunks(
+    cached: TokenArray, prompt: TokenArray, start: int, n_min: int
+) -> list[CachedSpan]:
+    """Chunks of at least `n_min` tokens of `cached` that continue `prompt` from `start` on.
+
+    Both are equal before `start`. As in llama-server: each chunk is the first one behind the
+    last that fits, and the chunks follow each other in `prompt` without a gap.
+    """
+    chunks: list[CachedSpan] = []
+    source = target = start
+    haystack, width = cached.tobytes(), cached.itemsize
+    while target + n_min <= len(prompt):
+        needle = prompt[target : target + n_min].tobytes()
+        source = _find(haystack, needle, source, width)
+        if source < 0:
+            break
+        length = common_prefix(cached[source:], prompt[target:])
+        chunks.append(CachedSpan(source, target, length))
+        source += length
+        target += length
+    return chunks
+
+
+def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
+    """The first place of `needle` from `start` on, counted in elements of `width` bytes; -1."""
+    at = haystack.find(needle, start * width)
+    while at % width and at >= 0:
+        at = haystack.find(needle, at + width - at % width)
+    return at // width if at >= 0 else -1
+
 
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""

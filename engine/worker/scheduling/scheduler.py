@@ -15,11 +15,11 @@ from where it got to.
 Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
 the end of prompts and where two texts were seen to diverge, so chunks end there.
 
-What media ask of chunks is in `engine.worker.scheduling.media`. A sequence waits for embeddings in
-its slot, while the others go on.
+`engine.worker.scheduling.sequences` says what media ask of chunks. A sequence waits for embeddings
+in its slot, while the others go on.
 
 Behind the token of a generating sequence, a chunk can have proposed ones
-(`engine.worker.scheduling.ahead`). A sequence that leaves its slot or loses a part of its text
+(`engine.worker.scheduling.sharing`). A sequence that leaves its slot or loses a part of its text
 takes them back.
 """
 
@@ -31,12 +31,9 @@ from operator import itemgetter
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
-from specllama.engine.worker.scheduling.ahead import Ahead
-from specllama.engine.worker.scheduling.idle_texts import IdleTexts
-from specllama.engine.worker.scheduling.media import next_start, uncut
-from specllama.engine.worker.scheduling.placement import MIN_FOLLOW, Placement, Source
-from specllama.engine.worker.scheduling.prompts import Sharing
-from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.placement import MIN_FOLLOW, IdleTexts, Placement, Source
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, next_start, uncut
+from specllama.engine.worker.scheduling.sharing import Ahead, Sharing
 from specllama.engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4

@@ -8,8 +8,7 @@ from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.worker.backend import BackendError, Context, Model, holdings, warm_up
 from specllama.engine.worker.speculation.draft_model import DraftModel
 from specllama.engine.worker.speculation.source import Source
-from specllama.engine.worker.speculation.translation import Translation
-from specllama.engine.worker.speculation.vocabularies import difference
+from specllama.engine.worker.speculation.vocabularies import Translation, difference
 
 log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 

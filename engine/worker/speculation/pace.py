@@ -3,7 +3,7 @@
 A row more costs time, and gives a token with the chance that it is confirmed. Of all numbers of
 rows, the one with the most expected tokens per second is taken; which tokens they are follows from
 their chances. Both are measured: the chances by sequence and source
-(`engine.worker.speculation.acceptance`), the costs by sequences and rows
+(`engine.worker.speculation.pace`), the costs by sequences and rows
 (`engine.worker.scheduling.step_cost`), as no machine's cost is linear. What doesn't pay is tried
 again, ever more seldom; trials of all sources and sequences together may take a small part of the
 time.
@@ -15,7 +15,92 @@ from itertools import accumulate
 from operator import itemgetter, mul
 
 from specllama.engine.worker.scheduling.step_cost import StepCost
-from specllama.engine.worker.speculation.acceptance import FADING, FADING_OF_ALL, Acceptance
+
+# ---- How often proposals are right: measured by position, fading, for one sequence or for all.
+
+
+FADING = 0.85
+"""What a verification still counts when the next one of its sequence comes: a text that copies
+begins and ends to do so within a few steps."""
+FADING_OF_ALL = 0.98
+WEIGHT = 1.0
+"""What is expected counts as much as so many verifications."""
+AT_FIRST = 0.6
+"""Of a source that nothing was measured of: enough to try it."""
+
+
+class Acceptance:
+    """The chance that the tokens of a proposal are confirmed, each if those before it were."""
+
+    def __init__(self, fading: float) -> None:
+        self._fading = fading
+        self._tried: list[float] = []
+        self._accepted: list[float] = []
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        """So many were confirmed; the one behind these, if there was one, was not."""
+        n = len(self._tried)
+        self._tried += [0.0] * (n_proposed - n)
+        self._accepted += [0.0] * (n_proposed - n)
+        for position in range(min(n_proposed, n_accepted + 1)):
+            self._tried[position] = self._fading * self._tried[position] + 1
+            hit = float(position < n_accepted)
+            self._accepted[position] = self._fading * self._accepted[position] + hit
+
+    def age(self, factor: float) -> None:
+        """Let what was measured count less."""
+        self._tried = [factor * each for each in self._tried]
+        self._accepted = [factor * each for each in self._accepted]
+
+    def chances(self, n: int, expected: list[float] | None = None) -> list[float]:
+        """For each of `n` positions, beside what is `expected` there. What was measured of the
+        position before is expected as well."""
+        found: list[float] = []
+        last = AT_FIRST if expected is None else None
+        for position in range(n):
+            prior = last if expected is None else expected[position]
+            if expected is not None and last is not None:
+                prior = 0.5 * (expected[position] + last)
+            assert prior is not None
+            tried = accepted = 0.0
+            if position < len(self._tried):
+                tried, accepted = self._tried[position], self._accepted[position]
+            last = (accepted + WEIGHT * prior) / (tried + WEIGHT)
+            found.append(last)
+        return found
+
+
+# ---- The time of forced tokens that are evaluated on their own, before the rest of a step.
+#
+# llama.cpp evaluates separate caches together only with as many tokens of each. What is forced of
+# one sequence alone takes another reading of the weights, but no logits: on a CPU it nearly always
+# pays, on a GPU if there are enough tokens.
+
+
+MOST = 1 << 10
+"""Tokens up to which sizes are told apart."""
+
+
+class Early:
+    """Learns from what it took."""
+
+    def __init__(self) -> None:
+        self._cost = StepCost(MOST)
+        self._n_refused = 0
+
+    def pays(self, n: int, n_generating: int, usual: float) -> bool:
+        """True if `n` tokens take no longer than in steps of `n_generating` sequences, which take
+        `usual` seconds. What is not known is tried, and what did not pay is tried again."""
+        seconds = self._cost.seconds(0, n, 0)
+        if not n or seconds is None or not usual or seconds <= n * usual / n_generating:
+            return True
+        self._n_refused += 1
+        return self._n_refused % RETRY == 0
+
+    def observe(self, n: int, seconds: float) -> None:
+        """So many tokens took so long."""
+        self._cost.observe(0, n, 0, seconds)
+
 
 GAIN = 1.1
 """Proposals have to promise so much more speed: what is measured is never exact."""

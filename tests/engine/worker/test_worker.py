@@ -12,7 +12,7 @@ from specllama.engine.wire.requests import Cancel, Submit, ToEngine, to_engine_d
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.lanes import LONG, LONG_THREADS
+from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS
 from specllama.engine.worker.tokens import TokenArray
 from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options

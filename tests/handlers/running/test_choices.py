@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from specllama.engine.errors import EngineError
 from specllama.engine.params import RANDOM_SEED, GenerationParams
 from specllama.engine.wire.replies import TokenProbs
-from specllama.engine.worker.generation.detokenizer import IndentLimit
+from specllama.engine.worker.generation.request import IndentLimit
 from specllama.handlers.apis.native.format import select
 from specllama.handlers.apis.openai.format import usage
 from specllama.handlers.running.choices import (

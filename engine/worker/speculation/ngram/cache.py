@@ -8,7 +8,7 @@ from itertools import islice
 import numpy as np
 
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
-from specllama.engine.worker.speculation.ngram.lookup_file import MAX_NGRAM, LookupFile
+from specllama.engine.worker.speculation.ngram.lookup import MAX_NGRAM, LookupFile
 from specllama.engine.worker.speculation.source import Ask
 
 MAX_HITS = 16

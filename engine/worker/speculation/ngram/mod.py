@@ -4,8 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.speculation.ngram.hashing import Hashing
-from specllama.engine.worker.speculation.ngram.index import MAX_NEW
+from specllama.engine.worker.speculation.ngram.index import MAX_NEW, Hashing
 from specllama.engine.worker.speculation.source import Ask
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 

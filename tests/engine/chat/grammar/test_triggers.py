@@ -13,7 +13,7 @@ from specllama.engine.chat.output import ChatMessage, ToolCall
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.params import StopScope
-from specllama.engine.worker.generation.detokenizer import TextStream
+from specllama.engine.worker.generation.request import TextStream
 from tests.support.chat_strategies import TOOLS, messages, parse, pieces
 from tests.support.chat_syntaxes import SYNTAXES
 from tests.support.chat_writer import write_answer

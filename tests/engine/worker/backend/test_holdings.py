@@ -6,7 +6,7 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_path
 from specllama.engine.wire.devices import DeviceUse, told
 from specllama.engine.worker.backend import Context, Model, device_uses, initialize
-from specllama.engine.worker.backend.holdings import Holdings
+from specllama.engine.worker.backend.memory import Holdings
 from tests.support.options_support import engine_options
 
 MIB = 1 << 20

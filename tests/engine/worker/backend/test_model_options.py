@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pytest
 from llama_cpp import llama_cpp
 
-from specllama.engine.worker.backend import BackendError, control_vector
+from specllama.engine.worker.backend import BackendError, context_setup
 from specllama.engine.worker.backend.ggml import ThreadPool, tensor_overrides
 from tests.support.control_vectors import write_vector
 from tests.support.logits import logits
@@ -43,7 +43,7 @@ def direction(seed: int, n: int = N_EMBD) -> npt.NDArray[np.float32]:
 def test_vectors_are_scaled_and_added(tmp_path: Path) -> None:
     a = write_vector(tmp_path / "a", {"direction.1": direction(1), "direction.3": direction(2)})
     b = write_vector(tmp_path / "b", {"direction.1": direction(3), "direction.9": direction(4)})
-    total = control_vector.combine([(a, 1.0), (b, -0.5)], N_EMBD, 4)
+    total = context_setup.combine([(a, 1.0), (b, -0.5)], N_EMBD, 4)
     assert total.shape == (3, N_EMBD)
     np.testing.assert_allclose(total[0], direction(1) - 0.5 * direction(3), rtol=1e-6)
     assert not total[1].any()
@@ -105,12 +105,12 @@ def test_damaged_files(tmp_path: Path) -> None:
     write_vector(good, {"direction.1": direction(1)})
     for path in write_hostile_files(tmp_path, random_model()).values():
         with pytest.raises(BackendError) as caught:
-            control_vector.combine([(str(path), 1.0)], N_EMBD, 2)
+            context_setup.combine([(str(path), 1.0)], N_EMBD, 2)
         assert "\n" not in str(caught.value)
     cut = tmp_path / "cut"
     cut.write_bytes(good.read_bytes()[:-64])
     with pytest.raises(BackendError):
-        control_vector.combine([(str(cut), 1.0)], N_EMBD, 2)
+        context_setup.combine([(str(cut), 1.0)], N_EMBD, 2)
 
 
 # ---- where tensors go --------------------------------------------------------------------

@@ -20,7 +20,7 @@ from specllama.engine.worker.backend import (
     Projector,
     initialize,
 )
-from specllama.engine.worker.backend.projector_size import projector_uses
+from specllama.engine.worker.backend.projector import projector_uses
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.tokens import TokenArray
 from tests.support.media import image, sound

@@ -10,8 +10,7 @@ from llama_cpp import llama_cpp
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import Context, Model, room
-from specllama.engine.worker.backend.holdings import Holdings
-from specllama.engine.worker.backend.host_memory import HostMemory
+from specllama.engine.worker.backend.memory import Holdings, HostMemory
 from tests.support.options_support import engine_options
 
 pytestmark = pytest.mark.slow
@@ -90,7 +89,7 @@ def test_nothing_works() -> None:
 def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
     device: None, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from specllama.engine.worker.backend import context_creation as module
+    from specllama.engine.worker.backend import context_setup as module
 
     create, sizes = llama_cpp.llama_init_from_model, list[int]()
 

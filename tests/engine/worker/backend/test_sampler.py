@@ -11,7 +11,7 @@ import specllama.engine.worker.backend.sampler as sampler_module
 from specllama.engine.params import DEFAULT_SAMPLERS, GenerationParams
 from specllama.engine.worker.backend import Model, NoTokenError, Sampler
 from specllama.engine.worker.backend.candidates import Candidates
-from specllama.engine.worker.backend.largest import floor, largest
+from specllama.engine.worker.backend.sampler import floor, largest
 from specllama.engine.worker.backend.sampler_chain import (
     ARGMAX,
     Shortlist,

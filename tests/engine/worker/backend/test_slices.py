@@ -7,8 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.backend import Model, initialize, slices
+from specllama.engine.worker.backend.model import specials
 from specllama.engine.worker.backend.slices import Slicer, Special
-from specllama.engine.worker.backend.specials import specials
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tools.models.build import ensure

@@ -21,11 +21,10 @@ from specllama.engine.params import (
     Thoughts,
 )
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints import constraint, masks
+from specllama.engine.worker.constraints import constraint
 from specllama.engine.worker.constraints.compiler import Compiler
-from specllama.engine.worker.constraints.constraint import Constraint
+from specllama.engine.worker.constraints.constraint import Constraint, _tokens
 from specllama.engine.worker.constraints.lazy import Guide
-from specllama.engine.worker.constraints.masks import _tokens
 
 pytestmark = pytest.mark.slow
 
@@ -82,7 +81,7 @@ PARAMS: dict[str, dict[str, Any]] = {
 @pytest.fixture(autouse=True)
 def every_mask_is_quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """However busy the machine is."""
-    monkeypatch.setattr(masks, "INLINE_SECONDS", 60.0)
+    monkeypatch.setattr(constraint, "INLINE_SECONDS", 60.0)
     monkeypatch.setattr(constraint, "LOOK_SECONDS", 60.0)
 
 
@@ -300,7 +299,7 @@ def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
     compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Masks that take long are computed in another thread, but not for what needs no look."""
-    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(constraint, "INLINE_SECONDS", 0.0)
     guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
     [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()
     assert word in (allowed_of(guide) or [])
@@ -312,7 +311,7 @@ def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
 def test_a_long_text_that_is_forced_is_left_to_another_thread(
     compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(masks, "INLINE_SECONDS", 0.0)
+    monkeypatch.setattr(constraint, "INLINE_SECONDS", 0.0)
     monkeypatch.setattr(constraint, "LOOK_SECONDS", 0.0)
     guide = guide_of(compiler, model, {"grammar": 'root ::= ("yes" | "no") ", that is how it is"'})
     [word] = model.tokenize(b"no", add_special=False, parse_special=False).tolist()

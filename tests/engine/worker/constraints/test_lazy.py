@@ -16,8 +16,7 @@ from specllama.engine.params import GenerationParams, GrammarTrigger, Thoughts
 from specllama.engine.wire.replies import Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.lazy import Guide
-from specllama.engine.worker.constraints.triggers import TriggerSearch
+from specllama.engine.worker.constraints.lazy import Guide, TriggerSearch
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.constraints.memory import Memory
+from specllama.engine.worker.constraints.compiler import Memory
 
 LIMIT = 100
 

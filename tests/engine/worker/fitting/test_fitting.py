@@ -11,8 +11,8 @@ from specllama.engine.shipped import model_path
 from specllama.engine.wire.devices import CPU, DeviceMemory, DeviceUse
 from specllama.engine.worker.backend import Context, EmbeddingContext, Model, initialize
 from specllama.engine.worker.backend.dry_run import MEASURED
-from specllama.engine.worker.backend.host_memory import HostMemory
 from specllama.engine.worker.backend.library import device_uses
+from specllama.engine.worker.backend.memory import HostMemory
 from specllama.engine.worker.embedding.embedder import sequence_count
 from specllama.engine.worker.fitting import fitted
 from specllama.engine.worker.fitting.measuring import Measuring

@@ -20,7 +20,7 @@ from specllama.engine.wire.replies import Begun, Delta, Finished
 from specllama.engine.wire.requests import Infill, PromptParts, Submit
 from specllama.engine.worker.backend import BackendError, Context, Model, initialize
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.scheduling.shifting import context_shift
+from specllama.engine.worker.scheduling.placement import context_shift
 from tests.support.options_support import engine_options
 from tests.support.playing import EXACT
 from tools.models.gguf_file import write_model

@@ -10,7 +10,7 @@ import pytest
 from specllama.engine.params import Speculative
 from specllama.engine.wire.replies import Finished
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.generation import speculation
+from specllama.engine.worker.generation import verifying as speculation
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.speculation import draft_model
 from tests.support.models import random_model

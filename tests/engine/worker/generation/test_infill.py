@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.backend.model import FimTokens
-from specllama.engine.worker.generation.infill import (
+from specllama.engine.worker.generation.prompts import (
     FILE,
     REPOSITORY,
     SNIPPET,

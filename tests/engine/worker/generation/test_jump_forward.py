@@ -10,7 +10,7 @@ import pytest
 from specllama.engine.params import DEFAULT_SAMPLERS, GenerationParams, ThinkingRules, Thoughts
 from specllama.engine.worker.backend import Model, Sampler
 from specllama.engine.worker.backend.candidates import Candidates
-from specllama.engine.worker.constraints import masks
+from specllama.engine.worker.constraints import constraint as masks
 from specllama.engine.worker.constraints.compiler import Compiler
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]

@@ -18,10 +18,10 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.backend.largest import largest
-from specllama.engine.worker.generation.detokenizer import TextStream
+from specllama.engine.worker.backend.sampler import largest
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.probabilities import LOWEST, ProbabilityLog, log_sum_exp
+from specllama.engine.worker.generation.request import TextStream
 from specllama.handlers.apis.native.probabilities import (
     DEFAULT_TOP_LOGPROBS,
     chat_probabilities,

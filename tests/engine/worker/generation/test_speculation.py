@@ -14,9 +14,9 @@ from specllama.engine.worker.backend import Model, OutOfCellsError
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.speculation import Speculation
-from specllama.engine.worker.scheduling.ahead import Ahead
+from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.sharing import Ahead
 from tests.support.playing import GREEDY
 from tests.support.speculating import (
     MODES,

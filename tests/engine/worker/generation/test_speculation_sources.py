@@ -10,11 +10,11 @@ from specllama.engine.params import GenerationParams, Speculative
 from specllama.engine.wire.replies import Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
-from specllama.engine.worker.constraints import masks
-from specllama.engine.worker.generation import speculation
+from specllama.engine.worker.constraints import constraint as masks
+from specllama.engine.worker.generation import verifying as speculation
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.verifying import Exact
 from specllama.engine.worker.speculation.proposing import Proposing
-from specllama.engine.worker.speculation.verifying import Exact
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY

@@ -10,8 +10,7 @@ from specllama.engine.wire.replies import Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.generation.speculation import Speculation
-from specllama.engine.worker.speculation.verifying import Exact
+from specllama.engine.worker.generation.verifying import Exact, Speculation
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY
 from tests.support.speculating import Oracle, speculating

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.engine.worker.media.turns import SLICE_SECONDS, Turns
+from specllama.engine.worker.media.encoder import SLICE_SECONDS, Turns
 
 
 class Encoder:

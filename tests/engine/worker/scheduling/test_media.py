@@ -3,9 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.scheduling.media import around, next_start, next_stop, uncut
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.sequences import (
+    Sequence,
+    around,
+    next_start,
+    next_stop,
+    uncut,
+)
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.media_texts import LENGTHS, is_uncut, spans, text, texts
 from tests.support.scheduling import run_step, scheduler, sequence

@@ -9,9 +9,8 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
 from specllama.engine.worker.cache.prefix_cache import ALL, Key
-from specllama.engine.worker.scheduling.media import uncut
-from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
-from specllama.engine.worker.scheduling.shifting import context_shift
+from specllama.engine.worker.scheduling.placement import context_shift
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
 from tests.support.fake_kv import FakeKV, FakeTier
 from tests.support.media_texts import is_uncut, spans, texts
 from tests.support.scheduling import A, B, scheduler, sequence

@@ -2,8 +2,7 @@
 
 import pytest
 
-from specllama.engine.worker.speculation.early import Early
-from specllama.engine.worker.speculation.pace import RETRY
+from specllama.engine.worker.speculation.pace import RETRY, Early
 
 USUAL = 0.040
 

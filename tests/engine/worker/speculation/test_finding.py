@@ -2,7 +2,7 @@
 
 import pytest
 
-from specllama.engine.worker.speculation.finding import Finding
+from specllama.engine.worker.speculation.proposing import Finding
 
 
 def test_nothing_is_known_at_first() -> None:

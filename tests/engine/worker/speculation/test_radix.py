@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import OWNER, Key
-from specllama.engine.worker.speculation.radix import MIN_TOKENS, N_AGAIN, Radix
-from specllama.engine.worker.speculation.texts import Texts
+from specllama.engine.worker.speculation.known_texts import MIN_TOKENS, N_AGAIN, Radix, Texts
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 
 LEAD = list(range(100, 100 + MIN_TOKENS))

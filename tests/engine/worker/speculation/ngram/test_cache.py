@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.speculation.ngram.cache import MAX_HITS, N_MAX, NgramCache
-from specllama.engine.worker.speculation.ngram.lookup_file import LookupFile
+from specllama.engine.worker.speculation.ngram.lookup import LookupFile
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 

@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.speculation.ngram.hashing import Hashing, mixed, mixed_all
-from specllama.engine.worker.speculation.ngram.index import NgramIndex
+from specllama.engine.worker.speculation.ngram.index import Hashing, NgramIndex, mixed, mixed_all
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import STEPS, growing, texts
 

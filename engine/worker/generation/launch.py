@@ -1,0 +1,186 @@
+"""From a plan to the batch that is decoded."""
+
+import time
+from collections.abc import Sequence
+
+import numpy as np
+
+from specllama.engine.wire.stats import Stats
+from specllama.engine.worker.backend import Context
+from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.generation.media_embeddings import Embeddings
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.sampling import Sampling
+from specllama.engine.worker.generation.verifying import Speculation
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.tokens import TokenArray
+
+
+def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:
+    """Write the chunks, but for what comes early, into the batch, in place of what it had; the
+    index there of the last token of each chunk's text, or where it would be. What is proposed
+    follows this one. Single tokens are in front."""
+    batch.clear()
+    # These in one go: writing them one by one takes longer than all else in a step's Python.
+    singles = [chunk for chunk in chunks if chunk.n_late == 1]
+    indices = iter(
+        batch.add_singles(
+            [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in singles],
+            [c.start + c.n_early for c in singles],
+            [c.sequence.seq_id for c in singles],
+            [c.n_outputs > 0 for c in singles],
+        )
+    )
+    lasts = [next(indices) if c.n_late == 1 else _add(batch, c) for c in chunks]
+    return [last - len(c.proposed) for last, c in zip(lasts, chunks, strict=True)]
+
+
+def fill_early(batch: Batch, chunks: Sequence[Chunk]) -> None:
+    """Write what comes early into the batch, in place of what it had. No logits are wanted."""
+    batch.clear()
+    for chunk in chunks:
+        if chunk.n_early:
+            tokens = _tokens(chunk)[: chunk.n_early]
+            batch.add(tokens, chunk.start, chunk.sequence.seq_id, output=0)
+
+
+def _add(batch: Batch, chunk: Chunk) -> int:
+    tokens, start = _tokens(chunk)[chunk.n_early :], chunk.start + chunk.n_early
+    return batch.add(tokens, start, chunk.sequence.seq_id, output=chunk.n_outputs)
+
+
+def _tokens(chunk: Chunk) -> TokenArray:
+    tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop)
+    if chunk.proposed:
+        tokens = np.concatenate((tokens, np.array(chunk.proposed, np.int32)))
+    return tokens
+
+
+# ---- Counts of what the steps do, for `GET /metrics`. Always kept: an event costs a fraction of a
+# microsecond. All times are seconds.
+
+
+class Counting:
+    """The counts of one engine. Belongs to the thread that steps."""
+
+    def __init__(self) -> None:
+        self._stats = Stats()
+        self._computed = 0.0  # when the last decode had its results, if there is more to do
+        self._has_prompt = False  # whether the last decode had prompt tokens in it
+
+    def admitted(self, request: Request, now: float) -> None:
+        """`request` has got its first slot."""
+        sequence = request.sequence
+        self._stats.queue.observe(now - request.arrived)
+        self._stats.n_prompt_cached += sequence.n_cached
+        self._stats.n_prompt_restored += sequence.n_restored
+        self._stats.n_prompt_shared += sequence.n_shared
+
+    def begins(self, now: float) -> None:
+        """The device gets its work of a step."""
+        if self._computed:
+            self._stats.idle_seconds += now - self._computed
+
+    def computed(self, now: float) -> None:
+        """It has done that."""
+        self._computed = now
+
+    def rests(self) -> None:
+        """There is nothing more to do."""
+        self._computed = 0.0
+
+    def decoded(self, chunks: Sequence[Chunk], n_busy: int) -> None:
+        """`chunks` are evaluated, and none of their requests has its next token yet."""
+        n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
+        self._has_prompt = n_prompt > 0
+        self._stats.n_prompt += n_prompt
+        self._stats.n_decode += 1
+        self._stats.n_busy += n_busy
+        for chunk in chunks:
+            if (n := len(chunk.proposed) - chunk.n_forced) > 0:
+                self._stats.n_drafts += 1
+                self._stats.n_drafted += n
+        self._stats.n_tokens_max = max([self._stats.n_tokens_max, *(c.stop for c in chunks)])
+
+    def sampled(self, request: Request, now: float) -> None:
+        """A token is chosen for `request`, which doesn't count it yet."""
+        self._stats.n_predicted += 1
+        if request.n_decoded:
+            self._stats.inter_token.observe(now - request.last_token)
+        else:
+            self._stats.first_token.observe(now - request.arrived)
+
+    def stepped(self, seconds: float) -> None:
+        """The step of the last decode has taken `seconds`."""
+        self._stats.prompt_seconds += seconds if self._has_prompt else 0.0
+        self._stats.step.observe(seconds)
+
+    def stats(self, scheduler: Scheduler, n_cells: int) -> Stats:
+        """All counts since the start, and how much there is to do now."""
+        stats = self._stats
+        stats.n_processing = len(scheduler.active)
+        stats.n_deferred = scheduler.n_waiting + scheduler.n_paused
+        stats.n_cells_used = scheduler.n_cells_used
+        stats.n_cells = n_cells
+        return stats
+
+
+# ---- From the chunks of a step to what the device computes.
+
+
+class Decoding:
+    """Gives the device its work: adapters, samplers, the batch. Belongs to the thread that
+    steps."""
+
+    def __init__(
+        self,
+        context: Context,
+        sampling: Sampling,
+        speculation: Speculation,
+        embeddings: Embeddings,
+        counting: Counting,
+    ) -> None:
+        self._context = context
+        self._sampling = sampling
+        self._speculation = speculation
+        self._embeddings = embeddings
+        self._counting = counting
+        self._applied: Key = ()  # the adapters of the last step
+
+    def apply(self, key: Key) -> None:
+        """Let the adapters `key`, which all chunks of a step share, be in force."""
+        if key != self._applied:
+            self._applied = key
+            self._context.set_adapters(key)
+
+    def launch(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> list[int]:
+        """Let the device evaluate the chunks, which are texts, or one of a medium. The indices of
+        the last tokens' outputs. Raises what `Context.decode` does."""
+        if chunks[0].span is not None:
+            (chunk,), (request,) = chunks, requests
+            self._counting.begins(time.perf_counter())
+            return [self._embeddings.decode(self._context, chunk, request.media)]
+        self._evaluate_early(chunks)
+        indices = fill(self._context.batch, chunks)
+        self._sampling.attach(chunks, requests)
+        self._counting.begins(time.perf_counter())
+        self._context.decode()
+        return indices
+
+    def wait(self) -> None:
+        """Until all is computed: progress, patience and timings are of work that is done."""
+        self._context.synchronize()
+        self._counting.computed(time.perf_counter())
+
+    def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
+        if any(chunk.n_early for chunk in chunks):
+            fill_early(self._context.batch, chunks)
+            started = time.perf_counter()
+            self._counting.begins(started)
+            self._context.decode()
+            self._context.synchronize()
+            now = time.perf_counter()
+            self._counting.computed(now)
+            self._speculation.evaluated_early(chunks, now - started)

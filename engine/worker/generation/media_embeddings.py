@@ -1,0 +1,111 @@
+"""The embeddings of media that sequences wait for, or are evaluated from."""
+
+import threading
+from collections.abc import Iterable, Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from specllama.engine.errors import BackendError
+from specllama.engine.worker.backend import Context, PreparedChunk, Projector
+from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.media.encoder import Encoder, Order, Turns
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+
+
+class Embeddings:
+    """Orders what the sequences in slots need of their media, and says how far each can go on.
+    Belongs to the thread that steps.
+
+    Nothing is encoded that the KV cache holds. What a sequence that leaves its slot has ordered is
+    ordered again when it comes back. With `turns`, encoder and steps don't compute at once.
+    """
+
+    def __init__(
+        self, projector: Projector | None, keep_bytes: int, turns: Turns | None = None
+    ) -> None:
+        self._news = threading.Event()
+        self._turns = turns if projector is not None else None
+        self._encoder = None
+        if projector is not None:
+            self._encoder = Encoder(projector, keep_bytes, self._news.set, self._turns)
+        self._orders: dict[int, dict[int, Order]] = {}  # by sequence: by id of the chunk
+
+    def update(
+        self, active: Iterable[Sequence], requests: Mapping[int, Request]
+    ) -> list[tuple[Request, BackendError]]:
+        """Set `n_ready` of the sequences in slots. Those whose media can't be encoded."""
+        if self._encoder is None:
+            return []
+        failed: list[tuple[Request, BackendError]] = []
+        in_slots: set[int] = set()
+        for sequence in active:
+            if not sequence.spans or sequence.spans[-1].stop <= sequence.n_past:
+                sequence.n_ready = ALL
+                continue
+            in_slots.add(sequence.id)
+            request = requests[sequence.id]
+            if (error := self._update(self._encoder, sequence, request.media)) is not None:
+                failed.append((request, error))
+        for id in self._orders.keys() - in_slots:
+            self.forget(id)
+        return failed
+
+    def _update(
+        self, encoder: Encoder, sequence: Sequence, media: Mapping[int, PreparedChunk]
+    ) -> BackendError | None:
+        orders = self._orders.setdefault(sequence.id, {})
+        needed: set[int] = set()
+        sequence.n_ready = ALL
+        for span in sequence.spans:
+            if span.stop <= sequence.n_past:
+                continue
+            id = sequence.tokens.item(span.start)
+            needed.add(id)
+            if id not in orders:
+                orders[id] = encoder.order(sequence.group, id, media[id])
+            order = orders[id]
+            if order.error is not None:
+                return order.error
+            if order.rows is None:
+                sequence.n_ready = min(sequence.n_ready, span.start)
+        for id in orders.keys() - needed:
+            encoder.release(orders.pop(id))
+        return None
+
+    def decode(self, context: Context, chunk: Chunk, media: Mapping[int, PreparedChunk]) -> int:
+        """Evaluate a chunk of a span. The index of its last token's logits, if it ends the text.
+        Raises what `Context.decode` does."""
+        sequence, span = chunk.sequence, chunk.span
+        assert span is not None
+        id = sequence.tokens.item(chunk.start)
+        rows = self._orders[sequence.id][id].rows
+        assert rows is not None
+        first, stop = chunk.start - span.start, chunk.stop - span.start
+        return context.decode_media(
+            sequence.seq_id, span.start, media[id], rows[first:stop], first, output=chunk.is_last
+        )
+
+    def turn(self, allowed: float) -> AbstractContextManager[None]:
+        """Keeps the encoder from computing while a step does. Before, it has `allowed` seconds."""
+        return self._turns.step(allowed) if self._turns is not None else nullcontext()
+
+    def wait(self, seconds: float) -> None:
+        """Until something is encoded, `seconds` at the most."""
+        self._news.wait(seconds)
+        self._news.clear()
+
+    def forget(self, id: int) -> None:
+        """The sequence has left its slot."""
+        if self._encoder is not None and (orders := self._orders.pop(id, None)) is not None:
+            for order in orders.values():
+                self._encoder.release(order)
+
+    def ids(self) -> list[int]:
+        """The chunks that are kept or on their way."""
+        return self._encoder.ids() if self._encoder is not None else []
+
+    def close(self) -> None:
+        if self._encoder is not None:
+            for id in [*self._orders]:
+                self.forget(id)
+            self._encoder.close()

@@ -1,0 +1,233 @@
+"""How a step is divided among prompts."""
+
+import math
+from collections.abc import Sequence as SequenceOf
+
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
+
+LITTLE_MORE = 1.25
+"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
+should if that spares one with the rest: few rows of a long text can take longer than many (see
+`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
+LAST_STEPS = 3
+"""So many steps share the rest of a prompt evenly."""
+
+
+class Sharing:
+    """Plans the chunks of prompts, step after step."""
+
+    def __init__(self, cache: PrefixCache, *, n_batch: int, unified: bool) -> None:
+        self._cache = cache
+        self._n_batch = n_batch
+        self._unified = unified
+        self._n_steps = 0  # that prompts had a part of
+
+    def plan(
+        self, prompts: SequenceOf[Sequence], n_ready: int, n_prompt: int, n_burst: int
+    ) -> list[Chunk]:
+        """Chunks of `prompts`, the one admitted first in front, beside one token of each of
+        `n_ready` generating sequences. `n_prompt` and `n_burst` are those of `Scheduler.plan`."""
+        self._n_steps += 1
+        prompts = with_one_read(prompts)
+        everyone, prompts = prompts, with_one_medium(prompts, self._n_steps)
+        if (whole := next((s for s in prompts if _is_whole(s)), None)) is not None:
+            n = n_ready + whole.n_next
+            if self._cache.make_room(n) >= n:
+                return [_chunk(whole, whole.n_next)]
+            prompts = [s for s in everyone if s.span is None]  # until there are cells for it
+            if not prompts:
+                return []
+        chunks: list[Chunk] = []
+        n_pending = sum(s.n_next for s in prompts)
+        if n_prompt < n_pending <= n_burst and not any(s.is_cut for s in prompts):
+            n_prompt = n_burst
+        elif n_ready:
+            n_prompt = evenly(n_pending, n_prompt)
+        wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
+        room = self._cache.make_room(n_ready + wanted) - n_ready
+        least = FEW_ROWS + 1 if n_ready and not self._unified else 1
+        for sequence, n in shares(prompts, min(wanted, room), least=least, turn=self._n_steps):
+            chunks.append(_chunk(sequence, min(n, sequence.n_to_checkpoint)))
+        return chunks
+
+
+def _chunk(sequence: Sequence, n: int) -> Chunk:
+    sequence.is_cut = n < sequence.n_pending
+    return Chunk(sequence, sequence.n_past, sequence.n_past + n, span=sequence.span)
+
+
+def _is_whole(sequence: Sequence) -> bool:
+    """True if it goes on with a span that is evaluated at once, however long it is."""
+    return sequence.span is not None and sequence.span.is_whole
+
+
+def with_one_read(prompts: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
+    """`prompts`, with the first one alone of those whose logits are all wanted: each has as many
+    rows in a step as there is memory for."""
+    read = [s for s in prompts if s.wants_outputs]
+    return prompts if len(read) < 2 else [s for s in prompts if s is read[0] or s not in read]
+
+
+def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequence]:
+    """Those of `prompts` that the step of this `turn` has a part of: one at the most that goes on
+    with a span, as each takes a decode of its own.
+
+    That is the first one, or in every second turn the one that needs the fewest tokens. Where its
+    span has to be whole, it takes turns with those that go on with tokens.
+    """
+    texts = [s for s in prompts if s.span is None]
+    if len(texts) == len(prompts):
+        return prompts
+    media = [s for s in prompts if s.span is not None]
+    chosen = media[0] if turn // 2 % 2 else min(media, key=lambda s: s.n_pending)
+    if _is_whole(chosen):
+        return texts if texts and turn % 2 else [chosen]
+    return [s for s in prompts if s.span is None or s is chosen]
+
+
+def shares(
+    prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
+) -> list[tuple[Sequence, int]]:
+    """The share of `n` tokens that each of `prompts` gets, the one admitted first in front.
+
+    The first gets up to half of them, so that no prompt starves. The others go to the prompts
+    that need the fewest, so that a short one doesn't wait for a long one. If a half is less than
+    `least` tokens, the first gets all of them in every second `turn`.
+    """
+    if not prompts or n <= 0:
+        return []
+    half = (n + 1) // 2
+    if half < least:
+        half = n * (turn % 2)
+    granted = {prompts[0].id: min(prompts[0].n_next, half)}
+    n -= granted[prompts[0].id]
+    for sequence in sorted(prompts, key=lambda s: s.n_pending):
+        have = granted.get(sequence.id, 0)
+        more = min(sequence.n_next - have, n)
+        granted[sequence.id] = have + more
+        n -= more
+    return [(s, granted[s.id]) for s in prompts if granted[s.id]]
+
+
+def evenly(n_pending: int, n_prompt: int) -> int:
+    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
+    evenly, rather than that the last one has but a few."""
+    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
+    if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
+        return n_prompt
+    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
+        n_steps -= 1
+    return math.ceil(n_pending / n_steps)
+
+
+# ---- What chunks have behind the texts of their sequences: tokens that are proposed.
+#
+# Their cells are the sequence's, but no part of its text: within the step, each is confirmed in
+# its turn, or it is taken back with all behind it.
+
+
+class Ahead:
+    """Plans what is proposed for sequences into room that nobody else wants, and keeps what comes
+    of it."""
+
+    def __init__(self, cache: PrefixCache, *, n_batch: int, n_ctx: int, unified: bool) -> None:
+        self._cache = cache
+        self._n_batch = n_batch
+        self._n_ctx = n_ctx
+        self._unified = unified
+        self.takes_early = True
+        """With separate caches, whether tokens that are forced may be evaluated before the rest of
+        the step."""
+        self._planned: list[Chunk] = []  # those of the next step that have proposed tokens
+        self._is_short = False  # whether there were no cells for them
+
+    def plan(self, ready: SequenceOf[Sequence], n_others: int) -> list[Chunk]:
+        """Chunks with one token of each of `ready`, and what is proposed behind it. The step has
+        `n_others` tokens in all, those of `ready` included."""
+        room = self._n_batch - n_others
+        if (n_free := self._cache.n_free) is not None:
+            room = min(room, n_free - n_others)
+        if self._is_short or not self._cache.is_cuttable:
+            room = 0
+        # llama.cpp evaluates separate caches together in batches of as many tokens of each.
+        grants = granted(
+            ready,
+            max(0, room),
+            self._n_ctx,
+            alike=not self._unified,
+            early=self.takes_early,
+        )
+        chunks = [
+            Chunk(s, s.n_past, s.n_past + 1, s.proposed[:n], min(s.n_forced, n), n_early)
+            for s, (n, n_early) in zip(ready, grants, strict=True)
+        ]
+        self._planned = [chunk for chunk in chunks if chunk.proposed]
+        return chunks
+
+    def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
+        """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
+        back."""
+        self._is_short = False
+        for chunk in chunks:
+            chunk.sequence.n_ahead = len(chunk.proposed)
+            self.drop_proposed(chunk.sequence)
+
+    def relieve(self) -> bool:
+        """llama.cpp has found no cells: the next step does without. False if this one did."""
+        had_some = bool(self._planned)
+        self._is_short = self._is_short or had_some
+        for chunk in self._planned:
+            if chunk.n_early:  # it may be there already
+                self._cache.cut(chunk.sequence.seq_id, chunk.start)
+        self._planned = []
+        return had_some
+
+    def confirm(self, sequence: Sequence) -> None:
+        """The token that was just added to the text is the first one ahead: it needs no more
+        evaluating."""
+        sequence.n_past += 1
+        sequence.n_ahead -= 1
+
+    def take_back(self, sequence: Sequence) -> None:
+        """Forget what is ahead of an active sequence."""
+        if sequence.n_ahead:
+            sequence.n_ahead = 0
+            if not self._cache.cut(sequence.seq_id, sequence.n_past):
+                sequence.n_past = 0
+
+    def drop_proposed(self, sequence: Sequence) -> None:
+        """Evaluate nothing of what is proposed for `sequence` now."""
+        sequence.proposed, sequence.n_forced = (), 0
+
+
+def granted(
+    ready: SequenceOf[Sequence], n: int, n_ctx: int, *, alike: bool, early: bool
+) -> list[tuple[int, int]]:
+    """How many tokens each of `ready` gets evaluated of what is proposed for it: `n` tokens of all,
+    and of each no more than its context has room for; and how many of its chunk come early.
+
+    If `alike`, the step has as many tokens of each. What more of them is forced may come `early`.
+    """
+    wanted = [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
+    if not alike or not ready:
+        grants: list[tuple[int, int]] = []
+        for each in wanted:
+            grants.append((min(each, n), 0))
+            n -= grants[-1][0]
+        return grants
+    if not early:
+        return len(ready) * [(min(*wanted, n // len(ready)), 0)]
+    forced = [min(s.n_forced, each) for s, each in zip(ready, wanted, strict=True)]
+    n_together = min(*forced, n // len(ready))
+    n_likely = min(each - n_forced for each, n_forced in zip(wanted, forced, strict=True))
+    n -= n_together * len(ready)
+    parts: list[int] = []
+    for each in forced:
+        parts.append(min(each - n_together, n))
+        n -= parts[-1]
+    if any(n_early < each - n_together for n_early, each in zip(parts, forced, strict=True)):
+        n_likely = 0  # it comes behind all that is forced
+    n_together += min(n_likely, n // len(ready))
+    return [(n_together + n_early, n_early) for n_early in parts]

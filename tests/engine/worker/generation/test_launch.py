@@ -1,0 +1,73 @@
+"""The counts of an engine, against what its requests say of themselves."""
+
+import os
+
+import pytest
+
+from specllama.engine.params import GenerationParams
+from specllama.engine.wire.requests import Submit
+from specllama.engine.worker.backend import Model
+from specllama.engine.worker.generation.launch import Counting
+from tests.support.playing import GREEDY, engine, play
+
+pytestmark = pytest.mark.usefixtures("orders")
+
+PROMPTS = ["import os", "def function(self, value):", "class Name:"]
+
+
+def test_counts_add_up_to_the_answers(model: Model) -> None:
+    served = engine(model, parallel=2)
+    answers = play(served, PROMPTS, n_predict=5, **GREEDY).values()
+    stats = served.stats()
+    assert stats.n_predicted == sum(answer.n_decoded for answer in answers) == 15
+    assert stats.n_prompt == sum(answer.timings.prompt_n for answer in answers)
+    assert stats.n_prompt_cached == sum(answer.timings.cache_n for answer in answers)
+    assert stats.queue.count == stats.first_token.count == len(PROMPTS)
+    assert stats.inter_token.count == stats.n_predicted - len(PROMPTS)
+    assert stats.step.count == stats.n_decode
+    assert stats.n_decode <= stats.n_busy + len(PROMPTS) <= 2 * stats.n_decode + len(PROMPTS)
+    assert 0 < stats.prompt_seconds <= stats.step.total
+    assert stats.idle_seconds > 0
+    # The last token of a text is never evaluated.
+    assert stats.n_tokens_max == max(a.n_prompt + a.n_decoded - 1 for a in answers)
+    assert (stats.n_processing, stats.n_deferred) == (0, 0)
+
+
+def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
+
+    served = engine(model, parallel=1)
+    for id in (1, 2):
+        params = GenerationParams(n_predict=4, **GREEDY)
+        served.submit(served.prepare(Submit(id, ["import os"], params)))
+    assert (served.stats().n_processing, served.stats().n_deferred) == (0, 2)
+    served.step()
+    assert (served.stats().n_processing, served.stats().n_deferred) == (1, 1)
+    served.cancel(2)
+    assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)
+
+
+@pytest.mark.slow
+def test_kept_memory_is_told_apart(model: Model) -> None:
+    served = engine(model, parallel=1, ctx_size=256, cache_ram=64)
+    assert served.stats().n_bytes_cache_ram == served.stats().n_bytes_constraints == 0
+    for prompt in PROMPTS:
+        play(served, [prompt * 20], n_predict=5, **GREEDY)
+    play(served, PROMPTS[:1], n_predict=5, grammar='root ::= "a"', **GREEDY)
+    stats = served.stats()
+    assert 0 < stats.n_bytes_cache_ram <= 64 << 20
+    assert stats.n_bytes_constraints > 0
+    assert stats.n_bytes_checkpoints == 0
+    assert not os.path.exists("/proc/self/statm") or stats.n_bytes_resident > 0
+
+
+def test_idle_is_who_has_work_and_computes_nothing() -> None:
+    counting = Counting()
+    counting.begins(1.0)
+    counting.computed(2.0)
+    counting.begins(2.5)
+    counting.computed(4.0)
+    counting.rests()
+    counting.begins(10.0)
+    counting.computed(11.0)
+    counting.begins(11.25)
+    assert counting._stats.idle_seconds == 0.75

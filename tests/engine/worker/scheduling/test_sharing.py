@@ -1,0 +1,66 @@
+"""What is granted of the tokens that are proposed for sequences."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.sharing import granted
+from tests.support.scheduling import sequence
+
+N_CTX = 40
+
+
+def proposing(id: int, n_proposed: int, n_forced: int, length: int = 4) -> Sequence:
+    found = sequence(id, [1] * length)
+    found.proposed, found.n_forced = (2,) * n_proposed, n_forced
+    return found
+
+
+def test_one_cache_gives_each_what_it_wants() -> None:
+    ready = [proposing(1, 3, 0), proposing(2, 0, 0), proposing(3, 9, 2)]
+    assert granted(ready, 7, N_CTX, alike=False, early=True) == [(3, 0), (0, 0), (4, 0)]
+
+
+@pytest.mark.parametrize("early", [False, True])
+def test_separate_caches_get_as_many_of_what_may_be_wrong(early: bool) -> None:
+    ready = [proposing(1, 3, 0), proposing(2, 9, 0)]
+    assert granted(ready, 99, N_CTX, alike=True, early=early) == [(3, 0), (3, 0)]
+    assert granted(ready, 5, N_CTX, alike=True, early=early) == [(2, 0), (2, 0)]
+
+
+def test_what_is_forced_comes_early_where_others_have_less_of_it() -> None:
+    ready = [proposing(1, 5, 5), proposing(2, 0, 0), proposing(3, 2, 2)]
+    assert granted(ready, 99, N_CTX, alike=True, early=True) == [(5, 5), (0, 0), (2, 2)]
+    assert granted(ready, 6, N_CTX, alike=True, early=True) == [(5, 5), (0, 0), (1, 1)]
+    assert granted(ready, 99, N_CTX, alike=True, early=False) == [(0, 0)] * 3
+
+
+def test_what_all_have_to_say_comes_together() -> None:
+    ready = [proposing(1, 5, 4), proposing(2, 4, 2)]
+    assert granted(ready, 99, N_CTX, alike=True, early=True) == [(5, 2), (3, 0)]
+
+
+sequences = st.builds(
+    lambda proposed, forced, length: (proposed, min(proposed, forced), length),
+    st.integers(0, 12),
+    st.integers(0, 12),
+    st.integers(1, N_CTX - 1),
+)
+
+
+@given(texts=st.lists(sequences, min_size=1, max_size=5), n=st.integers(0, 80))
+def test_grants_keep_their_bounds(texts: list[tuple[int, int, int]], n: int) -> None:
+    ready = [proposing(id, *each) for id, each in enumerate(texts)]
+    for alike, early in ((False, True), (True, True), (True, False)):
+        grants = granted(ready, n, N_CTX, alike=alike, early=early)
+        assert sum(each for each, _ in grants) <= n
+        for text, (n_granted, n_early) in zip(ready, grants, strict=True):
+            assert 0 <= n_early <= min(text.n_forced, n_granted)
+            assert n_granted <= len(text.proposed)
+            assert len(text.tokens) + n_granted < N_CTX or not n_granted
+        if alike:
+            assert len({n_granted - n_early for n_granted, n_early in grants}) == 1
+        if alike and early and n >= 60:
+            wanted = [min(t.n_forced, N_CTX - len(t.tokens) - 1) for t in ready]
+            assert all(g >= w for (g, _), w in zip(grants, wanted, strict=True))
