@@ -148,12 +148,6 @@ def test_modules_of_the_same_name_are_the_application_s(installed: Installed) ->
     assert Path(shown.strip()).parts[-3:] == ("specllama", "engine", "errors.py")
 
 
-def test_no_other_folder_of_the_repository_can_be_imported(installed: Installed) -> None:
-    script = "import importlib.util as u, sys; print([u.find_spec(each) for each in sys.argv[1:]])"
-    found = installed.run("-P", "-c", script, *FOLDERS, *NOT_INSTALLED)
-    assert set(found.strip("[]\n").split(", ")) == {"None"}
-
-
 def test_the_application_s_tests_get_a_server(installed: Installed) -> None:
     """The fixture starts all processes of a server: its own, an engine, a renderer."""
     (installed.application / "test_it.py").write_text(
