@@ -115,6 +115,23 @@ CLIENTS = {
 }
 """Modules of a helper's folder that are for others, beside those of its messages."""
 
+SMALLEST, LARGEST = 40, 460
+"""Lines of a module of the product."""
+SMALL = {
+    "specllama.early_signals": "imported before everything else",
+    "specllama.engine.chat.harmony_markers": "a namespace for names like START",
+    "specllama.engine.worker.backend.bindings": "imported before llama_cpp",
+    "specllama.engine.worker.backend.warming": "",
+    "specllama.handlers.apis.tool_results": "",
+    "specllama.handlers.http.build_info": "",
+    "specllama.handlers.options.completion.kinds": "for three shells",
+    "specllama.handlers.running.run_in_thread": "",
+    "specllama.pytest_plugin": "imports nothing of the server",
+    "specllama.tethered": "a program",
+}
+"""Smaller ones, with the reason where it isn't that several modules need them. A handler module of
+a tag, a program and messages of a helper may be small, too."""
+
 FOLDERS = ("engine", "handlers", "specllama")
 """Of the one package: the first two are linked into the third."""
 PRODUCT = ("specllama", "specllama.engine", "specllama.handlers")
@@ -228,6 +245,22 @@ def test_no_circles() -> None:
         TopologicalSorter(graph).prepare()
     except CycleError as error:
         pytest.fail(" -> ".join(error.args[1]))
+
+
+def _is_small_by_nature(name: str) -> bool:
+    parent, _, last = name.rpartition(".")
+    return parent == "specllama.handlers" or last == "__main__" or last.endswith(("_main", "_jobs"))
+
+
+def test_modules_have_a_size() -> None:
+    lines = {
+        name: len(path.read_text("utf-8").splitlines())
+        for name, path in MODULES.items()
+        if name.startswith("specllama.") and path.name != "__init__.py"
+    }
+    assert not [name for name, n in lines.items() if n > LARGEST]
+    small = {name for name, n in lines.items() if n < SMALLEST and not _is_small_by_nature(name)}
+    assert small == SMALL.keys()
 
 
 def test_exceptions_are_used() -> None:

@@ -26,7 +26,7 @@ from specllama.engine.formats.gguf_names import (
     pick_projector,
     quantization,
 )
-from specllama.engine.options import OptionError, values
+from specllama.engine.options import OptionError, text_values
 from specllama.engine.options.files import open_regular
 from specllama.engine.options.values import quote
 
@@ -98,7 +98,7 @@ def folders_of(cache: Path) -> list[Path]:
 def _can_be_named(name: str) -> bool:
     """True if --hf-repo would take the name."""
     try:
-        return bool(values.hf_repo(name))
+        return bool(text_values.hf_repo(name))
     except OptionError:
         return False
 

@@ -1,12 +1,13 @@
 """One engine process, from the server's side: its pipes, its heartbeat, and its end."""
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable
 
 import msgspec
 
-from specllama.engine.errors import EngineError
+from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import Life
 from specllama.engine.options import EngineOptions
@@ -122,3 +123,38 @@ class EngineProcess:
     async def code(self) -> int:
         """The exit status. Waits for the end of a process that is ending, and kills another one."""
         return await self._child.bury(GRACE)
+
+
+class WaitingRequests:
+    """The requests that a process had not begun when it ended: they wait for the next one."""
+
+    def __init__(self, seconds: float) -> None:
+        """They wait for at most so many seconds."""
+        self._seconds = seconds
+        self._client: EngineClient | None = None  # of the process that ended
+        self._timer: asyncio.TimerHandle | None = None
+
+    def take(self, client: EngineClient, error: ErrorInfo, late: ErrorInfo) -> None:
+        """Takes the requests of `client` that had not begun. All others end with `error`; those
+        that wait too long end with `late`."""
+        client.leave(error)
+        self._client = client
+        self._timer = asyncio.get_running_loop().call_later(self._seconds, self.give_up, late)
+
+    def go_on(self, client: EngineClient) -> None:
+        """Hands the requests to the `client` of the next process."""
+        if self._client is not None:
+            client.succeed(self._client)
+            self._forget()
+
+    def give_up(self, error: ErrorInfo) -> None:
+        """Ends the requests: there is no next process, or not soon."""
+        if self._client is not None:
+            self._client.close(error)
+            self._forget()
+
+    def _forget(self) -> None:
+        self._client = None
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None

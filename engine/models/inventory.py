@@ -12,7 +12,7 @@ from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.models.events import EVERY_MODEL, ModelEvent
 from specllama.engine.models.records import Members
 from specllama.engine.models.supervisor import Supervisor
-from specllama.engine.options import OptionError, values
+from specllama.engine.options import OptionError, text_values
 
 log = logging.getLogger("specllama.engine.pool")
 
@@ -151,6 +151,6 @@ class Inventory:
 
 def _check_name(name: str) -> None:
     try:
-        values.hf_repo(name)
+        text_values.hf_repo(name)
     except OptionError as error:
         raise invalid_request(f"model: {error}") from None

@@ -6,12 +6,11 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
-from typing import Protocol
 
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.models.client import EngineClient
-from specllama.engine.models.engine_process import EngineProcess, Look
+from specllama.engine.models.engine_process import EngineProcess, Look, WaitingRequests
 from specllama.engine.models.lifecycle import (
     LOADING,
     RETURNING,
@@ -44,27 +43,13 @@ RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_af
 SHUTTING_DOWN = "the server is shutting down"
 
 
-class Fetch(Protocol):
-    """`engine.helpers.download.downloader.fetch`."""
-
-    def __call__(
-        self, options: Options, on_progress: Callable[[Transfer], None], /
-    ) -> Awaitable[Options]: ...
-
-
-class StartProcess(Protocol):
-    """`EngineProcess.start`."""
-
-    def __call__(
-        self, options: EngineOptions, engine_log: EngineLog, log_level: int, /
-    ) -> Awaitable[EngineProcess]: ...
-
-
-class Examine(Protocol):
-    """Tells what requests may use of a model that a process has loaded. Raises `EngineError` if
-    it can't be served."""
-
-    def __call__(self, options: Options, info: ModelInfo, /) -> Awaitable[ModelInfo]: ...
+Fetch = Callable[[Options, Callable[[Transfer], None]], Awaitable[Options]]
+"""`engine.helpers.download.downloader.fetch`."""
+StartProcess = Callable[[EngineOptions, EngineLog, int], Awaitable[EngineProcess]]
+"""`EngineProcess.start`."""
+Examine = Callable[[Options, ModelInfo], Awaitable[ModelInfo]]
+"""Returns what requests may use of a model that a process has loaded. Raises `EngineError` if it
+can't be served."""
 
 
 class Supervisor:
@@ -115,8 +100,7 @@ class Supervisor:
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
         self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
-        self._left: EngineClient | None = None  # of a process that ended, for the next one
-        self._left_until: asyncio.TimerHandle | None = None
+        self._waiting = WaitingRequests(RESTART_WAIT)
         self._look: Look | None = None  # the last before it fell asleep
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
@@ -207,7 +191,7 @@ class Supervisor:
         if timeout > 0 and self.state in SERVING:
             await self._drain(timeout)
         self._enter("stopped")
-        self._give_up(ErrorInfo("unavailable_error", self._stop_reason))
+        self._waiting.give_up(ErrorInfo("unavailable_error", self._stop_reason))
         if self._fetching is not None:
             self._fetching.cancel()
         if (process := self._process) is not None:
@@ -239,7 +223,7 @@ class Supervisor:
         if not self._stopped():
             self.failure = reason
             self._enter("failed")
-            self._give_up(ErrorInfo("unavailable_error", self._absence()))
+            self._waiting.give_up(ErrorInfo("unavailable_error", self._absence()))
 
     def _absence(self) -> str:
         """Why there is no engine, and none that a request could wait for."""
@@ -401,9 +385,7 @@ class Supervisor:
         client = process.open(info)
         if self.adapter_scales is not None:
             process.send(SetAdapters(0, self.adapter_scales))
-        if self._left is not None:
-            client.succeed(self._left)
-            self._forget_left()
+        self._waiting.go_on(client)
         self._enter("ready")
 
     @property
@@ -464,7 +446,7 @@ class Supervisor:
         if self.state != "draining" and wait is not None and (life.ready or may_wake):
             log_for(log, logging.ERROR, self.model, f"{how}; a new one is started")
             if client is not None:
-                self._leave(client, error)
+                self._waiting.take(client, error, RESTARTING)
             self._enter("restarting")
             return wait
         if client is not None:
@@ -474,24 +456,3 @@ class Supervisor:
         else:
             self._fail(process.refusal or how)
         return wait
-
-    # ---- requests that outlive a process ----------------------------------------------------
-
-    def _leave(self, client: EngineClient, error: ErrorInfo) -> None:
-        """Keep what a process that has ended had not begun, for the next one."""
-        client.leave(error)
-        self._left = client
-        loop = asyncio.get_running_loop()
-        self._left_until = loop.call_later(RESTART_WAIT, self._give_up, RESTARTING)
-
-    def _give_up(self, error: ErrorInfo) -> None:
-        """There is no next process, or not soon."""
-        if self._left is not None:
-            self._left.close(error)
-            self._forget_left()
-
-    def _forget_left(self) -> None:
-        self._left = None
-        if self._left_until is not None:
-            self._left_until.cancel()
-            self._left_until = None

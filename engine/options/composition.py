@@ -19,7 +19,7 @@ from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.options.tables.sampling import SamplingOptions
 from specllama.engine.options.tables.source import EntryOptions, SourceOptions
 from specllama.engine.options.tables.speculation import DRAFT, SpeculationOptions
-from specllama.engine.options.values import json_object
+from specllama.engine.options.text_values import json_object
 from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
 from specllama.engine.shipped import model_file, model_path
 

@@ -9,7 +9,8 @@ from collections.abc import Iterable
 from typing import Any
 
 from specllama.engine.formats.gguf_names import part
-from specllama.engine.options.values import OptionError, json_object, quote
+from specllama.engine.options.text_values import json_object
+from specllama.engine.options.values import OptionError, quote
 from specllama.engine.shipped import model_file
 
 _GGUF_MAGIC = b"GGUF"

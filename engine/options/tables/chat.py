@@ -5,7 +5,7 @@ from typing import Annotated, Any, Literal
 
 import msgspec
 
-from specllama.engine.options import files, values
+from specllama.engine.options import files, text_values, values
 from specllama.engine.options.declaration import INT32_MAX, Opt, Switch
 
 _chat = partial(Opt, group="Chat templates")
@@ -112,8 +112,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="JSON",
             help='Variables for the template, as a JSON object such as {"enable_thinking":false}.',
             default="none",
-            read=values.json_object,
-            show=values.show_json,
+            read=text_values.json_object,
+            show=text_values.show_json,
         ),
     ] = msgspec.field(default_factory=dict)
     reasoning_format: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated, Literal, get_args
 
 import msgspec
 
-from specllama.engine.options import files, values
+from specllama.engine.options import files, text_values, values
 from specllama.engine.options.declaration import INT32_MAX, Opt
 from specllama.engine.options.tables.context import CacheType
 
@@ -251,8 +251,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             n_values=2,
             repeats=True,
             one_each=True,
-            read=values.replacement,
-            show=values.show_replacements,
+            read=text_values.replacement,
+            show=text_values.show_replacements,
         ),
     ] = ()
     spec_draft_backend_sampling: Annotated[

@@ -5,7 +5,7 @@ from typing import Annotated, Final
 
 import msgspec
 
-from specllama.engine.options import files, values
+from specllama.engine.options import files, text_values, values
 from specllama.engine.options.declaration import Opt
 
 MAX_IMAGE_TOKENS: Final = 100_000  # times the pixels of a token, libmtmd's numbers hold it
@@ -107,7 +107,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="DOMAIN,...",
             help="The only domains that --media-urls fetches from, with those below them.",
             default="all",
-            read=values.domains,
+            read=text_values.domains,
             show=values.show_comma_separated,
         ),
     ] = ()

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from specllama.engine.options import files, values
+from specllama.engine.options import files, text_values, values
 from specllama.engine.options.declaration import INT32_MAX, Opt
 from specllama.engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, JsonWhitespace, SamplerName
 
@@ -280,8 +280,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             default=r'\n : " *',
             repeats=True,
             one_each=True,
-            read=values.sequence_breaker,
-            show=values.show_texts,
+            read=text_values.sequence_breaker,
+            show=text_values.show_texts,
         ),
     ] = ("\n", ":", '"', "*")
     mirostat: Annotated[
@@ -351,8 +351,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="A JSON schema that every text has to follow; {} stands for any object.",
             default="none",
             replaces=("grammar", "grammar_file", "json_schema_file"),
-            read=values.json_object,
-            show=values.show_json,
+            read=text_values.json_object,
+            show=text_values.show_json,
         ),
     ] = None
     json_schema_file: Annotated[
@@ -409,8 +409,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none",
             repeats=True,
             one_each=True,
-            read=values.stop_text,
-            show=values.show_texts,
+            read=text_values.stop_text,
+            show=text_values.show_texts,
         ),
     ] = ()
     special: Annotated[
@@ -430,4 +430,4 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     def unescaped(self, text: str) -> str:
         """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
         in force. Raises `OptionError` if that gives a null character."""
-        return values.unescape(text) if self.escape else text
+        return text_values.unescape(text) if self.escape else text

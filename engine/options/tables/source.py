@@ -5,7 +5,7 @@ from typing import Annotated
 
 import msgspec
 
-from specllama.engine.options import values
+from specllama.engine.options import text_values, values
 from specllama.engine.options.declaration import Opt
 
 _download = partial(Opt, group="Downloads")
@@ -25,7 +25,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             "not in the cache yet; without QUANT it is Q4_K_M, or else the repository's first "
             "file.",
             default="none",
-            read=values.hf_repo,
+            read=text_values.hf_repo,
             excludes=("model", "model_url", "docker_repo"),
             supersedes=("hf_file",),
         ),
@@ -38,7 +38,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="FILE",
             help="The file of --hf-repo to load, whatever its QUANT says.",
             default="none",
-            read=values.hf_file,
+            read=text_values.hf_file,
         ),
     ] = ""
     hf_token: Annotated[
@@ -49,7 +49,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKEN",
             help="Access token for the Hugging Face Hub.",
             default="none",
-            read=values.token,
+            read=text_values.token,
             secret=True,
         ),
     ] = ""
@@ -61,7 +61,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="URL",
             help="Load the GGUF file at this address, downloading it first.",
             default="none",
-            read=values.url,
+            read=text_values.url,
             excludes=("model", "hf_repo", "docker_repo"),
             supersedes=("hf_file",),
         ),
@@ -75,7 +75,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Load a model of an OCI registry, downloading what is not in the cache yet: of "
             "Docker Hub without HOST, of its ai/ if NAME has no /; without TAG it is latest.",
             default="none",
-            read=values.docker_repo,
+            read=text_values.docker_repo,
             excludes=("model", "hf_repo", "model_url"),
             supersedes=("hf_file",),
         ),
@@ -89,7 +89,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="USER/REPO[:QUANT]",
             help="The same as --hf-repo, for the draft model; --model-draft may name the file.",
             default="none",
-            read=values.hf_repo,
+            read=text_values.hf_repo,
             supersedes=("model_draft",),
         ),
     ] = ""
@@ -101,7 +101,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="URL",
             help="The same, downloaded from this address.",
             default="none",
-            read=values.url,
+            read=text_values.url,
             excludes=("mmproj",),
         ),
     ] = ""

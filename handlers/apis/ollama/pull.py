@@ -7,7 +7,7 @@ from typing import Any, Final
 
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
-from specllama.engine.options import OptionError, Options, replaced, values
+from specllama.engine.options import OptionError, Options, replaced, text_values
 from specllama.handlers.running.runtime import Runtime
 from specllama.handlers.running.served import not_found
 
@@ -44,7 +44,7 @@ def _without_hub(name: str) -> str:
 
 def _repository(current: Runtime, name: str) -> str:
     with suppress(OptionError):
-        return values.hf_repo(name.removesuffix(LATEST))
+        return text_values.hf_repo(name.removesuffix(LATEST))
     unknown = not_found(current, name)
     message = f"{unknown}; to download one, name a repository of the hub: hf.co/user/repo:quant"
     raise EngineError.of("not_found_error", message)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import msgspec
 
-from specllama.engine.options import values
+from specllama.engine.options import text_values
 from specllama.engine.options.declaration import Opt
 from specllama.engine.options.files import check_readable_directory, read_json_object
 
@@ -47,8 +47,8 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             help="Settings that the page begins with, such as "
             '{"systemMessage": "Be brief.", "temperature": 0.5}.',
             default="none",
-            read=values.json_object,
-            show=values.show_json,
+            read=text_values.json_object,
+            show=text_values.show_json,
             replaces=("ui_config_file",),
         ),
     ] = msgspec.field(default_factory=dict)

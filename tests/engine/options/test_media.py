@@ -2,7 +2,7 @@
 
 import pytest
 
-from specllama.engine.options import OptionError, values
+from specllama.engine.options import OptionError, text_values
 from specllama.handlers.options import parse
 
 
@@ -36,4 +36,4 @@ def test_min_tokens_alone() -> None:
 @pytest.mark.parametrize("text", ["a/b", "http://a", "a b", "a..b", ".", "*", "a@b", "a:80"])
 def test_what_is_no_domain(text: str) -> None:
     with pytest.raises(OptionError, match="domain"):
-        values.domains(text)
+        text_values.domains(text)
