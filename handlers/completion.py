@@ -11,7 +11,7 @@ from specllama.handlers.apis.native.format import NativeFormat
 from specllama.handlers.apis.native.probabilities import text_probabilities
 from specllama.handlers.apis.native.request import generation_params, parse_prompts, ping_of
 from specllama.handlers.apis.openai.format import TextFormat, head, wants_verbose
-from specllama.handlers.running.batch import Batch
+from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 from specllama.handlers.running.media import resolved, without_media
 from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
@@ -43,8 +43,8 @@ async def create_completion(body: dict[str, Any]) -> Response:
         response_fields=body.get("response_fields") or (),
     )
 
-    def start() -> Batch:
-        return Batch(engine, prompts, params, n=n, echo_prompt=True)
+    def start() -> AnswerBatch:
+        return AnswerBatch(engine, prompts, params, n=n, echo_prompt=True)
 
     ping = ping_of(body, model.options)
     return await respond(start, native, stream=params.stream, ping=ping)
@@ -101,8 +101,8 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
         native=native,
     )
 
-    def start() -> Batch:
-        return Batch(
+    def start() -> AnswerBatch:
+        return AnswerBatch(
             engine,
             asked,
             params,

@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 from starlette.responses import Response
 
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, not_supported
 from specllama.engine.models.events import ModelStatus
 from specllama.handlers.apis.ollama.details import (
@@ -134,7 +134,7 @@ def model_list(current: Runtime) -> dict[str, Any]:
     }
 
 
-def _named(current: Runtime, entry: Entry) -> dict[str, Any]:
+def _named(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
     """What OpenAI's clients need of a model, for requests without the key that they ought to
     have."""
     return {
@@ -146,11 +146,11 @@ def _named(current: Runtime, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _aliases(current: Runtime, entry: Entry) -> Sequence[str]:
+def _aliases(current: Runtime, entry: CatalogEntry) -> Sequence[str]:
     return entry.aliases or ([] if current.catalog.router else [entry.name])
 
 
-def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
+def _model(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
     status = current.pool.status(entry.name)
     known = facts(current, entry)
     return {
@@ -169,7 +169,7 @@ def _model(current: Runtime, entry: Entry) -> dict[str, Any]:
     }
 
 
-def _lmstudio_model(current: Runtime, entry: Entry) -> dict[str, Any]:
+def _lmstudio_model(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
     status, known = current.pool.status(entry.name), facts(current, entry)
     kind = "vlm" if "vision" in modalities(current, entry) else "llm"
     user, slash, _ = entry.options.source.hf_repo.partition("/")
@@ -191,12 +191,12 @@ def _lmstudio_model(current: Runtime, entry: Entry) -> dict[str, Any]:
     return shown
 
 
-def _in_cache(current: Runtime, entry: Entry) -> bool:
+def _in_cache(current: Runtime, entry: CatalogEntry) -> bool:
     """True if it is in the cache, even if it was downloaded since the server has started."""
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 
-def _status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[str, Any]:
+def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> dict[str, Any]:
     words, section = _spelt(current, entry)
     shown: dict[str, Any] = {
         "value": status.value,
@@ -216,7 +216,7 @@ def _status_json(current: Runtime, entry: Entry, status: ModelStatus) -> dict[st
     return shown
 
 
-def _spelt(current: Runtime, entry: Entry) -> tuple[list[str], str]:
+def _spelt(current: Runtime, entry: CatalogEntry) -> tuple[list[str], str]:
     """The command line and the preset of a model."""
     if entry.name not in current.spelt:
         made = arguments(entry.options), preset(entry.name, entry.options)
@@ -224,7 +224,7 @@ def _spelt(current: Runtime, entry: Entry) -> tuple[list[str], str]:
     return current.spelt[entry.name]
 
 
-def _summary(current: Runtime, entry: Entry, *, told: bool) -> dict[str, Any]:
+def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> dict[str, Any]:
     known = facts(current, entry) if told else None
     # Ollama's clients want all of these fields to be there.
     return {
@@ -242,7 +242,7 @@ def _summary(current: Runtime, entry: Entry, *, told: bool) -> dict[str, Any]:
     }
 
 
-def _capabilities(current: Runtime, entry: Entry) -> list[str]:
+def _capabilities(current: Runtime, entry: CatalogEntry) -> list[str]:
     """The capabilities in the file, or, until it has been read, those of nearly every model."""
     told = file_facts(current, entry)
     found: list[str] = list(told.capabilities) if told is not None else ["completion"]

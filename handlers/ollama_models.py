@@ -22,7 +22,7 @@ from specllama.handlers.apis.ollama.details import (
 from specllama.handlers.apis.ollama.pull import SUCCESS, pull, wanted
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.envelopes.ollama import NDJSON, ollama_error
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import event_stream, line
 from specllama.handlers.models import model_list
@@ -78,7 +78,7 @@ async def _to_the_end(steps: AsyncGenerator[dict[str, Any], None]) -> None:
             pass
 
 
-def _failed(failure: Failure) -> bytes:
+def _failed(failure: HttpFailure) -> bytes:
     return line(ollama_error(failure.info))
 
 

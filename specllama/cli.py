@@ -24,7 +24,7 @@ from specllama.terminal import above_bars
 
 if TYPE_CHECKING:
     from specllama.engine.catalog.catalog import Catalog
-    from specllama.engine.catalog.entry import Entry
+    from specllama.engine.catalog.entry import CatalogEntry
     from specllama.engine.catalog.presets import RemotePreset
     from specllama.listen import Listeners
 
@@ -133,7 +133,7 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
     return 0
 
 
-def _begin_to_load(entry: "Entry", log_level: int) -> None:
+def _begin_to_load(entry: "CatalogEntry", log_level: int) -> None:
     """Begins to load the model in a process of its own, while this one imports the server."""
     from specllama.engine.wire.framing import frame
     from specllama.engine.wire.requests import Load

@@ -9,10 +9,10 @@ import msgspec
 
 from specllama.engine.catalog import presets
 from specllama.engine.catalog.directory import ModelFiles, models_in
-from specllama.engine.catalog.entry import Entry, Source
+from specllama.engine.catalog.entry import CatalogEntry, Source
 from specllama.engine.catalog.hub_cache import CachedModel, cached_models, named
 from specllama.engine.catalog.locations import hub_cache
-from specllama.engine.catalog.presets import Presets, Refused, RemotePreset, Section
+from specllama.engine.catalog.presets import PresetRefused, Presets, RemotePreset, Section
 from specllama.engine.catalog.removal import is_removable
 from specllama.engine.options import (
     Given,
@@ -64,7 +64,7 @@ def assemble(
     *,
     download: str = "",
     remote: RemotePreset | None = None,
-) -> tuple[list[Entry], str]:
+) -> tuple[list[CatalogEntry], str]:
     """All models, and the name of the one for requests that name none. Among them is the repository
     `download`, if there is such a name, as it will be in the cache. A `remote` preset file takes
     the place of --models-preset.
@@ -181,7 +181,7 @@ def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedM
 
 def _refused(
     file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
-) -> dict[str, Refused]:
+) -> dict[str, PresetRefused]:
     """The sections that can't be used, by the names of their models: these would run with other
     options than their own. Raises OptionError if that is the shipped one."""
     refused = {_model_name(name, found, cached): each for name, each in file.refused.items()}
@@ -205,8 +205,8 @@ class _EntryMaker:
         self._options([everywhere.layer], everywhere, files=True)
 
     def entry_or_fault(
-        self, found: _Found, section: Section | None, refused: Refused | None
-    ) -> Entry:
+        self, found: _Found, section: Section | None, refused: PresetRefused | None
+    ) -> CatalogEntry:
         """The model with all its options; or, if its section can't be used, with its fault. One
         model alone is then missing. Raises OptionError if that is the shipped one."""
         if refused is not None:
@@ -218,7 +218,7 @@ class _EntryMaker:
                 raise
             return self._faulty(found, section.layer, str(error))
 
-    def _faulty(self, found: _Found, layer: Layer, fault: str) -> Entry:
+    def _faulty(self, found: _Found, layer: Layer, fault: str) -> CatalogEntry:
         """A model that can't be loaded. Its options are what is said of it, to be shown."""
         try:
             if unchecked(self._nothing, [layer]).names_model():
@@ -232,9 +232,9 @@ class _EntryMaker:
         if not (identity["model"] or own.source.names_model()):
             identity["model"] = found.name  # without a file it would be the shipped model
         options = replaced(options, **identity)
-        return Entry(name=found.name, source="preset", options=options, fault=fault)
+        return CatalogEntry(name=found.name, source="preset", options=options, fault=fault)
 
-    def _entry(self, found: _Found, section: Section | None) -> Entry:
+    def _entry(self, found: _Found, section: Section | None) -> CatalogEntry:
         """Raises OptionError that names the section."""
         if section is not None and self._alone([section.layer]).names_model():
             found = _Found(name=found.name, source="preset")
@@ -252,7 +252,7 @@ class _EntryMaker:
         said = section or self._everywhere
         named_by_preset = section is not None and found.source != "shipped"
         repository = own.source.hf_repo
-        return Entry(
+        return CatalogEntry(
             name=found.name,
             source="preset" if named_by_preset else found.source,
             options=replaced(options, **_identity(own, options, found)),
@@ -286,7 +286,9 @@ def _identity(own: Options, options: Options, found: _Found) -> dict[str, Any]:
 
 
 def _doubles(
-    entries: Mapping[str, Entry], sections: Mapping[str, Section], cached: Sequence[CachedModel]
+    entries: Mapping[str, CatalogEntry],
+    sections: Mapping[str, Section],
+    cached: Sequence[CachedModel],
 ) -> list[str]:
     """The cache's models whose files presets with `dedup-cache-models` have, too."""
     wanted = [
@@ -298,7 +300,7 @@ def _doubles(
     return [name for name in doubles if entries[name].source == "cache" and name not in sections]
 
 
-def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> str:
+def _default(entries: Mapping[str, CatalogEntry], sections: Mapping[str, Section]) -> str:
     """The first section's that is loaded at start, else the only model that the directory and the
     preset file name, else the shipped one if it is listed, else the first one
     that generates: of the preset file, then of the directory, then of the cache."""
@@ -319,7 +321,7 @@ def _default(entries: Mapping[str, Entry], sections: Mapping[str, Section]) -> s
     return min([*sections, *sorted(chosen), *entries], key=unfit)
 
 
-def _with_names(entry: Entry, options: Options) -> Entry:
+def _with_names(entry: CatalogEntry, options: Options) -> CatalogEntry:
     """`entry` with the names and tags of the command line, too."""
     aliases = dict.fromkeys((*entry.aliases, *options.engine.model.aliases()))
     return msgspec.structs.replace(
@@ -329,11 +331,11 @@ def _with_names(entry: Entry, options: Options) -> Entry:
     )
 
 
-def _check_names(entries: Iterable[Entry], sections: Mapping[str, Section]) -> None:
+def _check_names(entries: Iterable[CatalogEntry], sections: Mapping[str, Section]) -> None:
     """Raises OptionError for a name or an alias that two models have."""
     owners = {entry.name: entry for entry in entries}
 
-    def place(entry: Entry) -> str:
+    def place(entry: CatalogEntry) -> str:
         section = sections.get(entry.name)
         return section.place if section else f"the model {entry.name}"
 

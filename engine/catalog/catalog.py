@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Final
 
 from specllama.engine.catalog import assembly, removal
-from specllama.engine.catalog.entry import Entry, wants_fetch
+from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.catalog.hub_cache import cached_models, named
 from specllama.engine.catalog.locations import hub_cache
 from specllama.engine.catalog.presets import RemotePreset
@@ -27,11 +27,11 @@ class Catalog:
 
     def __init__(
         self,
-        entries: Iterable[Entry],
+        entries: Iterable[CatalogEntry],
         *,
         default: str,
         router: bool,
-        read: Callable[..., tuple[list[Entry], str]] | None = None,
+        read: Callable[..., tuple[list[CatalogEntry], str]] | None = None,
         cache: Path | None = None,
     ) -> None:
         """Names and aliases of all entries must be different. `read` looks for them again; `cache`
@@ -41,7 +41,7 @@ class Catalog:
         self._cache = cache
         self.replace(entries, default)
 
-    def replace(self, entries: Iterable[Entry], default: str) -> None:
+    def replace(self, entries: Iterable[CatalogEntry], default: str) -> None:
         """Hold these models from now on, under the conditions of `__init__`; without the `default`
         one, the first that is listed takes its place."""
         self.entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
@@ -51,18 +51,18 @@ class Catalog:
             alias: entry for entry in self.entries.values() for alias in entry.aliases
         }
 
-    def listed(self) -> list[Entry]:
+    def listed(self) -> list[CatalogEntry]:
         """The models that clients are told of, by name."""
         return [entry for entry in self.entries.values() if not entry.hidden]
 
-    def read(self) -> tuple[list[Entry], str]:
+    def read(self) -> tuple[list[CatalogEntry], str]:
         """The models that there are now, and the name of the default one; changes nothing. Looks
         at the disk, so it takes its time. Raises OptionError."""
         if self._read is None:
             return list(self.entries.values()), self.default
         return self._read()
 
-    def entry_to_download(self, name: str) -> Entry:
+    def entry_to_download(self, name: str) -> CatalogEntry:
         """The model of the repository `name` (user/repo or user/repo:QUANT) as it will be in the
         cache. Raises OptionError, and KeyError if there is nowhere to look for models."""
         entries = self._read(download=name)[0] if self._read else []
@@ -73,14 +73,14 @@ class Catalog:
         if self._cache is not None:
             removal.remove(self._cache, name)
 
-    def find(self, name: str) -> Entry | None:
+    def find(self, name: str) -> CatalogEntry | None:
         """The model of that name or alias; `default` for an empty name, and, where one model alone
         is listed, that one for any other."""
         if not name:
             return self.entries[self.default]
         return self.named(name) or (self.entries[self.default] if len(self.listed()) == 1 else None)
 
-    def named(self, name: str) -> Entry | None:
+    def named(self, name: str) -> CatalogEntry | None:
         """The model that has exactly this name or alias."""
         return self.entries.get(name) or self._by_alias.get(name)
 
@@ -99,7 +99,7 @@ class Catalog:
         found = [owner for text in (*containing, *similar) for owner in owners[text]]
         return list(dict.fromkeys(found))[:MAX_NEAR]
 
-    def first(self) -> Entry | None:
+    def first(self) -> CatalogEntry | None:
         """The model that is loaded when the server starts, if there is one that needs no download
         before."""
         loaded = (entry for entry in self.entries.values() if entry.load_on_startup)
@@ -124,13 +124,13 @@ def open_catalog(
     return Catalog(entries, default=default, router=True, read=read, cache=hub_cache(given.environ))
 
 
-def _single(options: Options, environ: Mapping[str, str]) -> Entry:
+def _single(options: Options, environ: Mapping[str, str]) -> CatalogEntry:
     model, source = options.engine.model, options.source
     aliases = model.aliases()
     remote = [source.hf_repo, source.docker_repo, _last_component(source.model_url)]
     names = [*aliases, model.model, *remote]
     in_cache = not model.model and bool(source.hf_repo)
-    return Entry(
+    return CatalogEntry(
         name=next(filter(None, names), MODEL_NAME),
         source="command_line",
         options=options,

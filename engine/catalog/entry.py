@@ -9,7 +9,7 @@ from specllama.engine.options import Options
 Source = Literal["shipped", "cache", "models_dir", "preset", "command_line"]
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True):
+class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """A model of the catalog and all that its engine is started with.
 
     Their `model` is the path of its file, the first of several; "" with a `hf_repo`, a `model_url`

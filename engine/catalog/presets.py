@@ -120,7 +120,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
         return f"{where}: [{legible(self.name)}]"
 
 
-class Refused(msgspec.Struct, frozen=True, kw_only=True):
+class PresetRefused(msgspec.Struct, frozen=True, kw_only=True):
     """A section that can't be used, for this `reason`. `layer` has what could be used of it."""
 
     reason: str
@@ -133,7 +133,7 @@ class Presets(msgspec.Struct, frozen=True, kw_only=True):
 
     everywhere: Section
     sections: dict[str, Section]  # by name, in the order of the file
-    refused: dict[str, Refused] = {}  # by name
+    refused: dict[str, PresetRefused] = {}  # by name
     warnings: tuple[str, ...] = ()  # a line each, for the user
 
 
@@ -166,7 +166,7 @@ def read(path: str, names: Names, repository: str = "") -> Presets:
             raise
         except OptionError as error:
             usable = _usable(names, Layer(source, tuple(draft.settings)), allowed)
-            refused[name] = Refused(reason=str(error), layer=usable)
+            refused[name] = PresetRefused(reason=str(error), layer=usable)
     return Presets(
         everywhere=everywhere,
         sections=sections,

@@ -22,7 +22,7 @@ _MEASUREMENTS = "imatrix"
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """One file of a model in `count` files, counted from 1; `prefix` is what their names share."""
 
     prefix: str
@@ -42,14 +42,14 @@ def is_gguf(name: str) -> bool:
     return name.lower().endswith(SUFFIX)
 
 
-def part(path: str) -> Part | None:
+def part(path: str) -> FilePart | None:
     """The place of a file among the parts of a model, by its name or path; None if the file is not
     one of several. A path's directory is part of the prefix."""
     match = _PART.fullmatch(path)
     if match is None:
         return None
     index, count = int(match[2]), int(match[3])
-    return Part(match[1], index, count) if 1 <= index <= count else None
+    return FilePart(match[1], index, count) if 1 <= index <= count else None
 
 
 def stem(path: str) -> str:

@@ -52,7 +52,7 @@ class SchemaError(Exception):
     """A fault in one of the schemas of an answer, which the message names."""
 
 
-class Source(msgspec.Struct, frozen=True):
+class GrammarSource(msgspec.Struct, frozen=True):
     """Everything that a compiled grammar depends on. `shown` are the control tokens that are
     text for it; `triggers` of a lazy one; `grammars` are those that it refers to. `whitespace` is
     that of its schemas."""
@@ -70,7 +70,7 @@ class Source(msgspec.Struct, frozen=True):
         return blake2b(msgspec.msgpack.encode(self)).digest()
 
 
-def prepared(source: Source, *, leniently: bool = False) -> dict[str, Prepared]:
+def prepared(source: GrammarSource, *, leniently: bool = False) -> dict[str, Prepared]:
     """The schemas of `source` by their names, `ALONE` if it is one; `leniently`, what may be
     costly is left out. Raises GrammarError and SchemaError."""
     if source.kind == "json_schema":
@@ -85,7 +85,7 @@ def prepared(source: Source, *, leniently: bool = False) -> dict[str, Prepared]:
     return found
 
 
-def can_be_lenient(source: Source) -> bool:
+def can_be_lenient(source: GrammarSource) -> bool:
     """True if there is something in the schemas of `source` that may be costly and can be left
     out."""
     return any(most_lenient(each.schema) != EXACT for each in named_schemas(source).values())
@@ -95,7 +95,7 @@ def _leniency(text: str, leniently: bool) -> Leniency:
     return most_lenient(text) if leniently else EXACT
 
 
-def named_schemas(source: Source) -> dict[str, NamedSchema]:
+def named_schemas(source: GrammarSource) -> dict[str, NamedSchema]:
     """The schemas of `source` as they came, by the same names."""
     match source.kind:
         case "grammar":
@@ -107,7 +107,7 @@ def named_schemas(source: Source) -> dict[str, NamedSchema]:
 
 
 def translated(
-    source: Source, schemas: Mapping[str, Prepared], token_id: Callable[[str], int | None]
+    source: GrammarSource, schemas: Mapping[str, Prepared], token_id: Callable[[str], int | None]
 ) -> str:
     """`source` in the notation of llguidance, with its schemas prepared; `token_id` as in
     `gbnf.to_lark`. Raises GrammarError."""

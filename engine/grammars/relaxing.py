@@ -3,8 +3,8 @@
 from collections.abc import Callable, Mapping
 
 from specllama.engine.grammars.compiling import (
+    GrammarSource,
     SchemaError,
-    Source,
     alone,
     named_schemas,
     prepared,
@@ -20,7 +20,7 @@ Check = Callable[[str], None]
 
 
 def compilable(
-    source: Source,
+    source: GrammarSource,
     check: Check,
     token_id: Callable[[str], int | None],
     *,
@@ -42,7 +42,7 @@ def compilable(
     return grammar, tuple(dict.fromkeys(relaxed))
 
 
-def _check_texts(check: Check, source: Source) -> None:
+def _check_texts(check: Check, source: GrammarSource) -> None:
     """Raises SchemaError for a grammar of a text that is wrong, or too large."""
     for named in source.grammars.values():
         for text in (named.lark, named.in_json):
@@ -53,7 +53,7 @@ def _check_texts(check: Check, source: Source) -> None:
 
 
 def _relaxed(
-    check: Check, source: Source, schemas: Mapping[str, Prepared], error: GrammarError
+    check: Check, source: GrammarSource, schemas: Mapping[str, Prepared], error: GrammarError
 ) -> dict[str, Prepared]:
     """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
     one is at fault by itself, `error` if none is."""
@@ -68,7 +68,9 @@ def _relaxed(
     return relaxed
 
 
-def _compilable(check: Check, source: Source, named: NamedSchema, schema: Prepared) -> Prepared:
+def _compilable(
+    check: Check, source: GrammarSource, named: NamedSchema, schema: Prepared
+) -> Prepared:
     """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
     try:
         check(alone(schema, source.whitespace))

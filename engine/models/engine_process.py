@@ -25,7 +25,7 @@ HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
 END_TIMEOUT = 6.0  # s for the last step, then the process is killed
 
 
-class Look(msgspec.Struct, frozen=True):
+class ProcessSnapshot(msgspec.Struct, frozen=True):
     """What a process said of itself when nobody needed it."""
 
     stats: Stats
@@ -73,12 +73,12 @@ class EngineProcess:
         self.client = EngineClient(self._child.stdin, info)
         return self.client
 
-    async def look(self) -> Look | None:
+    async def look(self) -> ProcessSnapshot | None:
         """What it counts, and its slots; None if it isn't ready, or ends."""
         if self.client is None:
             return None
         try:
-            return Look(await self.client.stats(), await self.client.slots())
+            return ProcessSnapshot(await self.client.stats(), await self.client.slots())
         except EngineError:
             return None
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.models.events import EVERY_MODEL, ModelEvent
@@ -132,12 +132,12 @@ class Inventory:
         self._members.publish(ModelEvent(EVERY_MODEL, "models_reload"))
         self.on_change()
 
-    async def _drop(self, entry: Entry) -> None:
+    async def _drop(self, entry: CatalogEntry) -> None:
         others = [each for each in self._catalog.entries.values() if each is not entry]
         self._catalog.replace(others, self._catalog.default)
         await self._members.remove(entry.name)
 
-    async def _conclude(self, entry: Entry, supervisor: Supervisor) -> None:
+    async def _conclude(self, entry: CatalogEntry, supervisor: Supervisor) -> None:
         """At the end of its download, the model is one of the cache, or none."""
         await supervisor.fetched()
         async with self._turn:

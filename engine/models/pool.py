@@ -6,13 +6,19 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, invalid_request, unavailable
 from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.models.events import ModelEvents, ModelStatus, Subscription
 from specllama.engine.models.lifecycle import State
-from specllama.engine.models.records import Failure, Lease, Members, ModelRecord, check_not_failed
-from specllama.engine.models.residency import Place, Residency, Ticket
+from specllama.engine.models.records import (
+    Lease,
+    Members,
+    ModelFailure,
+    ModelRecord,
+    check_not_failed,
+)
+from specllama.engine.models.residency import ModelSlot, Residency, Ticket
 from specllama.engine.models.supervisor import SHUTTING_DOWN, Supervisor
 from specllama.engine.options import Options
 
@@ -101,7 +107,7 @@ class ModelPool:
         record = self._records.get(name)
         return record.supervisor if record else None
 
-    def options(self, entry: Entry) -> Options:
+    def options(self, entry: CatalogEntry) -> Options:
         """A model's options, with the paths of its files once these have been downloaded."""
         record = self._records.get(entry.name)
         return record.options if record else entry.options
@@ -119,7 +125,7 @@ class ModelPool:
         """End all subscriptions, and those to come."""
         self._events.close()
 
-    def lease_now(self, entry: Entry) -> Lease | None:
+    def lease_now(self, entry: CatalogEntry) -> Lease | None:
         """A lease of a model that is ready and has room for one more; None if `lease` would have
         to wait, or would raise."""
         record = self._records.get(entry.name)
@@ -137,7 +143,7 @@ class ModelPool:
         place = self._residency.grant_now(entry.name)
         return None if place is None else self._granted(record, place)
 
-    async def lease(self, entry: Entry, *, autoload: bool = True) -> Lease:
+    async def lease(self, entry: CatalogEntry, *, autoload: bool = True) -> Lease:
         """Use the model until the lease is released.
 
         Raises `EngineError`: unavailable if it can't be loaded, is unloaded meanwhile or the
@@ -333,7 +339,7 @@ class ModelPool:
         for lease in too_late:
             lease.release()
 
-    def _granted(self, record: ModelRecord, place: Place) -> Lease:
+    def _granted(self, record: ModelRecord, place: ModelSlot) -> Lease:
         supervisor = record.supervisor
         assert supervisor is not None, "a model with a place has one"
         supervisor.acquire()
@@ -383,7 +389,7 @@ class ModelPool:
             if self._catalog.router or supervisor.info is not None:
                 # The failure of a server's only model is reported by its launcher (on_fatal).
                 log.error("the model %r could not be loaded: %s", record.name, supervisor.failure)
-            record.failure = Failure.of(supervisor, record.failure)
+            record.failure = ModelFailure.of(supervisor, record.failure)
         if state != "stopped":
             record.publish()
         if self._catalog.router:

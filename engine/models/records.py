@@ -9,7 +9,7 @@ from types import TracebackType
 
 import msgspec
 
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.events import ModelEvent, ModelEvents, ModelStatus, StatusPublisher
@@ -23,7 +23,7 @@ from specllama.engine.wire.commands import is_illegal_instruction
 
 
 @dataclass(frozen=True)
-class Failure:
+class ModelFailure:
     """The last attempts to load a model, all of which failed."""
 
     text: str
@@ -32,7 +32,7 @@ class Failure:
     until: float  # when requests may try again, of time.monotonic()
 
     @classmethod
-    def of(cls, supervisor: Supervisor, before: "Failure | None") -> "Failure":
+    def of(cls, supervisor: Supervisor, before: "ModelFailure | None") -> "ModelFailure":
         """The supervisor has just failed, after `before`. After the first time the next request
         may try again at once; no request tries again what this processor can't do."""
         n_times = before.n_times if before else 0
@@ -42,7 +42,7 @@ class Failure:
         return cls(supervisor.failure, supervisor.exit_code, n_times + 1, until)
 
     @classmethod
-    def known(cls, text: str) -> "Failure | None":
+    def known(cls, text: str) -> "ModelFailure | None":
         """The reason why a model can't be loaded, if there is one. No request tries it again."""
         return cls(text, None, 1, math.inf) if text else None
 
@@ -70,7 +70,7 @@ class Lease:
     """Keeps a model loaded and awake until `release`. It is a context manager as well."""
 
     def __init__(
-        self, entry: Entry, supervisor: Supervisor, on_release: Callable[[], None]
+        self, entry: CatalogEntry, supervisor: Supervisor, on_release: Callable[[], None]
     ) -> None:
         self.entry = entry
         self.supervisor = supervisor
@@ -108,11 +108,11 @@ _ABSENT = ("downloaded", "failed", "stopped")  # states of which the supervisor'
 class ModelRecord:
     """One model of the catalog, loaded or not."""
 
-    entry: Entry
+    entry: CatalogEntry
     publisher: StatusPublisher
     supervisor: Supervisor | None = None  # while it is in use
     located: Options | None = None  # with its files, if it was in use before
-    failure: Failure | None = None  # of the last attempts to load it
+    failure: ModelFailure | None = None  # of the last attempts to load it
     loading: asyncio.Task[None] | None = None  # because of `ModelPool.load`
     unloading: asyncio.Task[None] | None = None
     only_download: bool = False  # there is nothing yet that could be loaded
@@ -121,10 +121,10 @@ class ModelRecord:
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
 
     @classmethod
-    def of(cls, entry: Entry, events: ModelEvents) -> "ModelRecord":
+    def of(cls, entry: CatalogEntry, events: ModelEvents) -> "ModelRecord":
         """A model that isn't loaded, and can't be if its entry says why."""
         publisher = StatusPublisher(entry.name, events)
-        return cls(entry, publisher, failure=Failure.known(entry.fault))
+        return cls(entry, publisher, failure=ModelFailure.known(entry.fault))
 
     @property
     def name(self) -> str:
@@ -186,7 +186,7 @@ class Members:
         self._fetch = fetch
         self._unload = unload
 
-    def add(self, entry: Entry) -> None:
+    def add(self, entry: CatalogEntry) -> None:
         """A model that wasn't there."""
         self._records[entry.name] = ModelRecord.of(entry, self._events)
 
@@ -197,17 +197,17 @@ class Members:
         record.only_download = True
         return self._fetch(record)
 
-    def fetching(self) -> list[Entry]:
+    def fetching(self) -> list[CatalogEntry]:
         """The models of which there is no more than a download."""
         return [each.entry for each in self._records.values() if each.only_download]
 
-    async def renew(self, entry: Entry) -> None:
+    async def renew(self, entry: CatalogEntry) -> None:
         """Give a model its new entry. One in use is unloaded if its options are others now."""
         record = self._records[entry.name]
         known, record.entry = (record.entry.options, record.options), entry
         if record.in_use and _nameless(entry.options) in map(_nameless, known):
             return
-        record.located, record.failure = None, Failure.known(entry.fault)
+        record.located, record.failure = None, ModelFailure.known(entry.fault)
         await self._clear(record, "was unloaded, as its options have changed")
 
     async def remove(self, name: str) -> None:

@@ -17,7 +17,7 @@ from dataclasses import dataclass, field
 
 
 @dataclass(eq=False)
-class Place:
+class ModelSlot:
     """One model's room in memory, from the decision to load it until it is gone."""
 
     name: str
@@ -36,7 +36,7 @@ class Ticket:
 
     name: str
     number: int  # in the order of arrival
-    place: Place | None = None
+    place: ModelSlot | None = None
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Residency:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self._places: dict[str, Place] = {}
+        self._places: dict[str, ModelSlot] = {}
         self._leaving: set[str] = set()  # on their way out, with a place or without
         self._waiting: dict[str, deque[Ticket]] = {}  # ordered by their first tickets
         self._n_uses = 0
@@ -76,7 +76,7 @@ class Residency:
         self._waiting.setdefault(name, deque()).append(ticket)
         return ticket
 
-    def grant_now(self, name: str) -> Place | None:
+    def grant_now(self, name: str) -> ModelSlot | None:
         """A lease without a ticket: what `plan` would grant at once. None if somebody waits, or if
         the model has no place to stay."""
         if self._waiting or not self.resident(name):
@@ -91,7 +91,7 @@ class Residency:
             self._waiting[ticket.name] = waiting
             self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1][0].number))
 
-    def release(self, place: Place) -> None:
+    def release(self, place: ModelSlot) -> None:
         """A lease has ended (its model may have gone before)."""
         place.n_leases -= 1
 
@@ -135,7 +135,7 @@ class Residency:
             homeless = homeless[: max(self._limit - len(self._places), 0)]
         for name in homeless:
             self._n_uses += 1
-            self._places[name] = Place(name, used=self._n_uses)
+            self._places[name] = ModelSlot(name, used=self._n_uses)
         return homeless
 
     def _shortage(self) -> int:
@@ -143,7 +143,7 @@ class Residency:
         n_leaving = sum(name in self._leaving for name in self._places)
         return max(len(self._homeless()) - n_leaving, 0)
 
-    def _staying(self) -> list[Place]:
+    def _staying(self) -> list[ModelSlot]:
         """The least recently used one first."""
         places = [place for name, place in self._places.items() if name not in self._leaving]
         return sorted(places, key=lambda place: place.used)
@@ -166,7 +166,7 @@ class Residency:
                 granted.append(ticket)
         return granted
 
-    def _use(self, place: Place) -> Place:
+    def _use(self, place: ModelSlot) -> ModelSlot:
         """One more lease of it begins."""
         self._n_uses += 1
         place.n_leases, place.used = place.n_leases + 1, self._n_uses

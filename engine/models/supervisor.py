@@ -10,7 +10,7 @@ from functools import partial
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.models.client import EngineClient
-from specllama.engine.models.engine_process import EngineProcess, Look, WaitingRequests
+from specllama.engine.models.engine_process import EngineProcess, ProcessSnapshot, WaitingRequests
 from specllama.engine.models.lifecycle import (
     LOADING,
     RETURNING,
@@ -101,7 +101,7 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
         self._waiting = WaitingRequests(RESTART_WAIT)
-        self._look: Look | None = None  # the last before it fell asleep
+        self._look: ProcessSnapshot | None = None  # the last before it fell asleep
         self._n_leases = 0
         self._used_at = 0.0  # when the engine was last asked for or given back
         self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
@@ -159,7 +159,7 @@ class Supervisor:
         """The engine if it is ready: for those who neither wake it nor keep it awake."""
         return self._process.client if self._process and self.state in SERVING else None
 
-    def look_asleep(self) -> Look | None:
+    def look_asleep(self) -> ProcessSnapshot | None:
         """What a sleeping engine said of itself last: for those who must not wake it."""
         return self._look if self.state in ("dozing", "sleeping") else None
 

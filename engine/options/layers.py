@@ -7,7 +7,7 @@ import msgspec
 
 from specllama.engine.options import shortcuts, unavailable, values
 from specllama.engine.options.declaration import Field
-from specllama.engine.options.names import Chosen, Names, protects, suggestion
+from specllama.engine.options.names import ChosenValues, Names, protects, suggestion
 from specllama.engine.options.values import OptionError, legible
 
 
@@ -32,7 +32,7 @@ class Layer(msgspec.Struct, frozen=True):
         return f"{self.source}:{setting.line}" if setting.line else self.source
 
 
-def read_layer(chosen: Chosen, layer: Layer) -> None:
+def read_layer(chosen: ChosenValues, layer: Layer) -> None:
     """Adds what a layer says. Raises `OptionError` that names its source and the line.
 
     Settings of the server as a whole are left out: `layer_remarks` tells of them.
@@ -81,7 +81,7 @@ def check_layer(names: Names, layer: Layer, allowed: Set[str] | None = None) -> 
             continue  # models that the server names itself; what has no effect, or is refused
         if _find(names, setting.key, place)[0].name not in (allowed or ()):
             raise OptionError(f"{place} is not for a file from another machine to say")
-    read_layer(Chosen(names), layer)
+    read_layer(ChosenValues(names), layer)
 
 
 def layer_remarks(names: Names, layer: Layer) -> list[str]:

@@ -78,7 +78,7 @@ def suggestion(name: str, *candidates: Set[str]) -> str:
 # ---- Gathers the values that several sources give, from the lowest to the highest.
 
 
-class Chosen:
+class ChosenValues:
     """The values given so far, by field name: what a struct of options is composed of."""
 
     def __init__(self, names: Names) -> None:

@@ -9,7 +9,7 @@ from specllama.engine.options.checks import check, check_files
 from specllama.engine.options.composition import Options
 from specllama.engine.options.declaration import Field, compose
 from specllama.engine.options.layers import Layer, read_layer
-from specllama.engine.options.names import Chosen, Names, protects, suggestion
+from specllama.engine.options.names import ChosenValues, Names, protects, suggestion
 from specllama.engine.options.shortcuts import SHORTCUTS
 from specllama.engine.options.values import OptionError, quote
 
@@ -26,7 +26,7 @@ class Given(NamedTuple):
 def gather(given: Given, layers: Sequence[Layer]) -> dict[str, Any]:
     """The values given by variables, by layers, and on a command line, by field name. Each wins
     over those before it, and replaces what they say of an option. Raises `OptionError`."""
-    chosen = Chosen(given.names)
+    chosen = ChosenValues(given.names)
     _read_environment(chosen, given.environ)
     for layer in layers:
         read_layer(chosen, layer)
@@ -97,7 +97,7 @@ def _check_unknown(names: Names, environ: Mapping[str, str]) -> None:
             )
 
 
-def _read_environment(chosen: Chosen, environ: Mapping[str, str]) -> None:
+def _read_environment(chosen: ChosenValues, environ: Mapping[str, str]) -> None:
     _check_unknown(chosen.names, environ)
     unavailable.given(environ)
     for field in chosen.names.fields.values():
@@ -118,7 +118,7 @@ def _check_empty(field: Field, environ: Mapping[str, str]) -> None:
             raise OptionError(f"the variable {name} is set, but empty; unset it if none is meant")
 
 
-def _read_command_line(chosen: Chosen, argv: Sequence[str]) -> None:
+def _read_command_line(chosen: ChosenValues, argv: Sequence[str]) -> None:
     names = chosen.names
     given = list(_arguments(names, argv))
     chosen.begin_source()

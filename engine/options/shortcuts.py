@@ -7,7 +7,7 @@ explicitly win over it, in any order.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from specllama.engine.options.names import Chosen
+from specllama.engine.options.names import ChosenValues
 from specllama.engine.options.values import OptionError
 
 GROUP = "Shortcuts"
@@ -111,7 +111,7 @@ SHORTCUTS: dict[str, Shortcut] = {
 }
 
 
-def read(chosen: Chosen, names: Sequence[str], source: str, *, whole_server: bool) -> None:
+def read(chosen: ChosenValues, names: Sequence[str], source: str, *, whole_server: bool) -> None:
     """Adds what the shortcuts `names` stand for, which are those of one source.
 
     Options of the server as a whole, the port, are left out unless `whole_server`. Raises

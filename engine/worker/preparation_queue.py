@@ -25,7 +25,7 @@ CALL = 64
 Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat
 
 
-class Lanes:
+class PreparationQueue:
     """A lane for what is short, and one for what may take long; each does first what came first."""
 
     def __init__(self) -> None:

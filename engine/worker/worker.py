@@ -55,12 +55,12 @@ from specllama.engine.wire.requests import (
 )
 from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.embedding.embedder import Embedder
-from specllama.engine.worker.embedding.jobs import Job
+from specllama.engine.worker.embedding.jobs import EmbeddingJob
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.preparation import Preparing
 from specllama.engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.preparation_queue import Lanes, Prepared, size
+from specllama.engine.worker.preparation_queue import PreparationQueue, Prepared, size
 from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M")
@@ -68,7 +68,9 @@ P = TypeVar("P", bound=Prepared)
 
 ServerLink = Link[ToEngine, ToServer]
 
-Incoming = Request | Job | Cancel | EndThoughts | Pause | Resume | GetSlots | SlotTask | GetStats
+Incoming = (
+    Request | EmbeddingJob | Cancel | EndThoughts | Pause | Resume | GetSlots | SlotTask | GetStats
+)
 """Messages that the main thread handles between two steps."""
 
 log = logging.getLogger("specllama.engine.worker")
@@ -92,7 +94,7 @@ class Worker:
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._compiling: dict[int, Preparing] = {}  # those whose constraint is being compiled
-        self._lanes = Lanes()
+        self._lanes = PreparationQueue()
 
     def run(self) -> None:
         threading.Thread(target=self._read, daemon=True, name="reader").start()
@@ -161,7 +163,7 @@ class Worker:
                     message.close()
                 elif events := self._generator.submit(message):
                     self._link.send(Step([*events]))
-            case Job(id=id):
+            case EmbeddingJob(id=id):
                 self._preparing.discard(id)
                 if id in self._cancelled:
                     self._cancelled.discard(id)

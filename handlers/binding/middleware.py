@@ -17,7 +17,7 @@ from specllama.handlers.http.bodies import (
     FREE,
     LARGE,
     SHARE,
-    Budget,
+    BodyBudget,
     Inflated,
     ValueCount,
     coding_of,
@@ -102,7 +102,7 @@ class Cors:
         return granted
 
 
-class Measure:
+class RequestTimer:
     """Tells the server's metrics how long each request took; does nothing without them."""
 
     CLIENT_GONE = 499  # as nginx calls it: no answer was begun
@@ -162,7 +162,7 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
         self._limits: dict[str, int] = {}  # MiB, by operationId
-        self._budget = Budget()
+        self._budget = BodyBudget()
 
     def add_api(self, specification: Specification, **_: Any) -> None:
         for item in specification["paths"].values():
@@ -227,7 +227,7 @@ class _Body:
     """One request's body on its way, of at most `limit` bytes."""
 
     def __init__(
-        self, receive: Receive, limit: int, options: HttpOptions, budget: Budget, scope: Scope
+        self, receive: Receive, limit: int, options: HttpOptions, budget: BodyBudget, scope: Scope
     ) -> None:
         self._receive = receive
         self._limit = limit

@@ -34,7 +34,7 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specllama.handlers.binding.middleware import JSON, Bodies, Cors, Leases, Measure
+from specllama.handlers.binding.middleware import JSON, Bodies, Cors, Leases, RequestTimer
 from specllama.handlers.binding.validation import JsonBody
 from specllama.handlers.http.api_keys import is_known
 from specllama.handlers.http.current import Current
@@ -277,7 +277,7 @@ MIDDLEWARES = [
     RequestLog,
     ServerErrorMiddleware,
     Leases,
-    Measure,
+    RequestTimer,
     Cors,
     ExceptionMiddleware,
     Hosts,

@@ -34,7 +34,7 @@ _BEFORE_NODES = b":[{"  # one of these belongs to every key, array and object
 _STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)  # to its end, or that of the text
 
 
-class Budget:
+class BodyBudget:
     """The bytes of the bodies that are held at a time."""
 
     def __init__(self) -> None:

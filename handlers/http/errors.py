@@ -40,7 +40,7 @@ _TYPE: dict[int, ErrorType] = {
 }
 
 
-class Failure(msgspec.Struct, frozen=True):
+class HttpFailure(msgspec.Struct, frozen=True):
     """An error on its way to the client. `details` are for programs to act on, in APIs whose
     envelope has a place for them. `discreet` is the message without the client's own values,
     where it has some."""
@@ -81,15 +81,15 @@ def _failure(
     message: str,
     headers: dict[str, str] | None = None,
     details: dict[str, Any] | None = None,
-) -> Failure:
+) -> HttpFailure:
     """The failure with an HTTP status; its type follows from that."""
     other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
     info = ErrorInfo(_TYPE.get(status, other), str(message))
     discreet = message.discreet if isinstance(message, Sentence) else ""
-    return Failure(status, info, headers or {}, details or {}, discreet)
+    return HttpFailure(status, info, headers or {}, details or {}, discreet)
 
 
-def describe(error: Exception, scope: Scope) -> Failure:
+def describe(error: Exception, scope: Scope) -> HttpFailure:
     """The answer to the client of `scope` about an exception that ended its request; noted for the
     line in the log as well.
 
@@ -101,10 +101,10 @@ def describe(error: Exception, scope: Scope) -> Failure:
     return failure
 
 
-def _describe(error: Exception, scope: Scope) -> Failure:
+def _describe(error: Exception, scope: Scope) -> HttpFailure:
     match error:
         case EngineError(info=info):
-            return Failure(STATUS[info.type], info)
+            return HttpFailure(STATUS[info.type], info)
         case RequestError(failure=failure):
             return failure
         case ClientDisconnect():

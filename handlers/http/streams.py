@@ -12,13 +12,13 @@ from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specllama.handlers.http.current import CancelOnDisconnect
-from specllama.handlers.http.errors import Failure, describe
+from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.json_answer import encode
 
 T = TypeVar("T")
 
 
-class Begun(Generic[T]):
+class EagerAwaitable(Generic[T]):
     """`work` as far as it goes without waiting. What is left of it has to be awaited, or ended
     by `interrupt`. Raises what the work raises meanwhile."""
 
@@ -51,7 +51,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
     Work that never has to wait, as reading a body that came together with its head, gets no
     timer: setting one up and taking it down again takes longer than such work does.
     """
-    begun = Begun(work)
+    begun = EagerAwaitable(work)
     if begun.done:
         return await begun
     async with asyncio.timeout(seconds):
@@ -118,7 +118,7 @@ def line(data: Any) -> bytes:
     return encode(data) + b"\n"
 
 
-def error_frame(failure: Failure) -> bytes:
+def error_frame(failure: HttpFailure) -> bytes:
     """An event `{"error": {...}}`."""
     return sse_event(failure.envelope())
 
@@ -126,7 +126,7 @@ def error_frame(failure: Failure) -> bytes:
 def event_stream(
     frames: AsyncIterator[bytes],
     *,
-    failed: Callable[[Failure], bytes] = error_frame,
+    failed: Callable[[HttpFailure], bytes] = error_frame,
     ping: Ping | None = None,
     headers: Mapping[str, str] | None = None,
     media_type: str = EVENT_STREAM,
@@ -146,7 +146,7 @@ class _EventStream(Response):
     def __init__(
         self,
         frames: AsyncIterator[bytes],
-        failed: Callable[[Failure], bytes],
+        failed: Callable[[HttpFailure], bytes],
         ping: Ping | None,
         headers: Mapping[str, str],
         media_type: str,
@@ -182,7 +182,7 @@ class _EventStream(Response):
         burst: list[bytes] = []  # what is ready, and has not been sent yet
         try:
             while True:
-                following = Begun(anext(self._frames))
+                following = EagerAwaitable(anext(self._frames))
                 if burst and not following.done:
                     try:
                         await self._send(send, burst)

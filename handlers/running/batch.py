@@ -140,7 +140,7 @@ class TextEvent(msgspec.Struct, frozen=True, gc=False):
     source: Delta | Finished
 
 
-class Batch:
+class AnswerBatch:
     """A context around `n` generations per prompt, those of the first prompt first. Leaving
     it cancels what still runs. Raises EngineError for what is more than one answer can have."""
 

@@ -23,7 +23,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, TokenProbs
 from specllama.engine.wire.requests import Prompt, PromptParts
-from specllama.handlers.running.batch import Batch
+from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.content_tokens import ContentTokens
 from specllama.handlers.running.media import (
     Marked,
@@ -315,10 +315,12 @@ class ChatBatch:
         prompt: Prompt | None = None,
         id: str | None = None,
     ) -> None:
-        """`prompt` takes the place of the conversation's text; `id` as in `Batch`."""
+        """`prompt` takes the place of the conversation's text; `id` as in `AnswerBatch`."""
         if prompt is None:
             prompt = prepared.prompt
-        self._batch = Batch(engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id)
+        self._batch = AnswerBatch(
+            engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id
+        )
         self._streams = prepared.params.stream
         self._readers = [AnswerReader(prepared) for _ in range(n)]
 

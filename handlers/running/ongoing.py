@@ -257,7 +257,7 @@ class _Job:
     task: asyncio.Task[None]
 
 
-class Jobs:
+class BackgroundJobs:
     """Running work by its key, each with the document that is shown of it meanwhile. Whoever works
     keeps the result elsewhere; nothing here outlives the server."""
 

@@ -16,7 +16,7 @@ from starlette.types import Receive, Scope, Send
 from specllama.engine.wire.replies import Begun
 from specllama.handlers.http.api_keys import key_of
 from specllama.handlers.http.current import current_scope, until_disconnect
-from specllama.handlers.http.errors import Failure, RequestError, describe
+from specllama.handlers.http.errors import HttpFailure, RequestError, describe
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import EVENT_STREAM, Ping, event_stream
 from specllama.handlers.running.ongoing import KeptStream, OffsetLostError, Owner
@@ -39,7 +39,7 @@ def owner_of(scope: Scope) -> Owner | None:
 async def kept_response(
     stream: KeptStream,
     frames: AsyncGenerator[bytes, None],
-    failed: Callable[[Failure], bytes],
+    failed: Callable[[HttpFailure], bytes],
     *,
     ping: Ping | None,
     headers: Mapping[str, str] | None,
@@ -175,7 +175,7 @@ class Format(Protocol[EventIn, Result]):
     async def end(self) -> bytes:
         """Bytes after the last event; maybe none. The engine is still held."""
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         """The end of a stream that fails after its beginning."""
 
     async def whole(self, results: list[Result]) -> Any:

@@ -73,7 +73,7 @@ class StoreError(Exception):
     """A database can't be used; one line for the administrator."""
 
 
-class Page(msgspec.Struct, frozen=True):
+class ItemPage(msgspec.Struct, frozen=True):
     """Some of the items of a list; `has_more`: others come after them."""
 
     items: list[Item]
@@ -217,7 +217,7 @@ class Database:
 
     def input_items(
         self, id: str, owner: str = "", *, after: str | None, limit: int, order: Order
-    ) -> Page | None:
+    ) -> ItemPage | None:
         """Up to `limit` input items of a response behind the item `after`; None if there is no such
         response. Raises EngineError (invalid_request_error) for an unknown `after`."""
         if self._value("SELECT 1 FROM responses WHERE id = ? AND owner = ?", id, owner) is None:
@@ -231,7 +231,7 @@ class Database:
             if not positions:
                 raise invalid_request(f"after: the response has no input item {after!r}")
             start = positions[0] + 1
-        return Page(items[start : start + limit], len(items) > start + limit)
+        return ItemPage(items[start : start + limit], len(items) > start + limit)
 
     def conversation(self, id: str, owner: str = "") -> list[Item]:
         """All items that led to the response `id`, and those of its output, oldest first.
@@ -310,10 +310,12 @@ class ResponseStore:
     async def item(self, id: str) -> Item | None:
         return await self._run(lambda database: database.item(id, self._owner))
 
-    async def input_items(self, id: str, *, after: str | None, limit: int, order: Order) -> Page:
+    async def input_items(
+        self, id: str, *, after: str | None, limit: int, order: Order
+    ) -> ItemPage:
         """Raises not_found_error, too."""
 
-        def read(database: Database) -> Page | None:
+        def read(database: Database) -> ItemPage | None:
             return database.input_items(id, self._owner, after=after, limit=limit, order=order)
 
         return _found(await self._run(read), id)

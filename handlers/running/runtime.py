@@ -27,7 +27,7 @@ from specllama.engine.options import OptionError
 from specllama.engine.shipped import model_file
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.ongoing import Jobs, KeptStreams, SteerableTexts
+from specllama.handlers.running.ongoing import BackgroundJobs, KeptStreams, SteerableTexts
 from specllama.handlers.running.response_store import ResponseStore, StoreError
 from specllama.handlers.running.run_in_thread import TURN
 
@@ -54,7 +54,7 @@ class Runtime:
     started: int  # seconds since 1970
     responses: ResponseStore
     api_keys: tuple[bytes, ...] = ()
-    jobs: Jobs = field(default_factory=Jobs)
+    jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
     media: MediaDecoder = field(default_factory=MediaDecoder)

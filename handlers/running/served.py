@@ -6,7 +6,7 @@ from typing import Any
 
 from starlette.datastructures import QueryParams
 
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, ErrorType
 from specllama.engine.helpers.render.renderer import Renderer
 from specllama.engine.models.client import EngineClient
@@ -23,7 +23,7 @@ class Served:
     """One entry of the catalog, as the handler of one request sees it."""
 
     current: Runtime
-    entry: Entry
+    entry: CatalogEntry
     autoload: bool
 
     @property
@@ -84,7 +84,7 @@ def served(
     )
 
 
-def find(current: Runtime, name: str | None, unknown: ErrorType) -> Entry:
+def find(current: Runtime, name: str | None, unknown: ErrorType) -> CatalogEntry:
     """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
 
     Raises EngineError of type `unknown`, which names similar ones.

@@ -15,7 +15,7 @@ import uvicorn
 from connexion import AsyncApp
 
 from specllama.engine.catalog.catalog import Catalog, open_catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.models.events import ModelStatus, Subscription
 from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
@@ -154,7 +154,7 @@ class PaperPool:
     def status(self, name: str) -> ModelStatus:
         return ModelStatus(value="loaded", info=self._supervisor.info)
 
-    def lease_now(self, entry: Entry) -> Lease:
+    def lease_now(self, entry: CatalogEntry) -> Lease:
         return Lease(entry, self._supervisor, lambda: None)
 
 

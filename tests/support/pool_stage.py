@@ -6,7 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.models.events import Subscription
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.models.records import Lease
@@ -14,9 +14,11 @@ from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 
 
-def entry(name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10) -> Entry:
+def entry(
+    name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10
+) -> CatalogEntry:
     options = model_options(alias=name, hf_repo="user/repo" if remote else "")
-    return Entry(
+    return CatalogEntry(
         name=name,
         source="preset",
         options=options,
@@ -61,7 +63,9 @@ async def soon() -> None:
 
 
 @asynccontextmanager
-async def stage(*entries: Entry, models_max: int = 4, router: bool = True) -> AsyncIterator[Stage]:
+async def stage(
+    *entries: CatalogEntry, models_max: int = 4, router: bool = True
+) -> AsyncIterator[Stage]:
     PaperSupervisor.all, tasks = [], asyncio.all_tasks()
     given = entries or tuple(entry(name) for name in "abcd")
     catalog = Catalog(given, default=given[0].name, router=router)

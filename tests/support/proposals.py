@@ -6,7 +6,7 @@ import numpy as np
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.speculation.source import Ask, Source
+from specllama.engine.worker.speculation.source import Ask, ProposalSource
 from specllama.engine.worker.tokens import TokenBuffer
 
 PIECES = st.lists(
@@ -47,7 +47,7 @@ def ask(tokens: TokenBuffer | list[int], n: int = 8, *, id: int = 1, key: Key = 
     return Ask(id, tokens, 0, key, n)
 
 
-def propose(source: Source, asked: Ask) -> list[int]:
+def propose(source: ProposalSource, asked: Ask) -> list[int]:
     [found] = source.propose([asked])
     assert len(found) <= asked.n
     return found

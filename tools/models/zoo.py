@@ -6,7 +6,7 @@ from pathlib import Path
 
 from gguf import GGUFReader, GGUFWriter
 
-from specllama.engine.formats.gguf_names import Part
+from specllama.engine.formats.gguf_names import FilePart
 from tools.models.gguf_file import write_model
 from tools.models.recipes import RECIPES, Recipe
 
@@ -80,7 +80,7 @@ def split_model(model: Path, directory: Path, prefix: str, count: int) -> list[P
     reader = GGUFReader(model)
     n_tensors = len(reader.tensors)
     architecture = reader.fields["general.architecture"].contents()
-    paths = [directory / name for name in Part(prefix, 1, count).file_names()]
+    paths = [directory / name for name in FilePart(prefix, 1, count).file_names()]
     for index, path in enumerate(paths):
         writer = GGUFWriter(path, architecture)
         if index == 0:

@@ -15,42 +15,42 @@ from jsonschema_rs import Draft202012Validator
 import specllama.engine.wire.startup as startup  # the very first of ours
 from specllama.engine.formats.schema_check import UndecodableError, decoded
 from specllama.engine.formats.schema_errors import sentence
-from specllama.engine.helpers.check.check_jobs import Job, Verdict, job_decoder
+from specllama.engine.helpers.check.check_jobs import BodyVerdict, CheckJob, job_decoder
 from specllama.engine.wire.framing import Started, frame
 from specllama.engine.wire.link import Link, do_jobs, leave, take_over
 
 
-class Jobs:
+class CheckJobs:
     """Checks bodies; keeps the validators that it has compiled."""
 
     def __init__(self) -> None:
         self._validators: dict[int, Draft202012Validator] = {}
 
-    def reply(self, job: Job) -> bytes:
+    def reply(self, job: CheckJob) -> bytes:
         """The verdict on `job`, ready to be written."""
         try:
             return frame(self.verdict(job))
         except MemoryError:
-            return frame(Verdict(exhausted=True))
+            return frame(BodyVerdict(exhausted=True))
 
-    def verdict(self, job: Job) -> Verdict:
+    def verdict(self, job: CheckJob) -> BodyVerdict:
         if job.source:
             self._validators[job.schema] = Draft202012Validator(msgspec.json.decode(job.source))
         try:
             body = decoded(job.body)
         except UndecodableError as error:
-            return Verdict(str(error))
+            return BodyVerdict(str(error))
         validator = self._validators[job.schema]
         if validator.is_valid(body):
-            return Verdict()
+            return BodyVerdict()
         fault = sentence(validator, body)
-        return Verdict(str(fault), fault.discreet)
+        return BodyVerdict(str(fault), fault.discreet)
 
 
 def main() -> None:
-    link: Link[Job, Started] = take_over(job_decoder)
+    link: Link[CheckJob, Started] = take_over(job_decoder)
     startup.resume_gc()
-    do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
+    do_jobs(link, CheckJobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 
 if __name__ == "__main__":

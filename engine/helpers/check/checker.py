@@ -12,7 +12,7 @@ import msgspec
 
 from specllama.engine.errors import invalid_request, server_error
 from specllama.engine.formats.schema_check import Schema, to_2020_12
-from specllama.engine.helpers.check.check_jobs import Job, Verdict, verdict_decoder
+from specllama.engine.helpers.check.check_jobs import BodyVerdict, CheckJob, verdict_decoder
 from specllama.engine.helpers.pool import Helper, HelperPool
 from specllama.engine.wire.commands import check_command
 from specllama.engine.wire.framing import frame
@@ -34,7 +34,7 @@ class Checker:
     ) -> None:
         """`max_body` is the size of the largest body, in bytes."""
         self._time_limit = time_limit
-        self._pool = HelperPool[Verdict](
+        self._pool = HelperPool[BodyVerdict](
             "a process that checks bodies",
             check_command(MEMORY + PER_BYTE * max_body, time_limit),
             verdict_decoder,
@@ -47,7 +47,7 @@ class Checker:
         """The ids of the present processes."""
         return self._pool.pids
 
-    async def check(self, schema: Schema, body: bytes | bytearray) -> Verdict:
+    async def check(self, schema: Schema, body: bytes | bytearray) -> BodyVerdict:
         """The verdict on `body`, a JSON text.
 
         Raises EngineError: invalid_request_error if it takes too long, server_error if there is no
@@ -63,12 +63,12 @@ class Checker:
         await self._pool.stop()
 
     async def _ask(
-        self, helper: Helper[Verdict], schema: Schema, body: bytes | bytearray
-    ) -> Verdict:
+        self, helper: Helper[BodyVerdict], schema: Schema, body: bytes | bytearray
+    ) -> BodyVerdict:
         """Raises ChildError if the process ends."""
         number = id(schema)
         source = b"" if number in helper.known else self._source(schema)
-        job = Job(number, cast(bytes, body), source)  # both are written alike
+        job = CheckJob(number, cast(bytes, body), source)  # both are written alike
         try:
             verdict = await helper.ask(frame(job), self._time_limit)
         except TimeoutError:

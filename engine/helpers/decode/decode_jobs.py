@@ -1,8 +1,8 @@
 """The messages between the server and a process that decodes images and sounds.
 
-A process works on one job at a time. Each `Job` is answered with one `Answer`; `Begun` has the
-pixels or samples behind it, in `Part`s: the server reads many megabytes in small pieces, so that
-others have their turns in between.
+A process works on one job at a time. Each `DecodeJob` is answered with one `Answer`;
+`DecodingStarted` has the pixels or samples behind it, in `DecodedPart`s: the server reads many
+megabytes in small pieces, so that others have their turns in between.
 """
 
 from typing import Final
@@ -46,7 +46,7 @@ class Decoded(msgspec.Struct, frozen=True):
     height: int = 0
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class DecodeRefused(msgspec.Struct, frozen=True, tag="refused"):
     """The file can't be decoded, or is too large: why, as the rest of a sentence about it.
 
     A process that is `exhausted` ran out of memory, and is not fit for another job.
@@ -56,7 +56,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused"):
     exhausted: bool = False
 
 
-class Begun(msgspec.Struct, frozen=True, tag="begun"):
+class DecodingStarted(msgspec.Struct, frozen=True, tag="begun"):
     """The size of what follows."""
 
     n_bytes: int
@@ -64,7 +64,7 @@ class Begun(msgspec.Struct, frozen=True, tag="begun"):
     height: int
 
 
-class Part(msgspec.Struct, frozen=True, tag="part"):
+class DecodedPart(msgspec.Struct, frozen=True, tag="part"):
     """The next bytes."""
 
     data: bytes
@@ -72,9 +72,9 @@ class Part(msgspec.Struct, frozen=True, tag="part"):
 
 PART: Final = 1 << 18  # bytes
 
-Job = Decode | Read | Draw
-Answer = Begun | Refused
+DecodeJob = Decode | Read | Draw
+Answer = DecodingStarted | DecodeRefused
 
-job_decoder = msgspec.msgpack.Decoder(Job)
+job_decoder = msgspec.msgpack.Decoder(DecodeJob)
 pages_decoder = msgspec.msgpack.Decoder(list[Page])
-answer_decoder = msgspec.msgpack.Decoder(Started | Answer | Part)
+answer_decoder = msgspec.msgpack.Decoder(Started | Answer | DecodedPart)

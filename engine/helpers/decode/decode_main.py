@@ -16,14 +16,14 @@ import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine.helpers.decode import documents, images
 from specllama.engine.helpers.decode.decode_jobs import (
     PART,
-    Begun,
     Decode,
     Decoded,
+    DecodedPart,
+    DecodeJob,
+    DecodeRefused,
+    DecodingStarted,
     Draw,
-    Job,
-    Part,
     Read,
-    Refused,
     job_decoder,
 )
 from specllama.engine.helpers.decode.sounds import decode_sound
@@ -32,7 +32,7 @@ from specllama.engine.wire.link import Link, do_jobs, leave, take_over
 from specllama.engine.wire.startup import limit_descriptors, limit_processor
 
 
-def answer(job: Job) -> Decoded | Refused:
+def answer(job: DecodeJob) -> Decoded | DecodeRefused:
     """What is in a file, or why that can't be told."""
     try:
         match job:
@@ -46,25 +46,25 @@ def answer(job: Job) -> Decoded | Refused:
             case _:
                 return images.decode_image(job.data, job.format, job.max_pixels)
     except MemoryError:
-        return Refused("it needs too much memory", exhausted=True)
+        return DecodeRefused("it needs too much memory", exhausted=True)
     except Exception:  # the libraries raise anything for damaged files
         format = job.format if isinstance(job, Decode) else "PDF"
-        return Refused(f"it is a damaged or incomplete {format} file")
+        return DecodeRefused(f"it is a damaged or incomplete {format} file")
 
 
 def main() -> None:
     memory, processor, seconds = int(sys.argv[1]), float(sys.argv[2]), float(sys.argv[3])
 
-    link: Link[Job, Started] = take_over(job_decoder)
+    link: Link[DecodeJob, Started] = take_over(job_decoder)
 
-    def reply(job: Job) -> bytes:
+    def reply(job: DecodeJob) -> bytes:
         limit_processor(processor)
         found = answer(job)
-        if isinstance(found, Refused):
+        if isinstance(found, DecodeRefused):
             return frame(found)
-        link.write(frame(Begun(len(found.data), found.width, found.height)))
+        link.write(frame(DecodingStarted(len(found.data), found.width, found.height)))
         for at in range(0, len(found.data), PART):
-            link.write(frame(Part(found.data[at : at + PART])))
+            link.write(frame(DecodedPart(found.data[at : at + PART])))
         return b""
 
     images.warm_up()

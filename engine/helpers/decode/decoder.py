@@ -11,11 +11,11 @@ from typing import Final
 from specllama.engine.errors import invalid_request
 from specllama.engine.helpers.decode.decode_jobs import (
     Answer,
-    Begun,
     Decoded,
-    Job,
-    Part,
-    Refused,
+    DecodedPart,
+    DecodeJob,
+    DecodeRefused,
+    DecodingStarted,
     answer_decoder,
 )
 from specllama.engine.helpers.pool import PROCESSES, Helper, HelperPool
@@ -46,7 +46,7 @@ class Decoders:
         time_limit: float = TIME_LIMIT,
     ) -> None:
         self._time_limit = time_limit
-        self._pool = HelperPool[Answer | Part](
+        self._pool = HelperPool[Answer | DecodedPart](
             "a process that decodes media",
             decode_command(memory_limit, processor_limit, time_limit),
             answer_decoder,
@@ -59,7 +59,7 @@ class Decoders:
         """The ids of the present processes."""
         return self._pool.pids
 
-    async def decode(self, job: Job) -> Decoded:
+    async def decode(self, job: DecodeJob) -> Decoded:
         """The pixels, samples or pages of a file.
 
         Raises EngineError: invalid_request_error if the file can't be decoded within the limits,
@@ -74,7 +74,7 @@ class Decoders:
         except ChildError as e:
             log.warning("a medium ended the process that decoded it with code %d", e.code)
             raise invalid_request("it makes its decoder crash") from e
-        if isinstance(answer, Refused):
+        if isinstance(answer, DecodeRefused):
             raise invalid_request(answer.reason)
         return answer
 
@@ -82,7 +82,9 @@ class Decoders:
         """Ends all processes; open jobs end with an error."""
         await self._pool.stop()
 
-    async def _answer(self, helper: Helper[Answer | Part], data: bytes) -> Decoded | Refused:
+    async def _answer(
+        self, helper: Helper[Answer | DecodedPart], data: bytes
+    ) -> Decoded | DecodeRefused:
         """Raises ChildError if the process ends."""
         try:
             async with asyncio.timeout(self._time_limit):
@@ -94,24 +96,26 @@ class Decoders:
             if e.code == _TOO_LONG_CODE:
                 raise invalid_request(_TOO_LONG) from e
             raise
-        helper.is_fit = not (isinstance(answer, Refused) and answer.exhausted)
+        helper.is_fit = not (isinstance(answer, DecodeRefused) and answer.exhausted)
         return answer
 
 
-async def _whole(process: Child[Started | Answer | Part], data: bytes) -> Decoded | Refused:
+async def _whole(
+    process: Child[Started | Answer | DecodedPart], data: bytes
+) -> Decoded | DecodeRefused:
     """The answer to the frame `data`, put together. Raises ChildError if the process ends or its
     answer is no message."""
     process.stdin.write(data)
     try:
         begun = await process.receive()
-        if isinstance(begun, Refused):
+        if isinstance(begun, DecodeRefused):
             return begun
-        if not isinstance(begun, Begun) or begun.n_bytes > MEMORY_LIMIT:
+        if not isinstance(begun, DecodingStarted) or begun.n_bytes > MEMORY_LIMIT:
             raise FrameError("something else than an answer")
         found = io.BytesIO()  # gives what was written to it without a copy
         while found.tell() < begun.n_bytes:
             part = await process.receive()
-            if not isinstance(part, Part) or not part.data:
+            if not isinstance(part, DecodedPart) or not part.data:
                 raise FrameError("something else than a part")
             found.write(part.data)
     except (EOFError, FrameError) as error:

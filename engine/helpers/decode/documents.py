@@ -8,7 +8,7 @@ import numpy as np
 import pypdfium2 as pdfium
 from pypdfium2 import raw
 
-from specllama.engine.helpers.decode.decode_jobs import Decoded, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import Page
 
 SCALE: Final = 150 / 72  # pixels of a point: 150 of an inch
@@ -32,24 +32,24 @@ def warm_up() -> None:
     draw_page(sample, 0)
 
 
-def read_pages(data: bytes, max_pages: int, max_characters: int) -> Decoded | Refused:
+def read_pages(data: bytes, max_pages: int, max_characters: int) -> Decoded | DecodeRefused:
     """The pages in MessagePack: `list[Page]`. Raises PdfiumError for damaged files."""
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as e:
         if e.err_code == raw.FPDF_ERR_PASSWORD:
-            return Refused("it is encrypted, and can't be read without its password")
+            return DecodeRefused("it is encrypted, and can't be read without its password")
         raise
     with closing(document):
         if len(document) > max_pages:
-            return Refused(f"it has {len(document)} pages, and there may be {max_pages}")
+            return DecodeRefused(f"it has {len(document)} pages, and there may be {max_pages}")
         if not len(document):
-            return Refused("it has no pages")
+            return DecodeRefused("it has no pages")
         pages: list[Page] = []
         for number in range(len(document)):
             found = _page(document, number, max_characters)
             if found is None:
-                return Refused("its text is longer than a request may have")
+                return DecodeRefused("its text is longer than a request may have")
             max_characters -= len(found.text)
             pages.append(found)
     return Decoded(msgspec.msgpack.encode(pages))

@@ -11,7 +11,7 @@ from typing import Final
 import numpy as np
 from PIL import Image, MpoImagePlugin, TiffImagePlugin
 
-from specllama.engine.helpers.decode.decode_jobs import Decoded, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import ImageFormat
 
 MAX_SIDE: Final = 32768  # pixels
@@ -37,16 +37,18 @@ def warm_up() -> None:
         decode_image(file.getvalue(), format, max_pixels=4)
 
 
-def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Decoded | Refused:
+def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Decoded | DecodeRefused:
     """The RGB rows of the image. Raises whatever the library raises for damaged files."""
     if format == "WEBP" and (reason := _too_large(_webp_size(data), max_pixels)):
-        return Refused(reason)  # its decoder takes memory for all pixels before it tells the size
+        return DecodeRefused(
+            reason
+        )  # its decoder takes memory for all pixels before it tells the size
     with Image.open(io.BytesIO(data), formats=(format,)) as image:
         if reason := _too_large(image.size, max_pixels):
-            return Refused(reason)
+            return DecodeRefused(reason)
         rgb = _rgb(image)
     if reason := _too_large(rgb.size, max_pixels):
-        return Refused(reason)
+        return DecodeRefused(reason)
     return Decoded(rgb.tobytes(), rgb.width, rgb.height)
 
 

@@ -5,7 +5,7 @@ from typing import Final
 import miniaudio
 import numpy as np
 
-from specllama.engine.helpers.decode.decode_jobs import Decoded, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import SoundFormat
 
 AT_ONCE: Final = 1 << 14  # samples
@@ -14,7 +14,7 @@ LOUDEST: Final = 1e6  # a usual sample is at most 1; squares of these can still 
 
 def decode_sound(
     data: bytes, format: SoundFormat, sample_rate: int, max_seconds: float
-) -> Decoded | Refused:
+) -> Decoded | DecodeRefused:
     """The samples, of one channel. Raises whatever the library raises for damaged files."""
     told = 0.0
     if format == "WAV":
@@ -22,19 +22,19 @@ def decode_sound(
     elif format == "FLAC":
         told = miniaudio.flac_get_info(data).duration
     if told > max_seconds:
-        return Refused(_too_long(max_seconds))
+        return DecodeRefused(_too_long(max_seconds))
     samples, most = bytearray(), int(max_seconds * sample_rate) * 4
     for some in miniaudio.stream_memory(
         data, miniaudio.SampleFormat.FLOAT32, 1, sample_rate, frames_to_read=AT_ONCE
     ):
         samples += memoryview(some)
         if len(samples) > most:
-            return Refused(_too_long(max_seconds))
+            return DecodeRefused(_too_long(max_seconds))
     if not samples:
-        return Refused("there is no sound in it")
+        return DecodeRefused("there is no sound in it")
     values = np.frombuffer(samples, "<f4")
     if not -LOUDEST <= float(values.min()) <= float(values.max()) <= LOUDEST:  # nor with NaN
-        return Refused("its samples are out of range")
+        return DecodeRefused("its samples are out of range")
     return Decoded(bytes(samples))
 
 

@@ -11,7 +11,7 @@ from urllib.request import parse_http_list, parse_keqv_list
 import httpx2
 import msgspec
 
-from specllama.engine.formats.gguf_names import Part, is_gguf, is_model, parts_of
+from specllama.engine.formats.gguf_names import FilePart, is_gguf, is_model, parts_of
 from specllama.engine.formats.oci_names import Reference, sha256
 from specllama.engine.helpers.download.http_errors import (
     NETWORK_FAILURES,
@@ -95,7 +95,7 @@ def model_files(manifest: Manifest, what: str) -> list[File]:
         return [_file(name, by_name[name], what) for name in names]
     if len(layers) == 1:
         return [_file("model.gguf", layers[0], what)]
-    names = Part("model", 1, len(layers)).file_names()
+    names = FilePart("model", 1, len(layers)).file_names()
     return [_file(name, layer, what) for name, layer in zip(names, layers, strict=True)]
 
 

@@ -12,7 +12,7 @@ import httpcore2
 import httpx2
 
 from specllama.engine.helpers.fetch.connecting import Connecting, Resolve, is_allowed, resolve
-from specllama.engine.helpers.fetch.fetch_jobs import FetchError, Rules
+from specllama.engine.helpers.fetch.fetch_jobs import Rules, UnfetchableError
 
 MAX_REDIRECTS: Final = 3
 MAX_URL: Final = 8192  # characters
@@ -29,39 +29,40 @@ _HEADERS: Final = [
 async def fetch(
     url: str, rules: Rules, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None
 ) -> bytes:
-    """The body of the answer. Raises FetchError."""
+    """The body of the answer. Raises UnfetchableError."""
     try:
         async with asyncio.timeout(rules.seconds):
             return await _fetch(target(url, rules), rules, resolve, tls)
     except (TimeoutError, httpcore2.TimeoutException):
-        raise FetchError(f"fetching it takes more than {rules.seconds:g} s") from None
+        raise UnfetchableError(f"fetching it takes more than {rules.seconds:g} s") from None
     except httpcore2.ConnectError:  # of TLS: others are FetchErrors already
-        raise FetchError(
+        raise UnfetchableError(
             "its host can't be reached securely: its certificate is not valid, perhaps"
         ) from None
     except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.UnsupportedProtocol):
-        raise FetchError("its host's answer breaks off, or is no HTTP") from None
+        raise UnfetchableError("its host's answer breaks off, or is no HTTP") from None
 
 
 def target(url: str, rules: Rules, base: httpx2.URL | None = None) -> httpx2.URL:
-    """The address that `url` is, as seen from `base`. Raises FetchError if the rules forbid it."""
+    """The address that `url` is, as seen from `base`. Raises UnfetchableError if the rules forbid
+    it."""
     if len(url) > MAX_URL:
-        raise FetchError(f"its URL is longer than {MAX_URL} characters")
+        raise UnfetchableError(f"its URL is longer than {MAX_URL} characters")
     try:
         found = httpx2.URL(url) if base is None else base.join(url)
         host = found.raw_host.decode("ascii")
     except (httpx2.InvalidURL, UnicodeError, ValueError):
-        raise FetchError("its URL is not valid") from None
+        raise UnfetchableError("its URL is not valid") from None
     if found.scheme not in ("http", "https") or not host:
-        raise FetchError("its URL is neither of http nor of https")
+        raise UnfetchableError("its URL is neither of http nor of https")
     if base is not None and (base.scheme, found.scheme) == ("https", "http"):
-        raise FetchError("its host redirects from https to http")
+        raise UnfetchableError("its host redirects from https to http")
     if "%" in host or not 0 < (found.port or 80) < 65536:
-        raise FetchError("its URL is not valid")
+        raise UnfetchableError("its URL is not valid")
     if found.userinfo:
-        raise FetchError("its URL has a user name or a password")
+        raise UnfetchableError("its URL has a user name or a password")
     if not is_allowed(host, rules.domains):
-        raise FetchError("its host is none of those that --media-domains names")
+        raise UnfetchableError("its host is none of those that --media-domains names")
     return found
 
 
@@ -83,22 +84,22 @@ async def _fetch(
                 if response.status not in _REDIRECTS:
                     return await _body(response, headers, rules)
                 url = target(headers.get(b"location", b"").decode("latin-1"), rules, url)
-    raise FetchError(f"its host redirects more than {MAX_REDIRECTS} times")
+    raise UnfetchableError(f"its host redirects more than {MAX_REDIRECTS} times")
 
 
 async def _body(response: httpcore2.Response, headers: dict[bytes, bytes], rules: Rules) -> bytes:
     if response.status != 200:
-        raise FetchError(f"its host answers with status {response.status}")
+        raise UnfetchableError(f"its host answers with status {response.status}")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise FetchError("its host's answer is compressed, though that was not asked for")
+        raise UnfetchableError("its host's answer is compressed, though that was not asked for")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > rules.max_bytes:
-        raise FetchError(_too_large(rules))
+        raise UnfetchableError(_too_large(rules))
     data = bytearray()
     async for part in response.aiter_stream():
         data += part
         if len(data) > rules.max_bytes:
-            raise FetchError(_too_large(rules))
+            raise UnfetchableError(_too_large(rules))
     return bytes(data)
 
 

@@ -8,7 +8,7 @@ from typing import Any, Final
 
 import httpcore2
 
-from specllama.engine.helpers.fetch.fetch_jobs import FetchError, Rules
+from specllama.engine.helpers.fetch.fetch_jobs import Rules, UnfetchableError
 
 # ---- Which addresses are public: only those lead to other people's servers.
 #
@@ -103,9 +103,9 @@ class Connecting(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Raises FetchError if the rules forbid it, or if no address answers."""
+        """Raises UnfetchableError if the rules forbid it, or if no address answers."""
         if not is_allowed(host, self._rules.domains):
-            raise FetchError("its host is none of those that --media-domains names")
+            raise UnfetchableError("its host is none of those that --media-domains names")
         addresses = await self._addresses(host, port)
         share = None if timeout is None else timeout / len(addresses)
         for address in addresses:
@@ -115,9 +115,9 @@ class Connecting(httpcore2.AsyncNetworkBackend):
                 continue
             if not self._rules.private and _is_own(stream):
                 await stream.aclose()
-                raise FetchError(_NOT_PUBLIC)
+                raise UnfetchableError(_NOT_PUBLIC)
             return stream
-        raise FetchError("its host doesn't answer")
+        raise UnfetchableError("its host doesn't answer")
 
     async def _addresses(self, host: str, port: int) -> list[str]:
         try:
@@ -125,9 +125,9 @@ class Connecting(httpcore2.AsyncNetworkBackend):
         except (OSError, UnicodeError, ValueError):
             addresses = []
         if not addresses:
-            raise FetchError("its host is unknown")
+            raise UnfetchableError("its host is unknown")
         if not self._rules.private and not all(map(is_public, addresses)):
-            raise FetchError(_NOT_PUBLIC)
+            raise UnfetchableError(_NOT_PUBLIC)
         return [str(address) for address in addresses[:MAX_TRIED]]
 
 

@@ -1,7 +1,7 @@
 """The messages between the server and the process that fetches.
 
 It does many jobs at a time, which have ids; each `Fetch` is answered with one `Answer`, unless a
-`Cancel` comes first.
+`CancelFetch` comes first.
 """
 
 import msgspec
@@ -11,7 +11,7 @@ from specllama.engine.wire.framing import Started
 # ---- Why something can't be fetched.
 
 
-class FetchError(Exception):
+class UnfetchableError(Exception):
     """The rest of a sentence about what was to be fetched, for the user."""
 
 
@@ -34,28 +34,28 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
     rules: Rules
 
 
-class Cancel(msgspec.Struct, frozen=True, tag="cancel"):
+class CancelFetch(msgspec.Struct, frozen=True, tag="cancel"):
     """Says that nobody waits for it any more."""
 
     id: int
 
 
-class Fetched(msgspec.Struct, frozen=True, tag="fetched"):
+class FetchedFile(msgspec.Struct, frozen=True, tag="fetched"):
     """The bytes of the file."""
 
     id: int
     data: bytes
 
 
-class Failed(msgspec.Struct, frozen=True, tag="failed"):
+class NotFetched(msgspec.Struct, frozen=True, tag="failed"):
     """The reason why it can't be had, as the rest of a sentence about it."""
 
     id: int
     reason: str
 
 
-Job = Fetch | Cancel
-Answer = Fetched | Failed
+Job = Fetch | CancelFetch
+Answer = FetchedFile | NotFetched
 
 job_decoder = msgspec.msgpack.Decoder(Job)
 answer_decoder = msgspec.msgpack.Decoder(Started | Answer)

@@ -18,11 +18,11 @@ import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine.helpers.fetch.client import fetch
 from specllama.engine.helpers.fetch.fetch_jobs import (
     Answer,
-    Failed,
     Fetch,
-    Fetched,
-    FetchError,
+    FetchedFile,
     Job,
+    NotFetched,
+    UnfetchableError,
     job_decoder,
 )
 from specllama.engine.options import OptionError
@@ -43,25 +43,25 @@ _FORBIDDEN: Final = re.compile(
 
 
 def read(url: str, directory: str, max_bytes: int) -> bytes:
-    """The contents of the file that `url` names. Raises FetchError.
+    """The contents of the file that `url` names. Raises UnfetchableError.
 
     What follows `file://` is a path below `directory`, as it is: nothing in it is decoded. What a
     link leads to has to be below it, too.
     """
     path = url[len("file://") :].lstrip("/")
     if len(path) > MAX_PATH or _FORBIDDEN.search(path) or path != path.strip(" ").rstrip("."):
-        raise FetchError("its path is not allowed")
+        raise UnfetchableError("its path is not allowed")
     root = os.path.realpath(directory)
     real = os.path.realpath(os.path.join(root, path))
     if not path or os.path.commonpath((root, real)) != root:
-        raise FetchError("its path is not allowed")
+        raise UnfetchableError("its path is not allowed")
     try:
         with open(open_regular(real), "rb") as file:
             data = file.read(max_bytes + 1)
     except (OSError, OptionError):
-        raise FetchError("it does not exist, or can't be read") from None
+        raise UnfetchableError("it does not exist, or can't be read") from None
     if len(data) > max_bytes:
-        raise FetchError(f"it has more than the {max_bytes} bytes that there may be")
+        raise UnfetchableError(f"it has more than the {max_bytes} bytes that there may be")
     return data
 
 
@@ -87,13 +87,13 @@ async def serve(link: ServerLink) -> None:
 async def _do(job: Fetch, link: ServerLink) -> None:
     answer: Answer
     try:
-        answer = Fetched(job.id, await _fetched(job))
-    except FetchError as e:
-        answer = Failed(job.id, str(e))
+        answer = FetchedFile(job.id, await _fetched(job))
+    except UnfetchableError as e:
+        answer = NotFetched(job.id, str(e))
     except MemoryError:
-        answer = Failed(job.id, "fetching it needs too much memory")
+        answer = NotFetched(job.id, "fetching it needs too much memory")
     except Exception as e:  # whatever it is, somebody waits for an answer
-        answer = Failed(job.id, f"fetching it failed ({type(e).__name__})")
+        answer = NotFetched(job.id, f"fetching it failed ({type(e).__name__})")
     with suppress(BrokenPipeError):  # the server is gone: `receive` sees its end
         await asyncio.to_thread(link.send, answer)
 
@@ -102,15 +102,15 @@ async def _fetched(job: Fetch) -> bytes:
     rules = job.rules
     if not job.url.lower().startswith("file:"):
         if not rules.urls:
-            raise FetchError("fetching is switched off")
+            raise UnfetchableError("fetching is switched off")
         return await fetch(job.url, rules)
     if not rules.directory:
-        raise FetchError("reading files is switched off")
+        raise UnfetchableError("reading files is switched off")
     reading = asyncio.to_thread(read, job.url, rules.directory, rules.max_bytes)
     try:
         return await asyncio.wait_for(reading, rules.seconds)
     except TimeoutError:
-        raise FetchError(f"reading it takes more than {rules.seconds:g} s") from None
+        raise UnfetchableError(f"reading it takes more than {rules.seconds:g} s") from None
 
 
 def main() -> None:

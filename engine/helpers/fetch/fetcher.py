@@ -12,9 +12,9 @@ from typing import Final
 from specllama.engine.errors import EngineError, invalid_request, server_error, unavailable
 from specllama.engine.helpers.fetch.fetch_jobs import (
     Answer,
-    Cancel,
-    Failed,
+    CancelFetch,
     Fetch,
+    NotFetched,
     Rules,
     answer_decoder,
 )
@@ -68,7 +68,7 @@ class Fetcher:
             except UnicodeEncodeError:
                 raise invalid_request("its URL is not valid") from None
             except asyncio.CancelledError:
-                process.stdin.write(frame(Cancel(id)))
+                process.stdin.write(frame(CancelFetch(id)))
                 raise
             finally:
                 del self._open[id]
@@ -112,7 +112,7 @@ class Fetcher:
         waiting = self._open.get(answer.id)
         if waiting is None or waiting.done():  # cancelled meanwhile
             return
-        if isinstance(answer, Failed):
+        if isinstance(answer, NotFetched):
             waiting.set_exception(invalid_request(answer.reason))
         else:
             waiting.set_result(answer.data)

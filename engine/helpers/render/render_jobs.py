@@ -2,7 +2,7 @@
 
 They go as frames (`engine.wire.framing`) with JSON inside: what requests hold is JSON, whose
 integers have no bounds, whereas those of msgpack have 64 bits. A process works on one job at a
-time, so messages need no ids; each `Job` is answered with one `Answer`.
+time, so messages need no ids; each `RenderJob` is answered with one `Answer`.
 """
 
 import msgspec
@@ -22,7 +22,7 @@ class TemplateSource(msgspec.Struct, frozen=True):
     eos_token: str = ""
 
 
-class Job(msgspec.Struct, frozen=True, omit_defaults=True):
+class RenderJob(msgspec.Struct, frozen=True, omit_defaults=True):
     """The prompt for `request`, or, without one, the `Description` of a template.
 
     `template` is a number for the template; `source` is what it is, and comes along with the
@@ -41,7 +41,7 @@ class Description(msgspec.Struct, frozen=True, tag="description"):
     syntax: OutputSyntax
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused", omit_defaults=True):
+class RenderRefused(msgspec.Struct, frozen=True, tag="refused", omit_defaults=True):
     """The job failed. `exhausted`: the process ran out of memory. What filled it may still be
     there, so the process is not fit for another job."""
 
@@ -49,7 +49,7 @@ class Refused(msgspec.Struct, frozen=True, tag="refused", omit_defaults=True):
     exhausted: bool = False
 
 
-Answer = ChatPrompt | Description | Refused
+Answer = ChatPrompt | Description | RenderRefused
 
-job_decoder = msgspec.json.Decoder(Job)
+job_decoder = msgspec.json.Decoder(RenderJob)
 answer_decoder = msgspec.json.Decoder(Started | Answer)

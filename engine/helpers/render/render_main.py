@@ -20,8 +20,8 @@ from specllama.engine.helpers.render.detect.detect import detect
 from specllama.engine.helpers.render.render_jobs import (
     Answer,
     Description,
-    Job,
-    Refused,
+    RenderJob,
+    RenderRefused,
     TemplateSource,
     job_decoder,
 )
@@ -36,13 +36,13 @@ MAX_MESSAGE = 4096  # characters of an error
 _Known = tuple[ChatTemplate, OutputSyntax]
 
 
-class Jobs:
+class RenderJobs:
     """Answers jobs; keeps the templates that it has compiled, or why they can't be."""
 
     def __init__(self) -> None:
         self._templates: dict[int, _Known | EngineError] = {}
 
-    def reply(self, job: Job) -> bytes:
+    def reply(self, job: RenderJob) -> bytes:
         """The answer to `job`, ready to be written."""
         exhausted = False
         try:
@@ -58,9 +58,9 @@ class Jobs:
             info = invalid_request("this request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
             info = invalid_request("the chat template makes text that is not Unicode").info
-        return frame(Refused(info, exhausted), JSON)
+        return frame(RenderRefused(info, exhausted), JSON)
 
-    def _answer(self, job: Job) -> Answer:
+    def _answer(self, job: RenderJob) -> Answer:
         if job.source is not None:
             self._templates[job.template] = _compiled(job.source)
         known = self._templates[job.template]
@@ -81,9 +81,9 @@ def _compiled(source: TemplateSource) -> _Known | EngineError:
 
 
 def main() -> None:
-    link: Link[Job, Started] = take_over(job_decoder, JSON)
+    link: Link[RenderJob, Started] = take_over(job_decoder, JSON)
     startup.resume_gc()
-    do_jobs(link, Jobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
+    do_jobs(link, RenderJobs().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 
 
 if __name__ == "__main__":

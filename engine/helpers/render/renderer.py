@@ -14,8 +14,8 @@ from specllama.engine.helpers.pool import Helper, HelperPool
 from specllama.engine.helpers.render.render_jobs import (
     Answer,
     Description,
-    Job,
-    Refused,
+    RenderJob,
+    RenderRefused,
     TemplateSource,
     answer_decoder,
 )
@@ -92,7 +92,7 @@ class Renderer:
             answer = await self._pool.run(partial(self._ask, template=template, request=request))
         except ChildError as e:
             raise server_error("the chat template crashed on this request") from e
-        if isinstance(answer, Refused):
+        if isinstance(answer, RenderRefused):
             raise EngineError(answer.error)
         return answer
 
@@ -103,7 +103,7 @@ class Renderer:
         known = template in helper.known
         number = helper.known.get(template, len(helper.known))
         try:
-            data = frame(Job(number, None if known else template, request), JSON)
+            data = frame(RenderJob(number, None if known else template, request), JSON)
         except (UnicodeEncodeError, RecursionError) as e:
             raise invalid_request(f"this request can't be given to a chat template: {e}") from e
         if len(data) > LARGE:
@@ -119,7 +119,7 @@ class Renderer:
             log.error("a template process ended with code %d, in the middle of a job", e.code)
             raise
         helper.known[template] = number
-        helper.is_fit = not (isinstance(answer, Refused) and answer.exhausted)
+        helper.is_fit = not (isinstance(answer, RenderRefused) and answer.exhausted)
         return answer
 
 

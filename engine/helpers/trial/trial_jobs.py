@@ -2,33 +2,33 @@
 
 import msgspec
 
-from specllama.engine.grammars.compiling import Source
+from specllama.engine.grammars.compiling import GrammarSource
 from specllama.engine.wire.framing import Started
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class TrialTokens(msgspec.Struct, frozen=True):
     """A vocabulary: the bytes of every token, and those that end a text."""
 
     texts: list[bytes]
     eog: list[int]
 
 
-class Job(msgspec.Struct, frozen=True):
+class TrialJob(msgspec.Struct, frozen=True):
     """A source to be tried against a vocabulary, which has a number; `tokens` come along with the
     first job for it. `ids` are the tokens that names in a grammar stand for, as far as they are
     known; `seconds` is the time of the processor that the job may take;
     `leniently` as in `relaxing.compilable`."""
 
-    source: Source
+    source: GrammarSource
     vocabulary: int
     seconds: float
-    tokens: Tokens | None = None
+    tokens: TrialTokens | None = None
     ids: dict[str, int | None] = {}
     leniently: bool = False
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """The grammar names tokens that are not among `Job.ids`."""
+    """The grammar names tokens that are not among `TrialJob.ids`."""
 
     names: list[str]
 
@@ -42,7 +42,7 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
     n_bytes: int
 
 
-class Refused(msgspec.Struct, frozen=True, tag="refused"):
+class TrialRefused(msgspec.Struct, frozen=True, tag="refused"):
     """A fault in the source, as a message for its author."""
 
     message: str
@@ -52,7 +52,7 @@ class Costly(msgspec.Struct, frozen=True, tag="costly"):
     """It takes too much work, or memory."""
 
 
-Answer = Unknown | Tried | Refused | Costly
+Answer = Unknown | Tried | TrialRefused | Costly
 
-job_decoder = msgspec.msgpack.Decoder(Job)
+job_decoder = msgspec.msgpack.Decoder(TrialJob)
 answer_decoder = msgspec.msgpack.Decoder(Started | Answer)

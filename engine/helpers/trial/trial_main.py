@@ -43,9 +43,9 @@ from specllama.engine.grammars.relaxing import compilable
 from specllama.engine.helpers.trial.trial_jobs import (
     Answer,
     Costly,
-    Job,
-    Refused,
-    Tokens,
+    TrialJob,
+    TrialRefused,
+    TrialTokens,
     Tried,
     Unknown,
     job_decoder,
@@ -64,7 +64,7 @@ T = TypeVar("T")
 
 
 class _Vocabulary:
-    def __init__(self, tokens: Tokens) -> None:
+    def __init__(self, tokens: TrialTokens) -> None:
         self.eog = frozenset(tokens.eog)
         self.tokenizer = LLTokenizer(
             TokenizerWrapper(_Tokens(tokens.texts, tokens.eog[0])), eos_token=tokens.eog
@@ -92,14 +92,14 @@ class Trials:
     def __init__(self) -> None:
         self._vocabularies: dict[int, _Vocabulary] = {}
 
-    def reply(self, job: Job) -> bytes:
+    def reply(self, job: TrialJob) -> bytes:
         """The answer to `job`, ready to be written."""
         if job.tokens is not None:
             self._vocabularies[job.vocabulary] = _Vocabulary(job.tokens)
         answer = forked(partial(self._reply, job)) if FORKS else self._reply(job)
         return frame(Costly()) if answer is None else answer
 
-    def _reply(self, job: Job) -> bytes:
+    def _reply(self, job: TrialJob) -> bytes:
         thread = DeepThread()  # llguidance recurses as deep as a schema's references
         try:
             with _limited(job.seconds):
@@ -107,7 +107,7 @@ class Trials:
         finally:
             thread.close()
 
-    def _answer(self, job: Job) -> Answer:
+    def _answer(self, job: TrialJob) -> Answer:
         vocabulary = self._vocabularies[job.vocabulary]
         unknown: dict[str, None] = {}
 
@@ -130,9 +130,9 @@ class Trials:
             n_bytes = max(len(grammar), resident() - before)
             del matcher
         except GrammarError as error:
-            return Refused(f"Failed to parse {WHAT[job.source.kind]}: {error}")
+            return TrialRefused(f"Failed to parse {WHAT[job.source.kind]}: {error}")
         except SchemaError as error:
-            return Refused(str(error))
+            return TrialRefused(str(error))
         except (MemoryError, RecursionError):
             return Costly()
         return Tried(grammar, relaxed, n_bytes)
@@ -204,7 +204,7 @@ def _limited(seconds: float) -> Iterator[None]:
 
 
 def main() -> None:
-    link: Link[Job, Started] = take_over(job_decoder)
+    link: Link[TrialJob, Started] = take_over(job_decoder)
     if hasattr(os, "nice"):
         os.nice(5)  # whoever generates comes first
     startup.resume_gc()

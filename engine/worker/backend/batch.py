@@ -82,7 +82,7 @@ class MediaBatch:
         self.batch = batch
 
 
-class Batch:
+class TokenBatch:
     """Up to `n_max` tokens, each with its number in its sequence, and whether its output is
     wanted (its logits, or its vector); with `all_outputs` that of every token is.
 

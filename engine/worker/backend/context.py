@@ -14,7 +14,7 @@ from llama_cpp import llama_cpp as C
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU
-from specllama.engine.worker.backend.batch import Batch, MediaBatch, PreparedChunk, Rows
+from specllama.engine.worker.backend.batch import MediaBatch, PreparedChunk, Rows, TokenBatch
 from specllama.engine.worker.backend.candidates import Candidates
 from specllama.engine.worker.backend.context_setup import (
     apply_control_vectors,
@@ -94,7 +94,7 @@ class Context:
         self.n_ctx_seq = int(C.llama_n_ctx_seq(self._ctx))
         self.n_batch = int(C.llama_n_batch(self._ctx))
         self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
-        self.batch = Batch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
+        self.batch = TokenBatch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
         # By address, as a view takes longer to make than a token to choose.
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._newest: dict[int, npt.NDArray[np.float32]] = {}  # by index, of the last decode

@@ -21,7 +21,7 @@ from specllama.engine.errors import BackendError
 from specllama.engine.host import Processor, this_processor
 from specllama.engine.worker.backend import verdict
 from specllama.engine.worker.backend.ggml import address_of_cpu, extra_buffer_types, of_cpu
-from specllama.engine.worker.backend.verdict import Measure, Verdict
+from specllama.engine.worker.backend.verdict import KernelVerdict, Measure
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +73,7 @@ def settle() -> Settled:
         return Settled(Measure.AS_BUILT)
     found = verdict.find(library(), processor, os.environ)
     if found.measure is Measure.REFUSED and not refuse(tried):
-        found = Verdict(Measure.PLAIN, found.reason)
+        found = KernelVerdict(Measure.PLAIN, found.reason)
     remark = "" if found.measure is Measure.AS_BUILT else explain(found, tried)
     return Settled(found.measure, remark)
 
@@ -87,7 +87,7 @@ def to_try(processor: Processor) -> list[InstructionSet]:
     return [each for each in possible if each.feature in built]
 
 
-def explain(found: Verdict, tried: Collection[InstructionSet]) -> str:
+def explain(found: KernelVerdict, tried: Collection[InstructionSet]) -> str:
     """One line: what happened, what it costs, and what to do."""
     from importlib.metadata import version  # slow to import, and rarely needed
 

@@ -43,7 +43,7 @@ class Measure(enum.StrEnum):
     """All those for rearranged weights are off."""
 
 
-class Verdict(msgspec.Struct, frozen=True):
+class KernelVerdict(msgspec.Struct, frozen=True):
     """The first measure under which products are right, and what failed before; "" for the
     first of all."""
 
@@ -62,7 +62,7 @@ def find(
     probe: Sequence[str] = PROBE,
     *,
     afresh: bool = False,
-) -> Verdict:
+) -> KernelVerdict:
     """The verdict on `library`: remembered, or else (always if `afresh`) found out. `probe` is
     the child's command, to which the measure is added; tests have another one.
 
@@ -81,7 +81,7 @@ def find(
         return verdict
 
 
-def _try(probe: Sequence[str]) -> tuple[Verdict, bool]:
+def _try(probe: Sequence[str]) -> tuple[KernelVerdict, bool]:
     """The verdict, and whether it is certain."""
     reason = ""
     for measure in Measure:
@@ -90,9 +90,9 @@ def _try(probe: Sequence[str]) -> tuple[Verdict, bool]:
         except InconclusiveError as error:
             # Not enough to trust the kernels, nor to say that there is nothing else to do.
             careful = Measure.REFUSED if measure is Measure.AS_BUILT else measure
-            return Verdict(careful, reason or str(error)), False
+            return KernelVerdict(careful, reason or str(error)), False
         if not failure:
-            return Verdict(measure, reason), True
+            return KernelVerdict(measure, reason), True
         reason = reason or failure
     raise BackendError(
         f"the installed llama.cpp can't compute on this processor ({reason}); install it again, "
@@ -138,9 +138,9 @@ def _place(library: Path, processor: Processor, environ: Mapping[str, str]) -> P
     return None
 
 
-def _recall(place: Path) -> Verdict | None:
+def _recall(place: Path) -> KernelVerdict | None:
     try:
-        return msgspec.json.decode(place.read_bytes(), type=Verdict)
+        return msgspec.json.decode(place.read_bytes(), type=KernelVerdict)
     except FileNotFoundError:
         pass
     except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -148,7 +148,7 @@ def _recall(place: Path) -> Verdict | None:
     return None
 
 
-def _remember(place: Path, verdict: Verdict) -> None:
+def _remember(place: Path, verdict: KernelVerdict) -> None:
     part = ""
     try:
         descriptor, part = tempfile.mkstemp(prefix=".verdict-", suffix=".part", dir=place.parent)

@@ -99,7 +99,7 @@ class Tier(Protocol):
         if it can't be done, and `sequence` is empty still."""
 
 
-class Entry(NamedTuple):
+class CachedText(NamedTuple):
     """The tokens of a finished text, evaluated under `key`, the last one that slot `slot` served
     (-1: the slot has served another since). The first `n_exact` were computed from nothing but
     the tokens before them; those behind were moved, or computed from moved ones
@@ -111,7 +111,7 @@ class Entry(NamedTuple):
     key: Key = ()
 
 
-EMPTY = Entry(np.empty(0, np.int32))
+EMPTY = CachedText(np.empty(0, np.int32))
 
 
 class PrefixCache:
@@ -133,7 +133,7 @@ class PrefixCache:
     ) -> None:
         self._kv = kv
         self._tier = tier
-        self._entries: dict[int, Entry] = {}
+        self._entries: dict[int, CachedText] = {}
         self._unused = list(range(n_sequences - 1, -1, -1))
         self._indices: dict[Key, RadixIndex] = {}
         self._keys: dict[int, Key] = {}  # of those in an index
@@ -146,7 +146,7 @@ class PrefixCache:
     # ---- looking -------------------------------------------------------------------------
 
     @property
-    def entries(self) -> dict[int, Entry]:
+    def entries(self) -> dict[int, CachedText]:
         """The finished texts by sequence id, the least recently used first."""
         return self._entries
 
@@ -206,7 +206,7 @@ class PrefixCache:
         self._index(id, tokens, key)
         return id
 
-    def reopen(self, id: int, tokens: TokenArray, key: Key) -> Entry:
+    def reopen(self, id: int, tokens: TokenArray, key: Key) -> CachedText:
         """Make a finished text the beginning of the running text `tokens`; the finished one."""
         entry = self._entries.pop(id)
         self._index(id, tokens, key)
@@ -289,7 +289,7 @@ class PrefixCache:
         if self._cells is not None:
             self._cells.grow(id, n)
 
-    def close(self, id: int, entry: Entry) -> None:
+    def close(self, id: int, entry: CachedText) -> None:
         """Make a running text a finished one, the most recently used of all."""
         if not len(entry.tokens):
             self.drop(id)
@@ -300,7 +300,7 @@ class PrefixCache:
         self._entries[id] = entry._replace(tokens=entry.tokens.copy())
         self._index(id, entry.tokens, entry.key)
 
-    def _is_superseded(self, id: int, by: Entry) -> bool:
+    def _is_superseded(self, id: int, by: CachedText) -> bool:
         """True if a finished text is of no use beside a longer one."""
         old = self._entries[id]
         n = len(old.tokens)

@@ -19,20 +19,25 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from specllama.engine.grammars.compiling import (
     WHAT,
     ConstraintError,
+    GrammarSource,
     Kind,
-    Source,
     begin,
     can_be_lenient,
 )
 from specllama.engine.grammars.gbnf import GrammarError
-from specllama.engine.helpers.trial.trial_jobs import Refused
+from specllama.engine.helpers.trial.trial_jobs import TrialRefused
 from specllama.engine.params import TOOL_CALLS, AnswerRules, GenerationParams, GrammarTrigger
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import trial as lanes
 from specllama.engine.worker.constraints.constraint import Compiled, Constraint, Masks
 from specllama.engine.worker.constraints.lazy import Guide, LazyConstraint, TriggerSearch, Waiting
 from specllama.engine.worker.constraints.thinking import hidden_markers, thinking_limit
-from specllama.engine.worker.constraints.trial import AbandonedError, Lane, Lanes, TooCostlyError
+from specllama.engine.worker.constraints.trial import (
+    AbandonedError,
+    Lane,
+    TooCostlyError,
+    TrialLanes,
+)
 from specllama.engine.worker.constraints.vocabulary import Vocabularies, Vocabulary
 
 # ---- A cache bounded by bytes.
@@ -120,7 +125,7 @@ class Guided(NamedTuple):
     relaxed: tuple[str, ...] = ()
 
 
-class Order:
+class CompileOrder:
     """A request's wish for the constraint of `source` (None: there is none)."""
 
     def __init__(
@@ -151,7 +156,7 @@ class Order:
 class _Work:
     """A source on its way to be compiled, for `n_orders`."""
 
-    def __init__(self, key: bytes, source: Source, compiler: "Compiler") -> None:
+    def __init__(self, key: bytes, source: GrammarSource, compiler: "Compiler") -> None:
         self.key = key
         self.source = source
         self.compiled: Future[Compiled] = Future()
@@ -184,7 +189,7 @@ class Compiler:
         self._lock = threading.Lock()
         self._closed = threading.Event()
         self._vocabularies = Vocabularies(model, self._closed)
-        self._lanes = Lanes(seconds)
+        self._lanes = TrialLanes(seconds)
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead
         self._masks = Masks(model)
 
@@ -203,7 +208,7 @@ class Compiler:
         """`guide` of `order`."""
         return self.guide(self.order(params))
 
-    def order(self, params: GenerationParams) -> Order:
+    def order(self, params: GenerationParams) -> CompileOrder:
         """Begin to compile the grammar or the schema of `params`, whose `preserved_tokens` are
         ids; never waits. Raises GrammarError."""
         source = self._source(params)
@@ -213,9 +218,9 @@ class Compiler:
             shown = _shown(params) | hidden_markers(self._model, rules.thoughts)
             vocabulary = self._lanes.submit(lambda: self._vocabularies.get(shown))
             self._hurry()
-        return Order(params, work, vocabulary)
+        return CompileOrder(params, work, vocabulary)
 
-    def _work(self, source: Source) -> _Work:
+    def _work(self, source: GrammarSource) -> _Work:
         key = source.key
         with self._lock:
             if (work := self._under_way.get(key)) is not None:
@@ -235,7 +240,7 @@ class Compiler:
         """The size of what is remembered."""
         return self._memory.n_bytes
 
-    def drop(self, order: Order) -> None:
+    def drop(self, order: CompileOrder) -> None:
         """Nobody waits for `order` any more: unless others want the same, it is not done."""
         work = order.work
         if work is None:
@@ -249,7 +254,7 @@ class Compiler:
         if self._lanes.leave(work):
             self.end(work, _unwanted())
 
-    def guide(self, order: Order) -> Guided:
+    def guide(self, order: CompileOrder) -> Guided:
         """What the grammar or the schema, and the limit of thinking, let a text be; waits for
         the `order`. Raises GrammarError."""
         params = order.params
@@ -280,7 +285,7 @@ class Compiler:
         )
         return Guided(lazy, compiled.relaxed)
 
-    def _source(self, params: GenerationParams) -> Source | None:
+    def _source(self, params: GenerationParams) -> GrammarSource | None:
         """Raises GrammarError."""
         answer = params.answer or AnswerRules()
         kind: Kind
@@ -296,7 +301,9 @@ class Compiler:
         space = params.json_whitespace if kind != "grammar" else "flexible"
         if not params.grammar_lazy:
             shows = sorted(shown)
-            return Source(kind, text, answer.schemas, shows, grammars=grammars, whitespace=space)
+            return GrammarSource(
+                kind, text, answer.schemas, shows, grammars=grammars, whitespace=space
+            )
         triggers = params.grammar_triggers
         if not triggers:
             raise GrammarError("a lazy grammar needs grammar_triggers")
@@ -305,7 +312,7 @@ class Compiler:
         # A grammar describes texts: a token that starts it has to be one.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
         control = sorted(shown | tokens)
-        return Source(kind, text, answer.schemas, control, triggers, grammars, space)
+        return GrammarSource(kind, text, answer.schemas, control, triggers, grammars, space)
 
     def _check_trigger(self, trigger: GrammarTrigger, shown: frozenset[int]) -> None:
         model = self._model
@@ -367,7 +374,7 @@ class Compiler:
             tried = lane.run(work, source, vocabulary, self._token_id, leniently=leniently)
         except AbandonedError:
             raise _unwanted() from None
-        if isinstance(tried, Refused):
+        if isinstance(tried, TrialRefused):
             raise GrammarError(tried.message)
         try:
             matcher = begin(vocabulary.tokenizer, tried.grammar)

@@ -151,7 +151,7 @@ class Guide(Protocol):
         `awaited`."""
 
 
-class Started(Guide, Protocol):
+class GuideStart(Guide, Protocol):
     def spell(self, text: bytes) -> bool:
         """Go on behind `text`, as `advance` does behind a token."""
 
@@ -213,7 +213,7 @@ class LazyConstraint:
 
     def __init__(
         self,
-        start: Callable[[], Started],
+        start: Callable[[], GuideStart],
         waiting: Waiting,
         texts: Sequence[bytes],
         search: TriggerSearch,
@@ -222,7 +222,7 @@ class LazyConstraint:
         self._waiting = waiting
         self._texts = texts
         self._search = search
-        self._started: Started | None = None
+        self._started: GuideStart | None = None
         self._allowed: TokenArray | None = None
         self._look()
 

@@ -19,13 +19,13 @@ from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
-from specllama.engine.grammars.compiling import DeepThread, Source
+from specllama.engine.grammars.compiling import DeepThread, GrammarSource
 from specllama.engine.helpers.trial.trial_jobs import (
     Answer,
     Costly,
-    Job,
-    Refused,
-    Tokens,
+    TrialJob,
+    TrialRefused,
+    TrialTokens,
     Tried,
     Unknown,
     answer_decoder,
@@ -39,7 +39,7 @@ K = TypeVar("K")
 V = TypeVar("V")
 
 
-class Turns(Generic[K, V]):
+class FairQueue(Generic[K, V]):
     """Values that wait under a key; the newest and the oldest are taken by turns.
 
     Of those that came before, at most one more is taken first than of those that come after: the
@@ -107,12 +107,12 @@ class Lane:
     def run(
         self,
         owner: object,
-        source: Source,
+        source: GrammarSource,
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
         *,
         leniently: bool = False,
-    ) -> Tried | Refused:
+    ) -> Tried | TrialRefused:
         """Try `source`. `token_id` as in `gbnf.to_lark`, `leniently` as in
         `relaxing.compilable`; `owner` is for `abandon`.
 
@@ -137,18 +137,18 @@ class Lane:
     def _ask(
         self,
         process: "_Process",
-        source: Source,
+        source: GrammarSource,
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
         leniently: bool,
-    ) -> Tried | Refused | Costly:
+    ) -> Tried | TrialRefused | Costly:
         """Raises _EndedError."""
         number, seconds = vocabulary.number, self._seconds
-        job = Job(source, number, seconds, leniently=leniently)
+        job = TrialJob(source, number, seconds, leniently=leniently)
         answer = process.ask(job, vocabulary)
         if isinstance(answer, Unknown):
             ids = {name: token_id(name) for name in answer.names}
-            job = Job(source, number, seconds, ids=ids, leniently=leniently)
+            job = TrialJob(source, number, seconds, ids=ids, leniently=leniently)
             answer = process.ask(job, vocabulary)
         assert not isinstance(answer, Unknown)
         return answer
@@ -229,11 +229,11 @@ class _Process:
     def takes(self, vocabulary: Vocabulary) -> bool:
         return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
 
-    def ask(self, job: Job, vocabulary: Vocabulary) -> Answer:
+    def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
         """Raises _EndedError."""
         if vocabulary.number not in self._known:
             self._known.add(vocabulary.number)
-            tokens = Tokens(vocabulary.lexemes, vocabulary.eog)
+            tokens = TrialTokens(vocabulary.lexemes, vocabulary.eog)
             job = msgspec.structs.replace(job, tokens=tokens)
         clock = threading.Timer(self._clock, self.kill)
         clock.daemon = True
@@ -295,8 +295,8 @@ class Entrant(Protocol):
         """Takes BusyError, too."""
 
 
-class Lanes:
-    """Lanes of which each gives more `seconds` than the one before. Safe to use from any thread."""
+class TrialLanes:
+    """Lanes, of which each gives more `seconds` than the one before. Safe to use from any thread."""
 
     def __init__(
         self, seconds: Sequence[float] = SECONDS, *, max_waiting: int = MAX_WAITING
@@ -362,7 +362,7 @@ class _Queue:
     def __init__(self) -> None:
         self._thread = DeepThread()
         self._lock = threading.Lock()
-        self._turns: Turns[object, Callable[[], None]] = Turns()
+        self._turns: FairQueue[object, Callable[[], None]] = FairQueue()
 
     def put(self, key: object, work: Callable[[], None], most: int | None = None) -> bool:
         """False if `most` wait already."""

@@ -33,9 +33,9 @@ from specllama.engine.worker.backend import Vectors as Rows
 from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_info import model_info, projector_info
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.embedding.jobs import InputPart, Job
+from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
 from specllama.engine.worker.embedding.media import MediaEncoding
-from specllama.engine.worker.embedding.planning import Planner
+from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.prompts import (
     check_countable,
@@ -108,8 +108,8 @@ class Embedder:
         # What came before must not depend on what comes later, and must be remembered.
         self._can_split = context.is_causal and context.has_memory
         self._n_cells = context.n_ctx if context.has_memory else 0  # 0: nothing is remembered
-        self._jobs: dict[int, Job] = {}
-        self._planner = Planner(self._n_sequences, context.n_batch, self._n_cells)
+        self._jobs: dict[int, EmbeddingJob] = {}
+        self._planner = EmbeddingBatcher(self._n_sequences, context.n_batch, self._n_cells)
         self._template = model.rerank_template
         self._latest: list[InputPart] = []
         self._registry = MediaRegistry()
@@ -158,10 +158,10 @@ class Embedder:
 
     # ---- requests ------------------------------------------------------------------------
 
-    def prepare(self, message: Embed | Rerank) -> Job:
+    def prepare(self, message: Embed | Rerank) -> EmbeddingJob:
         """Tokenize and check. Raises `EngineError`."""
         if isinstance(message, Rerank):
-            job = Job(message.id, self._pairs(message))
+            job = EmbeddingJob(message.id, self._pairs(message))
         else:
             for prompt in message.inputs:
                 check_countable(self.model, prompt, self.n_ctx)
@@ -172,14 +172,16 @@ class Embedder:
             ]
             # Scores are no direction in space, and tokens' vectors are left as they are.
             plain = self.context.pooling in ("none", "rank")
-            job = Job(message.id, inputs, -1 if plain else message.normalize, message.dimensions)
+            job = EmbeddingJob(
+                message.id, inputs, -1 if plain else message.normalize, message.dimensions
+            )
         for tokens in job.inputs:
             self._check_length(len(tokens))
         if not isinstance(message, Rerank) and reader.chunks:
             self._add_media(job, reader.chunks)
         return job
 
-    def _add_media(self, job: Job, chunks: Mapping[int, PreparedChunk]) -> None:
+    def _add_media(self, job: EmbeddingJob, chunks: Mapping[int, PreparedChunk]) -> None:
         if self._encoding is None or not self._can_split:
             raise not_supported("this model has to see an input at once, and as text")
         job.spans = [spans(tokens, self._registry) for tokens in job.inputs]
@@ -216,7 +218,7 @@ class Embedder:
     def _tokenize(self, text: str, *, parse_special: bool = False) -> TokenArray:
         return self.model.tokenize(text.encode(), add_special=False, parse_special=parse_special)
 
-    def submit(self, job: Job) -> None:
+    def submit(self, job: EmbeddingJob) -> None:
         """Queue a prepared request."""
         self._jobs[job.id] = job
         self._planner.add(job)
@@ -225,7 +227,7 @@ class Embedder:
         if (job := self._jobs.pop(id, None)) is not None:
             self._forget(job)
 
-    def _forget(self, job: Job) -> None:
+    def _forget(self, job: EmbeddingJob) -> None:
         if (begun := self._planner.remove(job)) is not None:
             self.context.remove(begun.sequence, 0)
 
@@ -309,7 +311,7 @@ class Embedder:
         job.n_open -= 1
         return None if job.n_open else self._finish(job)
 
-    def _finish(self, job: Job) -> Vectors:
+    def _finish(self, job: EmbeddingJob) -> Vectors:
         del self._jobs[job.id]
         rows = [each for each in job.rows if each is not None]
         values = np.concatenate(rows)
@@ -351,7 +353,7 @@ class Embedder:
         self._release(pieces)
         return [Failed(job.id, ErrorInfo("server_error", message)) for job in jobs]
 
-    def _drop(self, job: Job) -> None:
+    def _drop(self, job: EmbeddingJob) -> None:
         self._jobs.pop(job.id, None)
         self._forget(job)
 

@@ -5,12 +5,12 @@ from dataclasses import dataclass, field
 
 from specllama.engine.worker.backend import Vectors as Rows
 from specllama.engine.worker.embedding.media import Encoded
-from specllama.engine.worker.media.registry import Span
+from specllama.engine.worker.media.registry import ChunkSpan
 from specllama.engine.worker.tokens import TokenArray
 
 
 @dataclass(eq=False)
-class Job:
+class EmbeddingJob:
     """One request: the tokens of its inputs, and what has become of them. `spans` has the places
     of media in each of the inputs, `media` what is there, by the chunk's id."""
 
@@ -18,7 +18,7 @@ class Job:
     inputs: list[TokenArray]
     normalize: int = -1
     dimensions: int = 0
-    spans: list[list[Span]] = field(default_factory=list)
+    spans: list[list[ChunkSpan]] = field(default_factory=list)
     media: dict[int, Encoded] = field(default_factory=dict)
     n_begun: int = 0
     n_open: int = field(init=False)
@@ -34,7 +34,7 @@ class Input:
     """An input that is being evaluated as `sequence`; `n_past` tokens of it are done. What
     `is_alone` shares no step."""
 
-    job: Job
+    job: EmbeddingJob
     index: int
     sequence: int = 0
     n_past: int = 0
@@ -61,7 +61,7 @@ class Input:
         return bool(self.job.media) and bool(self.job.spans[self.index])
 
     @property
-    def span(self) -> Span | None:
+    def span(self) -> ChunkSpan | None:
         """The medium that comes next, or that is not done."""
         return self._next_span(lambda span: span.start <= self.n_past)
 
@@ -71,7 +71,7 @@ class Input:
         span = self._next_span(lambda span: True)
         return self.n_pending if span is None else max(0, span.start - self.n_past)
 
-    def _next_span(self, wanted: Callable[[Span], bool]) -> Span | None:
+    def _next_span(self, wanted: Callable[[ChunkSpan], bool]) -> ChunkSpan | None:
         spans = self.job.spans[self.index] if self.has_media else []
         return next((s for s in spans if s.stop > self.n_past and wanted(s)), None)
 

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from specllama.engine.errors import server_error
 from specllama.engine.worker.backend import PreparedChunk, Projector, Rows
-from specllama.engine.worker.media.encoder import Encoder
+from specllama.engine.worker.media.encoder import MediaEncoder
 
 
 class Encoded(NamedTuple):
@@ -22,7 +22,7 @@ class MediaEncoding:
 
     def __init__(self, projector: Projector, keep_bytes: int) -> None:
         self._news = threading.Condition()
-        self._encoder = Encoder(projector, keep_bytes, self._tell)
+        self._encoder = MediaEncoder(projector, keep_bytes, self._tell)
 
     def _tell(self) -> None:
         with self._news:

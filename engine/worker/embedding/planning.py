@@ -3,13 +3,13 @@
 from collections import deque
 from collections.abc import Sequence
 
-from specllama.engine.worker.embedding.jobs import Input, InputPart, Job
+from specllama.engine.worker.embedding.jobs import EmbeddingJob, Input, InputPart
 
 MAX_SKIPPED = 64
 """Requests passed over in one step, because their next input doesn't fit."""
 
 
-class Planner:
+class EmbeddingBatcher:
     """Every request with inputs left gets its turn. A step has at most `n_batch` tokens, of
     `n_sequences` inputs; `n_cells` is how many tokens the context remembers, 0 if none."""
 
@@ -17,7 +17,9 @@ class Planner:
         self._n_sequences = n_sequences
         self._n_batch = n_batch
         self._n_cells = n_cells
-        self._queue: deque[Job] = deque()  # those with inputs not begun, whose turn it is first
+        self._queue: deque[EmbeddingJob] = (
+            deque()
+        )  # those with inputs not begun, whose turn it is first
         self._alone: deque[Input] = deque()  # those that there was no memory for beside others
         self.long: Input | None = None
         """The one input that takes several steps."""
@@ -26,10 +28,10 @@ class Planner:
     def has_work(self) -> bool:
         return bool(self._queue or self._alone) or self.long is not None
 
-    def add(self, job: Job) -> None:
+    def add(self, job: EmbeddingJob) -> None:
         self._queue.append(job)
 
-    def remove(self, job: Job) -> Input | None:
+    def remove(self, job: EmbeddingJob) -> Input | None:
         """Forget a request. Its input that has begun, and isn't complete, if it has one."""
         if job in self._queue:
             self._queue.remove(job)
@@ -71,7 +73,7 @@ class Planner:
                 return parts
             room = min(room - parts[0].n, self._n_cells - long.n_past - parts[0].n)
         sequences = [i for i in range(self._n_sequences) if long is None or i != long.sequence]
-        skipped: list[Job] = []
+        skipped: list[EmbeddingJob] = []
         while self._queue and room > 0 and sequences and len(skipped) < MAX_SKIPPED:
             job = self._queue.popleft()
             next_ = Input(job, job.n_begun)

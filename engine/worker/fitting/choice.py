@@ -14,7 +14,7 @@ Measure = Callable[[int, int], Sequence[DeviceUse]]
 
 
 @dataclass(frozen=True)
-class Budget:
+class FitBudget:
     """The free memory of a device, or of the machine, and what of it is to stay free."""
 
     free: Bytes
@@ -47,7 +47,7 @@ class Choice:
     """True if everything the budgets say stays free."""
 
 
-def choose(asked: Asked, measure: Measure, budgets: Mapping[str, Budget]) -> Choice:
+def choose(asked: Asked, measure: Measure, budgets: Mapping[str, FitBudget]) -> Choice:
     """The choice that changes least: a smaller context first, then fewer layers on devices. What
     was given stays, even where it doesn't fit."""
 
@@ -98,7 +98,7 @@ def _total(uses: Sequence[DeviceUse]) -> Bytes:
     return sum(use.model + use.kv_cache + use.compute for use in uses)
 
 
-def fit(uses: Sequence[DeviceUse], budgets: Mapping[str, Budget]) -> bool:
+def fit(uses: Sequence[DeviceUse], budgets: Mapping[str, FitBudget]) -> bool:
     """True if there is room on all devices; that of the CPU counts where the model is on none."""
     held = [use for use in uses if use.name in budgets]
     on_devices = [use for use in held if use.name != CPU]

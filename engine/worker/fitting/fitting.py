@@ -11,8 +11,8 @@ from specllama.engine.worker.backend.memory import HostMemory, host_memory
 from specllama.engine.worker.fitting.choice import (
     AUTO,
     Asked,
-    Budget,
     Choice,
+    FitBudget,
     choose,
     fit,
     largest_context,
@@ -171,20 +171,20 @@ class _Fitting:
         by_hand = placed or compute.n_cpu_ffn or compute.split_mode == "row"
         return not (by_hand and any(use.name != CPU for use in uses))
 
-    def _budgets(self) -> dict[str, Budget]:
+    def _budgets(self) -> dict[str, FitBudget]:
         margin = self._options.compute.fit_margin
         found = {
-            device.name: Budget(device.free, margin(i))
+            device.name: FitBudget(device.free, margin(i))
             for i, device in enumerate(self._devices)
             if device.total  # others don't tell
         }
         if self._host is not None:
-            found[CPU] = Budget(self._host.available, margin(0))
+            found[CPU] = FitBudget(self._host.available, margin(0))
         return found
 
     def _has_room(self, choice: Choice) -> bool:
         """True if it fits, though with less to spare than is asked for."""
-        bare = {name: Budget(free, 0) for name, free in self._free().items()}
+        bare = {name: FitBudget(free, 0) for name, free in self._free().items()}
         return fit(choice.uses, bare)
 
     def _free(self) -> dict[str, Bytes]:

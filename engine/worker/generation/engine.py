@@ -46,13 +46,13 @@ from specllama.engine.worker.generation.answering import Answering, progress
 from specllama.engine.worker.generation.launch import Counting, Decoding
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.overlap import Overlap
-from specllama.engine.worker.generation.planning import Planner, sequence_ids
+from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids
 from specllama.engine.worker.generation.preparation import Preparation, Preparing, Prompt
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
 from specllama.engine.worker.generation.sampling import Postponed, Sampling
 from specllama.engine.worker.generation.verifying import speculation
-from specllama.engine.worker.media.encoder import Turns
+from specllama.engine.worker.media.encoder import DeviceSlices
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import MediaRegistry, ids_in
 from specllama.engine.worker.scheduling.scheduler import Scheduler
@@ -85,9 +85,9 @@ class Engine:
         self.registry = MediaRegistry()
         """The media in the texts that are cached, saved and restored."""
         self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
-        turns = None if has_cores_for(options, times=2) else Turns()
+        turns = None if has_cores_for(options, times=2) else DeviceSlices()
         self._embeddings = Embeddings(projector, options.media.media_cache << 20, turns)
-        self._planner = Planner(self.context, options, self.registry)
+        self._planner = StepPlanner(self.context, options, self.registry)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
         self.compiler = Compiler(model)

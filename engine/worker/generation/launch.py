@@ -7,7 +7,7 @@ import numpy as np
 
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import Context
-from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.batch import TokenBatch
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.request import Request
@@ -18,7 +18,7 @@ from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray
 
 
-def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:
+def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
     """Write the chunks, but for what comes early, into the batch, in place of what it had; the
     index there of the last token of each chunk's text, or where it would be. What is proposed
     follows this one. Single tokens are in front."""
@@ -37,7 +37,7 @@ def fill(batch: Batch, chunks: Sequence[Chunk]) -> list[int]:
     return [last - len(c.proposed) for last, c in zip(lasts, chunks, strict=True)]
 
 
-def fill_early(batch: Batch, chunks: Sequence[Chunk]) -> None:
+def fill_early(batch: TokenBatch, chunks: Sequence[Chunk]) -> None:
     """Write what comes early into the batch, in place of what it had. No logits are wanted."""
     batch.clear()
     for chunk in chunks:
@@ -46,7 +46,7 @@ def fill_early(batch: Batch, chunks: Sequence[Chunk]) -> None:
             batch.add(tokens, chunk.start, chunk.sequence.seq_id, output=0)
 
 
-def _add(batch: Batch, chunk: Chunk) -> int:
+def _add(batch: TokenBatch, chunk: Chunk) -> int:
     tokens, start = _tokens(chunk)[chunk.n_early :], chunk.start + chunk.n_early
     return batch.add(tokens, start, chunk.sequence.seq_id, output=chunk.n_outputs)
 

@@ -8,7 +8,7 @@ from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import Context, PreparedChunk, Projector
 from specllama.engine.worker.cache.prefix_cache import ALL
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.media.encoder import Encoder, Order, Turns
+from specllama.engine.worker.media.encoder import DeviceSlices, EncodeOrder, MediaEncoder
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 
 
@@ -21,14 +21,14 @@ class Embeddings:
     """
 
     def __init__(
-        self, projector: Projector | None, keep_bytes: int, turns: Turns | None = None
+        self, projector: Projector | None, keep_bytes: int, turns: DeviceSlices | None = None
     ) -> None:
         self._news = threading.Event()
         self._turns = turns if projector is not None else None
         self._encoder = None
         if projector is not None:
-            self._encoder = Encoder(projector, keep_bytes, self._news.set, self._turns)
-        self._orders: dict[int, dict[int, Order]] = {}  # by sequence: by id of the chunk
+            self._encoder = MediaEncoder(projector, keep_bytes, self._news.set, self._turns)
+        self._orders: dict[int, dict[int, EncodeOrder]] = {}  # by sequence: by id of the chunk
 
     def update(
         self, active: Iterable[Sequence], requests: Mapping[int, Request]
@@ -51,7 +51,7 @@ class Embeddings:
         return failed
 
     def _update(
-        self, encoder: Encoder, sequence: Sequence, media: Mapping[int, PreparedChunk]
+        self, encoder: MediaEncoder, sequence: Sequence, media: Mapping[int, PreparedChunk]
     ) -> BackendError | None:
         orders = self._orders.setdefault(sequence.id, {})
         needed: set[int] = set()

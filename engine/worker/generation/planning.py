@@ -60,7 +60,7 @@ def slot_context(context: Context, options: EngineOptions) -> int:
     return trained
 
 
-class Planner:
+class StepPlanner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
 

@@ -25,7 +25,7 @@ from specllama.engine.worker.backend import (
     PreparedChunk,
     Sampler,
 )
-from specllama.engine.worker.constraints.compiler import Compiler, Order
+from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales
@@ -69,7 +69,7 @@ class Preparing(NamedTuple):
     submit: Submit
     prompt: Prompt
     shown: frozenset[int]
-    order: Order
+    order: CompileOrder
     arrived: float
 
 

@@ -28,7 +28,7 @@ MAX_OPERATIONS = 4096
 _FIRST_OPERATIONS = 8
 
 
-class Turns:
+class DeviceSlices:
     """Who may compute now. One thread steps, and one encodes.
 
     While no step wants the device, the encoder has it. In front of each step it may use it for the
@@ -117,7 +117,7 @@ class Encodes(Protocol):
 
 
 @dataclass(eq=False, slots=True)
-class Order:
+class EncodeOrder:
     """The embeddings of one chunk, for one owner: its `rows`, once they are there, or the `error`
     that came instead."""
 
@@ -137,10 +137,10 @@ class _Job:
 
     id: int
     chunk: PreparedChunk
-    orders: list[Order] = field(default_factory=list)
+    orders: list[EncodeOrder] = field(default_factory=list)
 
 
-class Encoder:
+class MediaEncoder:
     """Encodes what is ordered, in the order in which it came, but of each owner in turns: one with
     a hundred images doesn't keep others waiting. Chunks of one size go together where the projector
     takes them together.
@@ -155,10 +155,10 @@ class Encoder:
         projector: Encodes,
         keep_bytes: int,
         woken: Callable[[], None],
-        turns: Turns | None = None,
+        turns: DeviceSlices | None = None,
     ) -> None:
         self._projector = projector
-        self._turns = turns or Turns()
+        self._turns = turns or DeviceSlices()
         self._keep_bytes = keep_bytes
         self._woken = woken
         self._changed = threading.Condition()
@@ -176,10 +176,10 @@ class Encoder:
 
     # ---- for the step --------------------------------------------------------------------
 
-    def order(self, owner: int, id: int, chunk: PreparedChunk) -> Order:
+    def order(self, owner: int, id: int, chunk: PreparedChunk) -> EncodeOrder:
         """The embeddings of `chunk`, whose id in texts is `id`: done at once if they are kept.
         They are held until `release`."""
-        order = Order(owner, id)
+        order = EncodeOrder(owner, id)
         with self._changed:
             if (rows := self._kept.get(id)) is not None:
                 self._kept.move_to_end(id)
@@ -192,7 +192,7 @@ class Encoder:
                 self._changed.notify()
         return order
 
-    def release(self, order: Order) -> None:
+    def release(self, order: EncodeOrder) -> None:
         """`order` is not needed any more, whether it is done or not. Once for each."""
         with self._changed:
             if order.rows is not None:
@@ -314,7 +314,7 @@ class Encoder:
                     del self._queues[owner]
                 return
 
-    def _hold(self, order: Order, rows: Rows) -> None:
+    def _hold(self, order: EncodeOrder, rows: Rows) -> None:
         order.rows = rows
         self._held[order.id] = self._held.get(order.id, 0) + 1
 

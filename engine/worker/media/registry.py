@@ -123,7 +123,7 @@ def ids_in(tokens: TokenArray) -> list[int]:
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class ChunkSpan:
     """The place of a chunk in a text: tokens `start` up to `stop`."""
 
     start: int
@@ -131,7 +131,7 @@ class Span:
     chunk: MediaChunk
 
 
-def spans(tokens: TokenArray, registry: MediaRegistry) -> list[Span]:
+def spans(tokens: TokenArray, registry: MediaRegistry) -> list[ChunkSpan]:
     """The chunks in a text, in order. Raises ValueError if one of them isn't there as a whole,
     and KeyError for an unknown one."""
     negative = np.flatnonzero(tokens < 0)
@@ -142,17 +142,17 @@ def spans(tokens: TokenArray, registry: MediaRegistry) -> list[Span]:
     ends = np.flatnonzero((np.diff(ids) != 0) | (np.diff(negative) != 1))
     firsts = negative[np.concatenate(([0], ends + 1))]
     lasts = negative[np.concatenate((ends, [len(negative) - 1]))]
-    found: list[Span] = []
+    found: list[ChunkSpan] = []
     for first, last in zip(firsts.tolist(), lasts.tolist(), strict=True):
         chunk = registry.of(tokens.item(first))
         n = chunk.n_tokens
         if (last + 1 - first) % n:
             raise ValueError(f"a medium of {n} tokens is cut in the tokens {first} to {last}")
-        found += [Span(start, start + n, chunk) for start in range(first, last + 1, n)]
+        found += [ChunkSpan(start, start + n, chunk) for start in range(first, last + 1, n)]
     return found
 
 
-def position(spans: Sequence[Span], index: int) -> int:
+def position(spans: Sequence[ChunkSpan], index: int) -> int:
     """The position of the token `index` of a text with these `spans`. A token inside of a span
     counts as the span's first one."""
     saved = 0

@@ -7,7 +7,7 @@ and costs change, so other sizes are tried now and then: soon after a change, se
 take as long as expected, and never one that would take far longer than the target allows.
 """
 
-from specllama.engine.worker.scheduling.step_cost import FEW_ROWS, Finding, StepCost
+from specllama.engine.worker.scheduling.step_cost import FEW_ROWS, CostVerdict, StepCost
 
 MIN_TOKENS = 32
 """Least tokens of prompts in a step, however slow the machine is: fewer cost nearly as much."""
@@ -119,12 +119,12 @@ class PrefillBudget:
         if not (n_prompt and n_generating):
             return
         self._steps += 1
-        if finding is Finding.CHANGED:
+        if finding is CostVerdict.CHANGED:
             self._tried.clear()
         size = self.cost.size_of(n_prompt)
         if size != self._asked:
             return
-        if finding is not Finding.USUAL:
+        if finding is not CostVerdict.USUAL:
             return  # once more, at once: it might be chance
         self._tried[size] = self._steps
         if self._trial:

@@ -13,7 +13,14 @@ from typing import NamedTuple
 
 from specllama.engine.worker.cache import checkpoints
 from specllama.engine.worker.cache.checkpoints import Checkpoint
-from specllama.engine.worker.cache.prefix_cache import ALL, Entry, Found, Key, PrefixCache, Tier
+from specllama.engine.worker.cache.prefix_cache import (
+    ALL,
+    CachedText,
+    Found,
+    Key,
+    PrefixCache,
+    Tier,
+)
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
@@ -36,7 +43,7 @@ class IdleTexts:
         self._cache.drop(id)
         return n_tokens
 
-    def cached(self, slot: int) -> tuple[int, Entry] | None:
+    def cached(self, slot: int) -> tuple[int, CachedText] | None:
         """The text that an idle slot has served last, if it is still there, and its sequence
         id."""
         id = self._cache.of_slot(slot)
@@ -58,7 +65,7 @@ class IdleTexts:
         id = self._cache.open(None if self._unified else slot, tokens, key)
         self._cache.grow(id, len(tokens))
         self._cache.adopt(id, checkpoints)
-        self._cache.close(id, Entry(tokens, slot, n_exact, key))
+        self._cache.close(id, CachedText(tokens, slot, n_exact, key))
         return id
 
     def forget_moved(self, slot: int) -> None:
@@ -142,7 +149,7 @@ MIN_FOLLOW = 8
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class PrefixOrigin:
     """The longest prefix of a text that a sequence holds: `n` tokens of sequence `seq_id` (-1: of
     none). A leader is about to evaluate `n_soon` more. The longest common prefix with any sequence
     has `n_same` tokens, whether its cells can be shared or not."""
@@ -176,10 +183,10 @@ class Placement:
         self._n_cells = n_cells
         self._unified = n_cells is not None
 
-    def find(self, sequence: Sequence) -> Source:
+    def find(self, sequence: Sequence) -> PrefixOrigin:
         """The longest prefix that is held now, and how much more of it is about to be."""
         if not sequence.cache_prompt:
-            return Source()
+            return PrefixOrigin()
         longest, soon, best, most = 0, 0, -1, 0
         limit = len(sequence.tokens) - 1  # the last one's logits are needed
         entries = self._cache.entries
@@ -196,7 +203,7 @@ class Placement:
             # A finished text rather than a running one: it may be taken over.
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
-        return Source(best, longest, max(0, soon - longest), most)
+        return PrefixOrigin(best, longest, max(0, soon - longest), most)
 
     def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
         """The number of the `n_same` tokens that a waiting text has in common with the prompt of
@@ -208,7 +215,7 @@ class Placement:
         at = leader.checkpoints_at
         return at[bisect(at, n_same) - 1] if at else n
 
-    def find_below(self, sequence: Sequence, source: Source) -> Found | None:
+    def find_below(self, sequence: Sequence, source: PrefixOrigin) -> Found | None:
         """A longer prefix in the second tier, if there is room to restore it."""
         if self._tier is None or not sequence.cache_prompt:
             return None
@@ -223,7 +230,9 @@ class Placement:
                 return None
         return found
 
-    def place(self, sequence: Sequence, source: Source, found: Found | None, slot: int) -> None:
+    def place(
+        self, sequence: Sequence, source: PrefixOrigin, found: Found | None, slot: int
+    ) -> None:
         """Give `sequence`, which is going to be in `slot`, a sequence id and the prefix of its text
         from `source`, or from the second tier if there is a `found`."""
         if found is not None:
@@ -251,7 +260,7 @@ class Placement:
         n = self._tier.common_prefix(sequence.tokens.view(), sequence.key)
         return uncut(sequence.spans, min(n, len(sequence.tokens) - 1))
 
-    def _to_take(self, sequence: Sequence, source: Source, slot: int) -> int | None:
+    def _to_take(self, sequence: Sequence, source: PrefixOrigin, slot: int) -> int | None:
         """The finished text whose cells `sequence` takes over rather than shares: all of them are
         of use, or no other sequence id is free, or some of them are to be moved."""
         entries = self._cache.entries
@@ -328,7 +337,7 @@ class Placement:
         if not sequence.generating:
             sequence.n_restored = sequence.n_past
 
-    def _share(self, sequence: Sequence, source: Source, slot: int) -> None:
+    def _share(self, sequence: Sequence, source: PrefixOrigin, slot: int) -> None:
         id = self._open(sequence, slot, keep=source.seq_id)
         n = source.n if self._unified or source.n >= MIN_COPY else 0
         sequence.n_past = n if n and self._cache.copy(source.seq_id, id, n) else 0

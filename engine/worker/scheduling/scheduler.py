@@ -30,8 +30,20 @@ from collections.abc import Sequence as SequenceOf
 from operator import itemgetter
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint
-from specllama.engine.worker.cache.prefix_cache import ALL, Entry, Key, KVCache, PrefixCache, Tier
-from specllama.engine.worker.scheduling.placement import MIN_FOLLOW, IdleTexts, Placement, Source
+from specllama.engine.worker.cache.prefix_cache import (
+    ALL,
+    CachedText,
+    Key,
+    KVCache,
+    PrefixCache,
+    Tier,
+)
+from specllama.engine.worker.scheduling.placement import (
+    MIN_FOLLOW,
+    IdleTexts,
+    Placement,
+    PrefixOrigin,
+)
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, next_start, uncut
 from specllama.engine.worker.scheduling.sharing import Ahead, Sharing
 from specllama.engine.worker.tokens import TokenArray
@@ -154,7 +166,7 @@ class Scheduler:
         self.ahead.take_back(sequence)
         self._cut_to_whole_spans(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
-        entry = Entry(held, sequence.slot, sequence.n_exact, sequence.key)
+        entry = CachedText(held, sequence.slot, sequence.n_exact, sequence.key)
         self.cache.close(sequence.seq_id, entry)
         self._free_slot(sequence)
 
@@ -384,7 +396,7 @@ class Scheduler:
         for _, _, sequence in sorted(turns, key=itemgetter(0, 1)):
             yield sequence
 
-    def _choose_slot(self, sequence: Sequence, source: Source) -> int:
+    def _choose_slot(self, sequence: Sequence, source: PrefixOrigin) -> int:
         if sequence.id_slot >= 0:
             return sequence.id_slot
         entry = self.cache.entries.get(source.seq_id)
@@ -408,7 +420,7 @@ class Scheduler:
 
     # ---- cells ---------------------------------------------------------------------------
 
-    def _fits(self, sequence: Sequence, source: Source) -> bool:
+    def _fits(self, sequence: Sequence, source: PrefixOrigin) -> bool:
         """True if the whole text fits beside the cells that running sequences still need."""
         if self._n_cells is None or not self._active:
             return True

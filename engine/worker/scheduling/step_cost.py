@@ -39,7 +39,7 @@ takes: flash attention on a CPU wants 64 rows, of all sequences in a unified cac
 caches, which llama.cpp evaluates in batches of as many tokens of each, one row less is together."""
 
 
-class Finding(Enum):
+class CostVerdict(Enum):
     """The verdict on a measurement: as expected, odd, or that the costs have changed."""
 
     USUAL = 0
@@ -179,13 +179,13 @@ class _Table:
         found = self._classes.get(size)
         return found is not None and not found.is_guess
 
-    def add(self, n: int, length: float, seconds: float, ratio: float, now: int) -> Finding:
+    def add(self, n: int, length: float, seconds: float, ratio: float, now: int) -> CostVerdict:
         """`n` tokens took so long, the whole step `ratio` times what was expected."""
         for old in [s for s, found in self._classes.items() if now - found.seen > FORGET]:
             del self._classes[old]
         size = self.size_of(n)
         if size is None:
-            return Finding.USUAL
+            return CostVerdict.USUAL
         is_odd = not 1 / ODD <= ratio <= ODD
         found = self._classes.get(size)
         is_known = found is not None and found.knows(length)
@@ -195,8 +195,8 @@ class _Table:
         found.put(length, seconds / n)
         found.seen = now
         if is_known and self._has_changed(size, ratio):
-            return Finding.CHANGED
-        return Finding.ODD if is_odd else Finding.USUAL
+            return CostVerdict.CHANGED
+        return CostVerdict.ODD if is_odd else CostVerdict.USUAL
 
     def _has_changed(self, size: int, ratio: float) -> bool:
         """True if too many steps in a row were odd; then what was measured before is doubted."""
@@ -255,19 +255,21 @@ class StepCost:
         has said since that they cost something else now."""
         return self._beside.is_measured(size)
 
-    def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> Finding:
+    def observe(
+        self, n_generating: int, n_prompt: int, length: float, seconds: float
+    ) -> CostVerdict:
         """A step took so long, from its planning to the end of the device's work."""
         if not n_prompt:
             recent = self._decode.setdefault(n_generating, deque(maxlen=RECENT))
             recent.append(seconds)
-            return Finding.USUAL
+            return CostVerdict.USUAL
         self._now += 1
         expected = self.seconds(n_generating, n_prompt, length)
         ratio = seconds / expected if expected else 1.0
         table = self._beside if n_generating else self._alone
         rest = max(1e-9, seconds - self.decode_seconds(n_generating))
         finding = table.add(n_prompt, length, rest, ratio, self._now)
-        if finding is Finding.CHANGED:
+        if finding is CostVerdict.CHANGED:
             for steps in self._decode.values():
                 steps.append(table.change * low_median(steps))
                 while len(steps) > 1:

@@ -7,13 +7,13 @@ from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.worker.backend import BackendError, Context, Model, holdings, warm_up
 from specllama.engine.worker.speculation.draft_model import DraftModel
-from specllama.engine.worker.speculation.source import Source
-from specllama.engine.worker.speculation.vocabularies import Translation, difference
+from specllama.engine.worker.speculation.source import ProposalSource
+from specllama.engine.worker.speculation.vocabularies import TokenTranslation, difference
 
 log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 
-def draft_source(model: Model, options: EngineOptions) -> Source | None:
+def draft_source(model: Model, options: EngineOptions) -> ProposalSource | None:
     """The source of what the draft model of `options` proposes to `model`; None without one.
     Raises `BackendError` with a sentence if it can't be loaded or doesn't go with `model`."""
     path = options.draft.model_draft
@@ -32,7 +32,9 @@ def draft_source(model: Model, options: EngineOptions) -> Source | None:
             raise
 
 
-def _source(model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions) -> Source:
+def _source(
+    model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions
+) -> ProposalSource:
     path, replacements = options.draft.model_draft, options.draft.spec_replace
     if draft.has_encoder or not draft.has_decoder:
         raise BackendError(f"{path!r} can't be a draft model: it is not a pure decoder")
@@ -66,7 +68,7 @@ def _source(model: Model, draft: Model, options: EngineOptions, of_draft: Engine
     if not unlike:
         return new(n_vocab=model.n_vocab)
     log.warning("the draft model has another vocabulary (%s): texts are translated", unlike)
-    return Translation(new(n_vocab=draft.n_vocab), model, draft, replacements)
+    return TokenTranslation(new(n_vocab=draft.n_vocab), model, draft, replacements)
 
 
 def _embeds(model: Model) -> bool:

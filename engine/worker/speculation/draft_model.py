@@ -37,7 +37,7 @@ def _empty() -> TokenBuffer:
 
 
 @dataclass(eq=False)
-class Place:
+class DraftPosition:
     """A sequence of the context, and the text that is evaluated there. `id` is that of the
     sequence that it is drafted for; None if it is kept for others."""
 
@@ -58,11 +58,11 @@ class DraftCache:
     def __init__(self, context: Context, *, unified: bool) -> None:
         self._context = context
         self._least_copy = 1 if unified else MIN_COPY
-        self._places = [Place(number) for number in range(context.n_seq)]
-        self._by_id: dict[int, Place] = {}
+        self._places = [DraftPosition(number) for number in range(context.n_seq)]
+        self._by_id: dict[int, DraftPosition] = {}
         self._clock = 0
 
-    def place(self, ask: Ask, others: Container[int] = ()) -> Place:
+    def place(self, ask: Ask, others: Container[int] = ()) -> DraftPosition:
         """The place of a sequence, with the longest beginning of its text that is there. It always
         lacks the last token, whose logits are wanted. A new one's place may be taken from
         sequences that aren't among `others`."""
@@ -75,12 +75,12 @@ class DraftCache:
         self._cut(place, self._usable(place, tokens))
         return place
 
-    def _usable(self, place: Place, tokens: TokenArray) -> int:
+    def _usable(self, place: DraftPosition, tokens: TokenArray) -> int:
         """How many of `tokens`, the last one aside, needn't be evaluated again there."""
         n = min(common_prefix(place.text.view(), tokens), len(tokens) - 1)
         return n if self._context.is_cuttable or n == len(place) else 0
 
-    def _new(self, ask: Ask, tokens: TokenArray, others: Container[int]) -> Place:
+    def _new(self, ask: Ask, tokens: TokenArray, others: Container[int]) -> DraftPosition:
         free = [each for each in self._places if each.id is None]
         free = free or [each for each in self._places if each.id not in others]
         alike = {
@@ -101,7 +101,7 @@ class DraftCache:
         self._by_id[ask.id] = place
         return place
 
-    def _cut(self, place: Place, n: int) -> None:
+    def _cut(self, place: DraftPosition, n: int) -> None:
         """Keep the first `n` tokens; none if they can't be taken out one by one after all."""
         if n == len(place):
             return
@@ -110,15 +110,15 @@ class DraftCache:
         else:
             self.clear(place)
 
-    def clear(self, place: Place) -> None:
+    def clear(self, place: DraftPosition) -> None:
         self._context.remove(place.number, 0)
         place.text = _empty()
 
-    def save(self, place: Place) -> StateArray | None:
+    def save(self, place: DraftPosition) -> StateArray | None:
         """What `back` needs; None where it needs nothing."""
         return None if self._context.is_cuttable else self._context.save(place.number)
 
-    def back(self, place: Place, n: int, state: StateArray | None) -> None:
+    def back(self, place: DraftPosition, n: int, state: StateArray | None) -> None:
         """Keep the first `n` tokens of memory that can't be cut; `state` was saved behind them.
         Other memory is cut when it is known what was wrong."""
         if self._context.is_cuttable or n == len(place):
@@ -128,7 +128,7 @@ class DraftCache:
         else:
             self.clear(place)
 
-    def make_room(self, asking: Iterable[Place]) -> int | None:
+    def make_room(self, asking: Iterable[DraftPosition]) -> int | None:
         """Drop the text that was used the longest time ago, of those that nobody drafts for. If
         there is none, it is the longest text of `asking`, whose id is returned: to evaluate it
         again would be in vain."""
@@ -162,7 +162,7 @@ class _Row(NamedTuple):
     """One of the asks, whose next token is chosen from the logits at `output` of the batch."""
 
     ask: int
-    place: Place
+    place: DraftPosition
     output: int
 
 
@@ -246,11 +246,11 @@ class DraftModel:
         fits = 0 < len(ask.tokens) <= self._limit
         return ask.n > 0 and fits and ask.id not in self._given_up
 
-    def _evaluate(self, asks: Sequence[Ask], places: dict[int, Place]) -> list[_Row]:
+    def _evaluate(self, asks: Sequence[Ask], places: dict[int, DraftPosition]) -> list[_Row]:
         """Evaluate what is new of the texts, as far as time allows, the shortest first; the rows
         of those that are evaluated as a whole."""
         n_new, n_left = self._pace.piece, self._context.n_batch
-        taken: list[tuple[int, Place, TokenArray]] = []
+        taken: list[tuple[int, DraftPosition, TokenArray]] = []
         for i in sorted(places, key=lambda i: len(asks[i].tokens) - len(places[i])):
             ask, place = asks[i], places[i]
             stop = min(len(ask.tokens), len(place) + min(n_left, FEW + n_new))
@@ -293,7 +293,7 @@ class DraftModel:
         self, asks: Sequence[Ask], rows: Sequence[_Row], proposals: list[list[int]]
     ) -> list[_Row]:
         """Take the next token for each of `rows`; evaluates those that another one may follow."""
-        more: list[tuple[int, Place, int]] = []
+        more: list[tuple[int, DraftPosition, int]] = []
         for i, place, output in rows:
             token = likeliest(self._context.logits(output), asks[i].p_min)
             if token is None or token >= self._n_known:

@@ -18,7 +18,7 @@ MAX_TOKENS = 1 << 21
 MAX_FOUND = 16
 
 
-class Texts:
+class KnownTexts:
     """Texts by key, in the order of their use: the least recently used ones go first.
 
     They are kept apart from the cells of the KV cache: who begins as another text did takes over
@@ -156,8 +156,8 @@ class Radix:
 
     name = "radix"
 
-    def __init__(self, texts: Texts | None = None) -> None:
-        self._texts = texts if texts is not None else Texts()
+    def __init__(self, texts: KnownTexts | None = None) -> None:
+        self._texts = texts if texts is not None else KnownTexts()
         self._followers: dict[int, _Follower] = {}
 
     def propose(self, asks: Sequence[Ask]) -> list[list[int]]:

@@ -8,7 +8,7 @@ from itertools import takewhile
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
 from specllama.engine.worker.speculation.pace import Early, Offer, Pace
-from specllama.engine.worker.speculation.source import Ask, Reading, Source
+from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
 
 # ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
 
@@ -16,7 +16,7 @@ from specllama.engine.worker.speculation.source import Ask, Reading, Source
 FADING = 0.8
 
 
-class Finding:
+class ProposalCost:
     """Learns from what it took. One token is found behind the other."""
 
     def __init__(self) -> None:
@@ -84,7 +84,7 @@ class Proposing:
 
     def __init__(
         self,
-        sources: Sequence[Source],
+        sources: Sequence[ProposalSource],
         pace: Pace,
         *,
         limits: Mapping[str, tuple[int, int]] | None = None,
@@ -99,7 +99,7 @@ class Proposing:
         self._limits = limits or {}
         self._only_texts = only_texts
         self._clock = clock
-        self._finding = {name: Finding() for name in self._sources}
+        self._finding = {name: ProposalCost() for name in self._sources}
         # The source of what is proposed, and the tokens that it was asked for, by id of the
         # sequence.
         self._asked: dict[int, tuple[str, int]] = {}
@@ -131,7 +131,7 @@ class Proposing:
         likely = [replace(wish, n_min=0) for wish in wishes if wish.likely]
         self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
 
-    def _hear(self, source: Source, wishes: Sequence[Wish], n_generating: int) -> None:
+    def _hear(self, source: ProposalSource, wishes: Sequence[Wish], n_generating: int) -> None:
         name = source.name
         n_min, n_max = self._limits.get(name, (0, MOST))
         wishes = [

@@ -21,7 +21,7 @@ class Ask:
     p_min: float = 0.0  # how sure a source has to be, if it can tell
 
 
-class Source(Protocol):
+class ProposalSource(Protocol):
     """Where proposals of one kind come from. Belongs to the thread that steps."""
 
     name: str

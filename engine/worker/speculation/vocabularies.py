@@ -7,7 +7,7 @@ from typing import Final
 import numpy as np
 
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.speculation.source import Ask, Reading, Source
+from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
 from specllama.engine.worker.tokens import TokenBuffer, common_prefix
 
 MAX_MORE: Final = 128
@@ -67,13 +67,17 @@ class _Translated:
     n_draft: int = 0
 
 
-class Translation:
+class TokenTranslation:
     """Translates for `inner`, the source of a model with the vocabulary of `draft`. In texts, each
     first of a pair of `replacements` becomes the second for the draft model, and the other way
     round for what it proposes."""
 
     def __init__(
-        self, inner: Source, target: Model, draft: Model, replacements: Sequence[tuple[str, str]]
+        self,
+        inner: ProposalSource,
+        target: Model,
+        draft: Model,
+        replacements: Sequence[tuple[str, str]],
     ) -> None:
         self.name = inner.name
         self._inner = inner

@@ -14,7 +14,7 @@ from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, 
 from specllama.engine.wire.replies import Finished, PromptProgress, Timings
 from specllama.handlers.apis.anthropic.request import CALL_PREFIX
 from specllama.handlers.http.envelopes.anthropic import anthropic_error
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.http.streams import sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
@@ -189,7 +189,7 @@ class AnthropicFormat:
     async def end(self) -> bytes:
         return b""
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         error = anthropic_error(failure.status, failure.info, self._request_id)
         return sse_event(error, "error")
 

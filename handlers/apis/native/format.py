@@ -10,7 +10,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Finished, PromptProgress
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import settings_json, timings_json
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import Lazy, encode
 from specllama.handlers.http.streams import error_frame, sse_event
 from specllama.handlers.running.batch import TextEvent
@@ -76,7 +76,7 @@ class NativeFormat:
     async def end(self) -> bytes:
         return b""
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         return error_frame(failure)
 
     async def whole(self, results: list[Finished]) -> Any:

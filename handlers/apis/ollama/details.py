@@ -7,7 +7,7 @@ from typing import Any
 
 import msgspec
 
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.helpers.inspect.digest import digest_in_cache
 from specllama.engine.helpers.inspect.inspect_jobs import FileMetadata, ProjectorMetadata
@@ -122,7 +122,7 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         return {**known, "n_ctx": self.n_ctx, "ftype": self.ftype, **told}
 
 
-def facts(current: Runtime, entry: Entry) -> Facts | None:
+def facts(current: Runtime, entry: CatalogEntry) -> Facts | None:
     """None until the model has been loaded, or its file has been read."""
     if (info := current.pool.status(entry.name).info) is not None:
         return Facts.of_info(info)
@@ -130,14 +130,14 @@ def facts(current: Runtime, entry: Entry) -> Facts | None:
     return None if told is None else Facts.of_file(told)
 
 
-def file_facts(current: Runtime, entry: Entry) -> FileMetadata | None:
+def file_facts(current: Runtime, entry: CatalogEntry) -> FileMetadata | None:
     """The metadata of the model's file, if it has been read."""
     path = model_path(current, entry)
     told = current.files.known(path) if path else None
     return told if isinstance(told, FileMetadata) else None
 
 
-def modalities(current: Runtime, entry: Entry) -> Sequence[Modality]:
+def modalities(current: Runtime, entry: CatalogEntry) -> Sequence[Modality]:
     """What the model takes beside text: as it was loaded, or as its projector's file says."""
     if (info := current.pool.status(entry.name).info) is not None:
         return info.modalities
@@ -146,13 +146,13 @@ def modalities(current: Runtime, entry: Entry) -> Sequence[Modality]:
     return told.modalities if isinstance(told, ProjectorMetadata) else []
 
 
-def model_path(current: Runtime, entry: Entry) -> str:
+def model_path(current: Runtime, entry: CatalogEntry) -> str:
     """Path of the model's file, the first one of several; "" before it has been downloaded."""
     options = current.pool.options(entry)
     return "" if wants_fetch(options) else model_file(options.engine.model.model)
 
 
-def digest(current: Runtime, entry: Entry) -> str:
+def digest(current: Runtime, entry: CatalogEntry) -> str:
     """The digest of the model's files; "" until these are there and have been read."""
     if (told := file_facts(current, entry)) is not None:
         return told.digest
@@ -241,7 +241,7 @@ NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The end of a model that stays."""
 
 
-def process_json(current: Runtime, entry: Entry) -> dict[str, Any] | None:
+def process_json(current: Runtime, entry: CatalogEntry) -> dict[str, Any] | None:
     """None for a model that has been unloaded meanwhile."""
     supervisor, info = current.pool.supervisor(entry.name), current.pool.status(entry.name).info
     if supervisor is None or info is None:

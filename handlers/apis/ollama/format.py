@@ -24,7 +24,7 @@ from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.http.envelopes.ollama import ollama_error
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
@@ -138,7 +138,7 @@ class OllamaFormat:
     async def end(self) -> bytes:
         return b""
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         """A last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 

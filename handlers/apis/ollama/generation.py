@@ -9,7 +9,7 @@ from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import Watch, ending, heading
 from specllama.handlers.http.envelopes.ollama import ollama_error
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
@@ -65,7 +65,7 @@ class GenerationFormat:
     async def end(self) -> bytes:
         return line(self._last | await self._context())
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         """A last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 

@@ -26,7 +26,7 @@ from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
 from specllama.handlers.http.build_info import build_info
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.http.streams import DONE, error_frame
 from specllama.handlers.options.tables.log import LogOptions
@@ -238,7 +238,7 @@ class TextFormat:
     async def end(self) -> bytes:
         return DONE
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         return error_frame(failure)
 
     async def whole(self, results: list[Finished]) -> dict[str, Any]:
@@ -355,7 +355,7 @@ class ChatFormat:
     async def end(self) -> bytes:
         return DONE
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         return error_frame(failure)
 
     async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:

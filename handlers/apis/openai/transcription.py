@@ -6,7 +6,7 @@ from typing import Any
 from specllama.engine.chat.output import Content
 from specllama.engine.errors import invalid_request
 from specllama.engine.wire.replies import Finished
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import DONE, error_frame, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.media import PART, MediaInput
@@ -72,5 +72,5 @@ class TranscriptionFormat:
     async def end(self) -> bytes:
         return DONE
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         return error_frame(failure)

@@ -24,7 +24,7 @@ from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.openai.tools import Place
 from specllama.handlers.apis.responses.items import Item, new_id
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import ChatEvent, finish_reason
 
 Event = dict[str, Any]
@@ -167,7 +167,7 @@ def finished_response(
 
 
 def failed_response(
-    response: Mapping[str, Any], output: list[Item], failure: Failure
+    response: Mapping[str, Any], output: list[Item], failure: HttpFailure
 ) -> dict[str, Any]:
     """`response` as it is when something failed in the middle of it."""
     code = "server_error" if failure.status >= 500 else "invalid_prompt"

@@ -23,7 +23,7 @@ from specllama.handlers.apis.responses.format import (
     failed_response,
     status_of,
 )
-from specllama.handlers.http.errors import Failure, describe
+from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.streams import sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
@@ -89,7 +89,7 @@ class ResponsesFormat:
         response = await self._complete(status, answer.finished)
         return {**response, "timings": timings_json(answer.finished.timings)}
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         """Tells of a failure in two ways: as the end of the response, and as the error that
         every stream of this server ends with, which OpenAI's library raises."""
         response = failed_response(self._response, self._output.items, failure)

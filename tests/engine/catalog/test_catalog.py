@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.catalog.catalog import Catalog, open_catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.options import Given, OptionError
 from specllama.engine.shipped import MODEL_NAME, model_path
 from specllama.handlers.options import NAMES as OPTIONS
@@ -132,7 +132,7 @@ def test_what_wins(hub: Path, models: Path) -> None:
     )
     a, b = catalog.entries["a"], catalog.entries["b"]
 
-    def said(entry: Entry) -> tuple[Any, ...]:
+    def said(entry: CatalogEntry) -> tuple[Any, ...]:
         options = entry.options
         return (
             *(
@@ -411,8 +411,10 @@ NAMES = ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", "qwen2.5-coder", "Llama-3.2-1B", 
 
 
 def catalog_of(*names: str, aliases: tuple[str, ...] = ()) -> Catalog:
-    entries = [Entry(name=name, source="preset", options=model_options()) for name in names]
-    entries[0] = Entry(name=names[0], source="preset", options=model_options(), aliases=aliases)
+    entries = [CatalogEntry(name=name, source="preset", options=model_options()) for name in names]
+    entries[0] = CatalogEntry(
+        name=names[0], source="preset", options=model_options(), aliases=aliases
+    )
     return Catalog(entries, default=names[0], router=True)
 
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.formats.gguf_names import (
-    Part,
+    FilePart,
     best_projector,
     is_model,
     part,
@@ -32,8 +32,8 @@ def test_quantization(name: str, tag: str) -> None:
 @given(st.from_regex(r"[A-Za-z./-]*[A-Za-z.-]\Z"), st.integers(1, 99), st.integers(1, 99))
 def test_names_of_parts_are_read_back(prefix: str, index: int, count: int) -> None:
     index = min(index, count)
-    name = Part(prefix, index, count).file_name(index)
-    assert part(name) == Part(prefix, index, count)
+    name = FilePart(prefix, index, count).file_name(index)
+    assert part(name) == FilePart(prefix, index, count)
     assert stem(name) == prefix
 
 

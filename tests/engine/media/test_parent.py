@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from specllama.engine.errors import EngineError, ErrorInfo
-from specllama.engine.helpers.decode.decode_jobs import Decoded, Job
+from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeJob
 from specllama.engine.helpers.decode.decoder import Decoders
 from specllama.engine.media import resolver as parent
 from specllama.engine.media.resolver import MediaDecoder
@@ -44,7 +44,7 @@ class Counting(Decoders):
 
     n_jobs = 0
 
-    async def decode(self, job: Job) -> Decoded:
+    async def decode(self, job: DecodeJob) -> Decoded:
         self.n_jobs += 1
         return await super().decode(job)
 
@@ -56,7 +56,7 @@ class Lying(Decoders):
         super().__init__()
         self._says = says
 
-    async def decode(self, job: Job) -> Decoded:
+    async def decode(self, job: DecodeJob) -> Decoded:
         return self._says
 
 

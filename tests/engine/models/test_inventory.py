@@ -9,7 +9,7 @@ import msgspec
 import pytest
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError
 from specllama.engine.models.inventory import Inventory
 from specllama.engine.models.pool import ModelPool
@@ -24,7 +24,7 @@ FAR = "user/far:Q8_0"
 class Place(Stage):
     """A pool, and what would be found if somebody looked for models."""
 
-    def __init__(self, pool: ModelPool, catalog: Catalog, found: list[Entry]) -> None:
+    def __init__(self, pool: ModelPool, catalog: Catalog, found: list[CatalogEntry]) -> None:
         super().__init__(pool, catalog)
         self.found = found
         self.inventory = Inventory(catalog, pool.members)
@@ -42,13 +42,13 @@ class Place(Stage):
 
 
 class PaperCatalog(Catalog):
-    def __init__(self, found: list[Entry]) -> None:
+    def __init__(self, found: list[CatalogEntry]) -> None:
         super().__init__(found, default="a", router=True, read=self._look)
-        self.found: list[Entry] = found
+        self.found: list[CatalogEntry] = found
         self.failure = self.stuck = ""
         self.removed: list[str] = []
 
-    def _look(self, download: str = "") -> tuple[list[Entry], str]:
+    def _look(self, download: str = "") -> tuple[list[CatalogEntry], str]:
         if self.failure:
             raise OptionError(self.failure)
         return [*self.found, *([far(download)] if download else [])], "a"
@@ -59,13 +59,13 @@ class PaperCatalog(Catalog):
         self.removed.append(name)
 
 
-def far(name: str = FAR) -> Entry:
+def far(name: str = FAR) -> CatalogEntry:
     options = model_options(alias=name, hf_repo=name)
-    return Entry(name=name, source="cache", options=options, removable=True)
+    return CatalogEntry(name=name, source="cache", options=options, removable=True)
 
 
 @asynccontextmanager
-async def place(entries: Iterable[Entry] = ()) -> AsyncIterator[tuple[Place, PaperCatalog]]:
+async def place(entries: Iterable[CatalogEntry] = ()) -> AsyncIterator[tuple[Place, PaperCatalog]]:
     PaperSupervisor.all, tasks = [], asyncio.all_tasks()
     found = list(entries) or [entry(name) for name in "abc"]
     catalog = PaperCatalog(found)

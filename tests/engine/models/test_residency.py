@@ -7,7 +7,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from specllama.engine.models.residency import Place, Plan, Residency, Ticket
+from specllama.engine.models.residency import ModelSlot, Plan, Residency, Ticket
 
 pytestmark = pytest.mark.slow
 
@@ -39,7 +39,7 @@ class World:
         return ticket.place is self.places[ticket.name]
 
     @property
-    def places(self) -> dict[str, Place | None]:
+    def places(self) -> dict[str, ModelSlot | None]:
         return {name: self.residency._places.get(name) for name in NAMES}
 
     def idle(self) -> list[str]:

@@ -14,7 +14,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import Entry
+from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.download.downloader import FetchError, Transfer
 from specllama.engine.models.pool import ModelPool
@@ -257,9 +257,11 @@ async def test_a_download_that_fails_and_one_that_is_stopped() -> None:
 # ---- the pool with real engines --------------------------------------------------------------
 
 
-def entry(name: str, path: str, **settings: object) -> Entry:
+def entry(name: str, path: str, **settings: object) -> CatalogEntry:
     options = replaced(model_options(model=path), **settings)
-    return Entry(name=name, source="models_dir", options=options, stop_timeout=round(SECONDS))
+    return CatalogEntry(
+        name=name, source="models_dir", options=options, stop_timeout=round(SECONDS)
+    )
 
 
 def two_models(**settings: object) -> Catalog:
@@ -268,7 +270,7 @@ def two_models(**settings: object) -> Catalog:
     return Catalog(entries, default="one", router=True)
 
 
-async def ask(pool: ModelPool, model: Entry) -> str:
+async def ask(pool: ModelPool, model: CatalogEntry) -> str:
     with await pool.lease(model) as lease:
         engine = await lease.engine()
         return (await engine.generate(["def f("], SHORT).result()).text

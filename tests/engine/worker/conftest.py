@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.generation.planning import Planner
+from specllama.engine.worker.generation.planning import StepPlanner
 
 
 @pytest.fixture(autouse=True)
@@ -34,4 +34,4 @@ def _close_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 @pytest.fixture
 def restoring_pays(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a tiny model computes in a moment is restored all the same, also by a slow disk."""
-    monkeypatch.setattr(Planner, "_compute_seconds", lambda *_: 0.0)
+    monkeypatch.setattr(StepPlanner, "_compute_seconds", lambda *_: 0.0)

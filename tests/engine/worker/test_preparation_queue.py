@@ -18,13 +18,19 @@ from specllama.engine.wire.requests import (
     Submit,
     Tokenize,
 )
-from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS, SHORT_THREADS, Lanes, size
+from specllama.engine.worker.preparation_queue import (
+    LONG,
+    LONG_THREADS,
+    SHORT_THREADS,
+    PreparationQueue,
+    size,
+)
 from tests.support.media import image, sound
 
 PROMPTS = st.lists(st.text(max_size=9) | st.integers(0, 9), max_size=9)
 
 
-def held_up(lanes: Lanes, size: int, n: int) -> Callable[[], None]:
+def held_up(lanes: PreparationQueue, size: int, n: int) -> Callable[[], None]:
     """`n` threads of the lane for `size` are busy until the result is called."""
     go_on, running = threading.Event(), threading.Barrier(n + 1)
 
@@ -39,7 +45,7 @@ def held_up(lanes: Lanes, size: int, n: int) -> Callable[[], None]:
 
 
 def test_long_work_doesnt_hold_up_what_is_short() -> None:
-    lanes, done = Lanes(), threading.Event()
+    lanes, done = PreparationQueue(), threading.Event()
     go_on = held_up(lanes, LONG, LONG_THREADS)
     later = threading.Event()
     lanes.start(1, LONG, later.set)
@@ -51,7 +57,7 @@ def test_long_work_doesnt_hold_up_what_is_short() -> None:
 
 
 def test_short_work_doesnt_hold_up_what_is_long() -> None:
-    lanes, done = Lanes(), threading.Event()
+    lanes, done = PreparationQueue(), threading.Event()
     go_on = held_up(lanes, 0, SHORT_THREADS)
     lanes.start(1, LONG, done.set)
     done.wait()
@@ -59,7 +65,7 @@ def test_short_work_doesnt_hold_up_what_is_long() -> None:
 
 
 def test_what_is_dropped_is_not_done() -> None:
-    lanes = Lanes()
+    lanes = PreparationQueue()
     done: list[int] = []
     last = threading.Event()
     go_on = held_up(lanes, 0, SHORT_THREADS)
@@ -78,7 +84,7 @@ def test_what_is_dropped_is_not_done() -> None:
 
 def test_a_second_part_can_be_dropped_too() -> None:
     """A request whose constraint was waited for comes again, from the thread of its first part."""
-    lanes, begun = Lanes(), threading.Event()
+    lanes, begun = PreparationQueue(), threading.Event()
     go_on = held_up(lanes, LONG, LONG_THREADS)
     lanes.start(1, 0, lambda: lanes.start(1, LONG, begun.set))
     held_up(lanes, 0, SHORT_THREADS)()  # the first part is over

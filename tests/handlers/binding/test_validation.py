@@ -14,7 +14,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.formats.schema_check import compile_schema
-from specllama.engine.helpers.check.check_jobs import Verdict
+from specllama.engine.helpers.check.check_jobs import BodyVerdict
 from specllama.engine.helpers.check.checker import Checker
 from specllama.handlers.binding import validation
 from specllama.handlers.http.bodies import FEW, LARGE
@@ -95,9 +95,9 @@ def test_long_texts_stay_where_they_are(
     """Media are long, and one value: no other process has to see them."""
     checked: list[bytes] = []
 
-    async def check(self: Checker, schema: Any, body: bytes) -> Verdict:
+    async def check(self: Checker, schema: Any, body: bytes) -> BodyVerdict:
         checked.append(body)
-        return Verdict()
+        return BodyVerdict()
 
     monkeypatch.setattr(Checker, "check", check)
     for text in ("x" * 10**7, '",:[{' * 10**6):
@@ -112,7 +112,7 @@ def test_others_are_answered_while_a_body_is_checked(
     begun, answered = threading.Event(), threading.Event()
     original = Checker.check
 
-    async def check(self: Checker, schema: Any, body: bytes) -> Verdict:
+    async def check(self: Checker, schema: Any, body: bytes) -> BodyVerdict:
         begun.set()
         while not answered.is_set():
             await asyncio.sleep(0)

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.http.bodies import Budget, ValueCount
+from specllama.handlers.http.bodies import BodyBudget, ValueCount
 from specllama.handlers.http.errors import RequestError
 
 pytestmark = pytest.mark.slow
@@ -91,7 +91,7 @@ def test_a_text_full_of_punctuation_is_one_value() -> None:
 
 
 def test_who_doesn_t_fit_is_told_when_to_come_again() -> None:
-    budget = Budget()
+    budget = BodyBudget()
     budget.take(60, 100)
     with pytest.raises(RequestError) as error:
         budget.take(50, 100)

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import unavailable
 from specllama.handlers.http.current import until_disconnect
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import DONE, Ping, event_stream, sse_event
 from tests.support.http_support import handlers_module, serving, small_app
 
@@ -64,7 +64,7 @@ async def stream(body: dict[str, Any]) -> Response:
     return event_stream(events(body))
 
 
-def failed(failure: Failure) -> bytes:
+def failed(failure: HttpFailure) -> bytes:
     return sse_event(failure.status, "error")
 
 

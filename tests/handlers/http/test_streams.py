@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.handlers.http.streams import Begun, within
+from specllama.handlers.http.streams import EagerAwaitable, within
 
 
 def test_work_that_need_not_wait() -> None:
@@ -106,7 +106,7 @@ def test_begun_work_goes_on_when_it_is_awaited() -> None:
         return "result"
 
     async def main() -> None:
-        begun = Begun(work())
+        begun = EagerAwaitable(work())
         assert (begun.done, seen) == (False, [1])
         await asyncio.sleep(0.01)  # what it waits for is over before anybody asks
         assert seen == [1]
@@ -130,7 +130,7 @@ def test_begun_work_is_interrupted_where_it_waits(swallows: bool) -> None:
                 raise
 
     async def main() -> None:
-        begun = Begun(work())
+        begun = EagerAwaitable(work())
         if swallows:
             await begun.interrupt(LookupError())
         else:

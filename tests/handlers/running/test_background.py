@@ -6,7 +6,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.handlers.running import ongoing as background
-from specllama.handlers.running.ongoing import Jobs
+from specllama.handlers.running.ongoing import BackgroundJobs
 
 
 async def endless(ended: list[str], id: str) -> None:
@@ -18,7 +18,7 @@ async def endless(ended: list[str], id: str) -> None:
 
 def test_work_is_shown_until_it_ends() -> None:
     async def run() -> None:
-        jobs, go = Jobs(), asyncio.Event()
+        jobs, go = BackgroundJobs(), asyncio.Event()
         shown = {"status": "queued"}
 
         async def work() -> None:
@@ -36,7 +36,7 @@ def test_work_is_shown_until_it_ends() -> None:
 
 def test_work_is_cancelled_and_waited_for() -> None:
     async def run() -> None:
-        jobs, ended = Jobs(), list[str]()
+        jobs, ended = BackgroundJobs(), list[str]()
         for id in "abc":
             jobs.start(("", id), {}, endless(ended, id))
         await asyncio.sleep(0)
@@ -52,7 +52,7 @@ def test_work_is_cancelled_and_waited_for() -> None:
 def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
     async def run() -> None:
         monkeypatch.setattr(background, "MAX_JOBS", 2)
-        jobs = Jobs()
+        jobs = BackgroundJobs()
         for id in "ab":
             jobs.check_room()
             jobs.start(("", id), {}, endless([], id))

@@ -15,7 +15,7 @@ from starlette.responses import Response
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import unavailable
 from specllama.engine.wire.replies import Begun
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app
 
@@ -77,7 +77,7 @@ class Lines:
         self.log.put("end")
         return f"end {len(self.seen)}\n".encode()
 
-    def failed(self, failure: Failure) -> bytes:
+    def failed(self, failure: HttpFailure) -> bytes:
         return f"failed {failure.status}\n".encode()
 
     async def whole(self, results: list[str]) -> Any:

@@ -11,7 +11,7 @@ import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError
-from specllama.engine.helpers.check.check_jobs import Job, Verdict
+from specllama.engine.helpers.check.check_jobs import BodyVerdict, CheckJob
 from specllama.engine.helpers.check.checker import Checker
 from specllama.engine.helpers.pool import PROCESSES
 from specllama.engine.wire.framing import frame
@@ -45,11 +45,13 @@ def test_verdicts() -> None:
     async def run() -> None:
         async with checking() as checker:
             assert checker.pids == []
-            assert await checker.check(SCHEMA, b'{"a": 1}') == Verdict()
-            assert await checker.check(SCHEMA, b'{"a": null}') == Verdict()
-            assert await checker.check(OTHER, b"[1, 2.5]") == Verdict()
+            assert await checker.check(SCHEMA, b'{"a": 1}') == BodyVerdict()
+            assert await checker.check(SCHEMA, b'{"a": null}') == BodyVerdict()
+            assert await checker.check(OTHER, b"[1, 2.5]") == BodyVerdict()
             wrong = await checker.check(OTHER, b'[1, "\\u00e9"]')
-            assert wrong == Verdict('[1]: "é" is not a number', "[1]: the value is not a number")
+            assert wrong == BodyVerdict(
+                '[1]: "é" is not a number', "[1]: the value is not a number"
+            )
             broken = await checker.check(SCHEMA, b'{"a": 1')
             assert broken.fault.startswith("the body is not valid JSON: ")
             assert "UTF-8" in (await checker.check(SCHEMA, b'{"b": "\xff"}')).fault
@@ -62,7 +64,7 @@ def test_as_many_processes_as_there_are_bodies_up_to_a_bound() -> None:
     async def run() -> None:
         async with checking() as checker:
             work = (checker.check(SCHEMA, b'{"a": %d}' % n) for n in range(3 * PROCESSES))
-            assert set(await asyncio.gather(*work)) == {Verdict()}
+            assert set(await asyncio.gather(*work)) == {BodyVerdict()}
             assert len(checker.pids) == PROCESSES
 
     asyncio.run(run())
@@ -85,7 +87,7 @@ def test_processes_without_work_are_ended() -> None:
         async with checking(idle=0.0) as checker:
             await checker.check(SCHEMA, b'{"a": 1}')
             await until_there_are(checker, 0)
-            assert await checker.check(SCHEMA, b'{"a": 1}') == Verdict()
+            assert await checker.check(SCHEMA, b'{"a": 1}') == BodyVerdict()
 
     asyncio.run(run())
 
@@ -99,7 +101,7 @@ def test_a_client_that_leaves_leaves_the_process_fit() -> None:
             await asyncio.sleep(0)
             await asyncio.sleep(0)
             left.cancel()
-            assert await checker.check(OTHER, b"[1]") == Verdict()
+            assert await checker.check(OTHER, b"[1]") == BodyVerdict()
             assert set(before) <= set(checker.pids)
 
     asyncio.run(run())
@@ -113,8 +115,8 @@ def test_a_body_that_takes_too_much_memory_is_refused_alone(
     async def run() -> None:
         async with checking(max_body=1 << 20, time_limit=SECONDS) as checker:
             verdict = await checker.check(OTHER, b"[%s1]" % (b"[]," * (8 << 20)))
-            assert verdict == Verdict(exhausted=True)
-            assert await checker.check(OTHER, b"[1]") == Verdict()
+            assert verdict == BodyVerdict(exhausted=True)
+            assert await checker.check(OTHER, b"[1]") == BodyVerdict()
 
     asyncio.run(run())
 
@@ -129,7 +131,7 @@ def test_a_body_that_takes_too_long_is_refused_alone() -> None:
                 await checker.check(OTHER, b"[1]")
             checker._time_limit = SECONDS
             assert error.value.info.type == "invalid_request_error"
-            assert await checker.check(OTHER, b"[1]") == Verdict()
+            assert await checker.check(OTHER, b"[1]") == BodyVerdict()
 
     asyncio.run(run())
 
@@ -146,9 +148,9 @@ def test_nothing_is_checked_after_the_end() -> None:
 
 
 def test_a_process_learns_a_schema_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    jobs: list[Job] = []
+    jobs: list[CheckJob] = []
 
-    def seen(job: Job) -> bytes:
+    def seen(job: CheckJob) -> bytes:
         jobs.append(job)
         return frame(job)
 

@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
-from specllama.engine.helpers.decode.decode_jobs import Decoded, Draw, Read, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused, Draw, Read
 from specllama.engine.helpers.decode.decoder import Decoders
 from specllama.engine.helpers.decode.documents import MAX_SIDE, draw_page, read_pages
 from specllama.engine.wire.media import Page
@@ -20,7 +20,7 @@ pytestmark = pytest.mark.slow
 
 def pages(data: bytes, max_pages: int = 9, max_characters: int = 99) -> list[Page] | str:
     found = read_pages(data, max_pages, max_characters)
-    if isinstance(found, Refused):
+    if isinstance(found, DecodeRefused):
         return found.reason
     return msgspec.msgpack.decode(found.data, type=list[Page])
 

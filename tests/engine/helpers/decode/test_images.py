@@ -5,7 +5,7 @@ import io
 import pytest
 from PIL import Image
 
-from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, DecodeRefused
 from specllama.engine.helpers.decode.decode_main import answer
 from specllama.engine.helpers.decode.images import MAX_SIDE, decode_image
 from specllama.engine.wire.media import Format, ImageFormat, format_of
@@ -29,7 +29,7 @@ def decoded(data: bytes, format: ImageFormat = "PNG") -> Decoded:
     return found
 
 
-def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Decoded | Refused:
+def tried(data: bytes, format: Format, max_pixels: int = PIXELS) -> Decoded | DecodeRefused:
     return answer(Decode(data, format, max_pixels, 16000, 10.0))
 
 
@@ -103,7 +103,7 @@ def test_the_orientation_of_a_camera_is_not_followed() -> None:
 def test_as_many_pixels_as_there_may_be(format: ImageFormat) -> None:
     assert isinstance(tried(IMAGES[format], format), Decoded)
     refused = tried(IMAGES[format], format, PIXELS - 1)
-    assert refused == Refused("it has 5 x 3 pixels, and there may be 14")
+    assert refused == DecodeRefused("it has 5 x 3 pixels, and there may be 14")
 
 
 @pytest.mark.parametrize(
@@ -113,7 +113,7 @@ def test_a_header_is_enough_to_refuse(data: bytes) -> None:
     format = format_of(data)
     assert format is not None
     refused = tried(data, format, 1 << 26)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, DecodeRefused)
     assert "pixels, and" in refused.reason
 
 
@@ -125,11 +125,13 @@ def test_extreme_sides() -> None:
         assert isinstance(found, Decoded)
         assert (found.width, found.height) == size
     refused = tried(png_of_size(1, MAX_SIDE + 1), "PNG", 1 << 26)
-    assert refused == Refused(f"it has 1 x {MAX_SIDE + 1} pixels, and a side may have {MAX_SIDE}")
+    assert refused == DecodeRefused(
+        f"it has 1 x {MAX_SIDE + 1} pixels, and a side may have {MAX_SIDE}"
+    )
 
 
 def test_no_pixels() -> None:
-    assert isinstance(tried(png_of_size(0, 5), "PNG"), Refused)
+    assert isinstance(tried(png_of_size(0, 5), "PNG"), DecodeRefused)
 
 
 @pytest.mark.parametrize("format", FILES)
@@ -144,13 +146,13 @@ def test_a_file_is_only_what_its_first_bytes_say(format: Format, other: Format) 
         assert followed == alone
     assert isinstance(followed, Decoded)
     if other in IMAGES:
-        assert isinstance(tried(FILES[format], other), Refused)
+        assert isinstance(tried(FILES[format], other), DecodeRefused)
 
 
 def test_truncated_files() -> None:
     for format, data in IMAGES.items():
         for n in range(len(data) - 12):
             found = tried(data[:n], format)  # type: ignore[arg-type]
-            assert isinstance(found, Decoded | Refused)
+            assert isinstance(found, Decoded | DecodeRefused)
             if n < len(data) // 2:
-                assert isinstance(found, Refused)
+                assert isinstance(found, DecodeRefused)

@@ -5,7 +5,7 @@ import struct
 
 import pytest
 
-from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Refused
+from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, DecodeRefused
 from specllama.engine.helpers.decode.decode_main import answer
 from specllama.engine.wire.media import SoundFormat
 from tests.support.media_files import (
@@ -21,7 +21,7 @@ from tests.support.media_files import (
 
 def tried(
     data: bytes, format: SoundFormat = "WAV", rate: int = RATE, seconds: float = 10
-) -> Decoded | Refused:
+) -> Decoded | DecodeRefused:
     return answer(Decode(data, format, 0, rate, seconds))
 
 
@@ -62,7 +62,7 @@ def test_as_long_as_there_may_be(format: SoundFormat) -> None:
     seconds = len(found.data) / 4 / RATE
     assert tried(SOUNDS[format], format, seconds=seconds + 0.001) == found
     refused = tried(SOUNDS[format], format, seconds=seconds - 0.001)
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, DecodeRefused)
     assert "takes longer than" in refused.reason
 
 
@@ -71,27 +71,27 @@ def test_a_header_that_promises_more_than_there_is() -> None:
     at = data.index(b"data") + 4
     data[at : at + 4] = struct.pack("<I", 0x7FFFFFF0)
     found = tried(bytes(data))
-    assert isinstance(found, Refused) or len(found.data) == 4 * N_SAMPLES
+    assert isinstance(found, DecodeRefused) or len(found.data) == 4 * N_SAMPLES
 
 
 def test_a_rate_that_makes_a_little_file_long() -> None:
     refused = tried(wav_file(tone(), rate=1))
-    assert isinstance(refused, Refused)
+    assert isinstance(refused, DecodeRefused)
     assert "takes longer than" in refused.reason
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf, 1e30])
 def test_samples_that_are_no_numbers(value: float) -> None:
-    assert tried(wav_file([0.5, value, 0.25])) == Refused("its samples are out of range")
+    assert tried(wav_file([0.5, value, 0.25])) == DecodeRefused("its samples are out of range")
 
 
 def test_no_samples() -> None:
-    assert isinstance(tried(wav_file([])), Refused)
+    assert isinstance(tried(wav_file([])), DecodeRefused)
 
 
 @pytest.mark.parametrize("format", SOUNDS)
 def test_truncated_files(format: SoundFormat) -> None:
     data = SOUNDS[format]
     for n in range(0, len(data), max(1, len(data) // 200)):
-        assert isinstance(tried(data[:n], format), Decoded | Refused)
-    assert isinstance(tried(data[:12], format), Refused)
+        assert isinstance(tried(data[:n], format), Decoded | DecodeRefused)
+    assert isinstance(tried(data[:12], format), DecodeRefused)

@@ -15,7 +15,7 @@ from contract_tests.kit.server import SECONDS
 from specllama.engine.helpers.fetch import connecting
 from specllama.engine.helpers.fetch.client import MAX_REDIRECTS, fetch, target
 from specllama.engine.helpers.fetch.connecting import Connecting, Resolve, is_allowed
-from specllama.engine.helpers.fetch.fetch_jobs import FetchError, Rules
+from specllama.engine.helpers.fetch.fetch_jobs import Rules, UnfetchableError
 
 BODY = b"pixels"
 OK = b"HTTP/1.1 200 OK\r\nContent-Length: 6\r\n\r\n" + BODY
@@ -101,7 +101,7 @@ def ask(
             how = resolve or resolving(["127.0.0.1"])[0]
             try:
                 return await fetch(server.url(path, host), rules, resolve=how), server.asked
-            except FetchError as e:
+            except UnfetchableError as e:
                 return str(e), server.asked
 
     return asyncio.run(main())
@@ -289,7 +289,7 @@ def test_hosts_without_an_address_or_an_answer() -> None:
     async def closed() -> None:
         async with serving(OK) as server:
             pass
-        with pytest.raises(FetchError, match="its host doesn't answer"):
+        with pytest.raises(UnfetchableError, match="its host doesn't answer"):
             await fetch(server.url(), RULES, resolve=resolving(["127.0.0.1"])[0])
 
     asyncio.run(closed())
@@ -315,7 +315,7 @@ def test_the_next_address_if_one_does_not_answer() -> None:
     ],
 )
 def test_urls_that_are_refused(url: str) -> None:
-    with pytest.raises(FetchError, match="its URL"):
+    with pytest.raises(UnfetchableError, match="its URL"):
         target(url, RULES)
 
 
@@ -323,7 +323,7 @@ def test_urls_that_are_refused(url: str) -> None:
 def test_any_text_is_a_url_or_an_error(text: str) -> None:
     try:
         found = target(text, RULES)
-    except FetchError as e:
+    except UnfetchableError as e:
         assert "its URL" in str(e)  # noqa: PT017
     else:
         assert found.scheme in ("http", "https")
@@ -345,14 +345,14 @@ def test_a_connection_is_held_to_the_domains_as_well() -> None:
         rules = Rules(
             urls=True, private=True, domains=("example.org",), max_bytes=9, seconds=SECONDS
         )
-        with pytest.raises(FetchError, match="--media-domains"):
+        with pytest.raises(UnfetchableError, match="--media-domains"):
             await Connecting(rules).connect_tcp("localhost", 80)
 
     asyncio.run(main())
 
 
 def test_from_https_to_http() -> None:
-    with pytest.raises(FetchError, match="from https to http"):
+    with pytest.raises(UnfetchableError, match="from https to http"):
         target("http://a/b", RULES, httpx2.URL("https://a/"))
     assert str(target("https://a/b", RULES, httpx2.URL("http://a/"))) == "https://a/b"
 
@@ -370,7 +370,7 @@ def test_certificates_are_those_of_the_name() -> None:
             url = server.url(scheme="https")
             try:
                 return await fetch(url, RULES, resolve=resolving(["127.0.0.1"])[0], tls=tls)
-            except FetchError as e:
+            except UnfetchableError as e:
                 return str(e)
 
     async def main() -> None:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from specllama.engine.helpers.fetch.fetch_jobs import FetchError
+from specllama.engine.helpers.fetch.fetch_jobs import UnfetchableError
 from specllama.engine.helpers.fetch.fetch_main import read
 
 
@@ -51,7 +51,7 @@ def test_paths_that_are_not_allowed(directory: Path, path: str) -> None:
     (directory / "directly").symlink_to(directory.parent / "secret")
     (directory / "sibling").symlink_to(directory.parent / "media-2")
     (directory / "turning").symlink_to("..")
-    with pytest.raises(FetchError, match="not allowed"):
+    with pytest.raises(UnfetchableError, match="not allowed"):
         read(f"file://{path}", str(directory), 10)
 
 
@@ -73,11 +73,11 @@ def test_what_is_no_file(directory: Path) -> None:
     (directory / "nowhere").symlink_to(directory / "missing")
     (directory / "round").symlink_to("round")
     for name in ("missing", "deep", "pipe", "a.png/x", "nowhere", "round"):
-        with pytest.raises(FetchError, match="does not exist, or can't be read"):
+        with pytest.raises(UnfetchableError, match="does not exist, or can't be read"):
             read(f"file://{name}", str(directory), 10)
 
 
 def test_as_many_bytes_as_there_may_be(directory: Path) -> None:
     assert read("file://a.png", str(directory), 6) == b"pixels"
-    with pytest.raises(FetchError, match="more than the 5 bytes"):
+    with pytest.raises(UnfetchableError, match="more than the 5 bytes"):
         read("file://a.png", str(directory), 5)

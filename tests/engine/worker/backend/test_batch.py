@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.batch import TokenBatch
 
 N_MAX = 64
 
@@ -15,7 +15,7 @@ Row = tuple[int, int, int, bool]
 """Token, position, sequence, whether the output is wanted."""
 
 
-def seen(batch: Batch) -> list[Row]:
+def seen(batch: TokenBatch) -> list[Row]:
     """Read through the pointers, as llama.cpp does."""
     struct: Any = batch.filled()
     rows = range(struct.n_tokens)
@@ -40,7 +40,7 @@ runs = st.lists(
 def test_a_run_is_consecutive_and_only_its_last_output_is_wanted(
     before: list[tuple[list[int], int, int, bool]], filled: list[tuple[list[int], int, int, bool]]
 ) -> None:
-    batch = Batch(N_MAX)
+    batch = TokenBatch(N_MAX)
     for tokens, start, sequence, output in before:
         batch.add(tokens, start, sequence, output=output)
     batch.clear()
@@ -54,7 +54,7 @@ def test_a_run_is_consecutive_and_only_its_last_output_is_wanted(
 
 
 def test_singles_stand_before_and_behind_a_run() -> None:
-    batch = Batch(N_MAX)
+    batch = TokenBatch(N_MAX)
     assert batch.add_singles([5, 6], [10, 20], [1, 2], [True, False]) == range(2)
     assert batch.add([7, 8], 0, 3) == 3
     assert batch.add_singles([9], [30], [4], [True]) == range(4, 5)
@@ -69,14 +69,14 @@ def test_singles_stand_before_and_behind_a_run() -> None:
 
 
 def test_every_output_is_wanted_where_pooling_needs_them() -> None:
-    batch = Batch(N_MAX, all_outputs=True)
+    batch = TokenBatch(N_MAX, all_outputs=True)
     batch.add([1, 2, 3], 0, 0, output=False)
     batch.add_singles([4], [0], [1], [False])
     assert [wanted for *_, wanted in seen(batch)] == [True] * 4
 
 
 def test_the_pointers_are_those_of_the_arrays() -> None:
-    batch = Batch(N_MAX)
+    batch = TokenBatch(N_MAX)
     batch.add([3], 0, 0)
     batch.sequences[0] = 9
     struct: Any = batch.filled()

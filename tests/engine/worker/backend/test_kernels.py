@@ -13,7 +13,7 @@ from specllama.engine.host import Processor, this_processor
 from specllama.engine.worker.backend import Model, initialize, kernels, probe, verdict
 from specllama.engine.worker.backend.ggml import extra_buffer_types
 from specllama.engine.worker.backend.kernels import TRIED, Settled
-from specllama.engine.worker.backend.verdict import WRONG, Measure, Verdict
+from specllama.engine.worker.backend.verdict import WRONG, KernelVerdict, Measure
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
 
@@ -82,9 +82,9 @@ def test_the_library_is_asked_for_its_features() -> None:
 
 
 def settle_with(
-    monkeypatch: pytest.MonkeyPatch, found: Verdict, *, refused: bool = True
+    monkeypatch: pytest.MonkeyPatch, found: KernelVerdict, *, refused: bool = True
 ) -> Settled:
-    def find(library: Path, *_: object) -> Verdict:
+    def find(library: Path, *_: object) -> KernelVerdict:
         assert library == Path("libggml-cpu.so")
         return found
 
@@ -97,11 +97,11 @@ def settle_with(
 
 
 def test_where_all_is_well_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert settle_with(monkeypatch, Verdict(Measure.AS_BUILT)) == Settled(Measure.AS_BUILT)
+    assert settle_with(monkeypatch, KernelVerdict(Measure.AS_BUILT)) == Settled(Measure.AS_BUILT)
 
 
 def test_a_remark_says_what_happened_and_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
-    measure, remark = settle_with(monkeypatch, Verdict(Measure.REFUSED, "ended by SIGILL"))
+    measure, remark = settle_with(monkeypatch, KernelVerdict(Measure.REFUSED, "ended by SIGILL"))
     assert measure is Measure.REFUSED
     assert "AMX kernels are off" in remark
     assert "(ended by SIGILL)" in remark
@@ -111,7 +111,7 @@ def test_a_remark_says_what_happened_and_how_to_rebuild(monkeypatch: pytest.Monk
 
 
 def test_a_list_that_was_made_before_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    found = Verdict(Measure.REFUSED, "ended by SIGILL")
+    found = KernelVerdict(Measure.REFUSED, "ended by SIGILL")
     measure, remark = settle_with(monkeypatch, found, refused=False)
     assert measure is Measure.PLAIN
     assert "--no-repack" in remark

@@ -17,8 +17,8 @@ from specllama.engine.worker.backend.verdict import (
     PROBE,
     WRONG,
     InconclusiveError,
+    KernelVerdict,
     Measure,
-    Verdict,
     find,
     run_probe,
 )
@@ -58,7 +58,7 @@ class Bench:
 
     def find(
         self, probe: list[str], processor: Processor = PROCESSOR, *, afresh: bool = False
-    ) -> Verdict:
+    ) -> KernelVerdict:
         environ = {"XDG_CACHE_HOME": str(self.cache)}
         return find(self.library, processor, environ, probe, afresh=afresh)
 
@@ -74,7 +74,7 @@ def bench(tmp_path: Path) -> Bench:
 
 
 def test_kernels_that_work_stay(bench: Bench) -> None:
-    assert bench.find(bench.probe()) == Verdict(Measure.AS_BUILT)
+    assert bench.find(bench.probe()) == KernelVerdict(Measure.AS_BUILT)
     assert bench.tried == ["as-built"]
 
 
@@ -88,7 +88,7 @@ def test_a_kernel_that_dies_is_refused_and_that_is_tried_too(bench: Bench) -> No
 def test_a_wrong_product_is_as_bad(bench: Bench) -> None:
     wrong = f"print('Q8_0 in AMX, batch of 67: off by 1.2'); sys.exit({WRONG})"
     found = bench.find(bench.probe(as_built=wrong))
-    assert found == Verdict(Measure.REFUSED, "Q8_0 in AMX, batch of 67: off by 1.2")
+    assert found == KernelVerdict(Measure.REFUSED, "Q8_0 in AMX, batch of 67: off by 1.2")
 
 
 def test_where_refusing_does_not_help_nothing_is_rearranged(bench: Bench) -> None:

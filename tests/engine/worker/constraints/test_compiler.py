@@ -11,7 +11,7 @@ from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Event, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.constraints.trial import BusyError, Lanes
+from specllama.engine.worker.constraints.trial import BusyError, TrialLanes
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
 
@@ -196,7 +196,7 @@ def test_hostile_grammars_end_or_are_refused(engine: Engine, grammar: str) -> No
 def test_too_many_costly_constraints_are_not_the_clients_fault(
     engine: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(Lanes, "enter", lambda _, entrant: entrant.fail(BusyError()))
+    monkeypatch.setattr(TrialLanes, "enter", lambda _, entrant: entrant.fail(BusyError()))
     for _ in range(2):  # what failed is not kept
         with pytest.raises(EngineError, match="too many") as caught:
             finish(engine, json_schema='{"const": "busy"}')

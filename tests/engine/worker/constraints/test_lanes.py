@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from contract_tests.kit.server import SECONDS
-from specllama.engine.worker.constraints.trial import BusyError, Lane, Lanes, TooCostlyError
+from specllama.engine.worker.constraints.trial import BusyError, Lane, TooCostlyError, TrialLanes
 
 LANES = (1.0, 2.0, 3.0)
 
@@ -40,8 +40,8 @@ class Source:
 
 
 @contextmanager
-def lanes(**options: int) -> Iterator[Lanes]:
-    made = Lanes(LANES, **options)
+def lanes(**options: int) -> Iterator[TrialLanes]:
+    made = TrialLanes(LANES, **options)
     try:
         yield made
     finally:

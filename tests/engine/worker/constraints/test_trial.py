@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.engine.grammars.compiling import Source
+from specllama.engine.grammars.compiling import GrammarSource
 from specllama.engine.grammars.gbnf import GrammarError
-from specllama.engine.helpers.trial.trial_jobs import Refused, Tried
+from specllama.engine.helpers.trial.trial_jobs import TrialRefused, Tried
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.startup import FORKS
 from specllama.engine.worker.backend import Model
@@ -110,8 +110,8 @@ def test_a_costly_source_takes_no_process_with_it(model: Model) -> None:
         lane.close()
 
 
-def tried(lane: Lane, vocabulary: Vocabulary, schema: str) -> Tried | Refused:
-    return lane.run(object(), Source("json_schema", schema), vocabulary, lambda _: None)
+def tried(lane: Lane, vocabulary: Vocabulary, schema: str) -> Tried | TrialRefused:
+    return lane.run(object(), GrammarSource("json_schema", schema), vocabulary, lambda _: None)
 
 
 def test_a_usual_schema_is_not_behind_those_that_came_before(
@@ -121,7 +121,7 @@ def test_a_usual_schema_is_not_behind_those_that_came_before(
     gate = threading.Event()
     run = Lane.run
 
-    def noted(self: Lane, owner: object, source: Source, *args: Any, **options: Any) -> Any:
+    def noted(self: Lane, owner: object, source: GrammarSource, *args: Any, **options: Any) -> Any:
         gate.wait()
         diary.append(source.text)
         return run(self, owner, source, *args, **options)

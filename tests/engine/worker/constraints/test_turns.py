@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.constraints.trial import Turns
+from specllama.engine.worker.constraints.trial import FairQueue
 
 HISTORIES = st.lists(st.sampled_from(["come", "come", "take", "go"]), max_size=200)
 
 
 @given(HISTORIES)
 def test_nobody_waits_for_all_that_came_before(history: list[str]) -> None:
-    turns: Turns[int, int] = Turns()
+    turns: FairQueue[int, int] = FairQueue()
     waiting: dict[int, list[int]] = {}  # who is taken while somebody waits
     came = 0
     before: dict[int, int] = {}
@@ -42,7 +42,7 @@ def test_nobody_waits_for_all_that_came_before(history: list[str]) -> None:
 
 @given(st.integers(0, 500))
 def test_who_comes_last_waits_for_one(n: int) -> None:
-    turns: Turns[int, str] = Turns()
+    turns: FairQueue[int, str] = FairQueue()
     for i in range(n):
         turns.put(i, "before")
     turns.put(n, "last")

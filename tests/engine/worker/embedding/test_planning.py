@@ -4,17 +4,17 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.embedding.jobs import InputPart, Job
-from specllama.engine.worker.embedding.planning import Planner
+from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
+from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 
 N_SEQUENCES, N_BATCH, N_CELLS = 3, 8, 32
 
 
-def job(id: int, *lengths: int) -> Job:
-    return Job(id, [np.zeros(n, np.int32) for n in lengths])
+def job(id: int, *lengths: int) -> EmbeddingJob:
+    return EmbeddingJob(id, [np.zeros(n, np.int32) for n in lengths])
 
 
-def evaluate(planner: Planner, parts: list[InputPart]) -> None:
+def evaluate(planner: EmbeddingBatcher, parts: list[InputPart]) -> None:
     for part in parts:
         part.input.n_past += part.n
         part.input.lengths.append(part.n)
@@ -22,7 +22,7 @@ def evaluate(planner: Planner, parts: list[InputPart]) -> None:
 
 
 def test_who_does_not_fit_is_first_in_the_next_step() -> None:
-    planner = Planner(N_SEQUENCES, N_BATCH, N_CELLS)
+    planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
     for each in (job(1, 5), job(2, 4), job(3, 3)):
         planner.add(each)
     steps = []
@@ -34,7 +34,7 @@ def test_who_does_not_fit_is_first_in_the_next_step() -> None:
 
 
 def test_an_input_that_was_put_apart_shares_no_step() -> None:
-    planner = Planner(N_SEQUENCES, N_BATCH, N_CELLS)
+    planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
     long, short, later = job(1, 20), job(2, 2), job(3, 2)
     planner.add(long)
     evaluate(planner, planner.plan())
@@ -52,7 +52,7 @@ def test_an_input_that_was_put_apart_shares_no_step() -> None:
 
 
 def test_a_request_that_is_gone_has_no_turn() -> None:
-    planner = Planner(N_SEQUENCES, N_BATCH, N_CELLS)
+    planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
     first, second = job(1, 2, 2), job(2, 2)
     planner.add(first)
     planner.add(second)
@@ -78,7 +78,7 @@ def test_every_token_is_evaluated_once_and_no_step_is_too_large(
     requests: list[list[int]], failing: set[int]
 ) -> None:
     """Whichever steps have to be taken apart."""
-    planner = Planner(N_SEQUENCES, N_BATCH, N_CELLS)
+    planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
     for id, lengths in enumerate(requests):
         planner.add(job(id, *lengths))
     done: dict[tuple[int, int], int] = {}

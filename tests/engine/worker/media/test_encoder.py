@@ -9,7 +9,7 @@ import pytest
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import PreparedChunk, Rows
-from specllama.engine.worker.media.encoder import Encoder, Order
+from specllama.engine.worker.media.encoder import EncodeOrder, MediaEncoder
 from tests.support.media import image
 
 N_EMBD = 4
@@ -53,8 +53,8 @@ class Stage:
         self._told = threading.Condition()
         self.encoder = self.new(1 << 20)
 
-    def new(self, keep_bytes: int) -> Encoder:
-        self.encoder = Encoder(self.projector, keep_bytes, self._tell)
+    def new(self, keep_bytes: int) -> MediaEncoder:
+        self.encoder = MediaEncoder(self.projector, keep_bytes, self._tell)
         return self.encoder
 
     def _tell(self) -> None:
@@ -65,7 +65,7 @@ class Stage:
         with self._told:
             assert self._told.wait_for(happened, SECONDS)
 
-    def order(self, index: int, owner: int = 1, n_tokens: int = 10) -> Order:
+    def order(self, index: int, owner: int = 1, n_tokens: int = 10) -> EncodeOrder:
         chunk = PreparedChunk(image(0), index, n_tokens, n_tokens, False)
         return self.encoder.order(owner, -index, chunk)
 

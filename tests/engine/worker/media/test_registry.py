@@ -8,9 +8,9 @@ from hypothesis import strategies as st
 from specllama.engine.worker.media.registry import (
     GRACE,
     LEAST,
+    ChunkSpan,
     MediaChunk,
     MediaRegistry,
-    Span,
     position,
     spans,
 )
@@ -113,7 +113,7 @@ def test_spans_and_positions(text: tuple[MediaRegistry, list[MediaChunk | list[i
     wanted, positions, n, at = [], [], 0, 0
     for part in parts:
         if isinstance(part, MediaChunk):
-            wanted.append(Span(n, n + part.n_tokens, part))
+            wanted.append(ChunkSpan(n, n + part.n_tokens, part))
             positions += [at] * part.n_tokens
             n, at = n + part.n_tokens, at + part.n_pos
         else:

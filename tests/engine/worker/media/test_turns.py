@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.engine.worker.media.encoder import SLICE_SECONDS, Turns
+from specllama.engine.worker.media.encoder import SLICE_SECONDS, DeviceSlices
 
 
 class Encoder:
@@ -18,7 +18,7 @@ class Encoder:
     def __init__(self) -> None:
         self.now = 0.0
         self.seconds = SLICE_SECONDS
-        self.turns = Turns(lambda: self.now)
+        self.turns = DeviceSlices(lambda: self.now)
         self.operations: list[int] = []
         self.in_slice = False
         self._stop = False
@@ -83,7 +83,7 @@ def encoder() -> Encoder:
 
 
 def test_without_anything_to_encode_a_step_has_its_turn_at_once() -> None:
-    turns = Turns()
+    turns = DeviceSlices()
     for _ in range(3):
         with turns.step(1000.0):
             pass
@@ -159,7 +159,7 @@ def test_a_step_does_not_wait_for_what_has_ended(encoder: Encoder) -> None:
 
 
 def test_a_failure_gives_the_turn_back() -> None:
-    turns = Turns()
+    turns = DeviceSlices()
 
     def fail() -> int:
         turns.next_slice()

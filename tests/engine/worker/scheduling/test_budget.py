@@ -17,7 +17,7 @@ from specllama.engine.worker.scheduling.budget import (
 )
 from specllama.engine.worker.scheduling.step_cost import (
     FORGET,
-    Finding,
+    CostVerdict,
     StepCost,
     low_median,
     sizes,
@@ -121,12 +121,15 @@ def test_other_work_makes_a_change() -> None:
     cost = StepCost(2048)
     for _ in range(6):
         for n in (32, 64, 128):
-            assert cost.observe(0, n, 0, 1e-3 * n) is Finding.USUAL
-    assert [cost.observe(0, 64, 0, 0.32) for _ in range(2)] == [Finding.ODD, Finding.CHANGED]
+            assert cost.observe(0, n, 0, 1e-3 * n) is CostVerdict.USUAL
+    assert [cost.observe(0, 64, 0, 0.32) for _ in range(2)] == [
+        CostVerdict.ODD,
+        CostVerdict.CHANGED,
+    ]
     known = cost.seconds(0, 128, 0)
     assert known is not None
     assert 0.6 <= known <= 0.7  # the others are five times as slow, too, until they are measured
-    assert cost.observe(0, 128, 0, 0.128) is Finding.ODD
+    assert cost.observe(0, 128, 0, 0.128) is CostVerdict.ODD
     assert cost.seconds(0, 128, 0) == 0.128
 
 

@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.worker.backend import OutOfCellsError
-from specllama.engine.worker.backend.batch import Batch
+from specllama.engine.worker.backend.batch import TokenBatch
 from specllama.engine.worker.speculation.draft_model import DraftModel
 from specllama.engine.worker.speculation.source import Ask
 from specllama.engine.worker.tokens import TokenBuffer
@@ -56,7 +56,7 @@ class PaperContext:
     n_ctx_seq: int = LIMIT
 
     def __post_init__(self) -> None:
-        self.batch = Batch(self.n_batch)
+        self.batch = TokenBatch(self.n_batch)
         self.texts: list[list[int]] = [[] for _ in range(self.n_seq)]
         self._outputs: dict[int, list[int]] = {}
 

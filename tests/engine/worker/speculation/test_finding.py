@@ -2,17 +2,17 @@
 
 import pytest
 
-from specllama.engine.worker.speculation.proposing import Finding
+from specllama.engine.worker.speculation.proposing import ProposalCost
 
 
 def test_nothing_is_known_at_first() -> None:
-    finding = Finding()
+    finding = ProposalCost()
     assert finding.each(3) is None
     assert finding.is_guess(1)
 
 
 def test_more_texts_take_longer() -> None:
-    finding = Finding()
+    finding = ProposalCost()
     finding.found(1, 4, 0.04)
     assert finding.each(1) == finding.each(8) == pytest.approx(0.01)
     assert finding.is_guess(8)
@@ -24,7 +24,7 @@ def test_more_texts_take_longer() -> None:
 
 
 def test_what_is_looked_for_in_vain_takes_time() -> None:
-    finding = Finding()
+    finding = ProposalCost()
     finding.found(1, 0, 0.02)
     assert finding.each(1) == finding.all(1, 9) == pytest.approx(0.02)
     finding.found(1, 1, 0.005)
@@ -33,7 +33,7 @@ def test_what_is_looked_for_in_vain_takes_time() -> None:
 
 
 def test_times_fade() -> None:
-    finding = Finding()
+    finding = ProposalCost()
     for _ in range(50):
         finding.found(1, 1, 0.1)
     for _ in range(50):

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.speculation.known_texts import Texts
+from specllama.engine.worker.speculation.known_texts import KnownTexts
 from specllama.engine.worker.tokens import TokenArray
 
 pytestmark = pytest.mark.slow
@@ -23,7 +23,7 @@ def array(tokens: list[int]) -> TokenArray:
 class TextsMachine(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
-        self.texts = Texts(MAX_TEXTS, MAX_TOKENS)
+        self.texts = KnownTexts(MAX_TEXTS, MAX_TOKENS)
         self.model: list[tuple[Key, list[int]]] = []  # the least recently used first
 
     @property
@@ -78,7 +78,7 @@ TestTexts = TextsMachine.TestCase
 
 
 def test_the_least_recently_used_text_goes() -> None:
-    texts = Texts(max_texts=2)
+    texts = KnownTexts(max_texts=2)
     texts.add(array([1, 1]), ())
     texts.add(array([2, 2]), ())
     assert [text.tolist() for text in texts.beginning(array([1]), ())] == [[1, 1]]
@@ -87,7 +87,7 @@ def test_the_least_recently_used_text_goes() -> None:
 
 
 def test_a_version_tells_of_new_texts_of_the_key() -> None:
-    texts = Texts()
+    texts = KnownTexts()
     before = texts.version(())
     texts.add(array([1]), KEYS[1])
     assert texts.version(()) == before
@@ -96,7 +96,7 @@ def test_a_version_tells_of_new_texts_of_the_key() -> None:
 
 
 def test_a_text_too_long_is_not_kept() -> None:
-    texts = Texts(max_tokens=3)
+    texts = KnownTexts(max_tokens=3)
     texts.add(array([1, 2, 3]), ())
     texts.add(array([2, 2, 3, 4]), ())
     assert (len(texts), texts.n_tokens) == (1, 3)

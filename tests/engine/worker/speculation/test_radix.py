@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import OWNER, Key
-from specllama.engine.worker.speculation.known_texts import MIN_TOKENS, N_AGAIN, Radix, Texts
+from specllama.engine.worker.speculation.known_texts import MIN_TOKENS, N_AGAIN, KnownTexts, Radix
 from tests.support.proposals import STEPS, ask, growing, propose, texts
 
 LEAD = list(range(100, 100 + MIN_TOKENS))
@@ -125,7 +125,7 @@ def test_a_context_shift_is_another_text() -> None:
 
 
 def test_memory_is_bounded() -> None:
-    texts = Texts(max_texts=8, max_tokens=1000)
+    texts = KnownTexts(max_texts=8, max_tokens=1000)
     source = Radix(texts)
     for id in range(100):
         source.propose([ask([id, *LEAD, *range(id)], id=id)])

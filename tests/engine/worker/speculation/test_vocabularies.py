@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.speculation.draft_loading import draft_source
 from specllama.engine.worker.speculation.source import Ask
-from specllama.engine.worker.speculation.vocabularies import SETTLED, Translation
+from specllama.engine.worker.speculation.vocabularies import SETTLED, TokenTranslation
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.options_support import engine_options
 from tools.models.build import ensure
@@ -74,7 +74,7 @@ def test_the_draft_model_gets_the_text(
 ) -> None:
     text = "".join(["x", *words] * 8)
     every = tokens_of(model, text).view()
-    source = Translation(Paper(draft), model, draft, [("<|x|>", "[X]"), ("return", "")])
+    source = TokenTranslation(Paper(draft), model, draft, [("<|x|>", "[X]"), ("return", "")])
     inner = source._inner
     assert isinstance(inner, Paper)
     start = data.draw(st.integers(1, len(every)))
@@ -92,7 +92,7 @@ def test_the_draft_model_gets_the_text(
 
 
 def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
-    source = Translation(inner := Paper(draft), model, draft, [])
+    source = TokenTranslation(inner := Paper(draft), model, draft, [])
     every = tokens_of(model, "def first(a, b):\n    return a + b\n" * 30)
     sizes: list[int] = []
     tokenize = draft.tokenize
@@ -117,7 +117,7 @@ def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
 
 def test_proposals_are_the_models_tokens(model: Model, draft: Model) -> None:
     inner = Paper(draft)
-    source = Translation(inner, model, draft, [("<|x|>", "[X]")])
+    source = TokenTranslation(inner, model, draft, [("<|x|>", "[X]")])
     text = "def add(a, b):\n    return a"
     tokens = tokens_of(model, text)
     whole = tokens_of(model, text + " + b\n")
@@ -136,7 +136,7 @@ def test_proposals_are_the_models_tokens(model: Model, draft: Model) -> None:
 
 
 def test_all_else_is_passed_on(model: Model, draft: Model) -> None:
-    source = Translation(inner := Paper(draft), model, draft, [])
+    source = TokenTranslation(inner := Paper(draft), model, draft, [])
     assert source.name == "paper"
     source.propose([Ask(1, tokens_of(model, "a"), 1, (), 4)])
     source.verified(1, 3, 2)
@@ -151,7 +151,7 @@ def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:
         model_draft=str(ensure("tiny-spm")), spec_replace=(("<|x|>", "[X]"),), ctx_size=1024
     )
     source = draft_source(model, options)
-    assert isinstance(source, Translation)
+    assert isinstance(source, TokenTranslation)
     tokens = tokens_of(model, "def add(a, b):\n    return a")
     for n in range(4):
         [proposal] = source.propose([Ask(1, tokens, len(tokens), (), 5)])

@@ -8,7 +8,7 @@ from specllama.engine.chat.output import ChatDelta, ChatMessage, Content, Reason
 from specllama.engine.errors import ErrorInfo
 from specllama.handlers.apis.ollama.format import Watch
 from specllama.handlers.apis.ollama.generation import GenerationFormat
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import delta, finished
 
@@ -72,7 +72,7 @@ def test_without_a_context() -> None:
 
 
 def test_a_failure_is_a_line() -> None:
-    failure = Failure(500, ErrorInfo("server_error", "gone"))
+    failure = HttpFailure(500, ErrorInfo("server_error", "gone"))
     assert json.loads(GenerationFormat("m", Watch()).failed(failure)) == {"error": "gone"}
 
 

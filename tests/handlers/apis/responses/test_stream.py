@@ -36,7 +36,7 @@ from specllama.handlers.apis.responses.format import (
     new_response,
 )
 from specllama.handlers.apis.responses.stream import ResponsesFormat
-from specllama.handlers.http.errors import Failure
+from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import ChatEvent
 from tests.support.factories import delta, finished
 
@@ -59,7 +59,7 @@ BODY = {
 
 
 def streamed(
-    pieces: list[list[ChatDelta]], end: Finished, failure: Failure | None = None
+    pieces: list[list[ChatDelta]], end: Finished, failure: HttpFailure | None = None
 ) -> tuple[list[dict[str, Any]], bytes]:
     """The events of a stream, validated against the description, and as they were sent."""
     response = new_response(BODY, "model", GenerationParams())
@@ -210,14 +210,14 @@ def test_probabilities_belong_to_the_message() -> None:
 
 
 def test_a_failure_ends_the_stream_in_two_ways() -> None:
-    failure = Failure(500, ErrorInfo("server_error", "The engine stopped."))
+    failure = HttpFailure(500, ErrorInfo("server_error", "The engine stopped."))
     documents, _ = streamed(ALL[:2], finished(), failure)
     failed, error = documents[-2:]
     assert failed["type"] == "response.failed"
     assert failed["response"]["error"] == {"code": "server_error", "message": "The engine stopped."}
     assert [item["status"] for item in failed["response"]["output"]] == ["completed", "in_progress"]
     assert error["error"]["code"] == 500
-    bad = Failure(400, ErrorInfo("invalid_request_error", "x"))
+    bad = HttpFailure(400, ErrorInfo("invalid_request_error", "x"))
     response = failed_response(failed["response"], [], bad)
     assert response["error"]["code"] == "invalid_prompt"
 
@@ -270,7 +270,7 @@ def test_openai_s_library_reads_it_all() -> None:
 
 
 def test_openai_s_library_raises_an_error_in_mid_stream() -> None:
-    failure = Failure(500, ErrorInfo("server_error", "The engine stopped."))
+    failure = HttpFailure(500, ErrorInfo("server_error", "The engine stopped."))
     _, raw = streamed(ALL[:2], finished(), failure)
     with openai_client(raw) as client:
         stream = client.responses.create(model="m", input="Hello", stream=True)

@@ -9,10 +9,10 @@ from specllama.engine.worker.speculation.ngram.cache import NgramCache
 from specllama.engine.worker.speculation.ngram.index import MAX_NEW
 from specllama.engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
-from specllama.engine.worker.speculation.source import Source
+from specllama.engine.worker.speculation.source import ProposalSource
 from tests.support.proposals import ask, propose
 
-SOURCES: dict[str, Callable[[], Source]] = {
+SOURCES: dict[str, Callable[[], ProposalSource]] = {
     "ngram-simple": lambda: NgramSimple(12, 48, 1),
     "ngram-map-k": lambda: NgramMapK(12, 48, 1),
     "ngram-map-k4v": lambda: NgramMapK4V(12, 48, 1),
