@@ -296,7 +296,7 @@ class Entrant(Protocol):
 
 
 class TrialLanes:
-    """Lanes, of which each gives more `seconds` than the one before. Safe to use from any thread."""
+    """Lanes, of which each gives more `seconds` than the one before. Thread-safe."""
 
     def __init__(
         self, seconds: Sequence[float] = SECONDS, *, max_waiting: int = MAX_WAITING
