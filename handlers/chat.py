@@ -15,22 +15,24 @@ from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import respond
-from specllama.handlers.running.run_in_thread import aside
+from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import served
 from specllama.handlers.running.templates import rendered_prompt
 
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
     refuse_unsupported(body, CHAT)
-    model = served(body)
-    params = await aside(generation_params, body, model.options.engine.generation_defaults())
+    model = resolve_model(body)
+    params = await run_in_thread(
+        generation_params, body, model.options.engine.generation_defaults()
+    )
     probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
     engine = await model.engine()
-    request = await aside(chat_request, body, model.options)
+    request = await run_in_thread(chat_request, body, model.options)
     prepared = await prepare(model, engine, request, params)
     params = prepared.params
     native = None
@@ -76,9 +78,9 @@ async def count_chat_tokens(body: dict[str, Any]) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that a
     chat completion would have."""
     refuse_unsupported(body, CHAT)
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
-    request = await aside(chat_request, body, model.options)
+    request = await run_in_thread(chat_request, body, model.options)
     n = await count_tokens(model, engine, request)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
@@ -89,9 +91,9 @@ count_chat_tokens_alias = count_chat_tokens
 async def apply_template(body: dict[str, Any]) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read, with the server's
     marker for images and sounds, which are neither fetched nor decoded."""
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
-    request = await aside(chat_request, body, model.options)
+    request = await run_in_thread(chat_request, body, model.options)
     request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
     parts = await with_documents(model, engine, talk.split(prompt.text))

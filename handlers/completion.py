@@ -15,9 +15,9 @@ from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 from specllama.handlers.running.media import resolved, without_media
 from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import respond
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import served
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 
 async def create_completion(body: dict[str, Any]) -> Response:
@@ -25,11 +25,13 @@ async def create_completion(body: dict[str, Any]) -> Response:
 
     In place of the prompts there may be the gap that `handlers.infill` found in its request.
     """
-    model = served(body)
-    params = await aside(generation_params, body, model.options.engine.generation_defaults())
+    model = resolve_model(body)
+    params = await run_in_thread(
+        generation_params, body, model.options.engine.generation_defaults()
+    )
     given = body["prompt"]
     gap = given if isinstance(given, Infill) else None
-    asked = [] if gap else await aside(parse_prompts, given, images=body.get("image_data"))
+    asked = [] if gap else await run_in_thread(parse_prompts, given, images=body.get("image_data"))
     n = texts_per_prompt(body, [gap] if gap else asked)
     probabilities = text_probabilities(body, params)
     engine = await model.engine()
@@ -64,9 +66,11 @@ create_completion_alias = create_completion
 
 async def create_openai_completion(body: dict[str, Any]) -> Response:
     """A text_completion object with a choice per prompt, or chunks of one with `stream`."""
-    model = served(body)
-    params = await aside(generation_params, body, model.options.engine.generation_defaults())
-    given = await aside(parse_prompts, body["prompt"], images=body.get("image_data"))
+    model = resolve_model(body)
+    params = await run_in_thread(
+        generation_params, body, model.options.engine.generation_defaults()
+    )
+    given = await run_in_thread(parse_prompts, body["prompt"], images=body.get("image_data"))
     n = texts_per_prompt(body, given)
     probabilities = text_probabilities(body, params)
     n_candidates = candidates(body, n, len(given), params)

@@ -16,8 +16,8 @@ from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer, Lazy
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.media import PART, UnresolvedParts, resolved
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""
@@ -27,7 +27,7 @@ FLOAT = 4  # bytes
 
 async def create_embedding(body: dict[str, Any]) -> Response:
     """An object for each input, with a list of vectors."""
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
     engine.check_embeds()
     return await until_disconnect(_native(model, engine, body))
@@ -39,7 +39,7 @@ create_embedding_alias = create_embedding
 async def create_openai_embeddings(body: dict[str, Any]) -> Response:
     """A list object with a vector for each input; in the native format for `content`, which
     OpenAI doesn't know."""
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
     engine.check_embeds()
     if engine.info.pooling == "none":
@@ -50,7 +50,7 @@ async def create_openai_embeddings(body: dict[str, Any]) -> Response:
     return await until_disconnect(work(model, engine, body))
 
 
-async def _native(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
+async def _native(model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]) -> Response:
     def answer(numbered: tuple[int, Rows]) -> dict[str, Any]:
         index, rows = numbered
         return {"index": index, "embedding": one_by_one(rows)}
@@ -59,7 +59,7 @@ async def _native(model: Served, engine: EngineClient, body: Mapping[str, Any]) 
     return JSONAnswer(Lazy(answer, [*enumerate(found)], engine.info.n_vector))
 
 
-async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) -> Response:
+async def _openai(model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]) -> Response:
     as_base64 = body.get("encoding_format") == "base64"
 
     def entry(numbered: tuple[int, Rows]) -> dict[str, Any]:
@@ -88,9 +88,9 @@ async def _openai(model: Served, engine: EngineClient, body: Mapping[str, Any]) 
 
 
 async def _vectors(
-    model: Served, engine: EngineClient, body: Mapping[str, Any]
+    model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]
 ) -> AsyncIterator[Vectors]:
-    inputs = await aside(parse_inputs, body)
+    inputs = await run_in_thread(parse_inputs, body)
     dimensions = int(body.get("dimensions") or 0)
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")

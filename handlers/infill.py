@@ -8,13 +8,13 @@ from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.native.request import parse_part
 from specllama.handlers.apis.unsupported import INFILL, refuse_unsupported
 from specllama.handlers.completion import create_completion
-from specllama.handlers.running.run_in_thread import aside
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 
 async def create_infill(body: dict[str, Any]) -> Response:
     """A native completion of a prompt that the engine makes of the texts around the gap."""
     refuse_unsupported(body, INFILL)
-    return await create_completion({**body, "prompt": await aside(_gap, body)})
+    return await create_completion({**body, "prompt": await run_in_thread(_gap, body)})
 
 
 def _gap(body: dict[str, Any]) -> Infill:

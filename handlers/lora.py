@@ -7,19 +7,19 @@ from starlette.responses import Response
 
 from specllama.handlers.apis.native.request import parse_lora
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.served import served
+from specllama.handlers.running.resolve_model import resolve_model
 
 
 async def list_lora_adapters() -> Response:
     """All adapters, with the scales of requests that choose none."""
-    engine = await served().engine()
+    engine = await resolve_model().engine()
     return JSONAnswer([msgspec.structs.asdict(adapter) for adapter in await engine.adapters()])
 
 
 async def set_lora_adapters(body: list[dict[str, Any]]) -> Response:
     """Sets those scales; an unknown id means nothing."""
     scales = parse_lora(body)
-    supervisor = (await served().lease()).supervisor
+    supervisor = (await resolve_model().lease()).supervisor
     engine = await supervisor.engine()
     await engine.set_adapters(scales)
     supervisor.adapter_scales = scales  # for an engine that has to take this one's place

@@ -16,18 +16,18 @@ from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.envelopes.anthropic import anthropic_request_id
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import respond
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import served
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 
 async def create_message(body: dict[str, Any]) -> Response:
     """A message, or the events that it consists of with `stream`."""
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES)
-    model = served(body)
-    request = await aside(message_request, body, model.options)
-    params = await aside(message_params, body, model.options.engine.generation_defaults())
+    model = resolve_model(body)
+    request = await run_in_thread(message_request, body, model.options)
+    params = await run_in_thread(message_params, body, model.options.engine.generation_defaults())
     form = MessageFormat(
         model.name,
         stop_sequences=list(params.stop),
@@ -49,8 +49,8 @@ async def count_message_tokens(body: dict[str, Any]) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
     refuse_threads(body)
     refuse_unsupported(body, MESSAGES_INPUT)
-    model = served(body)
-    request = await aside(message_request, body, model.options)
+    model = resolve_model(body)
+    request = await run_in_thread(message_request, body, model.options)
     engine = await model.engine()
     n = await count_tokens(model, engine, request)
     return JSONAnswer(

@@ -3,8 +3,8 @@
 from starlette.responses import Response
 
 from specllama.engine.errors import not_supported, unavailable
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import served
 
 
 async def get_metrics() -> Response:
@@ -16,7 +16,7 @@ async def get_metrics() -> Response:
         raise not_supported(
             "This server does not support metrics endpoint. Start it with `--metrics`"
         )
-    model = served()
+    model = resolve_model()
     supervisor = current.pool.supervisor(model.name)
     engine = supervisor.awake_engine() if supervisor else None
     asleep = supervisor.look_asleep() if supervisor else None

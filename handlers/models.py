@@ -26,8 +26,8 @@ from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import Ping, event_stream, sse_event
 from specllama.handlers.options.arguments import arguments, preset
+from specllama.handlers.running.resolve_model import find, not_found
 from specllama.handlers.running.runtime import Runtime, runtime
-from specllama.handlers.running.served import find, not_found
 
 _KINDS = {"vision": "image", "audio": "audio"}
 PING = Ping(10.0, b": still here\n\n")

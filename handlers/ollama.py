@@ -38,9 +38,9 @@ from specllama.handlers.http.json_answer import JSONAnswer, Lazy
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
 from specllama.handlers.running.media import PART, resolved
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import respond
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 """Norms of embeddings."""
@@ -53,18 +53,20 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
         return await _chat_answer(body)
     answer_as_openai(scope)
-    messages = await aside(openai_messages, body["messages"])
+    messages = await run_in_thread(openai_messages, body["messages"])
     return await create_chat_completion({**body, "messages": messages})
 
 
 async def create_ollama_generation(body: dict[str, Any]) -> Response:
     """The continuation of a prompt: as a conversation, raw, or in front of a suffix."""
     asked = generation_body(body)
-    model = served(body, unknown="not_found_error")
+    model = resolve_model(body, unknown="not_found_error")
     if not (body.get("prompt") or body.get("suffix")):
         return await _without_prompt(model, body, {"response": ""})
     _mind_keep_alive(model, body)
-    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
+    params = await run_in_thread(
+        generation_params, asked, model.options.engine.generation_defaults()
+    )
     params.return_progress = False
     probabilities = chat_probabilities(asked, params)
     watch = Watch()
@@ -79,7 +81,7 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
         [raw] = await resolved(model, engine, [[*images, body["prompt"]]])
         prepared = plain_text(raw, params)
     else:
-        request = await aside(chat_request, asked, model.options)
+        request = await run_in_thread(chat_request, asked, model.options)
         request = msgspec.structs.replace(request, repeat_given=False)
         prepared = await prepare(model, engine, request, params)
         if before := body.get("context"):
@@ -105,7 +107,7 @@ async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
     watch = Watch()
     given = body.get("input") or []
     texts = [given] if isinstance(given, str) else given
-    model = served(body, unknown="not_found_error")
+    model = resolve_model(body, unknown="not_found_error")
     _mind_keep_alive(model, body)
     engine = await _embedding_engine(model)
     watch.loaded()
@@ -123,7 +125,7 @@ async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
 
 async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
     """The vector of one text as the model made it; none for no text."""
-    model = served(body, unknown="not_found_error")
+    model = resolve_model(body, unknown="not_found_error")
     _mind_keep_alive(model, body)
     engine = await _embedding_engine(model)
     prompt = body.get("prompt")
@@ -133,19 +135,21 @@ async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
 
 
 async def _chat_answer(body: dict[str, Any]) -> Response:
-    asked = await aside(openai_body, body)
+    asked = await run_in_thread(openai_body, body)
     refuse_unsupported(asked, CHAT)
-    model = served(body, unknown="not_found_error")
+    model = resolve_model(body, unknown="not_found_error")
     if not body["messages"]:
         message = {"role": "assistant", "content": ""}
         return await _without_prompt(model, body, {"message": message})
     _mind_keep_alive(model, body)
-    params = await aside(generation_params, asked, model.options.engine.generation_defaults())
+    params = await run_in_thread(
+        generation_params, asked, model.options.engine.generation_defaults()
+    )
     params.return_progress = False
     form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
     engine = await model.engine()
     form.watch.loaded()
-    request = await aside(chat_request, asked, model.options)
+    request = await run_in_thread(chat_request, asked, model.options)
     request = msgspec.structs.replace(request, repeat_given=False)
     prepared = await prepare(model, engine, request, params)
     return await respond(
@@ -166,7 +170,9 @@ async def _context(
 # ---- models ------------------------------------------------------------------------------
 
 
-async def _without_prompt(model: Served, body: dict[str, Any], empty: dict[str, Any]) -> Response:
+async def _without_prompt(
+    model: ResolvedModel, body: dict[str, Any], empty: dict[str, Any]
+) -> Response:
     """The answer to a request that says nothing: it loads the model, or ends it."""
     head = heading(body.get("model") or model.name)
     if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
@@ -177,7 +183,7 @@ async def _without_prompt(model: Served, body: dict[str, Any], empty: dict[str, 
     return JSONAnswer({**head, **empty, "done": True, "done_reason": "load"})
 
 
-def _mind_keep_alive(model: Served, body: dict[str, Any]) -> None:
+def _mind_keep_alive(model: ResolvedModel, body: dict[str, Any]) -> None:
     """Before the model is leased: a router unloads it after the request, if the request wants that
     and nobody else works with it."""
     if not frees_memory(body.get("keep_alive")):
@@ -191,7 +197,7 @@ def _mind_keep_alive(model: Served, body: dict[str, Any]) -> None:
 # ---- embeddings --------------------------------------------------------------------------
 
 
-async def _embedding_engine(model: Served) -> EngineClient:
+async def _embedding_engine(model: ResolvedModel) -> EngineClient:
     engine = await model.engine()
     engine.check_embeds()
     if engine.info.pooling == "none":

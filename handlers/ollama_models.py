@@ -26,8 +26,8 @@ from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import event_stream, line
 from specllama.handlers.models import model_list
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import Served, served
 from specllama.handlers.running.templates import description
 
 API_VERSION = "0.12.11"
@@ -86,7 +86,7 @@ async def show_ollama_model(body: dict[str, Any]) -> Response:
     """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
     it has been loaded once."""
     named = {"model": body.get("model") or body.get("name")}
-    model = served(named, unknown="not_found_error")
+    model = resolve_model(named, unknown="not_found_error")
     info = model.info or (await model.engine()).info
     return JSONAnswer(await _model_json(model, info))
 
@@ -94,7 +94,7 @@ async def show_ollama_model(body: dict[str, Any]) -> Response:
 _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
 
 
-async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
+async def _model_json(model: ResolvedModel, info: ModelInfo) -> dict[str, Any]:
     """The answer of `POST /api/show`."""
     options = model.options
     path = model_path(model.current, model.entry)
@@ -113,7 +113,7 @@ async def _model_json(model: Served, info: ModelInfo) -> dict[str, Any]:
     return described
 
 
-async def _capabilities(model: Served, info: ModelInfo) -> list[str]:
+async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[str]:
     """In Ollama's words: what the model, with its chat template, can do in this server."""
     if info.pooling is not None:
         return [] if info.pooling == "rank" else ["embedding"]

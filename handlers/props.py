@@ -14,8 +14,8 @@ from specllama.handlers.http.build_info import build_info, server_version
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.media import media_marker
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import Served, served
 from specllama.handlers.running.templates import description
 from specllama.handlers.slots import slot_json, unused_slot
 
@@ -26,7 +26,7 @@ async def get_props() -> Response:
 
     Raises EngineError (unavailable_error) until the only model of a server has been loaded once.
     """
-    model = served()
+    model = resolve_model()
     info = model.info
     if info is None and (_names_model() or not model.current.catalog.router):
         info = (await model.engine()).info
@@ -51,7 +51,7 @@ def _names_model() -> bool:
     return bool(QueryParams(current_scope()["query_string"]).get("model"))
 
 
-async def _props_json(model: Served, info: ModelInfo | None) -> dict[str, Any]:
+async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> dict[str, Any]:
     """`info` is None for a model that hasn't been loaded; fields that need it are empty then."""
     options, server = model.options, model.current.options
     source, caps, tool_source = options.chat.chat_template, {}, ""

@@ -13,12 +13,12 @@ from specllama.handlers.embeddings import split
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.batch import counted
-from specllama.handlers.running.served import served
+from specllama.handlers.running.resolve_model import resolve_model
 
 
 async def create_rerank(body: dict[str, Any]) -> Response:
     """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
     engine.check_reranks()
     documents = body.get("documents") or body.get("texts")

@@ -35,11 +35,11 @@ from specllama.handlers.http.streams import event_stream
 from specllama.handlers.running.batch import bound_probabilities
 from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
 from specllama.handlers.running.ongoing import JobKey
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import frames, respond
 from specllama.handlers.running.response_store import Order, ResponseStore
-from specllama.handlers.running.run_in_thread import aside
+from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import Served, served
 
 
 def _store() -> ResponseStore:
@@ -57,14 +57,14 @@ async def create_response(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     check_kept(body)
     background = bool(body.get("background"))
-    model = served(body)
+    model = resolve_model(body)
     store, jobs = _store(), runtime().jobs
     defaults = model.options.engine.generation_defaults()
-    params, probabilities = await aside(response_params, body, defaults)
+    params, probabilities = await run_in_thread(response_params, body, defaults)
     history, items = await request_items(body, store)
     conversation = [*history, *items]
-    tools = await aside(response_tools, body, conversation)
-    request = await aside(response_chat_request, body, conversation, tools, model.options)
+    tools = await run_in_thread(response_tools, body, conversation)
+    request = await run_in_thread(response_chat_request, body, conversation, tools, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     streamed = params.stream
@@ -115,7 +115,7 @@ create_response_alias = create_response
 
 
 async def _fitting(
-    model: Served, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
+    model: ResolvedModel, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
 ) -> ChatRequest:
     """`request`, with `truncation: auto` made short enough for the context."""
     if body.get("truncation") != "auto":
@@ -143,11 +143,11 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
     a response would have."""
     refuse_unsupported(body, RESPONSES)
-    model = served(body)
+    model = resolve_model(body)
     history, items = await request_items(body, _store())
     conversation = [*history, *items]
-    tools = await aside(response_tools, body, conversation)
-    request = await aside(response_chat_request, body, conversation, tools, model.options)
+    tools = await run_in_thread(response_tools, body, conversation)
+    request = await run_in_thread(response_chat_request, body, conversation, tools, model.options)
     engine = await model.engine()
     request = await _fitting(model, engine, request, body)
     n = await count_tokens(model, engine, request)

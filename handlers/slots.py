@@ -10,14 +10,14 @@ from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.native.results import settings_json
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.served import Served, served
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
     """All slots. A model is loaded for that, but neither woken nor kept awake: of a sleeping one
     they are as they were last. Raises EngineError: not_supported_error with `--no-slots`, and
     unavailable_error if `fail_on_no_slot` is set and all are busy."""
-    model = served()
+    model = resolve_model()
     if not model.options.operations.slots:
         raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
     supervisor = model.current.pool.supervisor(model.name)
@@ -32,7 +32,7 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     return JSONAnswer([_shown(slot, model, with_texts) for slot in slots])
 
 
-def _shown(slot: SlotState, model: Served, with_texts: bool) -> dict[str, Any]:
+def _shown(slot: SlotState, model: ResolvedModel, with_texts: bool) -> dict[str, Any]:
     whole = slot_json(slot, model)
     if slot.id_task < 0:
         return {key: whole[key] for key in _BEFORE_THE_FIRST_REQUEST}
@@ -47,7 +47,7 @@ async def act_on_slot(
 ) -> Response:
     """The result of saving, restoring or erasing. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
-    model = served(body)
+    model = resolve_model(body)
     if not model.options.engine.slot_files.slot_save_path:
         raise not_supported(
             "This server does not support slots action. Start it with `--slot-save-path`"
@@ -73,7 +73,7 @@ async def act_on_slot(
     )
 
 
-def slot_json(slot: SlotState, model: Served) -> dict[str, Any]:
+def slot_json(slot: SlotState, model: ResolvedModel) -> dict[str, Any]:
     """One slot of `model`, which has the settings of the server if it was never used."""
     params = slot.params or model.options.engine.generation_defaults()
     form = model.options.chat.reasoning_format

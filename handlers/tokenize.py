@@ -6,15 +6,15 @@ from starlette.responses import Response
 
 from specllama.handlers.apis.native.request import parse_part
 from specllama.handlers.http.json_answer import JSONAnswer, Lazy
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import served
+from specllama.handlers.running.resolve_model import resolve_model
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 
 async def tokenize(body: dict[str, Any]) -> Response:
     """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
     EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
-    engine = await served(body).engine()
-    content = await aside(parse_part, body.get("content") or [], "content")
+    engine = await resolve_model(body).engine()
+    content = await run_in_thread(parse_part, body.get("content") or [], "content")
     tokens = await engine.tokenize(
         content,
         add_special=bool(body.get("add_special")),
@@ -33,7 +33,7 @@ async def tokenize(body: dict[str, Any]) -> Response:
 async def detokenize(body: dict[str, Any]) -> Response:
     """The text of tokens. Raises EngineError (invalid_request_error) for a token that the
     vocabulary doesn't have."""
-    engine = await served(body).engine()
+    engine = await resolve_model(body).engine()
     # JSON has one kind of number: 12.0 is a valid token id.
     tokens = list(map(int, body.get("tokens") or ()))
     return JSONAnswer({"content": await engine.detokenize(tokens)})

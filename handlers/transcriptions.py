@@ -11,8 +11,8 @@ from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.openai.transcription import TranscriptionFormat, transcription_messages
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.running.chat_batch import ChatBatch, prepare
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import respond
-from specllama.handlers.running.served import served
 
 _PARAMETERS = ("temperature", "max_tokens", "stream")
 
@@ -20,7 +20,7 @@ _PARAMETERS = ("temperature", "max_tokens", "stream")
 async def create_transcription(body: dict[str, Any]) -> Response:
     """The text as an object, as such, or in events. Raises EngineError (not_supported_error) if the
     model doesn't hear."""
-    model = served(body)
+    model = resolve_model(body)
     engine = await model.engine()
     if "audio" not in engine.info.modalities:
         raise not_supported(

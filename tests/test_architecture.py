@@ -1,6 +1,7 @@
 """The import rules of ARCHITECTURE.md, read from the source: nothing is imported here."""
 
 import ast
+from collections import defaultdict
 from collections.abc import Iterable, Iterator
 from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
@@ -261,6 +262,16 @@ def test_modules_have_a_size() -> None:
     assert not [name for name, n in lines.items() if n > LARGEST]
     small = {name for name, n in lines.items() if n < SMALLEST and not _is_small_by_nature(name)}
     assert small == SMALL.keys()
+
+
+def test_a_name_means_one_class() -> None:
+    """A public class of the product has a name of its own."""
+    places: defaultdict[str, list[str]] = defaultdict(list)
+    for name, path in MODULES.items():
+        for node in ast.parse(path.read_text("utf-8")).body if name.startswith("specllama") else ():
+            if isinstance(node, ast.ClassDef) and not node.name.startswith("_"):
+                places[node.name].append(name)
+    assert not {name: where for name, where in places.items() if len(where) > 1}
 
 
 def test_exceptions_are_used() -> None:

@@ -198,4 +198,4 @@ class HelperPool(Generic[M]):
 
 async def _end(child: Child[M]) -> int:
     await child.end(STOP_TIMEOUT)
-    return await child.bury()
+    return await child.reap()

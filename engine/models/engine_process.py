@@ -122,7 +122,7 @@ class EngineProcess:
 
     async def code(self) -> int:
         """The exit status. Waits for the end of a process that is ending, and kills another one."""
-        return await self._child.bury(GRACE)
+        return await self._child.reap(GRACE)
 
 
 class WaitingRequests:

@@ -106,7 +106,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
 
 
 class Child(Generic[M]):
-    """A process that says messages `M`. Whoever starts one must `bury` it."""
+    """A process that says messages `M`. Whoever starts one must `reap` it."""
 
     def __init__(self, process: Transport, pipes: _Pipes[M], stdin: asyncio.WriteTransport) -> None:
         self.stdin = stdin
@@ -164,7 +164,7 @@ class Child(Generic[M]):
         try:
             await child.ask(b"", START_TIMEOUT)
         except BaseException:
-            await child.bury()
+            await child.reap()
             raise
         return child
 
@@ -224,10 +224,10 @@ class Child(Generic[M]):
                 self.stdin.write(request)
                 return await self.receive()
         except TimeoutError:
-            await self.bury()
+            await self.reap()
             raise
         except (EOFError, FrameError) as error:
-            raise ChildError(await self.bury(GRACE)) from error
+            raise ChildError(await self.reap(GRACE)) from error
 
     async def end(self, seconds: float) -> bool:
         """Close its stdin, which asks it to end; kill it after `seconds`. Whether it ended by
@@ -248,7 +248,7 @@ class Child(Generic[M]):
         with suppress(ProcessLookupError):
             self._process.kill()
 
-    async def bury(self, grace: float = 0.0) -> int:
+    async def reap(self, grace: float = 0.0) -> int:
         """Make sure that the process is no more; its exit status.
 
         It is killed unless it ends by itself within `grace` seconds: its pipe closes a moment

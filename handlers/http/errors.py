@@ -16,7 +16,7 @@ from starlette.types import Scope
 
 from specllama.engine.errors import EngineError, ErrorInfo, ErrorType
 from specllama.engine.formats.schema_errors import Sentence
-from specllama.handlers.http.log_fields import notes_of
+from specllama.handlers.http.log_fields import log_fields_of
 
 log = logging.getLogger(__name__)
 
@@ -95,7 +95,7 @@ def describe(error: Exception, scope: Scope) -> HttpFailure:
 
     An unforeseen exception goes to the log, and no word of it to the client.
     """
-    failure, noted = _describe(error, scope), notes_of(scope)
+    failure, noted = _describe(error, scope), log_fields_of(scope)
     noted.failed(failure.status, failure.discreet or failure.info.message)
     noted.gone |= isinstance(error, ClientDisconnect)
     return failure

@@ -1,6 +1,6 @@
-"""Notes about one request while it is served, for its line in the log.
+"""What the line in the log says of one request, collected while the request is served.
 
-The notes lie in the state of the ASGI scope, where the middleware puts them that writes the line
+The fields lie in the state of the ASGI scope, where the middleware puts them that writes the line
 (`handlers.http.request_log`). Nothing in them is content.
 """
 
@@ -20,11 +20,11 @@ MAX_RELAXED = 20  # keywords in the header
 MAX_KEYWORD = 200  # characters of each
 MAX_ID = 128  # characters
 _ID = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_ID)
-_STATE = "notes"
+_STATE = "log_fields"
 
 
 @dataclass(slots=True)
-class Notes:
+class LogFields:
     """Counts are tokens of all prompts and texts of the request."""
 
     id: str
@@ -42,20 +42,20 @@ class Notes:
         self.status, self.error = status, error
 
 
-def take_notes(scope: Scope) -> Notes:
-    """New notes of the request of `scope`, with the id that it brings along, or a new one."""
-    notes = scope["state"][_STATE] = Notes(request_id(scope["headers"]))
-    return notes
+def begin_log_fields(scope: Scope) -> LogFields:
+    """New fields of the request of `scope`, with the id that it brings along, or a new one."""
+    fields = scope["state"][_STATE] = LogFields(request_id(scope["headers"]))
+    return fields
 
 
-def notes_of(scope: Scope) -> Notes:
-    notes: Notes = scope["state"][_STATE]
-    return notes
+def log_fields_of(scope: Scope) -> LogFields:
+    fields: LogFields = scope["state"][_STATE]
+    return fields
 
 
-def notes() -> Notes:
-    """The notes of the current request."""
-    return notes_of(current_scope())
+def log_fields() -> LogFields:
+    """The fields of the current request."""
+    return log_fields_of(current_scope())
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:

@@ -15,10 +15,10 @@ from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.log_fields import (
     HEADER,
     RELAXED_HEADER,
-    Notes,
+    LogFields,
+    begin_log_fields,
     relaxed_header,
     request_id,
-    take_notes,
 )
 
 log = logging.getLogger("http")
@@ -40,8 +40,8 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        notes = take_notes(scope)
-        header = (HEADER, notes.id.encode())
+        noted = begin_log_fields(scope)
+        header = (HEADER, noted.id.encode())
         status, complete = 0, False
 
         async def send_noted(message: Message) -> None:
@@ -49,8 +49,8 @@ class RequestLog:
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], header]
-                if notes.relaxed:
-                    told = relaxed_header(notes.relaxed).encode()
+                if noted.relaxed:
+                    told = relaxed_header(noted.relaxed).encode()
                     message["headers"].append((RELAXED_HEADER, told))
             else:
                 complete = not message.get("more_body", False)
@@ -61,16 +61,16 @@ class RequestLog:
             return await self.app(scope, receive, send_noted)
         finally:
             ms = 1000 * (time.perf_counter() - begin)
-            if not status or notes.gone:
+            if not status or noted.gone:
                 status, complete = CLIENT_GONE, False
-            level = _level(scope, status, notes)
+            level = _level(scope, status, noted)
             if log.isEnabledFor(level):
-                fields = request_fields(scope, status, ms, notes, complete=complete)
+                fields = request_fields(scope, status, ms, noted, complete=complete)
                 log.log(level, "%s", request_line(fields), extra={"fields": fields})
 
 
-def _level(scope: Scope, status: int, notes: Notes) -> int:
-    if 500 in (status, notes.status):
+def _level(scope: Scope, status: int, noted: LogFields) -> int:
+    if 500 in (status, noted.status):
         return logging.WARNING  # ours to mend; other statuses above are states of the server
     before, _, last = scope["path"].rpartition("/")
     polled = last in _POLLED or scope["method"] == "OPTIONS"
@@ -80,7 +80,7 @@ def _level(scope: Scope, status: int, notes: Notes) -> int:
 
 
 def request_fields(
-    scope: Scope, status: int, ms: float, notes: Notes, *, complete: bool
+    scope: Scope, status: int, ms: float, noted: LogFields, *, complete: bool
 ) -> dict[str, Any]:
     """The line's content; what does not apply is left out."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
@@ -89,23 +89,23 @@ def request_fields(
         "path": escaped(raw.decode("latin-1"), MAX_PATH),
         "status": status,
     }
-    if notes.model:
-        fields["model"] = notes.model
-    if notes.n_prompt:
-        fields["tokens_in"] = notes.n_prompt
-        fields["tokens_cached"] = notes.n_cached
-    if notes.n_predicted:
-        fields["tokens_out"] = notes.n_predicted
+    if noted.model:
+        fields["model"] = noted.model
+    if noted.n_prompt:
+        fields["tokens_in"] = noted.n_prompt
+        fields["tokens_cached"] = noted.n_cached
+    if noted.n_predicted:
+        fields["tokens_out"] = noted.n_predicted
     fields["ms"] = round(ms, 1)
-    if notes.predicted_per_second:
-        fields["tokens_per_second"] = round(notes.predicted_per_second, 1)
-    if notes.relaxed:
-        fields["relaxed"] = relaxed_header(notes.relaxed)
-    fields["request_id"] = notes.id
+    if noted.predicted_per_second:
+        fields["tokens_per_second"] = round(noted.predicted_per_second, 1)
+    if noted.relaxed:
+        fields["relaxed"] = relaxed_header(noted.relaxed)
+    fields["request_id"] = noted.id
     if not complete:
         fields["client_gone"] = True
-    if notes.error:
-        fields["error"] = escaped(notes.error, MAX_ERROR)
+    if noted.error:
+        fields["error"] = escaped(noted.error, MAX_ERROR)
     return fields
 
 

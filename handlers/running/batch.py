@@ -15,14 +15,14 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, Timings, Vectors
 from specllama.engine.wire.requests import Infill, Prompt
 from specllama.handlers.http.api_keys import current_key, current_owner
-from specllama.handlers.http.log_fields import Notes, notes
+from specllama.handlers.http.log_fields import LogFields, log_fields
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
 
 # ---- Counts what requests cost in tokens, for every API alike.
 
 
-def note_texts(noted: Notes, timings: Sequence[Timings | None], n: int) -> None:
+def note_texts(noted: LogFields, timings: Sequence[Timings | None], n: int) -> None:
     """The last that was heard of a call's generations, `n` of them for each prompt: those share
     the prompt, which counts once."""
     steps, ms = 0, 0.0
@@ -42,7 +42,7 @@ def note_texts(noted: Notes, timings: Sequence[Timings | None], n: int) -> None:
 
 async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors, None]:
     """`work`, which is closed together with this, and its tokens noted."""
-    noted = notes()
+    noted = log_fields()
     async with aclosing(work):
         async for vectors in work:
             noted.n_prompt += vectors.n_tokens
@@ -183,7 +183,7 @@ class AnswerBatch:
         self._id = id
         self._may_end = params.thinking is not None and params.thinking.control
         self._context = ExitStack()
-        self._notes = notes()
+        self._notes = log_fields()
         self._timings: list[Timings | None] = [None] * len(self._generations)
 
     async def __aenter__(self) -> Self:

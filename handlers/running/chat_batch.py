@@ -32,8 +32,8 @@ from specllama.handlers.running.media import (
     resolved,
     with_results_shown,
 )
-from specllama.handlers.running.run_in_thread import aside
-from specllama.handlers.running.served import Served
+from specllama.handlers.running.resolve_model import ResolvedModel
+from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.templates import rendered_prompt
 
 FinishReason = Literal["stop", "length", "tool_calls"]
@@ -99,7 +99,7 @@ def _cut_off(finished: Finished) -> bool:
 
 
 async def prepare(
-    model: Served, engine: EngineClient, request: ChatRequest, params: GenerationParams
+    model: ResolvedModel, engine: EngineClient, request: ChatRequest, params: GenerationParams
 ) -> PreparedChat:
     """Render the conversation, and bind the answer to what `request` lets it be.
 
@@ -122,7 +122,7 @@ async def prepare(
         prompt=prompt.begun,
         continued=prompt.given is not None,
     )
-    bound = await aside(constrained, prompt, request, params)
+    bound = await run_in_thread(constrained, prompt, request, params)
     given = _given(prompt, request) if request.repeat_given else ()
     if not request.free_text:
         return PreparedChat(parts, bound, parser, given)
@@ -249,7 +249,7 @@ def _must_not_think(request: ChatRequest) -> bool:
     return request.thinking_budget.tokens == 0 or switched_off
 
 
-async def count_tokens(model: Served, engine: EngineClient, request: ChatRequest) -> int:
+async def count_tokens(model: ResolvedModel, engine: EngineClient, request: ChatRequest) -> int:
     """The number of tokens of the prompt for `request`. Raises EngineError as `prepare` does."""
     prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(

@@ -23,8 +23,8 @@ from specllama.engine.wire.media import NOT_READ, Document, Media, is_pdf, text_
 from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.http.current import until_disconnect
+from specllama.handlers.running.resolve_model import ResolvedModel
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.served import Served
 
 Kind = Literal["image", "audio", "video", "document"]
 PART = "media"
@@ -206,7 +206,11 @@ def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
 
 
 async def resolved(
-    model: Served, engine: EngineClient, prompts: Sequence[UnresolvedParts], *, watch: bool = True
+    model: ResolvedModel,
+    engine: EngineClient,
+    prompts: Sequence[UnresolvedParts],
+    *,
+    watch: bool = True,
 ) -> list[PromptParts]:
     """`prompts` with their media fetched and decoded, all at the same time. With `watch` that ends
     when the client goes; nobody else may look for that meanwhile.
@@ -224,7 +228,7 @@ async def resolved(
 
 
 async def with_documents(
-    model: Served, engine: EngineClient, prompt: UnresolvedParts
+    model: ResolvedModel, engine: EngineClient, prompt: UnresolvedParts
 ) -> UnresolvedParts:
     """`prompt` with the texts of its documents; images and sounds stay as they came. Raises
     EngineError as `resolved` does, and for documents without a text."""
@@ -272,7 +276,7 @@ def _parts(given: MediaInput, found: Media | Document) -> list[str | Media]:
 
 
 async def _decoded(
-    model: Served, info: ModelInfo, media: Sequence[MediaInput], *, images: bool = True
+    model: ResolvedModel, info: ModelInfo, media: Sequence[MediaInput], *, images: bool = True
 ) -> list[Media | Document]:
     sources = [await _source(medium) for medium in media]
     return await runtime().media.decode(

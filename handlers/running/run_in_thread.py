@@ -18,10 +18,10 @@ TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenev
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_thread = ThreadPoolExecutor(1, thread_name_prefix="aside")
+_thread = ThreadPoolExecutor(1, thread_name_prefix="run_in_thread")
 
 
-async def aside(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
     """The result of `function`, in the thread if the body of the current request is large.
 
     Raises what `function` does. It must not wait for anything.

@@ -13,10 +13,10 @@ from specllama.engine.helpers.render.renderer import (
 from specllama.engine.helpers.render.template.prompt import continued, plain_messages
 from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import ModelInfo
-from specllama.handlers.running.served import Served
+from specllama.handlers.running.resolve_model import ResolvedModel
 
 
-async def description(model: Served, info: ModelInfo, source: str) -> Description | None:
+async def description(model: ResolvedModel, info: ModelInfo, source: str) -> Description | None:
     """The capabilities of the template; None if it can't be tried."""
     if not renders_with_jinja(model.options, source):
         return None
@@ -26,7 +26,9 @@ async def description(model: Served, info: ModelInfo, source: str) -> Descriptio
         return None  # not valid, or it never ends: a chat gets the error
 
 
-async def rendered_prompt(model: Served, engine: EngineClient, request: ChatRequest) -> ChatPrompt:
+async def rendered_prompt(
+    model: ResolvedModel, engine: EngineClient, request: ChatRequest
+) -> ChatPrompt:
     """The prompt for the messages of a chat request, whose media are marked, and what is known of
     the answer.
 

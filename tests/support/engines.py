@@ -79,7 +79,7 @@ class PaperChild:
     def kill(self) -> None:
         self.exit(-9)
 
-    async def bury(self, grace: float = 0.0) -> int:
+    async def reap(self, grace: float = 0.0) -> int:
         await self._exited.wait()
         self.stdin.close()
         return self._code

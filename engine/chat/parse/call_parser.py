@@ -13,7 +13,7 @@ from typing import Any
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta
 from specllama.engine.chat.parse.argument_types import is_json
-from specllama.engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, Tokens
+from specllama.engine.chat.parse.call_shape import ALIASES, CallShape, Envelope, Item, MarkerTokens
 from specllama.engine.chat.parse.json_stream import JsonError, copy_value, decode_string
 from specllama.engine.chat.parse.reader import Reader, Step
 from specllama.engine.chat.parse.tagged_parser import tagged_arguments
@@ -127,7 +127,7 @@ class CallParser:
         if not whole:
             # Its end may come all the same.
             for item in self._shape.items:
-                if isinstance(item, Tokens) and item.marker == self._shape.after_arguments:
+                if isinstance(item, MarkerTokens) and item.marker == self._shape.after_arguments:
                     yield from _closing(reader, item)
         return True
 
@@ -143,7 +143,7 @@ class CallParser:
                 yield from reader.space()
                 yield from self._object(reader, call, item, ())
                 closing = True
-            elif isinstance(item, Tokens):
+            elif isinstance(item, MarkerTokens):
                 if closing:
                     yield from _closing(reader, item)
                 elif not (yield from reader.accept_all(item.tokens)):
@@ -166,7 +166,7 @@ class CallParser:
     def _word(self, reader: Reader, call: "_Call", fill: Fill, following: Item) -> Step[None]:
         yield from reader.space()
         if fill.hole == "name":
-            stop = following.first[:1] if isinstance(following, Tokens) else ""
+            stop = following.first[:1] if isinstance(following, MarkerTokens) else ""
             pattern = re.compile(f"[^{_NOT_IN_NAMES}{re.escape(stop)}]*")
             name = yield from reader.run(pattern, _NAME_LIMIT)
             if reader.cut_off:
@@ -243,7 +243,7 @@ class CallParser:
                 raise NotACallError
             call.begin_arguments()
             call.add("{}" if value == "null" else value)
-        elif not isinstance(following, Tokens) or not (
+        elif not isinstance(following, MarkerTokens) or not (
             yield from _is_next(reader, following.first)
         ):
             raise NotACallError
@@ -333,7 +333,7 @@ def _is_next(reader: Reader, token: str) -> Step[bool]:
     return found
 
 
-def _closing(reader: Reader, text: Tokens) -> Step[None]:
+def _closing(reader: Reader, text: MarkerTokens) -> Step[None]:
     """Take as much of `text` as there is. Brackets too many before a marker are dropped:
     a common mistake."""
     for token in text.tokens:

@@ -37,7 +37,7 @@ class Envelope(msgspec.Struct, frozen=True):
     roles: dict[tuple[str, ...], Hole]
 
 
-class Tokens(msgspec.Struct, frozen=True):
+class MarkerTokens(msgspec.Struct, frozen=True):
     """A fixed text: its tokens, and the white space at its outer ends."""
 
     tokens: tuple[str, ...]
@@ -54,7 +54,7 @@ class Tokens(msgspec.Struct, frozen=True):
         return next((t for t in self.tokens if _is_marker(t)), "")
 
 
-Item = Tokens | Fill | Envelope
+Item = MarkerTokens | Fill | Envelope
 
 
 class CallShape(msgspec.Struct, frozen=True):
@@ -68,7 +68,7 @@ class CallShape(msgspec.Struct, frozen=True):
     head: tuple[str, ...]
     items: tuple[Item, ...]
     separator: tuple[str, ...]
-    end: Tokens
+    end: MarkerTokens
     has_id: bool
     spelled_id: tuple[str, str] | None
 
@@ -80,7 +80,7 @@ class CallShape(msgspec.Struct, frozen=True):
             if isinstance(item, Envelope) or item == Fill("arguments"):
                 break
             rest.insert(0, item)
-        markers = [item.marker for item in rest if isinstance(item, Tokens)]
+        markers = [item.marker for item in rest if isinstance(item, MarkerTokens)]
         return next((m for m in [*markers, self.end.marker] if m), "")
 
 
@@ -99,7 +99,7 @@ def shape_of(calls: CallSyntax) -> CallShape | None:
     parts = calls.parts if tagged else _with_envelope(calls.parts)
     items = [tokens_of(part) if isinstance(part, str) else part for part in parts]
     head: tuple[str, ...] = ()
-    if isinstance(items[0], Tokens):
+    if isinstance(items[0], MarkerTokens):
         head = items[0].tokens
         items = items[1:]
     begin = split(calls.begin)
@@ -119,9 +119,9 @@ def split(text: str) -> tuple[str, ...]:
     return tuple(_TOKEN.findall(text))
 
 
-def tokens_of(text: str) -> Tokens:
+def tokens_of(text: str) -> MarkerTokens:
     leading = text[: len(text) - len(text.lstrip())]
-    return Tokens(split(text), leading, text[len(text.rstrip()) :] if text.strip() else "")
+    return MarkerTokens(split(text), leading, text[len(text.rstrip()) :] if text.strip() else "")
 
 
 def _is_marker(token: str) -> bool:
@@ -130,7 +130,7 @@ def _is_marker(token: str) -> bool:
 
 def _spelled_id(head: tuple[str, ...], items: list[Item]) -> tuple[str, str] | None:
     match items:
-        case [Fill("name"), Tokens((between,)), Fill("index"), *_]:
+        case [Fill("name"), MarkerTokens((between,)), Fill("index"), *_]:
             before = head[-1] if head and not head[-1].endswith((">", "]")) else ""
             return before, between
     return None

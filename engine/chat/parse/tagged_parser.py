@@ -11,7 +11,7 @@ from specllama.engine.chat.parse.argument_types import (
     copy_literal,
     inner_schema,
 )
-from specllama.engine.chat.parse.call_shape import Tokens, split, tokens_of
+from specllama.engine.chat.parse.call_shape import MarkerTokens, split, tokens_of
 from specllama.engine.chat.parse.json_stream import JsonError, Sink, copy_value
 from specllama.engine.chat.parse.reader import Reader, Step
 from specllama.engine.chat.syntax import BARE_KEY, KEY, TaggedArguments
@@ -110,7 +110,7 @@ class _Arguments:
                 return True
         return False
 
-    def _end_of(self, key: str) -> Tokens:
+    def _end_of(self, key: str) -> MarkerTokens:
         return tokens_of(self._tagged.after(key)) if KEY in self._tagged.end else self._end
 
     def _opened(self) -> Step[bool]:
@@ -129,7 +129,7 @@ class _Arguments:
 
     # ---- values between tags ---------------------------------------------------------------
 
-    def _string(self, end: Tokens, out: Sink) -> Step[None]:
+    def _string(self, end: MarkerTokens, out: Sink) -> Step[None]:
         """A text as it is to a JSON string."""
         reader, wrapper = self._reader, self._tagged.wrapper
 
@@ -148,7 +148,7 @@ class _Arguments:
             raise JsonError
         out('"')
 
-    def _any(self, end: Tokens, types: frozenset[str], out: Sink) -> Step[None]:
+    def _any(self, end: MarkerTokens, types: frozenset[str], out: Sink) -> Step[None]:
         """A text as it is, or JSON."""
         reader, wrapper = self._reader, self._tagged.wrapper
         if wrapper.begin and (yield from _is_next(reader, wrapper.begin)):
@@ -157,7 +157,7 @@ class _Arguments:
         yield from _value(reader, end, types, out)
 
     def _element(
-        self, key: str, parameters: Any, end: Tokens, out: Sink, depth: int = 0
+        self, key: str, parameters: Any, end: MarkerTokens, out: Sink, depth: int = 0
     ) -> Step[None]:
         """A value that may be elements, and the first token of what ends it."""
         schema, types = inner_schema(parameters, key), argument_types(parameters, key)
@@ -187,7 +187,7 @@ class _Arguments:
             out(f"{{{', '.join(members)}}}")
 
 
-def _value(reader: Reader, end: Tokens, types: frozenset[str], out: Sink) -> Step[None]:
+def _value(reader: Reader, end: MarkerTokens, types: frozenset[str], out: Sink) -> Step[None]:
     """A text as it is, or JSON."""
     pieces: list[str] = []
     space, marker = yield from reader.until(end.tokens[:1], pieces.append)
@@ -203,7 +203,7 @@ def _is_next(reader: Reader, text: str) -> Step[bool]:
     return found
 
 
-def _json(reader: Reader, end: Tokens, out: Sink) -> Step[None]:
+def _json(reader: Reader, end: MarkerTokens, out: Sink) -> Step[None]:
     """JSON; what it isn't, is a text."""
     yield from reader.space()
     if (yield from reader.peek()) != '"':

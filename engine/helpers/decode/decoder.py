@@ -119,5 +119,5 @@ async def _whole(
                 raise FrameError("something else than a part")
             found.write(part.data)
     except (EOFError, FrameError) as error:
-        raise ChildError(await process.bury(GRACE)) from error
+        raise ChildError(await process.reap(GRACE)) from error
     return Decoded(found.getvalue(), begun.width, begun.height)

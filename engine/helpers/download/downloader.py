@@ -121,7 +121,7 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
             "the download process ended before it was done; see its messages above"
         ) from None
     finally:
-        await child.bury()
+        await child.reap()
 
 
 async def find_remote_preset(options: Options, environ: Mapping[str, str]) -> RemotePreset | None:

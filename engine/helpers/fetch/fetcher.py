@@ -103,7 +103,7 @@ class Fetcher:
         if self._stopped:
             failure = unavailable("the server is shutting down")
         self._fail(failure)
-        code = await process.bury()
+        code = await process.reap()
         if not self._stopped:
             log.error("the process that fetches media ended with code %d", code)
 

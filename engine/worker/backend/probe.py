@@ -39,7 +39,7 @@ TOLERANCE = 0.1
 _MEMORY = 1 << 20  # bytes for the descriptions of a handful of tensors
 
 
-class Processor:
+class CpuDevice:
     """ggml's CPU device, for one product after the other."""
 
     def __init__(self) -> None:
@@ -110,7 +110,7 @@ class Processor:
 
 def wrong_products(buffer_types: Iterable[tuple[str, int]]) -> Iterable[str]:
     """The products that differ from numpy's: one line each."""
-    processor = Processor()
+    processor = CpuDevice()
     random = np.random.default_rng(0)
     weights = random.standard_normal((N_OUT, N_IN), np.float32)
     places = [("CPU", processor.plain), *buffer_types]

@@ -47,7 +47,7 @@ K = TypeVar("K", bound=Hashable)
 V = TypeVar("V")
 
 
-class Memory(Generic[K, V]):
+class ByteLRU(Generic[K, V]):
     """Values of which each has a size; the ones not used for longest go first."""
 
     def __init__(self, n_bytes: int) -> None:
@@ -184,7 +184,7 @@ class Compiler:
     def __init__(self, model: Model, *, seconds: Sequence[float] = lanes.SECONDS) -> None:
         """The seconds are those of the processor for a trial in each lane."""
         self._model = model
-        self._memory: Memory[bytes, Compiled] = Memory(CACHE_BYTES)
+        self._memory: ByteLRU[bytes, Compiled] = ByteLRU(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
         self._lock = threading.Lock()
         self._closed = threading.Event()

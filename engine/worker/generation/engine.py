@@ -115,7 +115,7 @@ class Engine:
         self._answering = Answering(model, self.scheduler, options.context)
         self._overlap = Overlap(
             self._answering,
-            pays=self.context.is_asynchronous,
+            enabled=self.context.is_asynchronous,
             is_cuttable=self.context.is_cuttable,
         )
         self._unsent: list[Event] = []  # of the last step, if they wait for the next one
@@ -186,7 +186,7 @@ class Engine:
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
         self._unsent += self._overlap.answer_one(id)
-        self._requests.let_go()
+        self._requests.free_finished()
         self.scheduler.pause(id)
         self._speculation.forget(id)
 
@@ -222,7 +222,7 @@ class Engine:
             self._step_seconds = time.perf_counter() - started
         if not self.scheduler.has_work:
             self._counting.rests()
-        if self._overlap.pays and not is_idle and self.scheduler.active:
+        if self._overlap.enabled and not is_idle and self.scheduler.active:
             self._unsent = events
             return due
         if is_idle and not events:
@@ -237,7 +237,7 @@ class Engine:
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
             events += self._overlap.answer()
-            self._requests.let_go()
+            self._requests.free_finished()
             return False
         now = time.perf_counter()
         events += self._enter(self._requests.of(chunks), now)
@@ -278,14 +278,14 @@ class Engine:
         except BackendError as error:
             events += self._requests.fail_all(requests, str(error))
             return False
-        if self._overlap.pays:
+        if self._overlap.enabled:
             events += self._overlap.answer()
             send([*events])
             events.clear()
         self._decoding.wait()
         evaluated = chunks
         if self._overlap.ended:
-            self._requests.let_go(chunks)
+            self._requests.free_finished(chunks)
             rows = zip(chunks, indices, strict=True)
             kept = [row for row in rows if row[0].sequence.id in self._requests.running]
             chunks, indices = [chunk for chunk, _ in kept], [index for _, index in kept]
@@ -371,7 +371,7 @@ class Engine:
         token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
-        if not self._speculation.goes_on(request) and self._overlap.takes(
+        if not self._speculation.goes_on(request) and self._overlap.defer(
             request, token, is_final=is_final
         ):
             return []

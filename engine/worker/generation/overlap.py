@@ -10,12 +10,12 @@ from specllama.engine.worker.generation.request import Request
 
 
 class Overlap:
-    """Tokens whose texts are not made yet: of each request the newest one at the most. `pays` says
-    that the device computes while the host does something else; without, no token waits. Nor does
+    """Tokens whose texts are not made yet: of each request the newest one at most. It is `enabled`
+    where the device computes while the host does something else; otherwise no token waits. Nor does
     one that might have to be taken back from a memory that isn't cuttable."""
 
-    def __init__(self, answering: Answering, *, pays: bool, is_cuttable: bool) -> None:
-        self.pays = pays
+    def __init__(self, answering: Answering, *, enabled: bool, is_cuttable: bool) -> None:
+        self.enabled = enabled
         self._answering = answering
         self._is_cuttable = is_cuttable
         self._late: dict[int, tuple[Request, int]] = {}  # by id
@@ -23,11 +23,11 @@ class Overlap:
         """Those whose texts have ended with such a token, and who have their slots still: the
         device may compute what is behind it."""
 
-    def takes(self, request: Request, token: int, *, is_final: bool) -> bool:
+    def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
         """True if `token`, the newest one, is put off until `answer`. What ends the answer whatever
         its text says isn't: the next step must not evaluate it. `is_final` is as in
         `Answering.accept`."""
-        if not self.pays or self._answering.decides(request, token, is_final=is_final):
+        if not self.enabled or self._answering.decides(request, token, is_final=is_final):
             return False
         if request.may_end_with_text and not self._is_cuttable:
             return False

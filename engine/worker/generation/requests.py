@@ -72,7 +72,7 @@ class Requests:
                 self.release(request)
             else:
                 events.append(self.fail(request, ErrorInfo("server_error", message)))
-        self.let_go()
+        self.free_finished()
         return events
 
     def cancel(self, request: Request) -> None:
@@ -80,7 +80,7 @@ class Requests:
         self._scheduler.cancel(request.id)
         self.release(request)
 
-    def let_go(self, chunks: Sequence[Chunk] = ()) -> None:
+    def free_finished(self, chunks: Sequence[Chunk] = ()) -> None:
         """Free the slots of those whose texts have ended with a token that was put off. What was
         evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
         ended, self._overlap.ended = self._overlap.ended, []

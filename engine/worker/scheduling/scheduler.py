@@ -45,7 +45,7 @@ from specllama.engine.worker.scheduling.placement import (
     PrefixOrigin,
 )
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, next_start, uncut
-from specllama.engine.worker.scheduling.sharing import Ahead, Sharing
+from specllama.engine.worker.scheduling.sharing import Ahead, PrefillPlanner
 from specllama.engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
@@ -98,7 +98,7 @@ class Scheduler:
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
-        self._sharing = Sharing(self.cache, n_batch=n_batch, unified=self._unified)
+        self._sharing = PrefillPlanner(self.cache, n_batch=n_batch, unified=self._unified)
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 

@@ -15,7 +15,7 @@ LAST_STEPS = 3
 """So many steps share the rest of a prompt evenly."""
 
 
-class Sharing:
+class PrefillPlanner:
     """Plans the chunks of prompts, step after step."""
 
     def __init__(self, cache: PrefixCache, *, n_batch: int, unified: bool) -> None:

@@ -8,8 +8,8 @@ from typing import Any, Final
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
 from specllama.engine.options import OptionError, Options, replaced, text_values
+from specllama.handlers.running.resolve_model import not_found
 from specllama.handlers.running.runtime import Runtime
-from specllama.handlers.running.served import not_found
 
 SUCCESS: Final = {"status": "success"}
 HUBS: Final = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")

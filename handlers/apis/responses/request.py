@@ -18,7 +18,7 @@ from specllama.handlers.apis.openai.request import template_variables, thinking_
 from specllama.handlers.apis.openai.tools import Chosen, chosen, known, offered
 from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages
 from specllama.handlers.running.response_store import ResponseStore
-from specllama.handlers.running.run_in_thread import aside
+from specllama.handlers.running.run_in_thread import run_in_thread
 
 # ---- `truncation: auto`: a conversation that is too long for the context loses its oldest part.
 
@@ -74,7 +74,7 @@ async def request_items(
     Raises EngineError: invalid_request_error for responses and items that are not stored,
     not_supported_error for media.
     """
-    new = await aside(input_items, body["input"])
+    new = await run_in_thread(input_items, body["input"])
     for index, item in enumerate(new):
         if item["type"] == REFERENCE:
             stored = await store.item(item["id"])

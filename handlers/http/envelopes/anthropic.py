@@ -12,7 +12,7 @@ from typing import Any, Literal
 from starlette.types import Scope
 
 from specllama.engine.errors import ErrorInfo
-from specllama.handlers.http.log_fields import notes_of
+from specllama.handlers.http.log_fields import log_fields_of
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -37,7 +37,7 @@ _TYPE: dict[int, ErrorType] = {
 
 def anthropic_request_id(scope: Scope) -> str:
     """The request's id as this API writes it."""
-    id = notes_of(scope).id
+    id = log_fields_of(scope).id
     return id if id.startswith("req_") else f"req_{id}"
 
 

@@ -65,11 +65,11 @@ def test_messages_of_any_length_come_back_in_order() -> None:
         assert [await echo.receive() for _ in range(6)] == ["first", *said]
         assert echo.is_alive
         assert await echo.end(SECONDS)
-        assert await echo.bury() == 7
+        assert await echo.reap() == 7
         assert not echo.is_alive
         with pytest.raises(EOFError):
             await echo.receive()
-        assert await echo.bury() == 7
+        assert await echo.reap() == 7
 
     asyncio.run(run())
 
@@ -86,7 +86,7 @@ def test_one_with_a_head_start_is_taken() -> None:
         assert await echo.receive() == "first"
         assert await echo.ask(frame("second"), SECONDS) == "second"
         assert await echo.end(SECONDS)
-        assert await echo.bury() == 7
+        assert await echo.reap() == 7
 
     asyncio.run(run())
 
@@ -104,7 +104,7 @@ def test_listeners_hear_what_was_said_before_them() -> None:
         await echo.end(SECONDS)
         await echo.output_end(SECONDS)
         assert heard == [2, 3]
-        await echo.bury()
+        await echo.reap()
 
     asyncio.run(run())
 
@@ -115,7 +115,7 @@ def test_a_listener_that_fails_is_a_failure() -> None:
         echo.listen(lambda message: 1 / 0)  # type: ignore[arg-type]
         await echo.output_end(SECONDS)
         assert isinstance(echo.failure, ZeroDivisionError)
-        await echo.bury()
+        await echo.reap()
 
     asyncio.run(run())
 
@@ -126,7 +126,7 @@ def test_silence_has_a_limit() -> None:
         echo.listen(lambda message: None)
         with pytest.raises(TimeoutError):
             await echo.output_end(0.01)
-        await echo.bury()
+        await echo.reap()
 
     asyncio.run(run())
 
@@ -152,7 +152,7 @@ def test_only_silence_without_a_break_counts(
             with pytest.raises(TimeoutError):
                 await echo.output_end(3600.0)
         assert len(parts) == n_silent
-        await echo.bury()
+        await echo.reap()
 
     asyncio.run(run())
 
@@ -174,7 +174,7 @@ def test_what_is_printed_is_no_message() -> None:
         talker = await Child.start(child(program), ANYTHING, log=log)
         assert await talker.receive() == 1
         await talker.end(SECONDS)
-        assert await talker.bury() == 7
+        assert await talker.reap() == 7
         assert log.closed
         assert sorted(log.said.split()) == [b"printed", b"shouted"]
 
@@ -189,7 +189,7 @@ def test_signals_of_the_group_do_not_end_it() -> None:
         for number in (signal.SIGINT, signal.SIGTERM):
             os.kill(echo.pid, number)
         assert await echo.ask(frame(2), SECONDS) == 2
-        await echo.bury()
+        await echo.reap()
 
     asyncio.run(run())
 
@@ -202,7 +202,7 @@ def test_who_does_not_listen_is_killed() -> None:
         deaf = await Child.start(child("link.send(1)\nwhile True: time.sleep(9)"), ANYTHING)
         await deaf.receive()
         assert not await deaf.end(0.01)
-        assert await deaf.bury() != 0
+        assert await deaf.reap() != 0
 
     asyncio.run(run())
 
@@ -218,7 +218,7 @@ def test_burying_does_not_hide_how_it_ended() -> None:
             with pytest.raises(EOFError):
                 await ending.receive()
             ending.stdin.write(b"x")
-            assert await ending.bury(grace) == code
+            assert await ending.reap(grace) == code
 
     asyncio.run(run())
 
@@ -231,7 +231,7 @@ def test_burying_waits_for_one_that_is_asked_to_end() -> None:
         end = asyncio.create_task(ending.end(SECONDS))
         with pytest.raises(EOFError):
             await ending.receive()
-        assert await ending.bury() == 5
+        assert await ending.reap() == 5
         assert await end
 
     asyncio.run(run())
@@ -247,7 +247,7 @@ def test_nonsense() -> None:
         mad = await Child.start(child(program), ANYTHING, limit=limit)
         with pytest.raises(FrameError):
             await mad.receive()
-        await mad.bury()
+        await mad.reap()
 
     asyncio.run(run('link.write(b"\\x01\\0\\0\\0\\xc1")' + ECHO, 100))
     asyncio.run(run('link.send("x" * 100)' + ECHO, 100))
@@ -285,7 +285,7 @@ def test_one_job_after_the_other() -> None:
         for job in ("a", long("b"), {"c": [1]}):
             assert await worker.ask(frame(job), SECONDS) == job
         assert await worker.end(SECONDS)
-        assert await worker.bury() == 0
+        assert await worker.reap() == 0
 
     asyncio.run(run())
 
@@ -295,7 +295,7 @@ def test_a_job_that_needs_too_much_memory() -> None:
     async def run() -> None:
         worker = await Child.start_for_jobs(jobs(), ANYTHING)
         assert await worker.ask(frame("memory"), SECONDS) == "no room"
-        await worker.bury()
+        await worker.reap()
 
     asyncio.run(run())
 

@@ -22,7 +22,7 @@ from specllama import logs
 from specllama.engine.errors import unavailable
 from specllama.engine.formats.schema_errors import sentence
 from specllama.engine.wire.replies import Timings
-from specllama.handlers.http.log_fields import MAX_ID, Notes, notes_of, request_id
+from specllama.handlers.http.log_fields import MAX_ID, LogFields, log_fields_of, request_id
 from specllama.handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
 from specllama.handlers.options import parse
 from specllama.handlers.running.batch import note_texts
@@ -80,7 +80,7 @@ def logged(
 def answering(code: int, *, more: bool = False, **noted: Any) -> Any:
     async def app(scope: Scope, receive: Receive, send: Send) -> None:
         for name, value in noted.items():
-            setattr(notes_of(scope), name, value)
+            setattr(log_fields_of(scope), name, value)
         await send({"type": "http.response.start", "status": code, "headers": []})
         await send({"type": "http.response.body", "body": b"a", "more_body": more})
 
@@ -144,11 +144,11 @@ def test_counts_of_several_texts() -> None:
     def timings(cache: int, prompt: int, predicted: int, ms: float) -> Timings:
         return Timings(cache, prompt, 1.0, predicted, ms)
 
-    noted = Notes("i")
+    noted = LogFields("i")
     note_texts(noted, [timings(2, 3, 5, 40.0), timings(4, 1, 6, 90.0), None, None], 2)
     assert (noted.n_prompt, noted.n_cached, noted.n_predicted) == (5, 2, 11)
     assert noted.predicted_per_second == pytest.approx(100.0)
-    noted = Notes("i")
+    noted = LogFields("i")
     note_texts(noted, [timings(0, 7, 1, 0.0)], 1)
     assert (noted.n_prompt, noted.n_predicted, noted.predicted_per_second) == (7, 1, 0.0)
 

@@ -9,7 +9,7 @@ import pytest
 
 from specllama.engine.errors import EngineError, invalid_request
 from specllama.handlers.http.bodies import LARGE
-from specllama.handlers.running.run_in_thread import aside
+from specllama.handlers.running.run_in_thread import run_in_thread
 from tests.support.http_support import request_with
 
 pytestmark = pytest.mark.slow
@@ -21,12 +21,12 @@ def where(*_: Any, **__: Any) -> threading.Thread:
 
 def test_small_bodies_are_converted_at_once() -> None:
     with request_with(LARGE):
-        assert asyncio.run(aside(where, 1, a=2)) is threading.current_thread()
+        assert asyncio.run(run_in_thread(where, 1, a=2)) is threading.current_thread()
 
 
 def test_large_bodies_are_converted_in_one_thread() -> None:
     async def several() -> set[threading.Thread]:
-        return set(await asyncio.gather(*(aside(where) for _ in range(9))))
+        return set(await asyncio.gather(*(run_in_thread(where) for _ in range(9))))
 
     with request_with(LARGE + 1):
         [thread] = asyncio.run(several())
@@ -39,7 +39,7 @@ def test_others_go_on_meanwhile() -> None:
 
     async def run() -> str:
         asyncio.get_running_loop().call_later(0, turned.set)
-        return await aside(lambda: (turned.wait() and "done") or "")
+        return await run_in_thread(lambda: (turned.wait() and "done") or "")
 
     with request_with(LARGE + 1):
         assert asyncio.run(run()) == "done"
@@ -51,8 +51,8 @@ def test_errors_and_the_request_are_those_of_the_caller() -> None:
     async def run() -> int:
         variable.set(7)
         with pytest.raises(EngineError, match="no"):
-            await aside(_refuse)
-        return await aside(variable.get)
+            await run_in_thread(_refuse)
+        return await run_in_thread(variable.get)
 
     with request_with(LARGE + 1):
         assert asyncio.run(run()) == 7
@@ -67,15 +67,15 @@ def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
 
     async def run() -> None:
         release = threading.Event()
-        first = asyncio.create_task(aside(release.wait))
+        first = asyncio.create_task(run_in_thread(release.wait))
         await asyncio.sleep(0)
-        second = asyncio.create_task(aside(done.append, 1))
+        second = asyncio.create_task(run_in_thread(done.append, 1))
         await asyncio.sleep(0)
         second.cancel()
         await asyncio.wait({second})
         release.set()
         await first
-        await aside(done.append, 2)
+        await run_in_thread(done.append, 2)
 
     with request_with(LARGE + 1):
         asyncio.run(run())

@@ -38,16 +38,16 @@ def test_products_are_right() -> None:
 def test_a_wrong_product_is_noticed(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    multiply = probe.Processor.multiply
+    multiply = probe.CpuDevice.multiply
 
-    def one_is_wrong(self: probe.Processor, *args: object) -> object:
+    def one_is_wrong(self: probe.CpuDevice, *args: object) -> object:
         product = multiply(self, *args)  # type: ignore[arg-type]
         assert product is not None
         if len(product) > 64:
             product[64, 63] += 1 * product.std()
         return product
 
-    monkeypatch.setattr(probe.Processor, "multiply", one_is_wrong)
+    monkeypatch.setattr(probe.CpuDevice, "multiply", one_is_wrong)
     lines = list(probe.wrong_products([]))
     assert len(lines) == len(probe.TYPES)
     assert lines[0].startswith("Q4_0 in CPU, batch of 67: off by ")
@@ -59,7 +59,7 @@ def test_nothing_at_all_is_wrong_too(monkeypatch: pytest.MonkeyPatch) -> None:
     def no_numbers(*_: object) -> object:
         return np.full((1, probe.N_OUT), np.nan)
 
-    monkeypatch.setattr(probe.Processor, "multiply", no_numbers)
+    monkeypatch.setattr(probe.CpuDevice, "multiply", no_numbers)
     assert list(probe.wrong_products([]))
 
 

@@ -3,14 +3,14 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.constraints.compiler import Memory
+from specllama.engine.worker.constraints.compiler import ByteLRU
 
 LIMIT = 100
 
 
 @given(st.lists(st.tuples(st.integers(0, 9), st.integers(0, 130), st.booleans())))
 def test_it_never_holds_more_than_its_bytes(history: list[tuple[int, int, bool]]) -> None:
-    memory: Memory[int, int] = Memory(LIMIT)
+    memory: ByteLRU[int, int] = ByteLRU(LIMIT)
     sizes: dict[int, int] = {}  # in the order of their last use
     for key, size, is_put in history:
         if is_put:

@@ -14,12 +14,12 @@ from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.http.current import current_scope, until_disconnect
-from specllama.handlers.http.log_fields import notes
+from specllama.handlers.http.log_fields import log_fields
 from specllama.handlers.running.runtime import Runtime, runtime
 
 
 @dataclass(frozen=True)
-class Served:
+class ResolvedModel:
     """One entry of the catalog, as the handler of one request sees it."""
 
     current: Runtime
@@ -62,9 +62,9 @@ class Served:
         return lease
 
 
-def served(
+def resolve_model(
     body: Mapping[str, Any] | None = None, *, unknown: ErrorType = "invalid_request_error"
-) -> Served:
+) -> ResolvedModel:
     """The model that the current request names, in its `body` or by `?model=`; the default one
     if it names none.
 
@@ -76,8 +76,8 @@ def served(
     name = (body or {}).get("model") or query.get("model")
     autoload = query.get("autoload")
     entry = find(current, name, unknown)
-    notes().model = entry.name
-    return Served(
+    log_fields().model = entry.name
+    return ResolvedModel(
         current,
         entry,
         current.options.router.models_autoload if autoload is None else autoload.lower() == "true",
