@@ -116,6 +116,25 @@ CLIENTS = {
 }
 """Modules of a helper's folder that are for others, beside those of its messages."""
 
+GROUND = frozenset({"errors", "formats", "host", "options", "params", "shipped", "wire"})
+"""Rooms of `engine/` that every process may use."""
+_CLIENT_JOBS = ("check", "decode", "download", "fetch", "inspect", "render")
+SERVER = frozenset(
+    {"catalog", "chat", "media", "models", "helpers.pool", *(f"helpers.{j}" for j in _CLIENT_JOBS)}
+)
+PROCESSES = {
+    "worker.__main__": {"worker", "grammars", "helpers.trial"},
+    "helpers.check.check_main": {"helpers.check"},
+    "helpers.decode.decode_main": {"helpers.decode"},
+    "helpers.download.download_main": {"helpers.download", "catalog"},
+    "helpers.fetch.fetch_main": {"helpers.fetch"},
+    # Whether a model's template is written for tools is found by compiling it.
+    "helpers.inspect.inspect_main": {"helpers.inspect", "helpers.render"},
+    "helpers.render.render_main": {"helpers.render", "chat"},
+    "helpers.trial.trial_main": {"helpers.trial", "grammars"},
+}
+"""The rooms of `engine/` that each process uses, by its main module."""
+
 SMALLEST, LARGEST = 40, 460
 """Lines of a module of the product."""
 SMALL = {
@@ -226,6 +245,30 @@ def test_a_helper_is_used_through_its_client() -> None:
         if is_inside and module not in CLIENTS[job] | {f"{job}_jobs"}:
             others.add(f"{name} -> {other}")
     assert not others
+
+
+def _reached(*starts: str) -> set[str]:
+    """The rooms of `engine/` that the modules `starts` import, and what they import."""
+    found: set[str] = set()
+    waiting = [*starts]
+    while waiting:
+        name = waiting.pop()
+        if name in MODULES and name not in found:
+            found.add(name)
+            waiting += (other for other in IMPORTS[name] if (name, other) not in EXCEPTIONS)
+    rooms = (each.split(".")[2:] for each in found if each.startswith("specllama.engine."))
+    return {".".join(parts[: 2 if parts[0] == "helpers" else 1]) for parts in rooms} - {"helpers"}
+
+
+@pytest.mark.parametrize(("main", "rooms"), PROCESSES.items())
+def test_a_folder_is_a_process(main: str, rooms: set[str]) -> None:
+    assert _reached(f"specllama.engine.{main}") - GROUND == rooms
+
+
+def test_the_server_s_folders() -> None:
+    """Handlers are imported by their names in the description."""
+    handlers = [name for name in MODULES if name.startswith("specllama.handlers.")]
+    assert _reached("specllama.cli", *handlers) - GROUND == SERVER
 
 
 def test_there_is_one_package() -> None:
