@@ -183,8 +183,6 @@ log = logging.getLogger(__name__)
 KEPT = 8
 """Copies, the newest: several versions may be in use, and the older ones are of no use."""
 
-_BUNDLER = Path(__file__).with_name("bundle.py")
-
 
 def bundled(
     root: Path,
@@ -205,9 +203,9 @@ def bundled(
 
 
 def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
-    """The file of the copy: its name is a digest of its sources and of the bundler."""
+    """The file of the copy: its name is a digest of its sources and of this module."""
     key = hashlib.sha256()
-    for file in (_BUNDLER, *sorted(root.parent.rglob("*.yaml"))):
+    for file in (Path(__file__), *sorted(root.parent.rglob("*.yaml"))):
         content = file.read_bytes()
         key.update(f"{file.name} {len(content)} ".encode())
         key.update(content)
