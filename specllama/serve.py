@@ -8,8 +8,7 @@ import os
 import signal
 import socket
 import sys
-from collections.abc import AsyncIterator, Callable, Generator
-from contextlib import asynccontextmanager
+from collections.abc import Callable, Generator
 from types import FrameType
 from typing import Any
 
@@ -18,44 +17,13 @@ from uvicorn.config import Config
 from uvicorn.server import Server
 
 from specllama import early_signals
+from specllama.app import create_app
 from specllama.connection import Connection, Limits
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.wire import startup as startup
-from specllama.handlers.binding.application import serve_description
-from specllama.handlers.description import description_path
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.runtime import Runtime, lifespan
+from specllama.handlers.running.runtime import Runtime
 from specllama.listen import Listeners
-from specllama.progress import show_progress
-
-# ---- The ASGI application: the description, bound to the handlers, with engines below.
-
-
-def create_app(
-    options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
-) -> ASGIApp:
-    """An application that starts its engines with the ASGI lifespan, so the ASGI server must
-    run that (uvicorn: `lifespan="on"`).
-
-    `on_fatal` is called with the reason, once, if the only model of a server can't be loaded.
-    """
-
-    @asynccontextmanager
-    async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with lifespan(options, catalog, on_fatal) as runtime:
-            if options.log.log_disable:
-                yield {"runtime": runtime}
-                return
-            showing = asyncio.create_task(show_progress(runtime.pool, catalog.entries))
-            try:
-                yield {"runtime": runtime}
-            finally:
-                showing.cancel()
-                await asyncio.wait({showing})
-
-    app: ASGIApp = serve_description(description_path(), options.http.api_prefix, states)
-    return app
-
 
 log = logging.getLogger("specllama")
 

@@ -14,7 +14,7 @@ from specllama.engine.models.records import Members
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError, text_values
 
-log = logging.getLogger("specllama.engine.pool")
+log = logging.getLogger("specllama.engine.models")
 
 
 class Inventory:

@@ -22,7 +22,7 @@ from specllama.engine.models.residency import ModelSlot, Residency, Ticket
 from specllama.engine.models.supervisor import SHUTTING_DOWN, Supervisor
 from specllama.engine.options import Options
 
-log = logging.getLogger("specllama.engine.pool")
+log = logging.getLogger("specllama.engine.models")
 
 
 class ModelPool:

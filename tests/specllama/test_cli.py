@@ -59,9 +59,9 @@ def create_app(options, catalog, on_fatal=None):
     return app
 
 MODE = sys.argv.pop(1)
-module = types.ModuleType("specllama.serve")
+module = types.ModuleType("specllama.app")
 module.create_app = create_app
-sys.modules["specllama.serve"] = module
+sys.modules["specllama.app"] = module
 from specllama.engine.wire import head_start
 head_start.begin = lambda command, frame=b"", logs=False: None  # this application has no engine
 from specllama.cli import main

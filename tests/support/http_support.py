@@ -14,6 +14,7 @@ from typing import Any
 import uvicorn
 from connexion import AsyncApp
 
+from specllama.app import create_app
 from specllama.engine.catalog.catalog import Catalog, open_catalog
 from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.models.events import ModelStatus, Subscription
@@ -24,7 +25,6 @@ from specllama.handlers.binding.application import serve_description
 from specllama.handlers.http.current import _scope
 from specllama.handlers.options import ServerOptions, given
 from specllama.handlers.running.runtime import Runtime
-from specllama.serve import create_app
 from tests.support.options_support import server_options
 
 DESCRIPTION = """

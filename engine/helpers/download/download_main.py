@@ -1,6 +1,6 @@
 """The process that downloads a model.
 
-    python -m specllama.engine.helpers.download.download_main   (started by catalog.download.parent)
+    python -m specllama.engine.helpers.download.download_main   (started by the downloader)
 
 One message comes in and says what is wanted; those that go out say how far it is.
 A process of its own can be ended at any moment, whatever the network does; what it has got so

@@ -1,6 +1,6 @@
 """A process that fetches what requests name by URL, many at a time, until its stdin ends.
 
-    python -m specllama.engine.helpers.fetch.fetch_main BYTES   (started by media.fetching.parent)
+    python -m specllama.engine.helpers.fetch.fetch_main BYTES   (started by the fetcher)
 
 BYTES is the limit of the address space, where the platform can set one. Each job has a time limit
 of its own.
