@@ -156,7 +156,7 @@ class AnswerRules(msgspec.Struct, frozen=True):
 
 class Speculative(msgspec.Struct, frozen=True):
     """The proposals for one text. `types` are the kinds of sources, separated by commas, or `none`;
-    `n_max` tokens are proposed at once at the most, and less than `n_min` never. A draft model
+    `n_max` tokens are proposed at once at most, and less than `n_min` never. A draft model
     proposes what it finds as probable as `p_min`."""
 
     types: str = "none"

@@ -69,7 +69,7 @@ create_chat_completion_alias = create_chat_completion
 async def control_chat_completion(body: dict[str, Any]) -> Response:
     """`{"success": ...}`, with a `message` if there is nothing to control."""
     key = (current_key(), body["id"])
-    if problem := runtime().steerable.end_thoughts(key):
+    if problem := runtime().control.end_thoughts(key):
         return JSONAnswer({"success": False, "message": problem})
     return JSONAnswer({"success": True})
 

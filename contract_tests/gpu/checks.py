@@ -154,7 +154,7 @@ CHECKS: dict[str, Check] = {
 
 
 def close(a: Probabilities, b: Probabilities, most: float) -> None:
-    """The logarithms of probabilities differ by `most` at the most where both have them, on
+    """The logarithms of probabilities differ by `most` at most where both have them, on
     average: unlikely tokens, which roundings change more, count as little as they matter."""
     common = a.keys() & b.keys()
     assert len(common) * 2 >= len(a), f"other tokens are likely: {a} and {b}"

@@ -16,7 +16,7 @@ from specllama.engine.helpers.decode.decoder import Decoders
 from specllama.engine.helpers.fetch.fetch_jobs import Rules
 from specllama.engine.helpers.fetch.fetcher import Fetcher
 from specllama.engine.media.source import MediaSource
-from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.options.tables.multimodal import MediaInputOptions
 from specllama.engine.wire.media import (
     MAX_CHARACTERS,
     MAX_PAGES,

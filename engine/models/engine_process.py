@@ -9,7 +9,7 @@ import msgspec
 
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
-from specllama.engine.models.lifecycle import Life
+from specllama.engine.models.lifecycle import ProcessLife
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.commands import engine_command, is_illegal_instruction
 from specllama.engine.wire.engine_log import EngineLog
@@ -111,9 +111,9 @@ class EngineProcess:
         if not await self._child.end(END_TIMEOUT):
             log.warning("the engine process did not end by itself and was killed")
 
-    def life(self, code: int) -> Life:
+    def life(self, code: int) -> ProcessLife:
         """A summary of the process, which has ended with `code`."""
-        return Life(
+        return ProcessLife(
             ready=self.ready_at is not None,
             served=self.client is not None and self.client.has_served,
             seconds=0.0 if self.ready_at is None else time.monotonic() - self.ready_at,

@@ -77,7 +77,7 @@ STABLE_SECONDS = 5.0  # in service: who has come so far was not a failing proces
 
 
 @dataclass(frozen=True)
-class Life:
+class ProcessLife:
     """One engine process, from its start to its end."""
 
     ready: bool = False  # the model was loaded
@@ -104,7 +104,7 @@ class Restarts:
         self._n_failures = 0  # in a row
         self._was_illegal = False  # how the last one ended
 
-    def after(self, life: Life) -> float | None:
+    def after(self, life: ProcessLife) -> float | None:
         """Seconds until the next process is to be started; None for never. Called once for each
         process, in their order."""
         hopeless = life.illegal and not life.proved and (self._was_illegal or not life.ready)

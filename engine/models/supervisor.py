@@ -15,8 +15,8 @@ from specllama.engine.models.lifecycle import (
     LOADING,
     RETURNING,
     SERVING,
-    Life,
     Lifecycle,
+    ProcessLife,
     Restarts,
     State,
 )
@@ -327,7 +327,7 @@ class Supervisor:
             )
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
-            return self._restarts.after(Life())
+            return self._restarts.after(ProcessLife())
         if self._stopped():  # while it was being started
             process.kill()
         idle_watch = asyncio.create_task(self._watch_idle(process), name="idle watch")
@@ -438,7 +438,7 @@ class Supervisor:
                 client.close(error)
             idle = self.options.entry.sleep_idle_seconds
             log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
-            return self._restarts.after(Life(ready=True, served=True))
+            return self._restarts.after(ProcessLife(ready=True, served=True))
         wait = self._restarts.after(life)
         if self._stopped():  # `stop` has closed the client
             return wait

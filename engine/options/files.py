@@ -110,7 +110,7 @@ def _check_directory(path: str, access: int, named: str) -> None:
 
 
 def read_text(path: str, most: int = _TEXT_MAX) -> str:
-    """The contents of a UTF-8 text file of `most` bytes at the most."""
+    """The contents of a UTF-8 text file of `most` bytes at most."""
     with open(open_regular(path), "rb") as file:
         try:
             data = file.read(most + 1)

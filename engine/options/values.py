@@ -378,7 +378,7 @@ def rpc_servers(text: str) -> tuple[str, ...]:
 
 
 def slots(text: str) -> int:
-    """-1 (automatic), or as many as llama.cpp has sequences (LLAMA_MAX_SEQ) at the most."""
+    """-1 (automatic), or as many as llama.cpp has sequences (LLAMA_MAX_SEQ) at most."""
     value = integer(text, -1, 256)
     if value == 0:
         raise OptionError(f"{quote(text)} slots can't serve anybody (1 to 256, or -1)")

@@ -55,7 +55,7 @@ class BodyBudget:
 
 
 def n_values(scope: Scope) -> int:
-    """The values and keys of the body of a request that has been read, at the most."""
+    """The values and keys of the body of a request that has been read, at most."""
     n: int = scope["state"].get("n_values", 0)
     return n
 
@@ -76,7 +76,7 @@ class ValueCount:
         self._parts: list[bytes] | None = []  # None: they are looked through as they come
         self._n_nodes = 0
         self._open = b""  # a string that goes on in the next part
-        self.n = 0  # at the most
+        self.n = 0  # at most
 
     async def add(self, part: bytes) -> None:
         """Raises RequestError for too many values."""

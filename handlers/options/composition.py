@@ -8,8 +8,8 @@ from specllama.engine.options.tables.compute import ComputeOptions
 from specllama.engine.options.tables.context import ContextOptions
 from specllama.engine.options.tables.draft_model import DraftModelOptions
 from specllama.engine.options.tables.embedding import EmbeddingOptions
-from specllama.engine.options.tables.media import MediaInputOptions, MediaOptions
 from specllama.engine.options.tables.model import ModelOptions
+from specllama.engine.options.tables.multimodal import MediaInputOptions, MediaOptions
 from specllama.engine.options.tables.operations import OperationOptions, SlotFileOptions
 from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.options.tables.sampling import SamplingOptions

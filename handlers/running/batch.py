@@ -189,7 +189,7 @@ class AnswerBatch:
     async def __aenter__(self) -> Self:
         if self._id is not None:
             key = (current_key(), self._id)
-            running = runtime().steerable.running(key, self._generations, may_end=self._may_end)
+            running = runtime().control.running(key, self._generations, may_end=self._may_end)
             self._context.enter_context(running)
         return self
 

@@ -297,8 +297,8 @@ Key = tuple[bytes, str]
 """The API key of a request, and the id of its answer."""
 
 
-class SteerableTexts:
-    """What runs now. `may_end` says of each whether it has asked to be told."""
+class GenerationControl:
+    """The answers that are being generated. With `may_end`, a client may end the thoughts of one."""
 
     def __init__(self) -> None:
         self._running: dict[Key, tuple[Sequence[Generation], bool]] = {}
@@ -312,8 +312,7 @@ class SteerableTexts:
             del self._running[key]
 
     def end_thoughts(self, key: Key) -> str:
-        """Let the texts of an answer come to what they have to say, if they are thinking. The
-        reason if that can't be; nothing if it is done."""
+        """Ends the thoughts of an answer's texts. Returns "", or the reason why it can't be done."""
         texts, may_end = self._running.get(key, ((), False))
         if not texts:
             return "no active completion for this id"

@@ -27,7 +27,7 @@ from specllama.engine.options import OptionError
 from specllama.engine.shipped import model_file
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.ongoing import BackgroundJobs, KeptStreams, SteerableTexts
+from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
 from specllama.handlers.running.response_store import ResponseStore, StoreError
 from specllama.handlers.running.run_in_thread import TURN
 
@@ -43,7 +43,7 @@ class Runtime:
     `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
     is None without `--metrics`; `responses` are those of the Responses API that clients may
     come back to, `jobs` those that are generated while nobody waits, `streams` those of
-    conversations, and `steerable` what runs and may be told to come to its answer. `page_settings`
+    conversations, and `control` ends the thoughts of running answers. `page_settings`
     are what the page for chats begins with."""
 
     options: ServerOptions
@@ -60,7 +60,7 @@ class Runtime:
     media: MediaDecoder = field(default_factory=MediaDecoder)
     metrics: "Metrics | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
-    steerable: SteerableTexts = field(default_factory=SteerableTexts)
+    control: GenerationControl = field(default_factory=GenerationControl)
     page_settings: dict[str, Any] = field(default_factory=dict)
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     """The command line and the preset of each model, once they have been asked for."""

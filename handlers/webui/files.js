@@ -45,7 +45,7 @@ async function readFile(file, modalities) {
   if (file.type.startsWith("video/")) {
     throw new Error("only texts, PDFs, and what the model takes beside them, can be added");
   }
-  if (file.size > MAX_TEXT) throw new Error("a text may have 2 MiB at the most");
+  if (file.size > MAX_TEXT) throw new Error("a text may have 2 MiB at most");
   const data = new Uint8Array(await file.arrayBuffer());
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
@@ -57,7 +57,7 @@ async function readFile(file, modalities) {
 }
 
 async function dataUrl(file, type) {
-  if (file.size > MAX_MEDIA) throw new Error("it may have 24 MiB at the most");
+  if (file.size > MAX_MEDIA) throw new Error("it may have 24 MiB at most");
   const bytes = new Uint8Array(await file.arrayBuffer());
   let binary = "";
   for (let at = 0; at < bytes.length; at += 32768) {

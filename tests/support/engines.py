@@ -6,7 +6,7 @@ from typing import Any, ClassVar
 
 from specllama.engine.helpers.download.downloader import FetchError, Transfer
 from specllama.engine.models.engine_process import EngineProcess
-from specllama.engine.models.lifecycle import Life, Restarts
+from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.wire.engine_log import EngineLog
@@ -88,7 +88,7 @@ class PaperChild:
 class AtOnce(Restarts):
     """The rules of `Restarts` without waiting."""
 
-    def after(self, life: Life) -> float | None:
+    def after(self, life: ProcessLife) -> float | None:
         return None if super().after(life) is None else 0.0
 
 

@@ -19,7 +19,7 @@ from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request
 from specllama.engine.formats.schema_check import compile_schema
 from specllama.engine.media.source import MediaSource
-from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.options.tables.multimodal import MediaInputOptions
 from specllama.engine.params import GenerationParams
 from specllama.engine.shipped import MODEL_NAME
 from specllama.engine.wire.media import Document, Media, MediaKind

@@ -54,7 +54,7 @@ def rates_of(length: float, rates: tuple[float, ...], n_max: int) -> tuple[float
     if length > n_max + 1:
         raise OptionError(
             f"{name} {length:g} is out of range: with up to {n_max} proposed tokens, "
-            f"a step gives {n_max + 1} at the most"
+            f"a step gives {n_max + 1} at most"
         )
     chance = _chance(length - 1, n_max)
     return tuple(chance**n for n in range(1, n_max + 1))
@@ -87,7 +87,7 @@ SpeculationType = Literal[
 
 DRAFT: SpeculationType = "draft-simple"
 MOST = 64
-"""Tokens that a source proposes at once at the most, if it has no option of its own for that."""
+"""Tokens that a source proposes at once at most, if it has no option of its own for that."""
 
 _spec = partial(Opt, group="Speculation")
 
@@ -285,7 +285,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         return min(self.spec_draft_n_min, self.spec_draft_n_max), self.spec_draft_n_max
 
     def most(self) -> dict[SpeculationType, int]:
-        """The tokens that each source proposes at once at the most."""
+        """The tokens that each source proposes at once at most."""
         return {
             "radix": MOST,
             "ngram-simple": self.spec_ngram_simple_size_m,
@@ -311,7 +311,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         return [name for name in self.most() if name in wanted]
 
     def n_max(self, *, has_draft: bool) -> int:
-        """The tokens that are proposed at once at the most."""
+        """The tokens that are proposed at once at most."""
         most = self.most()
         return max((most[name] for name in self.sources(has_draft=has_draft)), default=0)
 

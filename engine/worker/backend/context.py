@@ -136,8 +136,8 @@ class Context:
         at token number `start` of `sequence`. With `output`, the logits of the last one are wanted,
         which have the index that this gives; a context for vectors gives those of all.
 
-        There are n_batch rows at the most, and all of a chunk that `is_whole`, which has n_ubatch
-        tokens at the most. Raises what `decode` does.
+        There are n_batch rows at most, and all of a chunk that `is_whole`, which has n_ubatch
+        tokens at most. Raises what `decode` does.
         """
         stop = offset + len(rows)
         most = self.n_ubatch if chunk.is_whole else self.n_batch
@@ -231,7 +231,7 @@ class Context:
 
     def evaluate(self, lengths: Sequence[int]) -> None:
         """The same for several tokens of each of the first sequences, at once: 1 or more of
-        each, n_batch of all at the most. Returns when the device has finished."""
+        each, n_batch of all at most. Returns when the device has finished."""
         token = max(self.model.bos, self.model.eos, 0)
         self.batch.clear()
         for sequence, length in enumerate(lengths):

@@ -206,7 +206,7 @@ class Model(ModelFacts):
 
     @cached_property
     def longest_piece(self) -> int:
-        """Bytes of a text that a token stands for at the most, white space aside; 0 if there is no
+        """Bytes of a text that a token stands for at most, white space aside; 0 if there is no
         such bound, as where an unknown word is one token, however long."""
         if self.vocab_type not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
             return 0

@@ -124,7 +124,7 @@ class Projector:
 
     Raises `BackendError` if the file isn't one or doesn't fit the model. `pieces` may be called
     from any thread. `encode` does one call after the other. All of a call are prepared first, so
-    that a call should have `batch_tokens` tokens at the most, unless it is of a single chunk.
+    that a call should have `batch_tokens` tokens at most, unless it is of a single chunk.
     """
 
     def __init__(self, path: str, model: Model, options: EngineOptions) -> None:

@@ -65,7 +65,7 @@ def _pattern(specials: Sequence[Special]) -> re.Pattern[bytes] | None:
 
 
 def _clear(specials: Sequence[Special]) -> list[Special]:
-    """Those that llama.cpp finds wherever their text stands; `MAX_TEXTS` at the most."""
+    """Those that llama.cpp finds wherever their text stands; `MAX_TEXTS` at most."""
     texts = {each.text for each in specials}
     if b"" in texts:
         return []

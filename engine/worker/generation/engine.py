@@ -329,7 +329,7 @@ class Engine:
         ]
 
     def _wait(self) -> None:
-        """Until somebody can go on, a little at the most."""
+        """Until somebody can go on, a little at most."""
         if self.scheduler.n_waiting_for_media:
             self._embeddings.wait(MASK_SECONDS)
         else:

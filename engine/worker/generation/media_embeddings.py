@@ -90,7 +90,7 @@ class Embeddings:
         return self._turns.step(allowed) if self._turns is not None else nullcontext()
 
     def wait(self, seconds: float) -> None:
-        """Until something is encoded, `seconds` at the most."""
+        """Until something is encoded, `seconds` at most."""
         self._news.wait(seconds)
         self._news.clear()
 

@@ -144,7 +144,7 @@ class Request:
     `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that
     a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
     schemas it leaves out; `probs` is None without `n_probs`. `prompt_probs`, if they are wanted,
-    come from the logits of the prompt, of which a step has those of `n_outputs` tokens at the most.
+    come from the logits of the prompt, of which a step has those of `n_outputs` tokens at most.
     `arrived` is a time of `time.perf_counter`, as all others.
     """
 

@@ -194,7 +194,7 @@ class Postponed:
 
     def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
         """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
-        at the most. The others are due later."""
+        at most. The others are due later."""
         awaited = _awaited(request for request, index in outputs if index != FORCED)
         if not awaited:
             return [*outputs]
@@ -226,7 +226,7 @@ class Postponed:
             self._context.release(output[1])
 
     def wait(self, seconds: float) -> None:
-        """Until one of them is due, `seconds` at the most."""
+        """Until one of them is due, `seconds` at most."""
         if awaited := _awaited(request for request, _ in self._waiting.values()):
             wait(awaited, seconds, FIRST_COMPLETED)
 

@@ -57,7 +57,7 @@ class PrefillBudget:
         self._asked = self._trial = 0  # sizes; 0: the last limit was no trial
 
     def limit(self, n_generating: int, length: float) -> int:
-        """Prompt tokens that the next step may have at the most."""
+        """Prompt tokens that the next step may have at most."""
         self._asked = self._trial = 0
         if not n_generating:
             return self._alone(length)

@@ -239,7 +239,7 @@ class Scheduler:
         or `n_burst`, if all prompts end with these and none of them was cut before. What is
         proposed gets what is left of the batch and of the free cells. A sequence whose next token
         hasn't been chosen yet has no part in it, and none that waits for embeddings, so there may
-        be no chunks. One of them at the most is of a span: if that has to be whole, the step has
+        be no chunks. One of them at most is of a span: if that has to be whole, the step has
         its tokens in any case. The caller evaluates them and then calls `advance`, or `relieve` if
         llama.cpp found no cells.
         """

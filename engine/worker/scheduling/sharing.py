@@ -71,7 +71,7 @@ def with_one_read(prompts: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
 
 
 def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequence]:
-    """Those of `prompts` that the step of this `turn` has a part of: one at the most that goes on
+    """Those of `prompts` that the step of this `turn` has a part of: one at most that goes on
     with a span, as each takes a decode of its own.
 
     That is the first one, or in every second turn the one that needs the fewest tokens. Where its

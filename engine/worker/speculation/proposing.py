@@ -39,7 +39,7 @@ class ProposalCost:
         return n_texts > max((*self._each, *self._in_vain), default=0)
 
     def found(self, n_texts: int, n: int, seconds: float) -> None:
-        """`n` tokens at the most were found for any of so many texts."""
+        """`n` tokens at most were found for any of so many texts."""
         found = self._each if n else self._in_vain
         each = seconds / max(1, n)
         before = found.get(n_texts, each)

@@ -25,7 +25,6 @@ from specllama.engine.params import (
     sampler_name,
 )
 from specllama.handlers.apis.native.constraints import constraint, parse_triggers
-from specllama.handlers.apis.native.media import at_markers, at_numbers
 from specllama.handlers.apis.native.probabilities import (
     BIAS,
     INT32_MAX,
@@ -36,6 +35,7 @@ from specllama.handlers.apis.native.probabilities import (
     seed,
     whole,
 )
+from specllama.handlers.apis.native.prompt_media import at_markers, at_numbers
 from specllama.handlers.http.streams import COMMENT, Ping
 from specllama.handlers.running.media import UnresolvedParts
 

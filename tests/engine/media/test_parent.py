@@ -17,7 +17,7 @@ from specllama.engine.helpers.decode.decoder import Decoders
 from specllama.engine.media import resolver as parent
 from specllama.engine.media.resolver import MediaDecoder
 from specllama.engine.media.source import MediaSource
-from specllama.engine.options.tables.media import MediaInputOptions
+from specllama.engine.options.tables.multimodal import MediaInputOptions
 from specllama.engine.wire.media import Document, Media
 from tests.support.media_files import (
     FILES,

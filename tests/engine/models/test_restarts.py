@@ -8,19 +8,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.models.lifecycle import BACKOFF, STABLE_SECONDS, Life, Restarts
+from specllama.engine.models.lifecycle import BACKOFF, STABLE_SECONDS, ProcessLife, Restarts
 from specllama.engine.wire.commands import describe_exit, explain_exit, is_illegal_instruction
 
-SERVED = Life(ready=True, served=True)
-LONG = Life(ready=True, seconds=STABLE_SECONDS)
-USELESS = Life(ready=True)
-UNREADY = Life()
+SERVED = ProcessLife(ready=True, served=True)
+LONG = ProcessLife(ready=True, seconds=STABLE_SECONDS)
+USELESS = ProcessLife(ready=True)
+UNREADY = ProcessLife()
 
 
 @st.composite
-def lives(draw: st.DrawFn) -> Life:
+def lives(draw: st.DrawFn) -> ProcessLife:
     ready = draw(st.booleans())
-    return Life(
+    return ProcessLife(
         ready=ready,
         served=ready and draw(st.booleans()),
         seconds=draw(st.floats(0, 1e6)) if ready else 0.0,
@@ -28,27 +28,27 @@ def lives(draw: st.DrawFn) -> Life:
     )
 
 
-legal = lives().map(lambda life: Life(life.ready, life.served, life.seconds))
+legal = lives().map(lambda life: ProcessLife(life.ready, life.served, life.seconds))
 
 
-def waits(history: list[Life]) -> list[float | None]:
+def waits(history: list[ProcessLife]) -> list[float | None]:
     restarts = Restarts()
     return [restarts.after(life) for life in history]
 
 
 @given(st.lists(st.sampled_from([SERVED, LONG]), min_size=1, max_size=100))
-def test_who_served_comes_back_at_once_however_often(history: list[Life]) -> None:
+def test_who_served_comes_back_at_once_however_often(history: list[ProcessLife]) -> None:
     assert set(waits(history)) == {0.0}
 
 
 @given(st.lists(legal, max_size=20))
-def test_whatever_came_before_who_served_comes_back_at_once(history: list[Life]) -> None:
+def test_whatever_came_before_who_served_comes_back_at_once(history: list[ProcessLife]) -> None:
     assert waits([*history, SERVED])[-1] == 0.0
     assert waits([*history, SERVED, USELESS])[-1] == BACKOFF[0]
 
 
 @given(st.lists(st.sampled_from([USELESS, UNREADY]), min_size=1, max_size=20))
-def test_the_others_wait_ever_longer(history: list[Life]) -> None:
+def test_the_others_wait_ever_longer(history: list[ProcessLife]) -> None:
     found = waits([SERVED, *history])[1:]
     known = [wait for wait in found if wait is not None]
     assert known == found
@@ -58,18 +58,18 @@ def test_the_others_wait_ever_longer(history: list[Life]) -> None:
 
 
 @given(st.lists(lives(), min_size=1, max_size=20))
-def test_what_was_never_loaded_is_not_tried_again(history: list[Life]) -> None:
+def test_what_was_never_loaded_is_not_tried_again(history: list[ProcessLife]) -> None:
     n = next((n for n, life in enumerate(history) if life.ready), len(history))
     assert waits(history)[:n] == [None] * n
 
 
 @given(st.lists(lives(), max_size=20))
-def test_an_illegal_instruction_is_never_repeated_for_ever(history: list[Life]) -> None:
-    illegal = Life(ready=True, illegal=True)
-    assert waits([*history, Life(illegal=True)])[-1] is None
+def test_an_illegal_instruction_is_never_repeated_for_ever(history: list[ProcessLife]) -> None:
+    illegal = ProcessLife(ready=True, illegal=True)
+    assert waits([*history, ProcessLife(illegal=True)])[-1] is None
     assert waits([*history, illegal, illegal])[-1] is None
     # By accident, as it seems: it had served before.
-    accident = Life(ready=True, served=True, illegal=True)
+    accident = ProcessLife(ready=True, served=True, illegal=True)
     assert waits([*history, accident])[-1] == 0.0
     assert waits([*history, accident, illegal])[-1] is None
     assert waits([*history, SERVED, illegal])[-1] == BACKOFF[0]

@@ -13,7 +13,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.models.engine_process import HEARTBEAT_TIMEOUT
-from specllama.engine.models.lifecycle import Life, Restarts
+from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
@@ -199,10 +199,10 @@ class Recorded(Restarts):
 
     def __init__(self) -> None:
         super().__init__()
-        self.lives: list[Life] = []
+        self.lives: list[ProcessLife] = []
         self.waits: list[float | None] = []
 
-    def after(self, life: Life) -> float | None:
+    def after(self, life: ProcessLife) -> float | None:
         life = dataclasses.replace(life, seconds=0.0)
         self.lives.append(life)
         self.waits.append(super().after(life))

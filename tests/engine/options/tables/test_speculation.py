@@ -55,7 +55,7 @@ def test_those_of_the_source_that_proposes_most_count() -> None:
         ([*SOURCE, "--spec-synth-rates", "1,1,,1"], "not a number"),
         ([*SOURCE, "--spec-synth-rates", "1,nan,1,1"], "not a number"),
         ([*SOURCE, "--spec-synth-rates", ""], "not a number"),
-        ([*SOURCE, "--spec-synth-len", "5.01"], "a step gives 5 at the most"),
+        ([*SOURCE, "--spec-synth-len", "5.01"], "a step gives 5 at most"),
         ([*SOURCE, "--spec-synth-len", "0.9"], "1 or more"),
         ([*SOURCE, "--spec-synth-len", "-1"], "1 or more"),
         ([*SOURCE, "--spec-synth-len", "inf"], "not a number"),

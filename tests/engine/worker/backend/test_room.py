@@ -30,7 +30,7 @@ print("after")
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with 100 of 1000 MiB free, and tensors of 8 MiB at the most."""
+    """One with 100 of 1000 MiB free, and tensors of 8 MiB at most."""
     monkeypatch.setattr(room, "devices", lambda: [("GPU0", "a GPU", 100 * MIB, 1000 * MIB)])
     monkeypatch.setattr(room, "largest_tensor", lambda _name: 8 * MIB)
 
