@@ -298,7 +298,7 @@ Key = tuple[bytes, str]
 
 
 class GenerationControl:
-    """The answers that are being generated. With `may_end`, a client may end the thoughts of one."""
+    """The answers that are being generated. `may_end`: a client may end its thoughts."""
 
     def __init__(self) -> None:
         self._running: dict[Key, tuple[Sequence[Generation], bool]] = {}
@@ -312,7 +312,7 @@ class GenerationControl:
             del self._running[key]
 
     def end_thoughts(self, key: Key) -> str:
-        """Ends the thoughts of an answer's texts. Returns "", or the reason why it can't be done."""
+        """Ends the thoughts of an answer's texts. Returns "", or why it can't be done."""
         texts, may_end = self._running.get(key, ((), False))
         if not texts:
             return "no active completion for this id"
