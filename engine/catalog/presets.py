@@ -148,7 +148,7 @@ def read(path: str, names: Names, repository: str = "") -> Presets:
     """The file at `path`, whose keys are among `names`. Keys and values of all options are
     checked; whether options go together is not, as those of other sources join them. A section
     with a key or a value that can't be used is refused alone, and if the file comes from a
-    `repository` of the hub, so is one with a key that isn't in `remote_keys.ALLOWED`.
+    `repository` of the hub, so is one with a key that isn't in `ALLOWED`.
 
     Raises `OptionError` with one line that names the file, and the line in it: for what isn't a
     preset file, for the section of all models, and for a key that was meant to protect the server.

@@ -1,5 +1,4 @@
-"""Common to all generating operations: prompts and parameters from a request body, and from results
-the JSON that every format contains.
+"""Prompts and parameters from a request body, for all operations that generate.
 
 All functions here are pure. Bodies have passed validation against the description, so types
 are known; what remains to be said is what a schema can't say.
@@ -25,7 +24,7 @@ from specllama.engine.params import (
     sampler_name,
 )
 from specllama.handlers.apis.native.constraints import constraint, parse_triggers
-from specllama.handlers.apis.native.probabilities import (
+from specllama.handlers.apis.native.numbers import (
     BIAS,
     INT32_MAX,
     LORA_ID,
@@ -38,6 +37,12 @@ from specllama.handlers.apis.native.probabilities import (
 from specllama.handlers.apis.native.prompt_media import at_markers, at_numbers
 from specllama.handlers.http.streams import COMMENT, Ping
 from specllama.handlers.running.media import UnresolvedParts
+
+log = logging.getLogger(__name__)
+
+MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
+
+_N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
 
 # ---- The limit of thinking of a request that names the markers of thoughts itself.
 
@@ -64,12 +69,6 @@ def thinking_rules(body: Mapping[str, Any]) -> ThinkingRules | None:
         anywhere=True,
     )
 
-
-log = logging.getLogger(__name__)
-
-MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
-
-_N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
 
 # ---- samplers ----------------------------------------------------------------------------
 
@@ -283,6 +282,3 @@ def _tokens_and_texts(prompt: Any, where: str) -> list[int | str]:
     if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID:
         return list(prompt)  # a long list of ids costs no Python loop
     return [e if isinstance(e, str) else _token_id(e, where) for e in prompt]
-
-
-# ---- results -----------------------------------------------------------------------------

@@ -20,7 +20,7 @@ from specllama.engine.params import (
     Speculative,
 )
 from specllama.engine.wire.replies import Timings
-from specllama.handlers.apis.native.probabilities import CLAMPED, LORA_ID, LORA_SCALE
+from specllama.handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
 from specllama.handlers.apis.native.request import (
     MAX_TOKEN_ID,
     generation_params,
