@@ -92,6 +92,10 @@ class _NoProcesses:
     def _note(self, event: str, _: Any) -> None:
         self._started |= event in ("subprocess.Popen", "os.posix_spawn", "os.fork")
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self) -> None:
+        self._started = False  # a library may start one when it is imported
+
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_teardown(self) -> Generator[None, Any, Any]:
         result = yield

@@ -10,6 +10,8 @@ from specllama.engine.wire.media import Media
 from tests.handlers.test_media import EYES, image
 from tests.support.paper_server import Server, serve
 
+pytestmark = pytest.mark.slow
+
 DATA = b64encode(b"a").decode()
 URL = f"data:image/png;base64,{DATA}"
 REMOTE = "https://a.example/chart.png"

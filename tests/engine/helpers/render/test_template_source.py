@@ -58,6 +58,7 @@ def found(options: Options, info: ModelInfo) -> ModelInfo:
     return asyncio.run(run())
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "info"),
     [
@@ -72,12 +73,14 @@ def test_a_template_that_cant_be_parsed_is_a_fault(options: Options, info: Model
         found(options, info)
 
 
+@pytest.mark.slow
 def test_one_for_tools_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
     info = model_info(chat_template="plain", tool_template=BROKEN)
     assert found(Options(), info) == model_info(chat_template="plain")
     assert "line 3, column 4" in caplog.text
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("options", "info"),
     [

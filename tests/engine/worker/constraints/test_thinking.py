@@ -257,6 +257,7 @@ def test_control_tokens_are_markers_too(engine: Engine, model: Model) -> None:
 # ---- grammars that begin in the prompt -----------------------------------------------------
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("params", "text"),
     [
@@ -273,6 +274,7 @@ def test_a_grammar_may_have_begun(engine: Engine, params: dict[str, Any], text: 
     assert finish(engine, **params)[1] == text
 
 
+@pytest.mark.slow
 def test_a_grammar_that_has_begun_differently(engine: Engine) -> None:
     grammar = 'root ::= "abc"'
     with pytest.raises(EngineError, match="no text begins with the generation_prompt 'xy'"):
