@@ -13,8 +13,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-# ---- Finds out which process listens on a TCP port of this machine. Linux tells; elsewhere
-# nothing is found.
+# ---- The process that listens on a TCP port of this machine, as Linux lists it.
 
 
 LISTENING = "0A"

@@ -20,7 +20,7 @@ from specllama import early_signals
 from specllama.app import create_app
 from specllama.connection import Connection, Limits
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.wire import startup as startup
+from specllama.engine.wire import startup
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import Runtime
 from specllama.listen import Listeners

@@ -33,7 +33,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     fault: str = ""
 
 
-# ---- Decides which files of a model have to be found or downloaded before it can be loaded.
+# ---- Files that are missing before a model can be loaded.
 
 
 def wants_fetch(options: Options) -> bool:

@@ -35,6 +35,8 @@ from specllama.engine.wire.media import (
     to_draw,
 )
 
+log = logging.getLogger("specllama.engine.media")
+
 KEEP_SECONDS: Final = 600.0  # since its last use
 KEEP_BYTES: Final = 128 << 20  # of all
 
@@ -93,8 +95,6 @@ class Kept:
 # The bytes come from anybody: a process without a network decodes them, and another one fetches
 # what is named by URL. Here they are only compared and hashed.
 
-
-log = logging.getLogger("specllama.engine.media")
 
 MAX_PIXELS: Final = 1 << 26  # of an image
 MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame

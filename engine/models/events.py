@@ -14,7 +14,7 @@ from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import ModelInfo
 
-# ---- The status of a model, which is there without waiting.
+# ---- The status of a model, as a snapshot.
 
 
 StatusValue = Literal["unloaded", "downloading", "loading", "loaded", "sleeping"]

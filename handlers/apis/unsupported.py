@@ -11,7 +11,7 @@ from typing import Any
 
 from specllama.engine.errors import not_supported
 
-# ---- Remarks in the log on what a request asks for in vain.
+# ---- Remarks in the log about fields of a request without an effect.
 #
 # A request that works with other servers works here: what can't be done and harms nobody if it
 # isn't is left out, and whoever runs the server can read so.

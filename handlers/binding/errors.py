@@ -25,7 +25,8 @@ from specllama.handlers.http.envelopes.anthropic import (
 from specllama.handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
 from specllama.handlers.http.errors import RequestError, describe
 
-_METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
+"""The keys of a path item that are operations."""
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
@@ -84,13 +85,13 @@ def _allowed_methods(scope: Scope) -> list[str]:
     for template, item in _described(scope):
         regex, _, _ = compile_path(_route(template, item))
         if regex.fullmatch(path):
-            methods.update(key.upper() for key in item if key in _METHODS)
+            methods.update(key.upper() for key in item if key in METHODS)
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
 
 
 def _route(template: str, item: Mapping[str, Any]) -> str:
     """`template` as routing reads it: a parameter of the format `path` may have slashes."""
-    for operation in (item[key] for key in item if key in _METHODS):
+    for operation in (item[key] for key in item if key in METHODS):
         for each in operation.get("parameters", ()):
             if each["in"] == "path" and each["schema"].get("format") == "path":
                 template = template.replace(f"{{{each['name']}}}", f"{{{each['name']}:path}}")

@@ -1,4 +1,5 @@
-"""The security schemes of the description: a bearer's token, and the header `x-api-key`.
+"""Access to operations: the security schemes of the description (a bearer's token, and the header
+`x-api-key`), and the middleware that applies them.
 
 The functions that check a credential are fixed here: the names in the description are for
 Connexion's command line (`handlers.binding.connexion_command`).
@@ -8,9 +9,17 @@ from collections.abc import Callable
 from typing import Any
 
 from connexion.lifecycle import ConnexionRequest
+from connexion.middleware.abstract import ROUTING_CONTEXT
+from connexion.middleware.security import SecurityMiddleware
 from connexion.security import ApiKeySecurityHandler, BearerSecurityHandler
+from connexion.spec import Specification
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Receive, Scope, Send
 
-from specllama.handlers.http.api_keys import is_api_key
+from specllama.handlers.binding.errors import METHODS
+from specllama.handlers.http.api_keys import is_api_key, is_known
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.hosts import is_foreign
 
 Verify = Callable[[ConnexionRequest], Any]
 
@@ -54,3 +63,35 @@ class _ApiKey(ApiKeySecurityHandler):  # type: ignore[misc]  # connexion has no 
 
 SECURITY_MAP = {"bearer": _Bearer, "apiKey": _ApiKey}
 """Connexion's `security_map`."""
+
+
+class Security(SecurityMiddleware):  # type: ignore[misc]
+    """Lets everybody pass to a server that has no keys. Where there are some, what isn't described
+    wants one as well. Pages of other origins are kept from the operations that refuse them."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        super().__init__(app)
+        self._own_pages_only: set[str] = set()  # by operationId
+
+    def add_api(self, specification: Specification, **options: Any) -> None:
+        super().add_api(specification, **options)
+        for item in specification["paths"].values():
+            for method in item.keys() & METHODS:
+                if item[method].get("x-refuses-foreign-origins"):
+                    self._own_pages_only.add(item[method]["operationId"])
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await super().__call__(scope, receive, send)
+            return
+        operation = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
+        if operation and operation.rpartition(".")[2] in self._own_pages_only and is_foreign(scope):
+            raise RequestError(
+                403, "pages of this origin may not do this, unless --cors-origins names it"
+            )
+        if not scope["state"]["runtime"].api_keys:
+            await self.app(scope, receive, send)
+        elif operation is None and not is_known(scope):
+            raise HTTPException(401)
+        else:
+            await super().__call__(scope, receive, send)

@@ -9,7 +9,6 @@ than a JSON body. All other requests go Connexion's way, which also finds the er
 import inspect
 from collections.abc import Callable
 from functools import cached_property
-from http import HTTPMethod
 from typing import Any
 
 from connexion.apps.asynchronous import AsyncApi, AsyncOperation
@@ -26,7 +25,6 @@ from connexion.middleware.request_validation import (
     RequestValidationOperation,
 )
 from connexion.middleware.routing import RoutingMiddleware
-from connexion.middleware.security import SecurityMiddleware
 from connexion.middleware.server_error import ServerErrorMiddleware
 from connexion.operations import AbstractOperation
 from connexion.spec import Specification
@@ -34,16 +32,15 @@ from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from specllama.handlers.binding.errors import METHODS
 from specllama.handlers.binding.middleware import JSON, Bodies, Cors, Leases, RequestTimer
+from specllama.handlers.binding.security import Security
 from specllama.handlers.binding.validation import JsonBody
 from specllama.handlers.http.api_keys import is_known
 from specllama.handlers.http.current import Current
-from specllama.handlers.http.errors import RequestError
-from specllama.handlers.http.hosts import Hosts, is_foreign
+from specllama.handlers.http.hosts import Hosts
 from specllama.handlers.http.own_files import OwnFiles
 from specllama.handlers.http.request_log import RequestLog
-
-_METHODS = frozenset(HTTPMethod)
 
 # Connexion's classes have no types.
 
@@ -62,7 +59,7 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
         super().add_api(specification, base_path, **options)
         base = specification.base_path if base_path is None else base_path
         for path, item in specification["paths"].items():
-            for method in {each.upper() for each in item} & _METHODS:
+            for method in {each.upper() for each in item.keys() & METHODS}:
                 if (context := self._context(method, base + path)) is not None:
                     self._known.setdefault((method, base + path), context)
 
@@ -111,38 +108,6 @@ def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
             scope.update(changes)
             return route.app
     return None
-
-
-class Security(SecurityMiddleware):  # type: ignore[misc]
-    """Lets everybody pass to a server that has no keys. Where there are some, what isn't described
-    wants one as well. Pages of other origins are kept from the operations that refuse them."""
-
-    def __init__(self, app: ASGIApp) -> None:
-        super().__init__(app)
-        self._own_pages_only: set[str] = set()  # by operationId
-
-    def add_api(self, specification: Specification, **options: Any) -> None:
-        super().add_api(specification, **options)
-        for item in specification["paths"].values():
-            for method in item.keys() & {each.lower() for each in _METHODS}:
-                if item[method].get("x-refuses-foreign-origins"):
-                    self._own_pages_only.add(item[method]["operationId"])
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["type"] != "http":
-            await super().__call__(scope, receive, send)
-            return
-        operation = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
-        if operation and operation.rpartition(".")[2] in self._own_pages_only and is_foreign(scope):
-            raise RequestError(
-                403, "pages of this origin may not do this, unless --cors-origins names it"
-            )
-        if not scope["state"]["runtime"].api_keys:
-            await self.app(scope, receive, send)
-        elif operation is None and not is_known(scope):
-            raise HTTPException(401)
-        else:
-            await super().__call__(scope, receive, send)
 
 
 class _ValidatedOperation(RequestValidationOperation):  # type: ignore[misc]

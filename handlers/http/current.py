@@ -36,7 +36,7 @@ def current_receive() -> Receive:
     return _receive.get()
 
 
-# ---- Stop working for a client that has gone away.
+# ---- Work that ends when the client disconnects.
 #
 # An ASGI server cancels nothing by itself when the client of a request closes its connection: it
 # only says so on the `receive` channel, which has to be watched.

@@ -22,6 +22,8 @@ import yaml
 
 from specllama.engine.host import user_cache
 
+log = logging.getLogger(__name__)
+
 Node = dict[str, Any]
 
 # The place of a reference decides what it refers to: the container's key and the section of it.
@@ -177,8 +179,6 @@ def _kind(kind: str, parent: str, key: str) -> str:
 # of all that it is made of. A copy that is missing or damaged is made anew; where none can be
 # written, that happens at every start.
 
-
-log = logging.getLogger(__name__)
 
 KEPT = 8
 """Copies, the newest: several versions may be in use, and the older ones are of no use."""

@@ -153,8 +153,7 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-# ---- The answer to what never becomes a request: its head can't be read, is too large, or doesn't
-# come.
+# ---- Refusals of connections whose head can't be read, is too large, or doesn't arrive.
 
 
 def refusal(error: RequestError) -> bytes:

@@ -11,7 +11,7 @@ from specllama.handlers.options import files
 from specllama.handlers.options.addresses import is_local
 from specllama.handlers.options.composition import NAMES, ServerOptions
 
-# ---- What one option of the server alone can't tell.
+# ---- Checks across options of the server.
 
 
 def check_server(options: ServerOptions) -> None:

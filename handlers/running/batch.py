@@ -19,6 +19,8 @@ from specllama.handlers.http.log_fields import LogFields, log_fields
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
 
+log = logging.getLogger(__name__)
+
 # ---- Counts what requests cost in tokens, for every API alike.
 
 
@@ -51,8 +53,6 @@ async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors
 
 # ---- Bounds of what one answer may have all in all, where each field alone is in order.
 
-
-log = logging.getLogger(__name__)
 
 MAX_PROBABILITIES = 1 << 18
 """Probabilities that are kept for one answer, which has some 400 bytes for each at its end."""

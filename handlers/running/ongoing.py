@@ -290,7 +290,7 @@ class BackgroundJobs:
         await asyncio.gather(*(self.cancel(key) for key in list(self._jobs)))
 
 
-# ---- Running texts that a client may change the course of, by the ids in their answers.
+# ---- Running answers whose thoughts a client may end, by the ids of the answers.
 
 
 Key = tuple[bytes, str]

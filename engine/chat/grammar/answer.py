@@ -59,7 +59,9 @@ def text_arguments(what: str, lark: str) -> TextArguments | None:
     try:
         return TextArguments(what, lark, in_json(lark))
     except TextGrammarError as error:
-        log.warning("%s is told to the model, but not enforced: %s", what, error)
+        log.warning(
+            "%s: the prompt shows this grammar, but no answer is held to it: %s", what, error
+        )
         return None
 
 

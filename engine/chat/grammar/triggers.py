@@ -113,7 +113,7 @@ def _named_opening(calls: CallSyntax, name: str) -> str:
     return text.lstrip()
 
 
-# ---- Where in an answer stop strings count: in its text, as `engine.chat.parse` tells it apart.
+# ---- Where stop strings count: in the text of an answer, as `engine.chat.parse` finds it.
 # The engine process finds them by the same markers, so that a text ends as soon as one has
 # come.
 

@@ -29,7 +29,6 @@ from specllama.engine.helpers.decode.decode_jobs import (
 from specllama.engine.helpers.decode.sounds import decode_sound
 from specllama.engine.wire.framing import Started, frame
 from specllama.engine.wire.link import Link, do_jobs, leave, take_over
-from specllama.engine.wire.startup import limit_descriptors, limit_processor
 
 
 def answer(job: DecodeJob) -> Decoded | DecodeRefused:
@@ -58,7 +57,7 @@ def main() -> None:
     link: Link[DecodeJob, Started] = take_over(job_decoder)
 
     def reply(job: DecodeJob) -> bytes:
-        limit_processor(processor)
+        startup.limit_processor(processor)
         found = answer(job)
         if isinstance(found, DecodeRefused):
             return frame(found)
@@ -70,7 +69,7 @@ def main() -> None:
     images.warm_up()
     documents.warm_up()
     startup.resume_gc()
-    limit_descriptors()
+    startup.limit_descriptors()
     do_jobs(link, reply, memory=memory, seconds=seconds)
 
 

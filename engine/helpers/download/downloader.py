@@ -128,8 +128,8 @@ async def find_remote_preset(options: Options, environ: Mapping[str, str]) -> Re
     """The preset file of the repository that `options` name; None if that has none, or if they
     name a file.
 
-    The hub is asked, unless the cache has a model of the repository and no preset file: then it is
-    known what the repository is for, and nobody has to wait. Raises OptionError if the hub
+    Asks the hub, unless the cache has a model of the repository and no preset file: such a
+    repository holds models, and the start needn't wait for the hub. Raises OptionError if the hub
     doesn't answer, or has no such repository.
     """
     repository = options.source.hf_repo

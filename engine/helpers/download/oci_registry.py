@@ -25,8 +25,8 @@ from specllama.engine.helpers.download.hub_layout import is_inside
 # ---- Manifests of registries: which of their layers are a model's files.
 #
 # Those of Docker have a media type for GGUF, and leave the files' names out; those of ModelPack
-# (https://github.com/modelpack/model-spec) name each file in an annotation. Whoever wrote one may
-# be hostile.
+# (https://github.com/modelpack/model-spec) name each file in an annotation. A
+# manifest may be hostile: its names and sizes are checked.
 
 
 _MAX_FILE_NAME: Final = 180  # bytes of UTF-8

@@ -62,7 +62,7 @@ def target(url: str, rules: Rules, base: httpx2.URL | None = None) -> httpx2.URL
     if found.userinfo:
         raise UnfetchableError("its URL has a user name or a password")
     if not is_allowed(host, rules.domains):
-        raise UnfetchableError("its host is none of those that --media-domains names")
+        raise UnfetchableError("its host is not in the list of --media-domains")
     return found
 
 

@@ -105,7 +105,7 @@ class Connecting(httpcore2.AsyncNetworkBackend):
     ) -> httpcore2.AsyncNetworkStream:
         """Raises UnfetchableError if the rules forbid it, or if no address answers."""
         if not is_allowed(host, self._rules.domains):
-            raise UnfetchableError("its host is none of those that --media-domains names")
+            raise UnfetchableError("its host is not in the list of --media-domains")
         addresses = await self._addresses(host, port)
         share = None if timeout is None else timeout / len(addresses)
         for address in addresses:

@@ -8,7 +8,7 @@ import msgspec
 
 from specllama.engine.wire.framing import Started
 
-# ---- Why something can't be fetched.
+# ---- The error of a URL that is not fetched.
 
 
 class UnfetchableError(Exception):

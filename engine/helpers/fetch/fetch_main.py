@@ -29,9 +29,8 @@ from specllama.engine.options import OptionError
 from specllama.engine.options.files import open_regular
 from specllama.engine.wire.framing import Started
 from specllama.engine.wire.link import Link, leave, take_over
-from specllama.engine.wire.startup import limit_memory
 
-# ---- Reads the files that file URLs name, below one directory.
+# ---- Files of file URLs, below one directory.
 
 
 MAX_PATH: Final = 255  # characters, as with llama-server
@@ -115,7 +114,7 @@ async def _fetched(job: Fetch) -> bytes:
 
 def main() -> None:
     link: ServerLink = take_over(job_decoder)
-    limit_memory(int(sys.argv[1]))
+    startup.limit_memory(int(sys.argv[1]))
     startup.resume_gc()
     link.send(Started())
     # Not `asyncio.run`, which waits at its end for threads that still resolve a name.

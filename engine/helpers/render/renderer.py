@@ -33,7 +33,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template of a model that has none of its own."""
+"""The template for models without a chat template: that of ChatML."""
 
 
 log = logging.getLogger("specllama.engine.helpers.render")

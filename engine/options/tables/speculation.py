@@ -11,8 +11,7 @@ from specllama.engine.options import files, values
 from specllama.engine.options.declaration import INT32_MAX, Opt
 from specllama.engine.options.values import OptionError, real
 
-# ---- Rates of acceptance that are made up, for measuring: `--spec-synth-len`, `--spec-synth-
-# rates`.
+# ---- Synthetic rates of acceptance, for measuring: `--spec-synth-len`, `--spec-synth-rates`.
 
 
 HALVINGS = 50

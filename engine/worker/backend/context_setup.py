@@ -18,6 +18,8 @@ from specllama.engine.worker.backend.ggml import ThreadPool
 from specllama.engine.worker.backend.library import failure, forget_errors, holdings
 from specllama.engine.worker.backend.model import Model
 
+log = logging.getLogger("specllama.engine.context")
+
 _KV_TYPES = {
     "f32": C.GGML_TYPE_F32,
     "f16": C.GGML_TYPE_F16,
@@ -207,10 +209,7 @@ def thread_pools(options: EngineOptions) -> list[ThreadPool]:
     ]
 
 
-# ---- How a context comes to be, or why it can't.
-
-
-log = logging.getLogger("specllama.engine.context")
+# ---- Creating a context.
 
 
 def created(model: Model, params: Any) -> Any:

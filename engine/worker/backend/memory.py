@@ -114,7 +114,7 @@ def _limit(folder: Path, version: int) -> HostMemory | None:
     return HostMemory(max(0, limit - taken), limit, max(0, swap))
 
 
-# ---- Which device holds what of a model.
+# ---- The parts of a model that each device holds.
 #
 # llama.cpp tells it in its log while it allocates, and nowhere else: its function for that is of
 # C++.

@@ -18,7 +18,7 @@ from specllama.engine.worker.backend.model_params import model_params
 from specllama.engine.worker.backend.slices import SLICE, Slicer, Special
 from specllama.engine.worker.tokens import TokenArray
 
-# ---- What llama.cpp knows of a model without its vocabulary.
+# ---- Facts about a model, without its vocabulary.
 
 
 class ModelFacts:

@@ -31,6 +31,8 @@ from specllama.engine.worker.backend.model_params import device_handle
 from specllama.engine.worker.backend.mtmd_log import failure, forget_errors, listen
 from specllama.engine.worker.tokens import TokenArray
 
+log = logging.getLogger("specllama.engine.projector")
+
 # ---- The memory that a projector will take, by the header of its file.
 
 
@@ -70,8 +72,6 @@ def _place(options: EngineOptions) -> str:
         return CPU
     return names[0] if names else next((name for name, *_ in devices()), CPU)
 
-
-log = logging.getLogger("specllama.engine.projector")
 
 MAX_RATIO = 200
 """Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or

@@ -19,7 +19,9 @@ from specllama.engine.worker.fitting.choice import (
 )
 from specllama.engine.worker.fitting.measuring import Measuring
 
-# ---- What is said of a model and the memory that is free: one line each.
+log = logging.getLogger("specllama.engine.fit")
+
+# ---- Lines for the log about a model and free memory.
 
 
 def chosen(
@@ -73,8 +75,6 @@ def too_large(
         f"{cache}{weights}; {help}{escape}"
     )
 
-
-log = logging.getLogger("specllama.engine.fit")
 
 CELLS = 256
 """llama.cpp rounds each part of a KV cache up to these many tokens."""

@@ -17,6 +17,8 @@ from specllama.engine.worker.speculation.pace import Pace
 from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
 from specllama.engine.worker.speculation.sources import proposal_sources
 
+log = logging.getLogger("specllama.engine.worker.generation.verifying")
+
 
 class Verifier(Protocol):
     """Compares what is proposed with what the model says."""
@@ -58,9 +60,6 @@ class Synthetic:
 # A token is chosen from the target's own logits, by the request's own samplers and under its own
 # constraint, as if nothing had been proposed. Only then it is compared: if the proposed token is
 # the same, the logits behind it are those of the text, and the next one can be chosen at once.
-
-
-log = logging.getLogger("specllama.engine.worker.generation.verifying")
 
 
 def speculation(

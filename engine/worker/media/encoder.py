@@ -15,6 +15,8 @@ from typing import Protocol
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import PreparedChunk, Rows
 
+log = logging.getLogger("specllama.engine.encoder")
+
 # ---- Steps and the encoder use the device in turns, as two that compute at once hinder each
 # other.
 #
@@ -100,9 +102,6 @@ class DeviceSlices:
             ratio = SLICE_SECONDS / max(1e-9, seconds)
             wanted = round(self._operations * min(2.0, max(0.25, ratio)))
             self._operations = min(MAX_OPERATIONS, max(1, wanted))
-
-
-log = logging.getLogger("specllama.engine.encoder")
 
 
 class Encodes(Protocol):

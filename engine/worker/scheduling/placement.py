@@ -24,7 +24,7 @@ from specllama.engine.worker.cache.prefix_cache import (
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
-# ---- The texts that idle slots have served last, for who saves, restores or erases one.
+# ---- The texts that idle slots served last: slot actions save, restore and erase them.
 
 
 class IdleTexts:

@@ -26,6 +26,8 @@ from specllama.engine.worker.scheduling.placement import MIN_COPY
 from specllama.engine.worker.speculation.source import Ask
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
 
+log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
+
 # ---- The texts that a draft model has evaluated: one in each sequence of its context.
 #
 # A text goes on from the longest beginning that is there already, whoever's it was, so that only
@@ -142,8 +144,6 @@ class DraftCache:
         if (place := self._by_id.pop(id, None)) is not None:
             place.id = None
 
-
-log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 N_LIKELY: Final = 10
 """Tokens among which the probability of the likeliest one is told, as llama-server does."""

@@ -94,7 +94,7 @@ class KnownTexts:
             del self._indices[key], self._versions[key]
 
 
-# ---- radix: what other texts of the same key went on with, where they began as this one does.
+# ---- The radix source: continuations of texts with the same key and the same beginning.
 
 
 MIN_TOKENS = 16

@@ -28,7 +28,7 @@ from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
-# ---- What Ollama's clients want embedded.
+# ---- Inputs of Ollama's embeddings.
 
 
 AROUND = 8  # more special tokens than any model has around a text
