@@ -6,9 +6,8 @@ from collections.abc import Callable, Coroutine
 from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import CatalogEntry
+from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.errors import EngineError, invalid_request, server_error
-from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.models.events import EVERY_MODEL, ModelEvent
 from specllama.engine.models.records import Members
 from specllama.engine.models.supervisor import Supervisor

@@ -6,9 +6,8 @@ from collections.abc import Callable, Iterable
 from functools import partial
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.catalog.entry import CatalogEntry
+from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.errors import EngineError, invalid_request, unavailable
-from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.models.events import ModelEvents, ModelStatus, Subscription
 from specllama.engine.models.lifecycle import State
 from specllama.engine.models.records import (

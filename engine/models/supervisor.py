@@ -7,8 +7,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
-from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.engine_process import EngineProcess, ProcessSnapshot, WaitingRequests
 from specllama.engine.models.lifecycle import (

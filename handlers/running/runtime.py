@@ -15,8 +15,8 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.helpers.check.checker import Checker
-from specllama.engine.helpers.download.downloader import wants_fetch
 from specllama.engine.helpers.inspect.inspector import MetadataReader
 from specllama.engine.helpers.render.renderer import Renderer, examined
 from specllama.engine.media.resolver import MediaDecoder

@@ -4,7 +4,7 @@ import logging
 import os
 from collections.abc import Callable, Mapping
 
-from specllama.engine.catalog.entry import wants_fetch, wants_model, wants_projector
+from specllama.engine.catalog.entry import wants_model, wants_projector
 from specllama.engine.catalog.hub_cache import cached_models, named
 from specllama.engine.catalog.locations import hub_cache, hub_environment
 from specllama.engine.catalog.presets import RemotePreset
@@ -23,7 +23,7 @@ from specllama.engine.wire.commands import download_command, environment
 from specllama.engine.wire.framing import FrameError, frame
 from specllama.engine.wire.process import Child
 
-__all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "wants_fetch"]
+__all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "find_remote_preset"]
 
 log = logging.getLogger("specllama.engine.catalog")
 

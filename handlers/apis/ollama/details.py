@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from specllama.engine.catalog.entry import CatalogEntry
-from specllama.engine.helpers.download.downloader import wants_fetch
+from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.helpers.inspect.digest import digest_in_cache
 from specllama.engine.helpers.inspect.inspect_jobs import FileMetadata, ProjectorMetadata
 from specllama.engine.shipped import model_file

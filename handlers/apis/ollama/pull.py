@@ -5,8 +5,9 @@ from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
 from typing import Any, Final
 
+from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.errors import EngineError, unavailable
-from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch, wants_fetch
+from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import OptionError, Options, replaced, text_values
 from specllama.handlers.running.resolve_model import not_found
 from specllama.handlers.running.runtime import Runtime

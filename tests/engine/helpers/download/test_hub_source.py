@@ -9,7 +9,8 @@ import pytest
 from huggingface_hub import hf_hub_download, snapshot_download
 
 from specllama.engine.catalog.catalog import cache_list
-from specllama.engine.helpers.download.downloader import Transfer, wants_fetch
+from specllama.engine.catalog.entry import wants_fetch
+from specllama.engine.helpers.download.downloader import Transfer
 from specllama.handlers.options.arguments import arguments
 from tests.support.downloads import MODEL, PROJECTOR, REPOSITORY, failure, run, variant
 from tests.support.hub import Hub
