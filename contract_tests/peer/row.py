@@ -22,7 +22,8 @@ class Extent(IntEnum):
 @dataclass(frozen=True)
 class Accepted:
     """A row of the table. A difference belongs to it if its cause matches `causes` in full, and
-    the path and the name of its request, if given, match `paths` and `requests` from the start."""
+    the path and the name of its request, if given, match `paths` and `requests` from the start. A
+    row of what the peer does in some runs alone is `sometimes` shown."""
 
     title: str
     there: str
@@ -32,6 +33,7 @@ class Accepted:
     paths: str = ""
     requests: str = ""
     extent: Extent = Extent.VALUES
+    sometimes: bool = False
 
     @classmethod
     def more(cls, title: str, keys: Sequence[str], reason: str, paths: str) -> Self:

@@ -409,4 +409,22 @@ ROWS = (
         r"status 40[04] for 500",
         r"/models\?model=",
     ),
+    Accepted(
+        "Streams that clients come back to",
+        "In some runs a stream that has just ended is gone: status 404, and not looked up.",
+        "It is kept.",
+        "Clients are to find it.",
+        r"status 200 for 404|length",
+        requests=r"streams: (come back|nothing behind the end|looked up)",
+        sometimes=True,
+    ),
+    Accepted(
+        "Loading a model that is loaded",
+        "In some runs status 200, as if it were not loaded yet; otherwise 400.",
+        "Status 400.",
+        "The answer doesn't depend on how long ago the model was loaded.",
+        r"status 400 for 200",
+        requests=r"router: load, loaded",
+        sometimes=True,
+    ),
 )
