@@ -56,8 +56,10 @@ def words(seed: int, n: int) -> str:
 
 
 def completion(server: Server, prompt: str, max_tokens: int, seed: int) -> dict[str, Any]:
-    """The same sampling for every server."""
+    """The same sampling for every server. No text ends before `max_tokens`."""
+    ends = {str(token): -100 for token in server.biased}
     return {
+        **({"logit_bias": ends} if ends else {"ignore_eos": True}),
         "model": server.model,
         "prompt": prompt,
         "max_tokens": max_tokens,

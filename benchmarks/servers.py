@@ -29,7 +29,8 @@ TOKENIZERS = (("/tokenize", "content"), ("/extras/tokenize", "input"))
 @dataclass
 class Server:
     """The address of a server and the findings of `probe`: the first model's name, whether there is
-    a GET /health, and which of TOKENIZERS it has."""
+    a GET /health, and which of TOKENIZERS it has. `biased` are tokens that requests rule out, for
+    a server that has no `ignore_eos`."""
 
     name: str
     url: str
@@ -37,9 +38,10 @@ class Server:
     model: str = ""
     has_health: bool = False
     tokenizer: tuple[str, str] | None = None
+    biased: tuple[int, ...] = ()
 
     async def probe(self) -> None:
-        """Fill in the last three fields. Raises ClientError while the server isn't ready."""
+        """Fill in the findings. Raises ClientError while the server isn't ready."""
         async with Connection(self.url) as connection:
             self.has_health = await _exists(connection, "GET", "/health")
             models = json.loads(await connection.request("GET", "/v1/models"))

@@ -18,6 +18,7 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from gguf import GGUFReader
 from rich.console import Console
 from rich.table import Table
 
@@ -33,6 +34,8 @@ MODELS: dict[str, Callable[[], Path]] = {
     "random": lambda: ensure("random"),
     "bench-100m": lambda: ensure("bench-100m"),
 }
+RANDOM = ("random", "bench-100m")
+"""Models with random weights: their texts go on."""
 STREAMS = (1, 4, 8)
 BASICS = "basics"
 WARM_UP_SEED = 100_000  # of no round
@@ -218,6 +221,13 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
     return view
 
 
+def end_tokens(path: Path) -> tuple[int, ...]:
+    """The tokens of a GGUF file that end a text."""
+    fields = GGUFReader(path).fields
+    keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot"))
+    return tuple({int(fields[key].contents()) for key in keys if key in fields})
+
+
 def main() -> int:
     arguments = parse_arguments()
     console = Console()
@@ -236,6 +246,9 @@ def main() -> int:
                     stack.enter_context(started(who, command, path, arguments.threads))
                     for who, command in commands
                 ]
+                for server in servers:
+                    if server.name == PEER and name not in RANDOM:
+                        server.biased = end_tokens(path)
                 servers += [running(who, url) for who, url in arguments.server]
                 collected[name] = run_rounds(
                     servers, plan, console, arguments.scenario, arguments.work

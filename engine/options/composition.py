@@ -53,7 +53,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     def is_shipped(self) -> bool:
         """Whether the model is the one that ships with the package. Not to be asked of one that
         is still to be downloaded."""
-        return model_file(self.model.model) == str(model_path())
+        return os.path.realpath(model_file(self.model.model)) == os.path.realpath(model_path())
 
     def is_reproducible(self) -> bool:
         """Whether texts are to depend on their requests alone. What that takes is decided here,

@@ -1,6 +1,8 @@
 """Options from several sources."""
 
+import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -8,6 +10,7 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from specllama.engine.options import Layer, OptionError, Options, Setting, check_layer
+from specllama.engine.shipped import model_path
 from specllama.handlers.options import NAMES, parse
 from tests.support.option_values import (
     NO_FILES,
@@ -145,6 +148,16 @@ def test_secrets_are_not_quoted() -> None:
             parse([], {"HF_TOKEN": text})
         assert "secret" not in str(caught.value)
     assert parse([], {"HF_TOKEN": "hf_x"}).model.source.hf_token == "hf_x"
+
+
+def test_the_shipped_model_is_known_by_its_file(tmp_path: Path) -> None:
+    link = tmp_path / "mine.gguf"
+    link.symlink_to(model_path())
+    for path in (link, Path(os.path.realpath(model_path()))):
+        assert parse(["-m", str(path)], {}).model.engine.is_reproducible()
+    other = tmp_path / "other.gguf"
+    other.write_bytes(b"GGUF")
+    assert not parse(["-m", str(other)], {}).model.engine.is_reproducible()
 
 
 def test_defaults_of_many_models() -> None:
