@@ -173,6 +173,12 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def simulate(session: nox.Session) -> None:
+    """Random histories of an engine over a stand-in for llama.cpp; `-- --minutes N`, `--seed N`."""
+    session.run("python", "-m", "tests.simulation", *session.posargs)
+
+
+@nox.session
 def attack(session: nox.Session) -> None:
     """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)

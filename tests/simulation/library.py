@@ -1,0 +1,436 @@
+"""A stand-in for the part of llama.cpp that computes: contexts, their memory, logits.
+
+Vocabulary and samplers are the library's own. A token's logits follow from the hash of what it
+attended to (`tests.simulation.memory`), so a text shows whether each of its cells is right.
+"""
+
+import ctypes
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from llama_cpp import llama_cpp as C
+
+from specllama.engine.worker.backend import context as context_module
+from specllama.engine.worker.backend.candidates import Candidates
+from tests.simulation.memory import (
+    BatchToken,
+    Cells,
+    Hashes,
+    Kind,
+    StateError,
+    States,
+    combined,
+    mixed,
+    mixed_each,
+)
+
+PARTIAL_ONLY = 1
+"""LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""
+TICK = 1e-6
+"""Seconds between two looks at the clock."""
+LIKELY = 6.0
+"""The logit of the token that mostly follows another one; hashes give the others 0 to 8."""
+
+
+@dataclass(frozen=True)
+class ModelShape:
+    """What a model would say of itself."""
+
+    kind: Kind = "dense"
+    n_ctx_train: int = 1 << 16
+    window: int = 0
+    n_embd: int = 8
+    n_layer: int = 2
+
+    @property
+    def has_state(self) -> bool:
+        return self.kind in ("recurrent", "hybrid")
+
+
+@dataclass
+class Clock:
+    """The time of a simulation, in seconds. A decode takes some of it, and a look at the clock
+    hardly any: what is measured depends on nothing else that this machine does."""
+
+    now: float = 1000.0
+    per_decode: float = 2e-3
+    per_token: float = 2e-4
+
+    def perf_counter(self) -> float:
+        self.now += TICK
+        return self.now
+
+
+@dataclass
+class Fault:
+    """How the next decodes fail: `status` in the micro-batch number `at`, for `n` decodes."""
+
+    status: int
+    at: int = 0
+    n: int = 1
+
+
+class Memory:
+    """All that a context keeps of its sequences: the parts that a kind of model has."""
+
+    def __init__(self, shape: ModelShape, params: Any) -> None:
+        n, unified = int(params.n_seq_max), bool(params.kv_unified)
+        n_streams = 1 if unified else n
+        size = -(-int(params.n_ctx) // (n_streams * 256)) * 256
+        self.n_ctx, self.n_ctx_seq = size * n_streams, size
+        self.cells: list[Cells] = []
+        self.states = States() if shape.has_state else None
+        if shape.kind != "recurrent":
+            self.cells.append(Cells(n_streams, size, n))
+        if shape.kind == "window":
+            small = shape.window * (n if unified else 1) + int(params.n_ubatch)
+            small = size if params.swa_full else min(size, -(-small // 256) * 256)
+            self.cells.append(Cells(n_streams, small, n, shape.window))
+
+    def clear(self) -> None:
+        for cells in self.cells:
+            cells.clear()
+        if self.states is not None:
+            self.states.clear()
+
+    def remove(self, sequence: int, start: int, stop: int) -> bool:
+        if self.states is not None and not self.states.remove(sequence, start, stop):
+            return False
+        for cells in self.cells:
+            cells.remove(sequence, start, stop)
+        return True
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        for cells in self.cells:
+            cells.copy(source, target, start, stop)
+        if self.states is not None:
+            self.states.copy(source, target)
+
+    def move(self, sequence: int, start: int, stop: int, by: int) -> None:
+        for cells in self.cells:
+            cells.move(sequence, start, stop, by)
+        if self.states is not None:
+            self.states.move(sequence, start, stop, by)
+
+    @property
+    def can_move(self) -> bool:
+        return len({cells.size for cells in self.cells}) < 2
+
+    def lowest(self, sequence: int) -> int:
+        lowest = [cells.lowest(sequence) for cells in self.cells[-1:]]
+        lowest += [self.states.position(sequence)] if self.states is not None else []
+        return max(lowest)
+
+    def highest(self, sequence: int) -> int:
+        highest = [cells.highest(sequence) for cells in self.cells[-1:]]
+        highest += [self.states.position(sequence)] if self.states is not None else []
+        return min(highest)
+
+    def save(self, sequence: int, *, partial: bool) -> npt.NDArray[np.uint8]:
+        """The number of rows of each part, then the rows."""
+        parts = [cells.save(sequence) for cells in self._saved(partial)]
+        if self.states is not None:
+            parts.append(self.states.save(sequence))
+        sizes = np.array([len(part) for part in parts], np.int64)
+        return np.concatenate([sizes, *(part.ravel() for part in parts)]).view(np.uint8)
+
+    def _saved(self, partial: bool) -> list[Cells]:
+        """A part of a state has what can't be cut only."""
+        if not partial:
+            return self.cells
+        return self.cells[1:]
+
+    def load(self, sequence: int, state: npt.NDArray[np.uint8], *, partial: bool) -> None:
+        """Raises `StateError` for a state of another kind of memory, or without room for it."""
+        cells = self._saved(partial)
+        widths = [3] * len(cells) + ([2] if self.states is not None else [])
+        if len(state) % 8 or len(state) < 8 * len(widths):
+            raise StateError
+        numbers = state.view(np.int64)
+        sizes, rest = numbers[: len(widths)].tolist(), numbers[len(widths) :]
+        if min(sizes) < 0 or sum(n * width for n, width in zip(sizes, widths, strict=True)) != len(
+            rest
+        ):
+            raise StateError
+        parts = []
+        for n, width in zip(sizes, widths, strict=True):
+            parts.append(rest[: n * width].reshape(n, width))
+            rest = rest[n * width :]
+        for each, part in zip(cells, parts, strict=False):
+            each.load(sequence, part)
+        if self.states is not None:
+            self.states.load(sequence, parts[-1])
+
+
+class ContextStandIn:
+    """A llama_context."""
+
+    def __init__(self, shape: ModelShape, params: Any, n_vocab: int, clock: Clock) -> None:
+        self.shape = shape
+        self._clock = clock
+        self.n_batch = min(int(params.n_batch), int(params.n_ctx))
+        self.n_ubatch = min(self.n_batch, int(params.n_ubatch))
+        self.memory = Memory(shape, params)
+        self.adapters = 0
+        self.is_causal = True
+        self.faults: list[Fault] = []
+        self.n_decodes = 0
+        self.candidates = Candidates(n_vocab)
+        self._n_vocab = n_vocab
+        self._rows: npt.NDArray[np.float32] = np.zeros((0, n_vocab), np.float32)
+        self._row_of: dict[int, int] = {}
+        self._numbers = np.arange(n_vocab, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+
+    # ---- evaluating ----------------------------------------------------------------------
+
+    def decode(self, batch: Any) -> int:
+        """The status of `llama_decode`."""
+        tokens, wanted = _tokens(batch, self.shape.n_embd)
+        assert 0 < len(tokens) <= self.n_batch
+        self._row_of = {}
+        if not self._continues(tokens):
+            return -1
+        for cells in self.memory.cells:
+            cells.update()
+        parts = [tokens[i : i + self.n_ubatch] for i in range(0, len(tokens), self.n_ubatch)]
+        if (places := self._places(parts)) is None:
+            return 1
+        fault = self._fault()
+        hashes: list[int] = []
+        for number, (part, cells_of) in enumerate(zip(parts, places, strict=True)):
+            for cells, of_part in zip(self.memory.cells, cells_of, strict=True):
+                cells.place(part, of_part)
+            if fault is not None and fault.at % len(parts) == number:
+                self._take_back(part)
+                return fault.status
+            hashes += self._compute(part, cells_of)
+        self.n_decodes += 1
+        self._clock.now += self._clock.per_decode + self._clock.per_token * len(tokens)
+        self._set_rows(tokens, hashes, wanted)
+        return 0
+
+    def _fault(self) -> Fault | None:
+        if not self.faults:
+            return None
+        fault = self.faults[0]
+        fault.n -= 1
+        if fault.n <= 0:
+            self.faults.pop(0)
+        return fault
+
+    def _continues(self, tokens: list[BatchToken]) -> bool:
+        """True if the positions of each sequence follow those that it has."""
+        last: dict[int, int] = {}
+        for token in tokens:
+            before = last.get(token.sequence)
+            if before is None:
+                before = self.memory.highest(token.sequence)
+            if token.position != before + 1:
+                return False
+            last[token.sequence] = token.position
+        return True
+
+    def _places(self, parts: list[list[BatchToken]]) -> list[list[list[int]]] | None:
+        """For each micro-batch, the cells of its tokens in each part of the memory; None if there
+        is no room for all."""
+        found = []
+        for cells in self.memory.cells:
+            if (places := cells.try_to_place(parts)) is None:
+                return None
+            found.append(places)
+        return [[each[number] for each in found] for number in range(len(parts))]
+
+    def _take_back(self, part: list[BatchToken]) -> None:
+        first: dict[int, int] = {}
+        for token in part:
+            first.setdefault(token.sequence, token.position)
+        for sequence, position in first.items():
+            self.memory.remove(sequence, position, -1)
+
+    def _compute(self, part: list[BatchToken], places: list[list[int]]) -> list[int]:
+        """The hash of each token, in order: it attends to those before it."""
+        hashes: list[int] = []
+        whole = combined(*(token.value for token in part)) if not self.is_causal else 0
+        for number, token in enumerate(part):
+            # A cell attends to itself as well: until it is written, it holds what is known of it.
+            own = combined(token.value, token.position, self.adapters, whole)
+            for cells, of_part in zip(self.memory.cells, places, strict=True):
+                cells.write(token.sequence, of_part[number], token.position, own)
+            seen = [cells.attended(token.sequence, token.position) for cells in self.memory.cells]
+            if self.memory.states is not None:
+                seen.append(self.memory.states.advance(token, combined(self.adapters, *seen)))
+            value = combined(own, *seen)
+            for cells, of_part in zip(self.memory.cells, places, strict=True):
+                cells.write(token.sequence, of_part[number], token.position, value)
+            hashes.append(value)
+        return hashes
+
+    # ---- outputs -------------------------------------------------------------------------
+
+    def _set_rows(self, tokens: list[BatchToken], hashes: list[int], wanted: list[bool]) -> None:
+        indices = [index for index, is_wanted in enumerate(wanted) if is_wanted]
+        if len(indices) > len(self._rows):
+            self._rows = np.zeros((2 * len(indices), self._n_vocab), np.float32)
+        for row, index in enumerate(indices):
+            self._row_of[index] = row
+            self._rows[row] = self._logits(tokens[index].value, hashes[index])
+
+    def _logits(self, token: int, value: int) -> npt.NDArray[np.float32]:
+        """Mostly the same token follows a token, so that a text repeats itself and can be
+        guessed; any wrong cell changes all logits, and what follows every few tokens."""
+        bits: Hashes = mixed_each(self._numbers ^ np.uint64(value))
+        logits = (bits >> np.uint64(44)).astype(np.float32) * np.float32(8 / (1 << 20))
+        logits[mixed(token) % self._n_vocab] += np.float32(LIKELY)
+        return logits
+
+    def logits_address(self, index: int) -> int | None:
+        row = self._row_of.get(index)
+        if row is None:
+            return None
+        return int(self._rows.ctypes.data) + row * 4 * self._n_vocab
+
+    def row(self, index: int) -> npt.NDArray[np.float32]:
+        row: npt.NDArray[np.float32] = self._rows[self._row_of[index]]
+        return row
+
+
+def _tokens(batch: Any, n_embd: int) -> tuple[list[BatchToken], list[bool]]:
+    """The tokens of a llama_batch, and which of their outputs are wanted."""
+    n = int(batch.n_tokens)
+    positions = np.ctypeslib.as_array(batch.pos, (n,)).tolist()
+    wanted = np.ctypeslib.as_array(batch.logits, (n,)).tolist()
+    addresses = np.ctypeslib.as_array(
+        ctypes.cast(batch.seq_id, ctypes.POINTER(ctypes.c_uint64)), (n,)
+    )
+    sequences = [ctypes.c_int32.from_address(address).value for address in addresses.tolist()]
+    if batch.token:
+        values = np.ctypeslib.as_array(batch.token, (n,)).tolist()
+    else:
+        rows = np.ctypeslib.as_array(batch.embd, (n, n_embd))
+        values = [combined(*row.view(np.uint32).tolist()) for row in rows]
+    tokens = [BatchToken(*each) for each in zip(values, positions, sequences, strict=True)]
+    return tokens, [bool(each) for each in wanted]
+
+
+@dataclass
+class LibraryStandIn:
+    """The functions of llama.cpp that contexts need, for one model of this `shape`."""
+
+    shape: ModelShape = ModelShape()
+    clock: Clock = field(default_factory=Clock)
+    contexts: list[ContextStandIn] = field(default_factory=list)
+
+    def functions(self) -> dict[str, Callable[..., Any]]:
+        """By the names of the bindings."""
+        shape = self.shape
+
+        def n_vocab(model: Any) -> int:
+            return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(model)))
+
+        def init(model: Any, params: Any) -> ContextStandIn:
+            params.n_ctx = params.n_ctx or shape.n_ctx_train
+            self.contexts.append(ContextStandIn(shape, params, n_vocab(model), self.clock))
+            return self.contexts[-1]
+
+        def set_adapters(context: ContextStandIn, handles: Any, n: int, scales: Any) -> int:
+            keys = [(int(handles[i] or 0), float(scales[i]).hex()) for i in range(n)]
+            texts = "".join(map(repr, keys)).encode()
+            context.adapters = combined(*texts)
+            return 0
+
+        def set_causal(context: ContextStandIn, is_causal: bool) -> None:
+            context.is_causal = is_causal
+
+        def size(context: ContextStandIn, sequence: int, flags: int = 0) -> int:
+            return len(context.memory.save(sequence, partial=flags == PARTIAL_ONLY))
+
+        def get(
+            context: ContextStandIn, target: Any, size: int, sequence: int, flags: int = 0
+        ) -> int:
+            state = context.memory.save(sequence, partial=flags == PARTIAL_ONLY)
+            if len(state) > size:
+                return 0
+            np.ctypeslib.as_array(target, (size,))[: len(state)] = state
+            return len(state)
+
+        def put(
+            context: ContextStandIn, source: Any, size: int, sequence: int, flags: int = 0
+        ) -> int:
+            state = np.ctypeslib.as_array(source, (size,)).copy() if size else np.empty(0, np.uint8)
+            try:
+                context.memory.load(sequence, state, partial=flags == PARTIAL_ONLY)
+            except StateError:
+                return 0
+            return size
+
+        def sample(chain: Any, context: ContextStandIn, index: int) -> int:
+            candidates = context.candidates
+            candidates.fill(None, context.row(index))
+            C.llama_sampler_apply(chain, candidates.pointer)
+            token, _ = candidates.chosen
+            C.llama_sampler_accept(chain, token)
+            return token
+
+        return {
+            "llama_init_from_model": init,
+            "llama_free": lambda context: None,
+            "llama_get_memory": lambda context: context.memory,
+            "llama_n_ctx": lambda context: context.memory.n_ctx,
+            "llama_n_ctx_seq": lambda context: context.memory.n_ctx_seq,
+            "llama_n_batch": lambda context: context.n_batch,
+            "llama_n_ubatch": lambda context: context.n_ubatch,
+            "llama_decode": lambda context, batch: context.decode(batch),
+            "llama_synchronize": lambda context: None,
+            "llama_set_warmup": lambda context, on: None,
+            "llama_perf_context_reset": lambda context: None,
+            "llama_set_causal_attn": set_causal,
+            "llama_set_adapters_lora": set_adapters,
+            "llama_memory_clear": lambda memory, data: memory.clear(),
+            "llama_memory_can_shift": lambda memory: memory.can_move,
+            "llama_memory_seq_rm": lambda memory, *args: memory.remove(*args),
+            "llama_memory_seq_cp": lambda memory, *args: memory.copy(*args),
+            "llama_memory_seq_add": lambda memory, *args: memory.move(*args),
+            "llama_memory_seq_pos_min": lambda memory, sequence: memory.lowest(sequence),
+            "llama_memory_seq_pos_max": lambda memory, sequence: memory.highest(sequence),
+            "llama_state_seq_get_size": size,
+            "llama_state_seq_get_size_ext": size,
+            "llama_state_seq_get_data": get,
+            "llama_state_seq_get_data_ext": get,
+            "llama_state_seq_set_data": put,
+            "llama_state_seq_set_data_ext": put,
+            "llama_sampler_sample": sample,
+            "llama_model_n_ctx_train": lambda model: shape.n_ctx_train,
+            "llama_model_is_recurrent": lambda model: shape.kind == "recurrent",
+            "llama_model_is_hybrid": lambda model: shape.kind == "hybrid",
+            "llama_model_n_swa": lambda model: shape.window,
+            "llama_model_n_embd": lambda model: shape.n_embd,
+            "llama_model_n_embd_inp": lambda model: shape.n_embd,
+            "llama_model_n_layer": lambda model: shape.n_layer,
+            "llama_model_has_decoder": lambda model: True,
+            "llama_model_has_encoder": lambda model: False,
+        }
+
+
+@contextmanager
+def installed(library: LibraryStandIn) -> Iterator[LibraryStandIn]:
+    """Contexts that are made meanwhile are those of `library`, and the time is its own."""
+    functions = library.functions()
+    before = {name: getattr(C, name) for name in functions}
+    address = context_module._logits_address
+    perf_counter = time.perf_counter
+    for name, function in functions.items():
+        setattr(C, name, function)
+    context_module._logits_address = lambda context, index: context.logits_address(index)
+    time.perf_counter = library.clock.perf_counter
+    try:
+        yield library
+    finally:
+        time.perf_counter = perf_counter
+        context_module._logits_address = address
+        for name, function in before.items():
+            setattr(C, name, function)

@@ -1,0 +1,339 @@
+"""What llama.cpp's memory keeps of sequences, with hashes in the place of keys and values.
+
+A cell holds a hash of its token, its position, the adapters, and of all cells that the token
+attended to when it was computed. So a wrong, stale or foreign cell gives other hashes from then
+on. What llama.cpp does at once, and what it puts off until the next decode, is as in the sources of
+the pinned release: `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp`, `llama-memory-hybrid.cpp` and
+`llama-memory-recurrent.cpp`.
+"""
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Hashes = npt.NDArray[np.uint64]
+Kind = Literal["dense", "window", "recurrent", "hybrid"]
+
+Mask = npt.NDArray[np.bool_]
+Arrays = tuple[npt.NDArray[np.int64], Hashes, npt.NDArray[np.int64]]
+
+MAX_SEQUENCES = 64  # bits of a cell's set of sequences
+END = 1 << 40
+"""Behind every position."""
+_MASK = (1 << 64) - 1
+_STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+
+
+def mixed(value: int) -> int:
+    """64 bits that depend on all bits of `value` (the finalizer of SplitMix64)."""
+    value = (value + _STEP) & _MASK
+    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
+    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
+    return value ^ (value >> 31)
+
+
+def mixed_each(values: Hashes) -> Hashes:
+    """`mixed` of each element."""
+    values = values + np.uint64(_STEP)
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
+    return values ^ (values >> np.uint64(31))
+
+
+def combined(*parts: int) -> int:
+    """A hash of `parts` in their order."""
+    total = 0
+    for part in parts:
+        total = mixed(total ^ (part & _MASK))
+    return total
+
+
+@dataclass(frozen=True)
+class BatchToken:
+    """A token of a decode; `value` is its id, or a hash of its embedding."""
+
+    value: int
+    position: int
+    sequence: int
+
+
+class StateError(Exception):
+    """A state that can't be put back. What was there of the sequence is gone."""
+
+
+class Cells:
+    """A KV cache: `n_streams` arrays of `size` cells. With a `window`, cells that no later token of
+    their sequence attends to are used again."""
+
+    def __init__(self, n_streams: int, size: int, n_sequences: int, window: int = 0) -> None:
+        assert n_sequences <= MAX_SEQUENCES
+        self.size, self.window = size, window
+        self._n_streams = n_streams
+        self._positions = np.full((n_streams, size), -1, np.int64)
+        self._sequences = np.zeros((n_streams, size), np.uint64)
+        self._shifts = np.zeros((n_streams, size), np.int64)
+        # What the device has: these change when llama.cpp computes.
+        self._hashes = np.zeros((n_streams, size), np.uint64)
+        self._rotated = np.zeros((n_streams, size), np.int64)  # the positions in the keys
+        self._heads = [0] * n_streams
+        self._copies: list[tuple[int, int]] = []
+
+    def _stream(self, sequence: int) -> int:
+        return sequence if self._n_streams > 1 else 0
+
+    def _of(self, sequence: int) -> Mask:
+        held = self._sequences[self._stream(sequence)] & np.uint64(1 << sequence)
+        found: Mask = held != 0
+        return found
+
+    def _between(self, sequence: int, start: int, stop: int) -> Mask:
+        positions = self._positions[self._stream(sequence)]
+        found: Mask = self._of(sequence) & (positions >= start) & (positions < stop)
+        return found
+
+    # ---- what is done at once ------------------------------------------------------------
+
+    def clear(self) -> None:
+        self._positions[:] = -1
+        self._sequences[:] = 0
+        self._shifts[:] = 0
+        self._heads = [0] * self._n_streams
+
+    def remove(self, sequence: int, start: int, stop: int) -> None:
+        found = self._between(sequence, max(0, start), stop if stop >= 0 else END)
+        self._take_from(self._stream(sequence), found, sequence)
+
+    def _take_from(self, stream: int, found: Mask, sequence: int) -> None:
+        self._sequences[stream][found] &= ~np.uint64(1 << sequence)
+        empty = found & (self._sequences[stream] == 0)
+        self._positions[stream][empty] = -1
+        self._shifts[stream][empty] = 0
+        if empty.any():
+            self._heads[stream] = min(self._heads[stream], int(empty.argmax()))
+
+    def copy(self, source: int, target: int, start: int, stop: int) -> None:
+        """Between streams the whole array is copied, by the next `update`."""
+        if source == target:
+            return
+        stop = stop if stop >= 0 else END
+        one, other = self._stream(source), self._stream(target)
+        bit = np.uint64(1 << target)
+        if one == other:
+            self._sequences[one][self._between(source, max(0, start), stop)] |= bit
+            return
+        for bound in (start, stop):
+            assert not 0 < bound < self.size - 1, "seq_cp() is only supported for full KV buffers"
+        found = self._of(source)
+        self._copies.append((one, other))
+        self._positions[other] = np.where(found, self._positions[one], -1)
+        self._shifts[other] = np.where(found, self._shifts[one], 0)
+        self._sequences[other] = np.where(found, bit, np.uint64(0))
+        self._heads[other] = self._heads[one]
+
+    def move(self, sequence: int, start: int, stop: int, by: int) -> None:
+        """The keys are rotated by the next `update`."""
+        stream = self._stream(sequence)
+        found = self._between(sequence, max(0, start), stop if stop >= 0 else END)
+        self._positions[stream][found] += by
+        self._shifts[stream][found] += by
+        gone = found & (self._positions[stream] < 0)
+        self._sequences[stream][gone] = 0
+        self._positions[stream][gone], self._shifts[stream][gone] = -1, 0
+        self._heads[stream] = int(gone.argmax()) if gone.any() else 0
+
+    def lowest(self, sequence: int) -> int:
+        """The lowest position; -1 of none."""
+        found = self._positions[self._stream(sequence)][self._of(sequence)]
+        return int(found.min()) if len(found) else -1
+
+    def highest(self, sequence: int) -> int:
+        """The highest position; -1 of none."""
+        found = self._positions[self._stream(sequence)][self._of(sequence)]
+        return int(found.max()) if len(found) else -1
+
+    # ---- what waits for the next decode --------------------------------------------------
+
+    def update(self) -> None:
+        """Do what was put off: copies between streams, then rotations."""
+        for one, other in self._copies:
+            self._hashes[other] = self._hashes[one]
+            self._rotated[other] = self._rotated[one]
+        self._copies.clear()
+        self._rotated += self._shifts
+        self._shifts[:] = 0
+
+    def find(self, tokens: Sequence[BatchToken]) -> list[int] | None:
+        """Cells that these tokens can have; None if there aren't enough."""
+        counts = Counter(self._stream(token.sequence) for token in tokens)
+        free = {stream: self._free(stream, n) for stream, n in counts.items()}
+        if any(len(free[stream]) < n for stream, n in counts.items()):
+            return None
+        return [free[self._stream(token.sequence)].pop(0) for token in tokens]
+
+    def place(self, tokens: Sequence[BatchToken], places: Sequence[int]) -> None:
+        """Let each token hold its cell from now on."""
+        last: dict[int, int] = {}
+        overwritten: dict[int, int] = {}
+        for token, cell in zip(tokens, places, strict=True):
+            stream = self._stream(token.sequence)
+            if (position := int(self._positions[stream][cell])) >= 0:
+                owner = int(self._sequences[stream][cell]).bit_length() - 1
+                overwritten[owner] = max(overwritten.get(owner, -1), position)
+            self._positions[stream][cell] = token.position
+            self._shifts[stream][cell] = 0
+            self._sequences[stream][cell] = np.uint64(1 << token.sequence)
+            last[stream] = cell
+        for owner, position in overwritten.items():
+            # A sequence has no gaps between its first and its last cell.
+            self.remove(owner, 0, position + 1)
+        for stream, cell in last.items():
+            self._heads[stream] = cell + 1
+
+    def _free(self, stream: int, n: int) -> list[int]:
+        """The first `n` cells that can be used from the head on."""
+        sequences, positions = self._sequences[stream], self._positions[stream]
+        usable = sequences == 0
+        if self.window:
+            single = (sequences != 0) & ((sequences & (sequences - np.uint64(1))) == 0)
+            for cell in np.flatnonzero(single).tolist():
+                owner = int(sequences[cell]).bit_length() - 1
+                usable[cell] = self.highest(owner) + 1 - positions[cell] >= self.window
+        head = self._heads[stream]
+        if head > int((sequences != 0).sum()) + 2 * n:
+            head = 0
+        found = np.flatnonzero(usable)
+        at = int(np.searchsorted(found, head))
+        cells: list[int] = np.concatenate((found[at:], found[:at])).tolist()
+        return cells[:n]
+
+    def try_to_place(self, parts: Sequence[Sequence[BatchToken]]) -> list[list[int]] | None:
+        """The cells that the tokens of each micro-batch will get; None if there aren't enough for
+        all of them.
+
+        Nothing holds them afterwards. But cells of a sequence whose oldest ones would be used again
+        have been given up, also if there isn't room for all: llama.cpp puts back those alone that
+        it would use."""
+        found: list[list[int]] = []
+        undo: list[tuple[list[int], list[int], Arrays, list[int]]] = []
+        for part in parts:
+            arrays = self._positions.copy(), self._sequences.copy(), self._shifts.copy()
+            heads = [*self._heads]
+            if (places := self.find(part)) is None:
+                break
+            self.place(part, places)
+            found.append(places)
+            streams = [self._stream(token.sequence) for token in part]
+            undo.append((streams, places, arrays, heads))
+        for streams, places, (positions, sequences, shifts), heads in reversed(undo):
+            self._positions[streams, places] = positions[streams, places]
+            self._sequences[streams, places] = sequences[streams, places]
+            self._shifts[streams, places] = shifts[streams, places]
+            self._heads = heads
+        return found if len(found) == len(parts) else None
+
+    def attended(self, sequence: int, position: int) -> int:
+        """A hash of the cells that a token of `sequence` at `position` attends to, in no order."""
+        stream = self._stream(sequence)
+        positions = self._positions[stream]
+        seen = self._of(sequence) & (positions <= position)
+        if self.window:
+            seen &= position - positions < self.window
+        found = self._hashes[stream][seen] ^ mixed_each(self._rotated[stream][seen].view(np.uint64))
+        return int(mixed_each(found).sum()) & _MASK
+
+    def write(self, sequence: int, cell: int, position: int, value: int) -> None:
+        """The device has computed the token in `cell`."""
+        stream = self._stream(sequence)
+        self._hashes[stream][cell] = value
+        self._rotated[stream][cell] = position
+
+    # ---- states --------------------------------------------------------------------------
+
+    def save(self, sequence: int) -> npt.NDArray[np.int64]:
+        """The cells of `sequence`, (n, 3), without those that have left a window."""
+        stream = self._stream(sequence)
+        found = self._of(sequence)
+        if self.window:
+            found &= self.highest(sequence) - self._positions[stream] < self.window
+        columns = (
+            self._positions[stream][found],
+            self._hashes[stream][found].view(np.int64),
+            self._rotated[stream][found],
+        )
+        return np.stack(columns, axis=1)
+
+    def load(self, sequence: int, saved: npt.NDArray[np.int64]) -> None:
+        """Replace `sequence` by what was saved. Raises `StateError` without room for it."""
+        self.remove(sequence, 0, -1)
+        tokens = [BatchToken(0, position, sequence) for position in saved[:, 0].tolist()]
+        if len(tokens) > self.size or (places := self.find(tokens)) is None:
+            raise StateError
+        self.place(tokens, places)
+        stream = self._stream(sequence)
+        self._hashes[stream][places] = saved[:, 1].view(np.uint64)
+        self._rotated[stream][places] = saved[:, 2]
+
+
+class RecurrentState(NamedTuple):
+    """A hash of all tokens up to `position`."""
+
+    position: int
+    value: int
+
+
+class States:
+    """Recurrent states: one of each sequence, from which no token can be taken out."""
+
+    def __init__(self) -> None:
+        self._of: dict[int, RecurrentState] = {}
+
+    def clear(self) -> None:
+        self._of.clear()
+
+    def remove(self, sequence: int, start: int, stop: int) -> bool:
+        state = self._of.get(sequence)
+        start, stop = max(0, start), stop if stop >= 0 else END
+        if state is None or not start <= state.position < stop:
+            return True
+        if start > 0:
+            return False
+        del self._of[sequence]
+        return True
+
+    def copy(self, source: int, target: int) -> None:
+        if source != target:
+            self._of.pop(target, None)
+            if source in self._of:
+                self._of[target] = self._of[source]
+
+    def move(self, sequence: int, start: int, stop: int, by: int) -> None:
+        state = self._of.get(sequence)
+        if state is not None and max(0, start) <= state.position < (stop if stop >= 0 else END):
+            self._of[sequence] = state._replace(position=state.position + by)
+
+    def position(self, sequence: int) -> int:
+        state = self._of.get(sequence)
+        return -1 if state is None else state.position
+
+    def advance(self, token: BatchToken, key: int) -> int:
+        """The hash of all tokens of the sequence, `token` included."""
+        before = self._of.get(token.sequence, RecurrentState(-1, 0)).value
+        value = combined(before, token.value, key)
+        self._of[token.sequence] = RecurrentState(token.position, value)
+        return value
+
+    def save(self, sequence: int) -> npt.NDArray[np.int64]:
+        state = self._of.get(sequence)
+        if state is None:
+            return np.empty((0, 2), np.int64)
+        return np.array([state], np.uint64).view(np.int64)
+
+    def load(self, sequence: int, saved: npt.NDArray[np.int64]) -> None:
+        self._of.pop(sequence, None)
+        if len(saved):
+            position, value = saved[0].view(np.uint64).tolist()
+            self._of[sequence] = RecurrentState(position, value)

@@ -1,0 +1,75 @@
+"""Histories from seeds: none fails, each can be played again, and a fault of the past is found."""
+
+from collections.abc import Iterator
+
+import pytest
+from llama_cpp import llama_cpp
+
+from specllama.engine.worker.backend import Context, Model, initialize
+from tests.simulation.history import History, HistoryError
+from tests.support.models import random_model
+from tests.support.options_support import engine_options
+
+pytestmark = [pytest.mark.slow]
+
+N_SEEDS = 40
+FINDS = 100
+"""Seeds within which a mutant is found."""
+
+
+@pytest.fixture(scope="module")
+def model() -> Iterator[Model]:
+    initialize()
+    model = Model(str(random_model()), engine_options())
+    yield model
+    model.close()
+
+
+@pytest.mark.parametrize("first", range(0, N_SEEDS, 10))
+def test_no_history_fails(model: Model, first: int) -> None:
+    for seed in range(first, first + 10):
+        history = History(model, seed)
+        history.run()
+        assert history.n_steps >= 200
+        assert len(history.requests) >= 8
+
+
+def test_a_history_is_played_again(model: Model) -> None:
+    stories = []
+    for _ in range(2):
+        history = History(model, 4)
+        history.run()
+        stories.append(history.story)
+    assert stories[0] == stories[1]
+
+
+def is_found(model: Model) -> bool:
+    """True if a history fails."""
+    for seed in range(FINDS):
+        try:
+            History(model, seed).run()
+        except HistoryError:
+            return True
+    return False
+
+
+def test_copies_that_are_put_off_are_found(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Between separate caches, llama.cpp copies cells with the next decode: by then they may be
+    those of another text."""
+    n_copies = 0
+    copy = Context.copy
+
+    def put_off(context: Context, source: int, target: int, n: int, state: object = None) -> bool:
+        nonlocal n_copies
+        if context._unified or n < context.first_cut(source):
+            return copy(context, source, target, n, state)  # type: ignore[arg-type]
+        n_copies += 1
+        llama_cpp.llama_memory_seq_cp(context._memory, source, target, 0, -1)
+        if context.remove(target, n):
+            return True
+        context.remove(target, 0)
+        return False
+
+    monkeypatch.setattr(Context, "copy", put_off)
+    assert is_found(model)
+    assert n_copies

@@ -1,0 +1,239 @@
+"""The stand-in for llama.cpp behaves as llama.cpp does: the same random operations on both."""
+
+import random
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+
+from specllama.engine.worker.backend import (
+    BackendError,
+    Context,
+    Model,
+    OutOfCellsError,
+    initialize,
+)
+from tests.simulation.library import LibraryStandIn, ModelShape, installed
+from tests.simulation.memory import Kind
+from tests.support.models import random_model
+from tests.support.options_support import engine_options
+from tools.models.build import ensure
+
+pytestmark = [pytest.mark.slow, pytest.mark.covering(1)]
+
+N_SEQUENCES = 4
+OPTIONS = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "cache_type_k": "q8_0"}
+SAME = 2e-2
+"""The largest difference of logits of the same text: the order of its cells may differ."""
+N_OPERATIONS = 120
+KINDS: dict[Kind, str] = {
+    "window": "tiny-window",
+    "recurrent": "tiny-mamba",
+    "hybrid": "tiny-hybrid",
+}
+
+
+@pytest.fixture(scope="module", params=["dense", *KINDS])
+def kind_and_model(request: pytest.FixtureRequest) -> Iterator[tuple[Kind, Model]]:
+    initialize()
+    path = ensure(KINDS[request.param]) if request.param in KINDS else random_model()
+    model = Model(str(path), engine_options())
+    yield request.param, model
+    model.close()
+
+
+@pytest.fixture(params=[True, False], ids=["unified", "separate"])
+def unified(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
+@dataclass
+class Seen:
+    """The logits of the library for each row of the stand-in."""
+
+    rows: dict[bytes, npt.NDArray[np.float32]] = field(default_factory=dict)
+
+    def check(self, stand_in: npt.NDArray[np.float32], real: npt.NDArray[np.float32]) -> None:
+        key = stand_in.tobytes()
+        if (known := self.rows.get(key)) is not None:
+            assert np.abs(known - real).max() < SAME
+            return
+        for other in self.rows.values():
+            assert np.abs(other - real).max() > SAME
+        self.rows[key] = real
+
+
+class Both:
+    """A context of the library, and one of the stand-in. What is done to one is done to both."""
+
+    def __init__(
+        self, real: Context, stand_in: Context, library: LibraryStandIn, seed: int
+    ) -> None:
+        self.contexts = real, stand_in
+        self.library = library
+        self.random = random.Random(seed)
+        self.texts: list[list[int]] = [[] for _ in range(N_SEQUENCES)]
+        self.saved: list[tuple[list[int], list[npt.NDArray[np.uint8]]]] = []
+        self.checkpoints: dict[int, tuple[list[int], list[npt.NDArray[np.uint8]]]] = {}
+        self.seen = Seen()
+
+    def each(self, work: str, *args: object) -> object:
+        """The result of a method, which both give."""
+        real = getattr(self.contexts[0], work)(*args)
+        with installed(self.library):
+            assert getattr(self.contexts[1], work)(*args) == real, (work, args)
+        return real
+
+    # ---- operations ----------------------------------------------------------------------
+
+    def operate(self) -> None:
+        operations = [self.evaluate, self.evaluate, self.evaluate, self.remove, self.copy]
+        operations += [self.save, self.restore, self.cut_out, self.checkpoint, self.rewind]
+        self.random.choice(operations)()
+
+    def sequence(self) -> int:
+        return self.random.randrange(N_SEQUENCES)
+
+    def evaluate(self) -> None:
+        """Some tokens of some sequences, in the order of their ids."""
+        chosen = [s for s in range(N_SEQUENCES) if self.random.random() < 0.5]
+        news = {s: self._tokens(s) for s in chosen}
+        news = {s: new for s, new in news.items() if len(self.texts[s]) + len(new) < 200}
+        if not news:
+            return
+        outcomes: list[str] = []
+        rows: list[list[npt.NDArray[np.float32]]] = []
+        for context in self.contexts:
+            context.batch.clear()
+            last = [context.batch.add(new, len(self.texts[s]), s) for s, new in news.items()]
+            try:
+                if context is self.contexts[0]:
+                    context.decode()
+                    rows.append([context.logits(index).copy() for index in last])
+                else:
+                    with installed(self.library):
+                        context.decode()
+                        rows.append([context.logits(index).copy() for index in last])
+                outcomes.append("done")
+            except OutOfCellsError:
+                outcomes.append("full")
+        assert outcomes[0] == outcomes[1]
+        if outcomes[0] == "full":
+            return
+        for s, new in news.items():
+            self.texts[s] += new
+        for real, stand_in in zip(*rows, strict=True):
+            self.seen.check(stand_in, real)
+
+    def _tokens(self, s: int) -> list[int]:
+        """Texts begin alike, mostly. The first token is no other one: attention to equal values
+        says nothing of their number."""
+        n = self.random.choice([1, 1, 2, 5, 15])
+        first = [] if self.texts[s] else [self.random.choice([20, 21])]
+        return [*first, *(self.random.choice([11, 12, 13]) for _ in range(n))]
+
+    def remove(self) -> None:
+        s = self.sequence()
+        n = self.random.choice([0, self.random.randint(0, len(self.texts[s]))])
+        if self.each("remove", s, n):
+            self.texts[s] = self.texts[s][:n]
+        else:  # what is left is of no use
+            self.each("remove", s, 0)
+            self.texts[s] = []
+        self._ends(s)
+
+    def _ends(self, s: int) -> None:
+        assert self.each("_end", s) == len(self.texts[s])
+        self.each("first_cut", s)
+
+    def copy(self) -> None:
+        source, target = self.random.sample(range(N_SEQUENCES), 2)
+        self.each("remove", target, 0)
+        n = self.random.randint(0, len(self.texts[source]))
+        done = n > 0 and self.each("copy", source, target, n)
+        self.texts[target] = self.texts[source][:n] if done else []
+        self._ends(target)
+
+    def save(self) -> None:
+        s = self.sequence()
+        states = [self.contexts[0].save_sequence(s)]
+        with installed(self.library):
+            states.append(self.contexts[1].save_sequence(s))
+        self.saved.append(([*self.texts[s]], states))
+
+    def restore(self) -> None:
+        if not self.saved:
+            return
+        s = self.sequence()
+        text, states = self.random.choice(self.saved)
+        self.each("remove", s, 0)
+        outcomes = []
+        for context, state in zip(self.contexts, states, strict=True):
+            try:
+                if context is self.contexts[0]:
+                    context.restore_sequence(s, state, len(text))
+                else:
+                    with installed(self.library):
+                        context.restore_sequence(s, state, len(text))
+                outcomes.append(True)
+            except BackendError:
+                outcomes.append(False)
+        assert outcomes[0] == outcomes[1]
+        self.texts[s] = [*text] if outcomes[0] else []
+
+    def cut_out(self) -> None:
+        """Where nobody shares the cells, as the caller has to see to."""
+        s = self.sequence()
+        n = len(self.texts[s])
+        if n < 8 or self.contexts[0]._window:
+            return
+        for other in range(N_SEQUENCES):
+            if other != s:
+                self.each("remove", other, 0)
+                self.texts[other] = []
+        start = self.random.randint(1, n - 4)
+        stop = self.random.randint(start + 1, n - 2)
+        if self.each("cut_out", s, start, stop):
+            del self.texts[s][start:stop]
+        self._ends(s)
+
+    def checkpoint(self) -> None:
+        s = self.sequence()
+        if self.contexts[0].is_cuttable or not self.texts[s]:
+            return
+        states = [self.contexts[0].save(s)]
+        with installed(self.library):
+            states.append(self.contexts[1].save(s))
+        assert all(state is not None for state in states)
+        self.checkpoints[s] = [*self.texts[s]], [state for state in states if state is not None]
+
+    def rewind(self) -> None:
+        s = self.sequence()
+        if s not in self.checkpoints:
+            return
+        text, states = self.checkpoints[s]
+        if self.texts[s][: len(text)] != text:
+            return
+        real = self.contexts[0].rewind(s, len(text), states[0])
+        with installed(self.library):
+            assert self.contexts[1].rewind(s, len(text), states[1]) == real
+        self.texts[s] = [*text] if real else []
+        self._ends(s)
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_the_same_operations(kind_and_model: tuple[Kind, Model], unified: bool, seed: int) -> None:
+    kind, model = kind_and_model
+    n_ctx = 512 if unified else 1024  # with too few cells for all
+    options = engine_options(**{**OPTIONS, "ctx_size": n_ctx}, kv_unified=unified, flash_attn="off")
+    shape = ModelShape(kind, n_ctx_train=model.n_ctx_train, window=model.n_swa)
+    real = Context(model, options, N_SEQUENCES, unified)
+    with installed(LibraryStandIn(shape)) as library:
+        stand_in = Context(model, options, N_SEQUENCES, unified)
+    both = Both(real, stand_in, library, seed)
+    for _ in range(N_OPERATIONS):
+        both.operate()
+    assert len(both.seen.rows) > 10
+    real.close()
