@@ -5,6 +5,7 @@ import random
 from dataclasses import dataclass, field
 from typing import Any, get_args
 
+from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Event, Failed, Finished
 from specllama.engine.wire.requests import Submit
@@ -23,6 +24,8 @@ WORDS = ("river", "stone", "light", "engine", "paper", "window", "garden", "numb
 FAILURES = (-2, -3, 1, -1)
 """Of `llama_decode`: no memory, a failed computation, no cells, a bad batch."""
 GENERATING = 40
+ASKED = ("n_predict", "temperature", "seed", "stop", "ignore_eos")
+"""The parameters that a text depends on."""
 MOST_CHARACTERS = 600
 
 
@@ -44,6 +47,8 @@ class Expected:
     submit: Submit
     tokens: list[int] = field(default_factory=list)
     end: Finished | Failed | None = None
+    text: str = ""
+    is_refused: bool = False
     is_cancelled: bool = False
     is_paused: bool = False
 
@@ -57,14 +62,15 @@ class History:
         self.shape = self._shape()
         self.options = self._options()
         clock = Clock(per_decode=self.random.choice([1e-3, 1e-2, 0.1]))
-        self.library = LibraryStandIn(self.shape, clock)
+        self.library = LibraryStandIn(self.shape, clock, self.random.choice([True, False]))
         self.requests: dict[int, Expected] = {}
         self.n_steps = 0
         self.n_faults = 0
         self.has_faults = self.random.random() < 0.3
-        self.story: list[str] = [f"{self.shape} {self.options}"]
-        self._common = [self._words(self.random.randint(2, 40)) for _ in range(3)]
-        self._alone: dict[tuple[Any, ...], list[int]] = {}
+        where = "a device" if self.library.is_device else "the CPU"
+        self.story: list[str] = [f"{self.shape} on {where}: {self.options}"]
+        self._common = [self._words(self.random.choice([2, 20, 40, 90])) for _ in range(3)]
+        self._alone: dict[tuple[str, str], tuple[list[int], str]] = {}
 
     # ---- what there is -------------------------------------------------------------------
 
@@ -81,7 +87,7 @@ class History:
         return {
             "parallel": n_slots,
             "kv_unified": unified,
-            "ctx_size": choose([256, 512, 1024]) if unified else 256 * n_slots,
+            "ctx_size": choose([256, 256, 1024]) if unified else 256 * n_slots,
             "batch_size": (batch := choose([16, 64, 256])),
             "ubatch_size": choose([16, batch]),
             "cache_ram": choose([0, 1, -1, -1]),
@@ -103,6 +109,7 @@ class History:
             n_predict=choose([0, 1, 2, 5, 10, GENERATING]),
             temperature=choose([0.0, 0.0, 0.8]),
             seed=self.random.randrange(3),
+            stop=choose([[], [], ["e"], ["th", "in"]]),
             cache_prompt=self.random.random() < 0.9,
             ignore_eos=choose([True, False]),
             stream=choose([True, False]),
@@ -163,7 +170,14 @@ class History:
         submit = self._submit(len(self.requests) + 1)
         self.requests[submit.id] = Expected(submit)
         self.story.append(f"{self.n_steps}: submit {submit}")
-        self._note(engine.submit(engine.prepare(submit)))
+        try:
+            request = engine.prepare(submit)
+        except EngineError as error:  # it doesn't fit the context
+            self.story.append(f"{self.n_steps}: refused {submit.id}")
+            self.requests[submit.id].end = Failed(submit.id, error.info)
+            self.requests[submit.id].is_refused = True
+            return
+        self._note(engine.submit(request))
 
     def _running(self) -> list[int]:
         return [
@@ -185,8 +199,9 @@ class History:
             if request.end is not None:
                 raise HistoryError(f"an event of request {event.id} behind its end")
             match event:
-                case Delta(tokens=tokens) | Finished(tokens=tokens):
+                case Delta(tokens=tokens, text=text) | Finished(tokens=tokens, text=text):
                     request.tokens += tokens
+                    request.text += text
             if isinstance(event, Finished | Failed):
                 request.end = event
                 self.story.append(f"{self.n_steps}: {type(event).__name__} {event.id}")
@@ -202,45 +217,39 @@ class History:
 
     def _check(self, request: Expected) -> None:
         id = request.submit.id
+        if request.is_refused:
+            return
         if request.end is None and not request.is_cancelled:
             raise HistoryError(f"request {id} has no end")
         if isinstance(request.end, Failed) and not self.n_faults:
             raise HistoryError(f"request {id} failed: {request.end.error}")
-        truth = self.alone(request.submit)
+        truth, text = self.alone(request.submit)
         tokens = request.tokens
+        if not text.startswith(request.text):
+            raise HistoryError(f"request {id} has {request.text!r} in the place of {text!r}")
         if truth[: len(tokens)] != tokens:
             raise HistoryError(f"request {id} has {tokens} in the place of {truth}")
-        if isinstance(request.end, Finished) and len(tokens) != len(truth):
+        if isinstance(request.end, Finished) and (tokens, request.text) != (truth, text):
             raise HistoryError(f"request {id} has {len(tokens)} tokens of {len(truth)}")
 
-    def alone(self, submit: Submit) -> list[int]:
-        """The tokens that the request gets in an engine of its own, without cache."""
+    def alone(self, submit: Submit) -> tuple[list[int], str]:
+        """The tokens and the text that the request gets in an engine of its own, without cache."""
         params = submit.params
-        key = (
-            text_of(submit),
-            params.n_predict,
-            params.temperature,
-            params.seed,
-            params.ignore_eos,
-        )
+        asked = {name: getattr(params, name) for name in ASKED}
+        key = (text_of(submit), repr(asked))
         if key not in self._alone:
-            options = {"parallel": 1, "ctx_size": 256, "cache_ram": 0, "warmup": False}
-            if self.options["kv_unified"]:
-                options["ctx_size"] = self.options["ctx_size"]
-            fresh = Submit(1, submit.prompt, GenerationParams(
-                n_predict=params.n_predict,
-                temperature=params.temperature,
-                seed=params.seed,
-                ignore_eos=params.ignore_eos,
-            ))  # fmt: skip
+            n_ctx = self.options["ctx_size"] if self.options["kv_unified"] else 256
+            options = {"parallel": 1, "ctx_size": n_ctx, "cache_ram": 0, "warmup": False}
+            fresh = Submit(1, submit.prompt, GenerationParams(**asked))
+            outcome: tuple[list[int], str] = [], ""
             with installed(LibraryStandIn(self.shape, self.library.clock)):
                 engine = Engine(self.model, engine_options(**options))
-                engine.submit(engine.prepare(fresh))
-                tokens: list[int] = []
+                events = engine.submit(engine.prepare(fresh))
                 while engine.has_work:
-                    for event in engine.step():
-                        if isinstance(event, Finished):
-                            tokens = event.tokens
+                    events += engine.step()
                 engine.close()
-            self._alone[key] = tokens
+            for event in events:
+                if isinstance(event, Finished):
+                    outcome = event.tokens, event.text
+            self._alone[key] = outcome
         return self._alone[key]

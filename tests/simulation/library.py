@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from specllama.engine.wire.devices import CPU
 from specllama.engine.worker.backend import context as context_module
+from specllama.engine.worker.backend import holdings
 from specllama.engine.worker.backend.candidates import Candidates
 from tests.simulation.memory import (
     BatchToken,
@@ -323,6 +325,8 @@ class LibraryStandIn:
 
     shape: ModelShape = ModelShape()
     clock: Clock = field(default_factory=Clock)
+    is_device: bool = False
+    """Whether all layers are on a device, which computes beside the host."""
     contexts: list[ContextStandIn] = field(default_factory=list)
 
     def functions(self) -> dict[str, Callable[..., Any]]:
@@ -427,9 +431,14 @@ def installed(library: LibraryStandIn) -> Iterator[LibraryStandIn]:
         setattr(C, name, function)
     context_module._logits_address = lambda context, index: context.logits_address(index)
     time.perf_counter = library.clock.perf_counter
+    layers = {**holdings.layers}
+    holdings.layers.clear()
+    holdings.layers["SIM0" if library.is_device else CPU] = library.shape.n_layer
     try:
         yield library
     finally:
+        holdings.layers.clear()
+        holdings.layers.update(layers)
         time.perf_counter = perf_counter
         context_module._logits_address = address
         for name, function in before.items():

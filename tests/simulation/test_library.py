@@ -101,7 +101,7 @@ class Both:
         chosen = [s for s in range(N_SEQUENCES) if self.random.random() < 0.5]
         news = {s: self._tokens(s) for s in chosen}
         news = {s: new for s, new in news.items() if len(self.texts[s]) + len(new) < 200}
-        if not news:
+        if not news or sum(map(len, news.values())) > self.contexts[0].n_batch:
             return
         outcomes: list[str] = []
         rows: list[list[npt.NDArray[np.float32]]] = []

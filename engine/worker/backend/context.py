@@ -64,7 +64,8 @@ class Context:
 
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
-        params = context_params(options, n_seq, unified)
+        has_window = model.n_swa > 0 and not options.context.swa_full
+        params = context_params(options, n_seq, unified, has_window=has_window)
         tell_sizes(options, n_seq)
         self._perf = options.compute.perf
         self._pools = thread_pools(options)
@@ -80,7 +81,7 @@ class Context:
         self._unified = unified
         self.n_seq = n_seq
         self._embeds = options.embedding.embeds()
-        self._window = 0 if options.context.swa_full else model.n_swa
+        self._window = model.n_swa if has_window else 0
         self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)
