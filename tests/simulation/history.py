@@ -21,11 +21,12 @@ FEWEST_STEPS = 200
 MOST_STEPS = 5000
 """A history that takes more has a request that waits for ever."""
 WORDS = ("river", "stone", "light", "engine", "paper", "window", "garden", "number")
-FAILURES = (-2, -3, 1, -1)
-"""Of `llama_decode`: no memory, a failed computation, no cells, a bad batch."""
+FAILURES = (-2, -3, 2, 1, -1)
+"""Of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
 GENERATING = 40
 ASKED = ("n_predict", "temperature", "seed", "stop", "ignore_eos")
 """The parameters that a text depends on."""
+ALSO_TOLD = ("stream", "cache_prompt", "n_probs")
 MOST_CHARACTERS = 600
 
 
@@ -169,7 +170,8 @@ class History:
     def _begin(self, engine: Engine) -> None:
         submit = self._submit(len(self.requests) + 1)
         self.requests[submit.id] = Expected(submit)
-        self.story.append(f"{self.n_steps}: submit {submit}")
+        told = {name: getattr(submit.params, name) for name in (*ASKED, *ALSO_TOLD)}
+        self.story.append(f"{self.n_steps}: submit {submit.id} {text_of(submit)!r} {told}")
         try:
             request = engine.prepare(submit)
         except EngineError as error:  # it doesn't fit the context

@@ -33,6 +33,8 @@ from tests.simulation.memory import (
 
 PARTIAL_ONLY = 1
 """LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""
+REFUSALS = (1, -1)
+"""Statuses of `llama_decode` that come before anything is evaluated."""
 TICK = 1e-6
 """Seconds between two looks at the clock."""
 LIKELY = 6.0
@@ -70,11 +72,10 @@ class Clock:
 
 @dataclass
 class Fault:
-    """How the next decodes fail: `status` in the micro-batch number `at`, for `n` decodes."""
+    """How a decode fails: with `status`; if that is one of a computation, in micro-batch `at`."""
 
     status: int
     at: int = 0
-    n: int = 1
 
 
 class Memory:
@@ -181,7 +182,6 @@ class ContextStandIn:
         self.adapters = 0
         self.is_causal = True
         self.faults: list[Fault] = []
-        self.n_decodes = 0
         self.candidates = Candidates(n_vocab)
         self._n_vocab = n_vocab
         self._rows: npt.NDArray[np.float32] = np.zeros((0, n_vocab), np.float32)
@@ -202,7 +202,9 @@ class ContextStandIn:
         parts = [tokens[i : i + self.n_ubatch] for i in range(0, len(tokens), self.n_ubatch)]
         if (places := self._places(parts)) is None:
             return 1
-        fault = self._fault()
+        fault = self.faults.pop(0) if self.faults else None
+        if fault is not None and fault.status in REFUSALS:
+            return fault.status
         hashes: list[int] = []
         for number, (part, cells_of) in enumerate(zip(parts, places, strict=True)):
             for cells, of_part in zip(self.memory.cells, cells_of, strict=True):
@@ -211,19 +213,9 @@ class ContextStandIn:
                 self._take_back(part)
                 return fault.status
             hashes += self._compute(part, cells_of)
-        self.n_decodes += 1
         self._clock.now += self._clock.per_decode + self._clock.per_token * len(tokens)
         self._set_rows(tokens, hashes, wanted)
         return 0
-
-    def _fault(self) -> Fault | None:
-        if not self.faults:
-            return None
-        fault = self.faults[0]
-        fault.n -= 1
-        if fault.n <= 0:
-            self.faults.pop(0)
-        return fault
 
     def _continues(self, tokens: list[BatchToken]) -> bool:
         """True if the positions of each sequence follow those that it has."""

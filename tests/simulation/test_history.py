@@ -1,28 +1,16 @@
 """Histories from seeds: none fails, each can be played again, and a fault of the past is found."""
 
-from collections.abc import Iterator
-
 import pytest
 from llama_cpp import llama_cpp
 
-from specllama.engine.worker.backend import Context, Model, initialize
+from specllama.engine.worker.backend import Context, Model
 from tests.simulation.history import History, HistoryError
-from tests.support.models import random_model
-from tests.support.options_support import engine_options
 
 pytestmark = [pytest.mark.slow]
 
 N_SEEDS = 40
 FINDS = 100
 """Seeds within which a mutant is found."""
-
-
-@pytest.fixture(scope="module")
-def model() -> Iterator[Model]:
-    initialize()
-    model = Model(str(random_model()), engine_options())
-    yield model
-    model.close()
 
 
 @pytest.mark.parametrize("first", range(0, N_SEEDS, 10))

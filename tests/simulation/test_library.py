@@ -1,8 +1,9 @@
 """The stand-in for llama.cpp behaves as llama.cpp does: the same random operations on both."""
 
 import random
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +23,8 @@ from tests.support.options_support import engine_options
 from tools.models.build import ensure
 
 pytestmark = [pytest.mark.slow, pytest.mark.covering(1)]
+
+T = TypeVar("T")
 
 N_SEQUENCES = 4
 OPTIONS = {"ctx_size": 1024, "batch_size": 64, "ubatch_size": 32, "cache_type_k": "q8_0"}
@@ -79,11 +82,16 @@ class Both:
         self.checkpoints: dict[int, tuple[list[int], list[npt.NDArray[np.uint8]]]] = {}
         self.seen = Seen()
 
-    def each(self, work: str, *args: object) -> object:
-        """The result of a method, which both give."""
-        real = getattr(self.contexts[0], work)(*args)
+    def results(self, work: Callable[[Context], T]) -> list[T]:
+        """What `work` gives for the library's context, and for the stand-in's."""
+        real = work(self.contexts[0])
         with installed(self.library):
-            assert getattr(self.contexts[1], work)(*args) == real, (work, args)
+            return [real, work(self.contexts[1])]
+
+    def each(self, work: str, *args: object) -> object:
+        """The result of a method, which is the same of both."""
+        real, stand_in = self.results(lambda context: getattr(context, work)(*args))
+        assert stand_in == real, (work, args)
         return real
 
     # ---- operations ----------------------------------------------------------------------
@@ -103,29 +111,21 @@ class Both:
         news = {s: new for s, new in news.items() if len(self.texts[s]) + len(new) < 200}
         if not news or sum(map(len, news.values())) > self.contexts[0].n_batch:
             return
-        outcomes: list[str] = []
-        rows: list[list[npt.NDArray[np.float32]]] = []
-        for context in self.contexts:
+
+        def decoded(context: Context) -> list[npt.NDArray[np.float32]]:
             context.batch.clear()
             last = [context.batch.add(new, len(self.texts[s]), s) for s, new in news.items()]
             try:
-                if context is self.contexts[0]:
-                    context.decode()
-                    rows.append([context.logits(index).copy() for index in last])
-                else:
-                    with installed(self.library):
-                        context.decode()
-                        rows.append([context.logits(index).copy() for index in last])
-                outcomes.append("done")
+                context.decode()
             except OutOfCellsError:
-                outcomes.append("full")
-        assert outcomes[0] == outcomes[1]
-        if outcomes[0] == "full":
-            return
-        for s, new in news.items():
-            self.texts[s] += new
-        for real, stand_in in zip(*rows, strict=True):
+                return []
+            return [context.logits(index).copy() for index in last]
+
+        rows, of_stand_in = self.results(decoded)
+        for real, stand_in in zip(rows, of_stand_in, strict=True):
             self.seen.check(stand_in, real)
+        for s, new in news.items() if rows else ():
+            self.texts[s] += new
 
     def _tokens(self, s: int) -> list[int]:
         """Texts begin alike, mostly. The first token is no other one: attention to equal values
@@ -158,9 +158,7 @@ class Both:
 
     def save(self) -> None:
         s = self.sequence()
-        states = [self.contexts[0].save_sequence(s)]
-        with installed(self.library):
-            states.append(self.contexts[1].save_sequence(s))
+        states = self.results(lambda context: context.save_sequence(s))
         self.saved.append(([*self.texts[s]], states))
 
     def restore(self) -> None:
@@ -169,22 +167,21 @@ class Both:
         s = self.sequence()
         text, states = self.random.choice(self.saved)
         self.each("remove", s, 0)
-        outcomes = []
-        for context, state in zip(self.contexts, states, strict=True):
+
+        def restored(context: Context) -> bool:
             try:
-                if context is self.contexts[0]:
-                    context.restore_sequence(s, state, len(text))
-                else:
-                    with installed(self.library):
-                        context.restore_sequence(s, state, len(text))
-                outcomes.append(True)
+                context.restore_sequence(s, states[self.contexts.index(context)], len(text))
             except BackendError:
-                outcomes.append(False)
-        assert outcomes[0] == outcomes[1]
-        self.texts[s] = [*text] if outcomes[0] else []
+                return False
+            return True
+
+        real, stand_in = self.results(restored)
+        assert stand_in == real
+        self.texts[s] = [*text] if real else []
 
     def cut_out(self) -> None:
-        """Where nobody shares the cells, as the caller has to see to."""
+        """The other texts are removed first: `Context.cut_out` is for cells that no other sequence
+        shares."""
         s = self.sequence()
         n = len(self.texts[s])
         if n < 8 or self.contexts[0]._window:
@@ -203,11 +200,11 @@ class Both:
         s = self.sequence()
         if self.contexts[0].is_cuttable or not self.texts[s]:
             return
-        states = [self.contexts[0].save(s)]
-        with installed(self.library):
-            states.append(self.contexts[1].save(s))
-        assert all(state is not None for state in states)
-        self.checkpoints[s] = [*self.texts[s]], [state for state in states if state is not None]
+        states = [
+            state for state in self.results(lambda context: context.save(s)) if state is not None
+        ]
+        assert len(states) == 2
+        self.checkpoints[s] = [*self.texts[s]], states
 
     def rewind(self) -> None:
         s = self.sequence()
@@ -216,9 +213,10 @@ class Both:
         text, states = self.checkpoints[s]
         if self.texts[s][: len(text)] != text:
             return
-        real = self.contexts[0].rewind(s, len(text), states[0])
-        with installed(self.library):
-            assert self.contexts[1].rewind(s, len(text), states[1]) == real
+        real, stand_in = self.results(
+            lambda context: context.rewind(s, len(text), states[self.contexts.index(context)])
+        )
+        assert stand_in == real
         self.texts[s] = [*text] if real else []
         self._ends(s)
 

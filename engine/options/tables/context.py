@@ -51,7 +51,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=1,
             max=INT32_MAX,
-            help="Most tokens given to the model in one step.",
+            help="Most tokens given to the model in one step; with a sliding window and without "
+            "--swa-full no more than --ubatch-size.",
         ),
     ] = 2048
     ubatch_size: Annotated[

@@ -64,8 +64,7 @@ class Context:
 
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
-        has_window = model.n_swa > 0 and not options.context.swa_full
-        params = context_params(options, n_seq, unified, has_window=has_window)
+        params = context_params(model, options, n_seq, unified)
         tell_sizes(options, n_seq)
         self._perf = options.compute.perf
         self._pools = thread_pools(options)
@@ -81,7 +80,7 @@ class Context:
         self._unified = unified
         self.n_seq = n_seq
         self._embeds = options.embedding.embeds()
-        self._window = model.n_swa if has_window else 0
+        self._window = model.moving_window(options)
         self.is_cuttable = not (model.is_recurrent or self._window)
         if self._pools:
             attach = llama("llama_attach_threadpool", None, *[ctypes.c_void_p] * 3)

@@ -16,7 +16,7 @@ from specllama.engine.options import EngineOptions, Pooling
 from specllama.engine.worker.backend import room
 from specllama.engine.worker.backend.ggml import ThreadPool
 from specllama.engine.worker.backend.library import failure, forget_errors, holdings
-from specllama.engine.worker.backend.model import Model
+from specllama.engine.worker.backend.model import Model, ModelFacts
 
 log = logging.getLogger("specllama.engine.context")
 
@@ -48,15 +48,12 @@ POOLING: dict[Pooling | Literal[""], int] = {
 FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 
 
-def context_params(
-    options: EngineOptions, n_seq: int, unified: bool, *, has_window: bool = False
-) -> Any:
-    """The parameters of a context for `n_seq` sequences. `has_window` says that the model has
-    layers whose cells leave a sliding window, and are used again then.
+def context_params(model: ModelFacts, options: EngineOptions, n_seq: int, unified: bool) -> Any:
+    """The parameters of a context of `model` for `n_seq` sequences.
 
-    Such a context evaluates one micro-batch at a time. While llama.cpp looks for the cells of all
-    micro-batches of a batch, it gives up cells of a sequence below those that a later one is to
-    use, and doesn't put them back (`llama_kv_cache::prepare`). An earlier one would miss them."""
+    Where cells leave a sliding window, a batch is one micro-batch. Of several, llama.cpp first
+    looks for the cells of all, and gives up cells of a sequence below those that a later one is to
+    use (`llama_kv_cache::prepare`); an earlier one would miss them."""
     params = C.llama_context_default_params()
     n_ctx = options.context_size()
     # llama.cpp cuts the batch to the context, and only then makes that larger (256 at least).
@@ -65,7 +62,7 @@ def context_params(
     params.n_batch = max(sizes.batch_size, n_seq)
     micro_batch = min(sizes.ubatch_size, params.n_batch)
     params.n_ubatch = max(micro_batch, n_seq)
-    if has_window:
+    if model.moving_window(options):
         params.n_batch = params.n_ubatch
     params.n_seq_max = n_seq
     params.n_threads, params.n_threads_batch = threads(options)

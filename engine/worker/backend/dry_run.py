@@ -144,7 +144,7 @@ class DryRun(ModelFacts):
         key = (options.cache_types(), n_seq, unified, n_ctx)
         if key in self._measured:
             return self._measured[key]
-        params = context_params(options, n_seq, unified)
+        params = context_params(self, options, n_seq, unified)
         params.n_ctx = max(n_ctx, n_seq)  # as llama.cpp asserts
         self._planned.begin_context(n_ctx)
         forget_errors()

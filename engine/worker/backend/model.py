@@ -41,6 +41,11 @@ class ModelFacts:
         """The sliding window of attention, in tokens; 0 without one."""
         return int(C.llama_model_n_swa(self._model))
 
+    def moving_window(self, options: EngineOptions) -> int:
+        """`n_swa` if cells that have left the window are used again; 0 with `--swa-full`, which
+        keeps them."""
+        return 0 if options.context.swa_full else self.n_swa
+
     @property
     def n_embd(self) -> int:
         return int(C.llama_model_n_embd(self._model))

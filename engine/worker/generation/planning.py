@@ -34,11 +34,7 @@ def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
     """The number of sequences that a KV cache is made for: the slots, and with a unified one some
     more, but not for memory that has a part for each (recurrent states, sliding windows)."""
     n_slots = options.context.n_slots()
-    if (
-        not options.unified_kv_cache()
-        or model.is_recurrent
-        or (model.n_swa and not options.context.swa_full)
-    ):
+    if not options.unified_kv_cache() or model.is_recurrent or model.moving_window(options):
         return n_slots
     # llama.cpp asserts that a micro-batch has room for a token of each.
     most = min(MAX_SEQUENCES, options.context.batch_size, options.context.ubatch_size)
