@@ -15,6 +15,7 @@ FLOORS = (
     "specllama.engine.errors",
     "specllama.engine.params",
     "specllama.engine.host",
+    "specllama.engine.system",
     "specllama.engine.formats",
     "specllama.engine.shipped",
     "specllama.engine.options",
@@ -93,6 +94,21 @@ ONLY = {
         "specllama.engine.helpers.trial",
         "specllama.engine.worker.constraints",
     ),
+    # A simulation has threads of its own.
+    "threading": (
+        "specllama.engine.system",
+        "specllama.engine.grammars.compiling",  # the size of a stack
+        "specllama.engine.helpers.download.download_main",  # a process that isn't simulated
+        "specllama.engine.wire.head_start",  # real processes
+        "specllama.engine.worker.backend.mtmd_log",  # a library's own threads
+        "specllama.terminal",
+        "specllama.tethered",
+    ),
+    "concurrent.futures": (
+        "specllama.engine.system",
+        "specllama.engine.helpers.fetch.fetch_main",  # the same
+    ),
+    "queue": ("specllama.engine.system", "specllama.engine.worker"),
     # What works on bytes that anybody may have sent runs in a process of its own.
     "PIL": ("specllama.engine.helpers.decode",),
     "miniaudio": ("specllama.engine.helpers.decode",),
@@ -116,7 +132,7 @@ CLIENTS = {
 }
 """Modules of a helper's folder that are for others, beside those of its messages."""
 
-GROUND = frozenset({"errors", "formats", "host", "options", "params", "shipped", "wire"})
+GROUND = frozenset({"errors", "formats", "host", "options", "params", "shipped", "system", "wire"})
 """Rooms of `engine/` that every process may use."""
 _CLIENT_JOBS = ("check", "decode", "download", "fetch", "inspect", "render")
 SERVER = frozenset(

@@ -7,13 +7,13 @@ The trial of a grammar and the engine begin matchers in the same way.
 import json
 import threading
 from collections.abc import Callable, Mapping
-from concurrent.futures import Future, ThreadPoolExecutor
 from hashlib import blake2b
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import msgspec
 from llguidance import LLMatcher, LLParserLimits, LLTokenizer
 
+from specllama.engine import system
 from specllama.engine.grammars import gbnf
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.grammars.json_schema import (
@@ -211,13 +211,13 @@ class DeepThread:
     """One thread with a large stack that does one thing after the other."""
 
     def __init__(self) -> None:
-        self._executor: ThreadPoolExecutor | None = None
-        self._lock = threading.Lock()
+        self._executor: system.Executor | None = None
+        self._lock = system.Lock()
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> system.Future[T]:
         with self._lock:
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(1, thread_name_prefix="compile")
+                self._executor = system.pool(1, "compile")
                 before = threading.stack_size(STACK)
                 try:
                     # The executor starts its thread with the first piece of work.

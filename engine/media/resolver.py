@@ -3,13 +3,13 @@
 import asyncio
 import hashlib
 import logging
-import time
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import Final
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, not_supported, unavailable
 from specllama.engine.helpers.decode.decode_jobs import Decode, Decoded, Draw, Read, pages_decoder
 from specllama.engine.helpers.decode.decoder import Decoders
@@ -111,7 +111,7 @@ class MediaDecoder:
     def __init__(self, decoders: Decoders | None = None, fetcher: Fetcher | None = None) -> None:
         self._decoders = decoders or Decoders()
         self._fetcher = fetcher or Fetcher()
-        self._kept = Kept(time.monotonic)
+        self._kept = Kept(system.now)
         self._expiry: asyncio.TimerHandle | None = None
 
     @property

@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Callable
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import ProcessLife
@@ -38,7 +38,7 @@ class EngineProcess:
 
     def __init__(self, child: Child[ToServer]) -> None:
         self.client: EngineClient | None = None  # once it is ready
-        self.ready_at: float | None = None  # of time.monotonic()
+        self.ready_at: float | None = None  # of system.now()
         self.refusal = ""  # why it can't load the model, in its own words
         self._child = child
 
@@ -69,7 +69,7 @@ class EngineProcess:
 
     def open(self, info: ModelInfo) -> EngineClient:
         """The client of a process that is ready."""
-        self.ready_at = time.monotonic()
+        self.ready_at = system.now()
         self.client = EngineClient(self._child.stdin, info)
         return self.client
 
@@ -116,7 +116,7 @@ class EngineProcess:
         return ProcessLife(
             ready=self.ready_at is not None,
             served=self.client is not None and self.client.has_served,
-            seconds=0.0 if self.ready_at is None else time.monotonic() - self.ready_at,
+            seconds=0.0 if self.ready_at is None else system.now() - self.ready_at,
             illegal=is_illegal_instruction(code),
         )
 

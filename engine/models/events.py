@@ -1,6 +1,5 @@
 """The status of models, and its changes as events for subscribers."""
 
-import time
 from collections import deque
 from collections.abc import AsyncIterator
 from typing import Any, Literal
@@ -8,6 +7,7 @@ from weakref import WeakSet
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.helpers.download.downloader import Transfer
 from specllama.engine.models.lifecycle import State
 from specllama.engine.models.supervisor import Supervisor
@@ -231,7 +231,7 @@ class StatusPublisher:
         self, event: EventName, data: dict[str, Any], *, is_end: bool = False
     ) -> None:
         """Do nothing if the last progress is less than PROGRESS_SECONDS old, unless it `is_end`."""
-        now = time.monotonic()
+        now = system.now()
         if is_end or not self._progress_at or now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now
             self._events.publish(ModelEvent(self._name, event, data), is_progress=True)

@@ -2,13 +2,13 @@
 
 import asyncio
 import math
-import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from types import TracebackType
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.client import EngineClient
@@ -29,14 +29,14 @@ class ModelFailure:
     text: str
     exit_code: int | None
     n_times: int  # in a row
-    until: float  # when requests may try again, of time.monotonic()
+    until: float  # when requests may try again, of system.now()
 
     @classmethod
     def of(cls, supervisor: Supervisor, before: "ModelFailure | None") -> "ModelFailure":
         """The supervisor has just failed, after `before`. After the first time the next request
         may try again at once; no request tries again what this processor can't do."""
         n_times = before.n_times if before else 0
-        until = time.monotonic() + BACKOFF[min(n_times, len(BACKOFF) - 1)]
+        until = system.now() + BACKOFF[min(n_times, len(BACKOFF) - 1)]
         if is_illegal_instruction(supervisor.exit_code):
             until = math.inf
         return cls(supervisor.failure, supervisor.exit_code, n_times + 1, until)
@@ -48,7 +48,7 @@ class ModelFailure:
 
     def check(self, name: str) -> None:
         """Raises `EngineError` (unavailable) if it is too early to try again."""
-        if time.monotonic() < self.until:
+        if system.now() < self.until:
             raise _error(name, self.text, self.exit_code)
 
 

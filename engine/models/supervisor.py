@@ -2,11 +2,11 @@
 
 import asyncio
 import logging
-import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from functools import partial
 
+from specllama.engine import system
 from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
@@ -148,7 +148,7 @@ class Supervisor:
         and to those without a lease when it is being stopped."""
         if self._stop_reason and not self._n_leases:
             raise unavailable(self._stop_reason)
-        self._used_at = time.monotonic()
+        self._used_at = system.now()
         while (client := self.awake_engine()) is None:
             self.wake()
             if self.state not in RETURNING:
@@ -179,7 +179,7 @@ class Supervisor:
     def release(self) -> None:
         """End the work that began with `acquire`."""
         self._n_leases -= 1
-        self._used_at = time.monotonic()
+        self._used_at = system.now()
         self._changes.announce()
 
     async def stop(self, timeout: float = 0.0, reason: str = SHUTTING_DOWN) -> None:
@@ -379,7 +379,7 @@ class Supervisor:
 
     def _open(self, process: EngineProcess, info: ModelInfo) -> None:
         """The process is ready for requests."""
-        self._used_at = time.monotonic()
+        self._used_at = system.now()
         self.info, self.progress, self.failure = info, 1.0, ""
         for line in told(info.devices):
             log_for(log, logging.INFO, self.model, line)
@@ -395,7 +395,7 @@ class Supervisor:
         seconds = float(self.options.entry.sleep_idle_seconds)
         if seconds <= 0:
             return None
-        used = 0.0 if self._n_leases else time.monotonic() - self._used_at
+        used = 0.0 if self._n_leases else system.now() - self._used_at
         return max(seconds - used, 0.0)
 
     async def _watch_idle(self, process: EngineProcess) -> None:
@@ -406,11 +406,11 @@ class Supervisor:
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
         while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
-            while (wait := self._used_at + seconds - time.monotonic()) > 0:
+            while (wait := self._used_at + seconds - system.now()) > 0:
                 await asyncio.sleep(wait)
                 await self._changes.until(lambda: not self._n_leases)
                 if process.n_running:  # without a lease: nobody knows when it ends
-                    self._used_at = time.monotonic()
+                    self._used_at = system.now()
             used_at = self._used_at
             self._look = await process.look()
         await self._doze(process)

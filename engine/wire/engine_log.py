@@ -8,10 +8,11 @@ written to it, so nothing of a crash is lost.
 
 import logging
 import sys
-import time
 from collections import deque
 
 import msgspec
+
+from specllama.engine import system
 
 MARK = b"\x1e"  # as in a JSON text sequence (RFC 7464)
 MAX_TEXT = 4096  # characters of a message; of what is longer, the middle is left out
@@ -62,7 +63,7 @@ class EngineLog:
 
     def __init__(self, model: str = "", *, everything: bool = False) -> None:
         self._model = model
-        self._rate = None if everything else Rate(time.monotonic())
+        self._rate = None if everything else Rate(system.now())
         self._rest = bytearray()  # the beginning of a line
         self._n_too_many = 0
         self._last: deque[bytes] = deque(maxlen=LAST_LINES)  # of those that were too many
@@ -86,7 +87,7 @@ class EngineLog:
     def _take(self, line: bytes) -> None:
         if not line.strip():
             return
-        if self._rate is None or self._rate.admits(time.monotonic()):
+        if self._rate is None or self._rate.admits(system.now()):
             self._log_dropped()
             self._log(line)
         else:

@@ -4,11 +4,12 @@ stderr."""
 import os
 import signal
 import sys
-import threading
 from collections.abc import Callable
 from contextlib import suppress
-from typing import Final, Generic, NoReturn, TypeVar
+from functools import partial
+from typing import Final, Generic, TypeVar
 
+from specllama.engine import system
 from specllama.engine.wire.framing import (
     MSGPACK,
     Decoder,
@@ -30,17 +31,30 @@ class Link(Generic[In, Out]):
     """Frames in and out; sending is safe from any thread."""
 
     def __init__(
-        self, source: int, sink: int, decoder: Decoder[In], encoder: Encoder = MSGPACK
+        self,
+        read: Callable[[int], bytes],
+        write: Callable[[memoryview], int],
+        decoder: Decoder[In],
+        encoder: Encoder = MSGPACK,
     ) -> None:
-        self._source = source
-        self._sink = sink
+        """`read` waits for bytes and returns at most so many, or nothing at the end; `write`
+        returns how many bytes it has taken."""
+        self._read = read
+        self._write = write
         self._frames = FrameReader(decoder)
         self._encoder = encoder
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
+
+    @classmethod
+    def of_files(
+        cls, source: int, sink: int, decoder: Decoder[In], encoder: Encoder = MSGPACK
+    ) -> "Link[In, Out]":
+        """Reads and writes these file descriptors."""
+        return cls(partial(os.read, source), partial(os.write, sink), decoder, encoder)
 
     def receive(self) -> list[In]:
         """The next messages, as many as have come together; none at the end of the stream."""
-        while data := os.read(self._source, READ_SIZE):
+        while data := self._read(READ_SIZE):
             if messages := self._frames.feed(data):
                 return messages
         return []
@@ -55,7 +69,7 @@ class Link(Generic[In, Out]):
         data = memoryview(frames)
         with self._lock:
             while data:
-                data = data[os.write(self._sink, data) :]
+                data = data[self._write(data) :]
 
 
 def take_over(decoder: Decoder[In], encoder: Encoder = MSGPACK) -> Link[In, Out]:
@@ -68,7 +82,7 @@ def take_over(decoder: Decoder[In], encoder: Encoder = MSGPACK) -> Link[In, Out]
     os.dup2(2, 1)
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)
-    return Link(sys.stdin.fileno(), sink, decoder, encoder)
+    return Link.of_files(sys.stdin.fileno(), sink, decoder, encoder)
 
 
 def do_jobs(
@@ -89,9 +103,3 @@ def do_jobs(
                 answer = reply(job)
                 set_alarm(0)
                 link.write(answer)
-
-
-def leave(code: int = 0) -> NoReturn:
-    """End this process at once, whatever its other threads are doing."""
-    sys.stderr.flush()
-    os._exit(code)

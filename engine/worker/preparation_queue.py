@@ -1,8 +1,8 @@
 """Threads that prepare requests: those with long texts don't hold up the others."""
 
 from collections.abc import Callable, Iterable
-from concurrent.futures import Future, ThreadPoolExecutor
 
+from specllama.engine import system
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.requests import (
     Detokenize,
@@ -29,9 +29,9 @@ class PreparationQueue:
     """A lane for what is short, and one for what may take long; each does first what came first."""
 
     def __init__(self) -> None:
-        self._short = ThreadPoolExecutor(SHORT_THREADS, thread_name_prefix="prepare")
-        self._long = ThreadPoolExecutor(LONG_THREADS, thread_name_prefix="prepare-long")
-        self._waiting: dict[int, Future[None]] = {}  # by id; or it runs, and is ending
+        self._short = system.pool(SHORT_THREADS, "prepare")
+        self._long = system.pool(LONG_THREADS, "prepare-long")
+        self._waiting: dict[int, system.Future[None]] = {}  # by id; or it runs, and is ending
 
     def start(self, id: int, size: int, work: Callable[[], None]) -> None:
         """Do `work`, which handles no exception, for the request `id` as soon as its lane can."""
@@ -40,7 +40,7 @@ class PreparationQueue:
         self._waiting[id] = future
         future.add_done_callback(lambda done: self._forget(id, done))
 
-    def _forget(self, id: int, done: Future[None]) -> None:
+    def _forget(self, id: int, done: system.Future[None]) -> None:
         if self._waiting.get(id) is done:  # else there is a second part of the same request
             self._waiting.pop(id, None)
 

@@ -6,10 +6,11 @@ python -m specllama.engine.worker        (started by engine.models.engine_proces
 import logging
 import os
 import sys
-import threading
 from contextlib import suppress
+from functools import partial
 
 import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_file
@@ -39,13 +40,13 @@ SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the ste
 
 
 def _beat(link: ServerLink) -> None:
-    stop = threading.Event()
+    stop = system.Event()
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
             link.send(Heartbeat())
         except OSError:  # the server is gone, perhaps before anybody reads what it says
             stop.wait(LAST_STEP_SECONDS)
-            os._exit(0)
+            system.leave()
 
 
 def _die_quickly(log_level: int) -> None:
@@ -107,6 +108,7 @@ def _projector(model: Model, options: EngineOptions) -> Projector | None:
 
 
 def main() -> int:
+    """Serves the process that started this one. Returns the exit status."""
     link: ServerLink = take_over(to_engine_decoder)
     match link.receive():  # the server says nothing more until it hears that this is done
         case [Load() as first]:
@@ -115,7 +117,7 @@ def main() -> int:
             return 2
     send_log(first.log_level)
     _die_quickly(first.log_level)
-    threading.Thread(target=_beat, args=(link,), daemon=True, name="heartbeat").start()
+    system.start_thread(partial(_beat, link), "heartbeat")
     engine = None
     with suppress(BrokenPipeError):  # the server is gone
         loaded = _load(link, first.options)

@@ -4,14 +4,13 @@ The state of a sequence is copied (and put back) between two steps; files are wr
 in a thread. An action waits until its slot is idle, and goes before the requests that wait.
 """
 
-import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import msgspec
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.errors import (
     EngineError,
     ErrorInfo,
@@ -55,7 +54,7 @@ class SlotActions:
         self._directory = options.slot_files.slot_save_path
         self._reply = reply
         self._waiting: list[SlotTask] = []
-        self._files = ThreadPoolExecutor(1, thread_name_prefix="slot files")
+        self._files = system.pool(1, "slot files")
         if self._directory:
             self._identity = Identity.of(options)
 
@@ -70,7 +69,7 @@ class SlotActions:
 
     def start(self, message: SlotAction, enqueue: Callable[[SlotTask], None]) -> None:
         """Check, read the file if there is one, and let `enqueue` bring it to the main thread."""
-        started = time.perf_counter()
+        started = system.now()
         try:
             self._check(message)
         except EngineError as error:
@@ -162,7 +161,7 @@ class SlotActions:
             self._restore(task, task.saved)
 
     def _done(self, task: SlotTask, n_tokens: int, n_bytes: int) -> None:
-        elapsed = 1e3 * (time.perf_counter() - task.started)
+        elapsed = 1e3 * (system.now() - task.started)
         self._reply(SlotDone(task.message.id, n_tokens, n_bytes, elapsed))
 
     def _save(self, task: SlotTask) -> None:

@@ -7,14 +7,12 @@ ends the process.
 """
 
 import logging
-import os
-import threading
-import time
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import TypeVar
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.link import Link
@@ -90,14 +88,14 @@ class Worker:
         self._engine = engine
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
-        self._inbox: SimpleQueue[Incoming | None] = SimpleQueue()
+        self._inbox: system.SimpleQueue[Incoming | None] = system.SimpleQueue()
         self._preparing: set[int] = set()
         self._cancelled: set[int] = set()  # while they are being prepared
         self._compiling: dict[int, Preparing] = {}  # those whose constraint is being compiled
         self._lanes = PreparationQueue()
 
     def run(self) -> None:
-        threading.Thread(target=self._read, daemon=True, name="reader").start()
+        system.start_thread(self._read, "reader")
         while self._take_messages():
             if self._slot_actions.pending:
                 self._slot_actions.run()
@@ -142,9 +140,9 @@ class Worker:
         them, to evaluate them together. False at the end of the messages."""
         if not (isinstance(self._engine, Engine) and self._preparing):
             return True
-        deadline = time.perf_counter() + min(GATHER_SECONDS, self._engine.gather_seconds)
+        deadline = system.now() + min(GATHER_SECONDS, self._engine.gather_seconds)
         while len(self._preparing) > len(self._compiling):
-            seconds = deadline - time.perf_counter()
+            seconds = deadline - system.now()
             try:
                 message = self._inbox.get(seconds > 0, max(0.0, seconds))
             except Empty:
@@ -206,7 +204,7 @@ class Worker:
             if replies := [reply for reply in map(self._take, messages) if reply is not None]:
                 self._link.send(*replies)
         self._inbox.put(None)
-        threading.Timer(LAST_STEP_SECONDS, os._exit, (0,)).start()
+        system.call_later(LAST_STEP_SECONDS, system.leave)
 
     def _take(self, message: ToEngine) -> ToServer | None:
         """Answer at once what takes less time than to hand it over; start everything else."""

@@ -4,7 +4,6 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
 import re
-import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -13,6 +12,7 @@ from connexion.middleware.abstract import ROUTING_CONTEXT, SpecMiddleware
 from connexion.spec import Specification
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specllama.engine import system
 from specllama.handlers.http.bodies import (
     FREE,
     LARGE,
@@ -123,13 +123,13 @@ class RequestTimer:
                 status = message["status"]
             await send(message)
 
-        begin = time.perf_counter()
+        begin = system.now()
         try:
             return await self.app(scope, receive, send_observed)
         finally:
             name = extensions.get(ROUTING_CONTEXT, {}).get("operation_id") or "none"
             operation = name.rpartition(".")[2]  # without the handler's module
-            metrics.observe_request(operation, status, time.perf_counter() - begin)
+            metrics.observe_request(operation, status, system.now() - begin)
 
 
 class Leases:

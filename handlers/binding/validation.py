@@ -5,7 +5,6 @@ accepts NaN; these take its place in the `validator_map`.
 """
 
 import asyncio
-import threading
 from collections.abc import AsyncGenerator
 from typing import Any
 
@@ -18,6 +17,7 @@ from starlette.formparsers import MultiPartException, MultiPartParser
 from starlette.requests import ClientDisconnect
 from starlette.types import Message, Receive, Scope
 
+from specllama.engine import system
 from specllama.engine.formats.schema_check import Schema, UndecodableError, compile_schema, decoded
 from specllama.engine.formats.schema_errors import Sentence, sentence
 from specllama.engine.helpers.check.checker import Checker
@@ -35,7 +35,7 @@ class _Compiled:
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[Schema, Draft202012Validator]] = {}
-        self._compiling = threading.Lock()
+        self._compiling = system.Lock()
 
     def known(self, schema: Schema) -> Draft202012Validator | None:
         """Its validator, if it has been compiled."""

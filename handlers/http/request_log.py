@@ -4,13 +4,13 @@ POST /v1/chat/completions 200 model=tiny in=12 cached=4 out=32 ms=45.2 tokens/s=
 """
 
 import logging
-import time
 from http import HTTPStatus
 from typing import Any
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from specllama.engine import system
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.log_fields import (
     HEADER,
@@ -56,11 +56,11 @@ class RequestLog:
                 complete = not message.get("more_body", False)
             await send(message)
 
-        begin = time.perf_counter()
+        begin = system.now()
         try:
             return await self.app(scope, receive, send_noted)
         finally:
-            ms = 1000 * (time.perf_counter() - begin)
+            ms = 1000 * (system.now() - begin)
             if not status or noted.gone:
                 status, complete = CLIENT_GONE, False
             level = _level(scope, status, noted)

@@ -1,7 +1,6 @@
 """Work that may be done at once, and costs nothing but itself then."""
 
 import asyncio
-import time
 import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
@@ -11,6 +10,7 @@ from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specllama.engine import system
 from specllama.handlers.http.current import CancelOnDisconnect
 from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.json_answer import encode
@@ -156,7 +156,7 @@ class _EventStream(Response):
         self._failed = failed
         self._ping = ping
         self._started = False
-        self._sent_at = 0.0  # of time.monotonic(), the last frame
+        self._sent_at = 0.0  # of system.now(), the last frame
         self.status_code = 200
         self.background = None
         # Proxies must neither keep the events for later nor collect them.
@@ -200,7 +200,7 @@ class _EventStream(Response):
         await self._send(send, burst, more=False)
 
     async def _send(self, send: Send, frames: list[bytes], *, more: bool = True) -> None:
-        self._sent_at = time.monotonic()
+        self._sent_at = system.now()
         if not self._started:
             self._started = True
             await send(
@@ -216,7 +216,7 @@ class _EventStream(Response):
     async def _send_pings(self, ping: Ping, send: Send) -> None:
         """Once the stream has begun, whenever nothing else was sent for so long."""
         while True:
-            silence = time.monotonic() - self._sent_at if self._started else 0.0
+            silence = system.now() - self._sent_at if self._started else 0.0
             if silence >= ping.seconds:
                 await self._send(send, [ping.data])
                 silence = 0.0

@@ -11,6 +11,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import unavailable
 from specllama.engine.models.generation import Generation
 
@@ -60,7 +61,7 @@ class KeptStream:
         self.owner = owner
         self.started_at = int(time.time())
         self.completed_at = 0
-        self.changed = time.monotonic()  # s, the last time that something came
+        self.changed = system.now()  # s, the last time that something came
         self._store = store
         self._chunks = bytearray()
         self._n_dropped = 0
@@ -99,7 +100,7 @@ class KeptStream:
         if self._done or not data:
             return
         self._chunks += data
-        self.changed = time.monotonic()
+        self.changed = system.now()
         self._store.grown(self, len(data))
         self._wake()
 

@@ -5,7 +5,6 @@ releases the engine, is settled here.
 """
 
 import asyncio
-import time
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol, Self, TypeVar
@@ -13,6 +12,7 @@ from typing import Any, Protocol, Self, TypeVar
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
+from specllama.engine import system
 from specllama.engine.wire.replies import Begun
 from specllama.handlers.http.api_keys import key_of
 from specllama.handlers.http.current import current_scope, until_disconnect
@@ -98,7 +98,7 @@ async def show(stream: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
 async def _ping(stream: KeptStream, ping: Ping) -> None:
     """Whenever nothing else came for so long."""
     while True:
-        silence = time.monotonic() - stream.changed
+        silence = system.now() - stream.changed
         if silence >= ping.seconds:
             stream.append(ping.data)
             silence = 0.0

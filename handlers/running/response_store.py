@@ -12,11 +12,11 @@ import logging
 import sqlite3
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import Any, Literal, TypeVar
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, server_error
 
 log = logging.getLogger(__name__)
@@ -132,13 +132,13 @@ class Database:
 
     def _switch_to_wal(self) -> None:
         # SQLite waits for no other connection here, whatever its timeout.
-        deadline = time.monotonic() + BUSY_SECONDS
+        deadline = system.now() + BUSY_SECONDS
         while True:
             try:
                 self._connection.execute("PRAGMA journal_mode = WAL")
                 return
             except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or time.monotonic() > deadline:
+                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or system.now() > deadline:
                     raise
             time.sleep(0.01)
 
@@ -282,7 +282,7 @@ class ResponseStore:
     def __init__(self, path: str = "") -> None:
         """Raises StoreError."""
         self._database = Database(path)
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="responses")
+        self._thread = system.pool(1, "responses")
         self._owner = ""
 
     def of(self, owner: str) -> "ResponseStore":

@@ -6,10 +6,10 @@ there is one thread, so that the event loop has at least every second one.
 
 import asyncio
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from contextvars import copy_context
 from typing import Final, ParamSpec, TypeVar
 
+from specllama.engine import system
 from specllama.handlers.http.bodies import LARGE, n_values
 from specllama.handlers.http.current import current_scope
 
@@ -18,7 +18,7 @@ TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenev
 P = ParamSpec("P")
 T = TypeVar("T")
 
-_thread = ThreadPoolExecutor(1, thread_name_prefix="run_in_thread")
+_thread = system.pool(1, "run_in_thread")
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:

@@ -5,7 +5,6 @@ attended to (`tests.simulation.memory`), so a text shows whether each of its cel
 """
 
 import ctypes
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -15,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from specllama.engine import system
 from specllama.engine.wire.devices import CPU
 from specllama.engine.worker.backend import context as context_module
 from specllama.engine.worker.backend import holdings
@@ -65,7 +65,7 @@ class Clock:
     per_decode: float = 2e-3
     per_token: float = 2e-4
 
-    def perf_counter(self) -> float:
+    def look(self) -> float:
         self.now += TICK
         return self.now
 
@@ -418,11 +418,11 @@ def installed(library: LibraryStandIn) -> Iterator[LibraryStandIn]:
     functions = library.functions()
     before = {name: getattr(C, name) for name in functions}
     address = context_module._logits_address
-    perf_counter = time.perf_counter
+    now = system.now
     for name, function in functions.items():
         setattr(C, name, function)
     context_module._logits_address = lambda context, index: context.logits_address(index)
-    time.perf_counter = library.clock.perf_counter
+    system.now = library.clock.look
     layers = {**holdings.layers}
     holdings.layers.clear()
     holdings.layers["SIM0" if library.is_device else CPU] = library.shape.n_layer
@@ -431,7 +431,7 @@ def installed(library: LibraryStandIn) -> Iterator[LibraryStandIn]:
     finally:
         holdings.layers.clear()
         holdings.layers.update(layers)
-        time.perf_counter = perf_counter
+        system.now = now
         context_module._logits_address = address
         for name, function in before.items():
             setattr(C, name, function)

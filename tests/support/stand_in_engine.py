@@ -18,9 +18,10 @@ from queue import Empty, SimpleQueue
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.wire.engine_log import send_log
-from specllama.engine.wire.link import Link, leave, take_over
+from specllama.engine.wire.link import Link, take_over
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import (
     Accepted,
@@ -202,7 +203,7 @@ class Answer:
                     events.append(self._delta())
             yield events
         if self.turn.dies:
-            leave(1)
+            system.leave(1)
         if self.turn.error is not None:
             yield [Failed(self.id, self.turn.error)]
 
@@ -339,7 +340,7 @@ class StandIn:
         tokens = tokens_of(submit.prompt, add_special=INFO.add_bos)
         turn = self._script.take("".join(map(str, submit.prompt)))
         if turn.dies and not turn.text:
-            leave(1)
+            system.leave(1)
         if turn.error is not None and not turn.text:
             raise EngineError(turn.error)
         return Answer(submit, turn, tokens, n_shared(self._cached, tokens[:-1]))
@@ -386,4 +387,4 @@ def main(folder: Path) -> int:
 
 
 if __name__ == "__main__":
-    leave(main(Path(sys.argv[1])))
+    system.leave(main(Path(sys.argv[1])))

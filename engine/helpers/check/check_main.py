@@ -13,11 +13,12 @@ import msgspec
 from jsonschema_rs import Draft202012Validator
 
 import specllama.engine.wire.startup as startup  # the very first of ours
+from specllama.engine import system
 from specllama.engine.formats.schema_check import UndecodableError, decoded
 from specllama.engine.formats.schema_errors import sentence
 from specllama.engine.helpers.check.check_jobs import BodyVerdict, CheckJob, job_decoder
 from specllama.engine.wire.framing import Started, frame
-from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.link import Link, do_jobs, take_over
 
 
 class CheckJobs:
@@ -55,4 +56,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

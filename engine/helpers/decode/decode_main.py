@@ -13,6 +13,7 @@ server is no more, an alarm does.
 import sys
 
 import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine import system
 from specllama.engine.helpers.decode import documents, images
 from specllama.engine.helpers.decode.decode_jobs import (
     PART,
@@ -28,7 +29,7 @@ from specllama.engine.helpers.decode.decode_jobs import (
 )
 from specllama.engine.helpers.decode.sounds import decode_sound
 from specllama.engine.wire.framing import Started, frame
-from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.link import Link, do_jobs, take_over
 
 
 def answer(job: DecodeJob) -> Decoded | DecodeRefused:
@@ -75,4 +76,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

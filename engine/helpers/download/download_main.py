@@ -12,12 +12,12 @@ import logging
 import os
 import shutil
 import threading
-import time
 from collections.abc import Callable, Sequence
 
 import httpx2
 from huggingface_hub import constants
 
+from specllama.engine import system
 from specllama.engine.catalog.locations import registry_cache, shown_size, url_cache
 from specllama.engine.helpers.download.download import Item, obtain
 from specllama.engine.helpers.download.download_jobs import (
@@ -33,7 +33,7 @@ from specllama.engine.helpers.download.http_errors import DownloadError
 from specllama.engine.helpers.download.hub_source import HubFiles, open_hub_model, open_hub_preset
 from specllama.engine.helpers.download.oci_source import open_registry_model
 from specllama.engine.helpers.download.url_source import UrlFile, open_url
-from specllama.engine.wire.link import Link, leave, take_over
+from specllama.engine.wire.link import Link, take_over
 
 REPORT_SECONDS = 0.1  # at least, between two reports
 SHA256 = 64  # hexadecimal digits
@@ -59,7 +59,7 @@ class Meter:
 
     def _report(self, index: int, item: Item, n_there: int) -> None:
         self._there[index] = n_there
-        n_done, now = sum(self._there), time.monotonic()
+        n_done, now = sum(self._there), system.now()
         if now - self._reported >= REPORT_SECONDS or n_done == self._n_total:
             self._reported = now
             self._link.send(Transfer(item.name, n_done, self._n_total, self._digest))
@@ -211,4 +211,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    leave(main())  # the thread that waits for the end of stdin must not hold this up
+    system.leave(main())  # the thread that waits for the end of stdin must not hold this up

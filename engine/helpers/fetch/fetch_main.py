@@ -15,6 +15,7 @@ from contextlib import suppress
 from typing import Final
 
 import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine import system
 from specllama.engine.helpers.fetch.client import fetch
 from specllama.engine.helpers.fetch.fetch_jobs import (
     Answer,
@@ -28,7 +29,7 @@ from specllama.engine.helpers.fetch.fetch_jobs import (
 from specllama.engine.options import OptionError
 from specllama.engine.options.files import open_regular
 from specllama.engine.wire.framing import Started
-from specllama.engine.wire.link import Link, leave, take_over
+from specllama.engine.wire.link import Link, take_over
 
 # ---- Files of file URLs, below one directory.
 
@@ -123,4 +124,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

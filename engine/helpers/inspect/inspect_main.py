@@ -14,6 +14,7 @@ from typing import Final, get_args
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError
 from specllama.engine.formats.gguf_header import Array, Header, HeaderError, Value, read_header
 from specllama.engine.formats.gguf_names import part
@@ -29,7 +30,7 @@ from specllama.engine.helpers.render.template.template import ChatTemplate
 from specllama.engine.options import OptionError, Pooling
 from specllama.engine.options.files import open_regular
 from specllama.engine.wire.framing import JSON, Started, frame
-from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.link import Link, do_jobs, take_over
 from specllama.engine.wire.replies import Modality
 
 MAX_NAME: Final = 200  # characters of a name that are kept
@@ -243,4 +244,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

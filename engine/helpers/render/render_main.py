@@ -14,6 +14,7 @@ import sys
 import msgspec
 
 import specllama.engine.wire.startup as startup  # the very first
+from specllama.engine import system
 from specllama.engine.chat.syntax import OutputSyntax
 from specllama.engine.errors import EngineError, invalid_request
 from specllama.engine.helpers.render.detect.detect import detect
@@ -29,7 +30,7 @@ from specllama.engine.helpers.render.template.caps import probe
 from specllama.engine.helpers.render.template.prompt import chat_prompt
 from specllama.engine.helpers.render.template.template import ChatTemplate
 from specllama.engine.wire.framing import JSON, Started, frame
-from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.link import Link, do_jobs, take_over
 
 MAX_MESSAGE = 4096  # characters of an error
 
@@ -88,4 +89,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

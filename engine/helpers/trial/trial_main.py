@@ -18,7 +18,6 @@ import os
 import random
 import signal
 import sys
-import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
@@ -28,6 +27,7 @@ from llguidance import LLMatcher, LLTokenizer
 from llguidance._tokenizer import TokenizerWrapper
 
 import specllama.engine.wire.startup as startup
+from specllama.engine import system
 from specllama.engine.grammars.compiling import (
     TOO_COMPLEX,
     WHAT,
@@ -51,7 +51,7 @@ from specllama.engine.helpers.trial.trial_jobs import (
     job_decoder,
 )
 from specllama.engine.wire.framing import Started, frame
-from specllama.engine.wire.link import Link, do_jobs, leave, take_over
+from specllama.engine.wire.link import Link, do_jobs, take_over
 from specllama.engine.wire.startup import FORKS, forked, resident
 
 WALKS: Final = 2  # texts that are begun under each grammar
@@ -185,9 +185,9 @@ def _any_of(bits: bytes, chance: random.Random) -> int:
 
 def _quick(work: Callable[[], T]) -> T:
     """The result of a part of a step. Raises GrammarError if it takes too long."""
-    begun = time.thread_time()
+    begun = system.processor_seconds()
     result = work()
-    if time.thread_time() - begun > STEP_SECONDS:
+    if system.processor_seconds() - begun > STEP_SECONDS:
         raise GrammarError(TOO_COMPLEX)
     return result
 
@@ -213,4 +213,4 @@ def main() -> None:
 
 if __name__ == "__main__":
     main()
-    leave()
+    system.leave()

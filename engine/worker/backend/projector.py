@@ -7,7 +7,6 @@ programs for what it doesn't know.
 import ctypes
 import logging
 import os
-import threading
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from typing import Any, NamedTuple
@@ -17,6 +16,7 @@ import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 from llama_cpp import mtmd_cpp as M
 
+from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.formats.gguf_header import Header, HeaderError, read_header
 from specllama.engine.options import EngineOptions
@@ -135,7 +135,7 @@ class Projector:
         _check_kinds(path, self.kinds)
         self.size = header.n_bytes
         self._model = model
-        self._encoding = threading.Lock()
+        self._encoding = system.Lock()
         self._opened: dict[int, _Opened] = {}
         self._slices = _Slices()
         params = M.mtmd_context_params_default()

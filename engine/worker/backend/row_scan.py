@@ -8,11 +8,11 @@ through a block of rows in two calls.
 
 import os
 from collections.abc import Sequence
-from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import numpy.typing as npt
 
+from specllama.engine import system
 from specllama.engine.worker.tokens import TokenArray
 
 MAX_THREADS = 8
@@ -31,7 +31,7 @@ class RowScan:
     def __init__(self, n_vocab: int, n_threads: int | None = None) -> None:
         self._n_vocab = n_vocab
         self._n_threads = n_threads or min(MAX_THREADS, os.cpu_count() or 1)
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: system.Executor | None = None
         self._marks = np.empty((0, n_vocab), np.bool_)
 
     def is_worth_it(self, n_rows: int) -> bool:
@@ -54,7 +54,7 @@ class RowScan:
             return _reaching(rows[at], least[at], self._marks[at])
 
         if self._executor is None:
-            self._executor = ThreadPoolExecutor(self._n_threads, thread_name_prefix="rows")
+            self._executor = system.pool(self._n_threads, "rows")
         others = [self._executor.submit(look, part) for part in range(1, n_parts)]
         found = look(0)
         for other in others:

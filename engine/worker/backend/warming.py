@@ -1,9 +1,8 @@
 """The evaluations that come before the first request."""
 
-import time
-
 from llama_cpp import llama_cpp as C
 
+from specllama.engine import system
 from specllama.engine.worker.backend.context import Context
 
 CHUNK = 64
@@ -31,9 +30,9 @@ def warm_up(context: Context) -> None:
     n_sequences = min(FEW // 2, context.n_seq, n_few)
     seconds = 0.0
     for _ in range(2):  # the second time shows how fast the device is
-        start = time.perf_counter()
+        start = system.now()
         context.evaluate([n_few // n_sequences] * n_sequences)
-        seconds = time.perf_counter() - start
+        seconds = system.now() - start
     if context.model.n_params <= SMALL or seconds * n <= CHUNK_SECONDS * n_few:
         context.evaluate([n])
     C.llama_perf_context_reset(context._ctx)

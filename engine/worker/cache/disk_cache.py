@@ -12,17 +12,17 @@ import os
 import re
 import time
 from collections.abc import Callable, Iterator
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 from hashlib import blake2b
 from pathlib import Path
-from queue import Empty, SimpleQueue
+from queue import Empty
 from typing import NamedTuple
 
 import msgspec
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError
 from specllama.engine.worker.cache import media_table, slot_file
 from specllama.engine.worker.cache.checkpoints import Cuts
@@ -95,8 +95,8 @@ class DiskCache:
         self._closes_at = float("inf")
         self.seconds_per_byte = FIRST_GUESS
         self._seen: set[str] = set()  # the thread's: names whose head was read
-        self._done: SimpleQueue[Callable[[], None]] = SimpleQueue()
-        self._thread = ThreadPoolExecutor(1, thread_name_prefix="disk cache")
+        self._done: system.SimpleQueue[Callable[[], None]] = system.SimpleQueue()
+        self._thread = system.pool(1, "disk cache")
         self._scan()
         self.poll()
         log.info("%d texts in %s", len(self._files), directory)
@@ -167,7 +167,7 @@ class DiskCache:
                 self._done.get(timeout=seconds)()
 
     def _read(self, id: int, file: _File) -> None:
-        started = time.perf_counter()
+        started = system.now()
         text: KeptText | None = None
         try:
             saved = slot_file.read(self._directory, file.name)
@@ -180,7 +180,7 @@ class DiskCache:
                 log.warning("%s is ignored: its name is that of another text", file.name)
         except (EngineError, ValueError) as error:
             log.warning("%s is ignored: %s", file.name, error)
-        seconds = time.perf_counter() - started
+        seconds = system.now() - started
 
         def done() -> None:
             self._fetching = None
@@ -219,14 +219,14 @@ class DiskCache:
 
     def close(self, deadline: float) -> None:
         """Write what waits to be written, but begin nothing new after `deadline`, a time of
-        `time.monotonic`."""
+        `system.now`."""
         self._closes_at = deadline
         self._thread.shutdown(wait=True)
 
     def _write(self, name: str, text: KeptText, covered: list[str]) -> None:
         written = False
         try:
-            if time.monotonic() < self._closes_at:
+            if system.now() < self._closes_at:
                 self._make_room(text.n_bytes)
                 origin, tokens = self._saved(text.tokens, text.key)
                 slot_file.write(self._directory, name, origin, tokens, text.state, text.checkpoints)

@@ -11,10 +11,10 @@ to whoever begins with it up to one of them.
 
 import logging
 import math
-import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Protocol
 
+from specllama.engine import system
 from specllama.engine.worker.backend import BackendError
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.disk_cache import DiskCache, Stored
@@ -121,7 +121,7 @@ class SecondTier:
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         text = found.text
         assert isinstance(text, KeptText)
-        started = time.perf_counter()
+        started = system.now()
         try:
             self._states.restore_sequence(sequence, text.state, len(text.tokens))
         except BackendError as error:
@@ -130,7 +130,7 @@ class SecondTier:
             if self._disk is not None:
                 self._disk.forget(text)
             return None
-        self._restoring.observe(text.state.nbytes, time.perf_counter() - started)
+        self._restoring.observe(text.state.nbytes, system.now() - started)
         self._host.use(text)
         if self._disk is not None:
             self._disk.use(text)
@@ -172,9 +172,9 @@ class SecondTier:
         disk = self._disk
         if disk is None:
             return
-        deadline = time.monotonic() + seconds
+        deadline = system.now() + seconds
         for sequence, tokens, key, checkpoints in finished:
-            if time.monotonic() > deadline:
+            if system.now() > deadline:
                 break
             if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key, len(checkpoints)):
                 disk.write(self._save(sequence, tokens, key, checkpoints))
@@ -185,9 +185,9 @@ class SecondTier:
     def _save(
         self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint]
     ) -> KeptText:
-        started = time.perf_counter()
+        started = system.now()
         state = self._states.save_sequence(sequence)
-        elapsed = time.perf_counter() - started
+        elapsed = system.now() - started
         self._saving.observe(state.nbytes, elapsed)
         self._stall += elapsed
         first_cut = self._states.first_cut_of_copy(len(tokens))

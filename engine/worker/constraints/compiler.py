@@ -10,12 +10,11 @@ compiled here only if that went well. There are several lanes, so that a costly 
 others of its kind. Masks are computed in a small pool while the model decodes.
 """
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Hashable, Sequence
-from concurrent.futures import Future
 from typing import Any, Generic, NamedTuple, TypeVar
 
+from specllama.engine import system
 from specllama.engine.grammars.compiling import (
     WHAT,
     ConstraintError,
@@ -96,7 +95,7 @@ class IdleTime:
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
         self._is_busy = is_busy
-        self._urgent = threading.Event()
+        self._urgent = system.Event()
         self._quiet = False
 
     def wait(self) -> None:
@@ -129,7 +128,10 @@ class CompileOrder:
     """A request's wish for the constraint of `source` (None: there is none)."""
 
     def __init__(
-        self, params: GenerationParams, work: "_Work | None", vocabulary: Future[Vocabulary] | None
+        self,
+        params: GenerationParams,
+        work: "_Work | None",
+        vocabulary: system.Future[Vocabulary] | None,
     ) -> None:
         self.params = params
         self.work = work
@@ -148,7 +150,7 @@ class CompileOrder:
                 return
         then()
 
-    def _awaited(self) -> list[Future[Any]]:
+    def _awaited(self) -> list[system.Future[Any]]:
         compiled = self.work.compiled if self.work is not None else None
         return [each for each in (compiled, self.vocabulary) if each is not None]
 
@@ -159,7 +161,7 @@ class _Work:
     def __init__(self, key: bytes, source: GrammarSource, compiler: "Compiler") -> None:
         self.key = key
         self.source = source
-        self.compiled: Future[Compiled] = Future()
+        self.compiled: system.Future[Compiled] = system.Future()
         self.n_orders = 1
         self.vocabulary: Vocabulary | None = None  # once it has had its turn in the first lane
         self._compiler = compiler
@@ -186,8 +188,8 @@ class Compiler:
         self._model = model
         self._memory: ByteLRU[bytes, Compiled] = ByteLRU(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
-        self._lock = threading.Lock()
-        self._closed = threading.Event()
+        self._lock = system.Lock()
+        self._closed = system.Event()
         self._vocabularies = Vocabularies(model, self._closed)
         self._lanes = TrialLanes(seconds)
         self._idle: IdleTime | None = None  # while the vocabulary is read ahead

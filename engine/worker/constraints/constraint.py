@@ -5,10 +5,8 @@ far as the next place with a choice, and the masks on the way are kept. So what 
 nothing more to know than to generate.
 """
 
-import time
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
 from copy import copy
 from dataclasses import dataclass, replace
 from typing import Any
@@ -17,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from specllama.engine import system
 from specllama.engine.grammars.compiling import TOO_COMPLEX, ConstraintError, consume, mask
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.backend import Model
@@ -70,19 +69,19 @@ class Masks:
     def __init__(self, model: Model) -> None:
         self._n_vocab = model.n_vocab
         self._eog = np.array(sorted(model.eog), np.int32)
-        self._pool = ThreadPoolExecutor(THREADS, thread_name_prefix="mask")
+        self._pool = system.pool(THREADS, "mask")
 
-    def soon(self, matcher: LLMatcher, last: Mask) -> Future[Mask]:
+    def soon(self, matcher: LLMatcher, last: Mask) -> system.Future[Mask]:
         """`next`, in another thread."""
         return self._pool.submit(self.next, matcher, last)
 
     def next(self, matcher: LLMatcher, last: Mask | None) -> Mask:
         """The tokens that `matcher` allows next; those of `last` itself if they haven't changed.
         Raises ConstraintError."""
-        begun, used = time.perf_counter(), time.thread_time()
+        begun, used = system.now(), system.processor_seconds()
         bits = mask(matcher)
-        used = time.thread_time() - used
-        seconds = time.perf_counter() - begun
+        used = system.processor_seconds() - used
+        seconds = system.now() - begun
         slow = max(0.0, used - FREE_SECONDS) + (last.slow_seconds if last is not None else 0.0)
         if used > MAX_SECONDS or slow > SLOW_SECONDS:
             raise ConstraintError(TOO_COMPLEX)
@@ -137,7 +136,7 @@ class Constraint:
         self._vocabulary = compiled.vocabulary
         self._masks = masks
         self._mask = compiled.mask  # of the present place
-        self._pending: Future[Mask] | None = None  # the same, while it is computed
+        self._pending: system.Future[Mask] | None = None  # the same, while it is computed
         self._looks = True  # for what is forced behind a slow mask
         # Forced tokens, with the mask behind each, or why there is none.
         self._ahead: deque[tuple[int, Mask | ConstraintError]] = deque()
@@ -161,7 +160,7 @@ class Constraint:
         return self._current().ended
 
     @property
-    def awaited(self) -> Future[Any] | None:
+    def awaited(self) -> system.Future[Any] | None:
         """What `allowed` and `ended` wait for; None if they don't."""
         pending = self._pending
         return None if pending is None or pending.done() else pending
@@ -254,9 +253,9 @@ class Constraint:
         text that is forced takes long, and is not looked for again."""
         if not self._looks:
             return False
-        begun = time.perf_counter()
+        begun = system.now()
         forces = bool(self._matcher.compute_ff_tokens())
-        self._looks = time.perf_counter() - begun < LOOK_SECONDS
+        self._looks = system.now() - begun < LOOK_SECONDS
         return forces and self._looks
 
     def _behind(self, tokens: list[int], last: Mask) -> Mask:

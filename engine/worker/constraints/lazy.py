@@ -1,7 +1,6 @@
 """Constraints that wait for a trigger, and what every kind of constraint is to the engine."""
 
 from collections.abc import Callable, Iterable, Sequence
-from concurrent.futures import Future
 from copy import copy
 from typing import Any, NamedTuple, Protocol, Self
 
@@ -9,6 +8,7 @@ import numpy as np
 import numpy.typing as npt
 from llguidance import LLMatcher
 
+from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.params import GrammarTrigger, Thoughts
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
@@ -130,7 +130,7 @@ class Guide(Protocol):
         """True if nothing but the end of the text may come next. As `allowed`."""
 
     @property
-    def awaited(self) -> Future[Any] | None:
+    def awaited(self) -> system.Future[Any] | None:
         """What `allowed` and `ended` wait for; None if they don't."""
 
     def advance(self, token: int) -> bool:
@@ -235,7 +235,7 @@ class LazyConstraint:
         return self._started is not None and self._started.ended
 
     @property
-    def awaited(self) -> Future[Any] | None:
+    def awaited(self) -> system.Future[Any] | None:
         return self._started.awaited if self._started is not None else None
 
     def advance(self, token: int) -> bool:

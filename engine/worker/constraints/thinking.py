@@ -6,13 +6,13 @@ Like the constraint that it wraps, or none, the limit says which tokens may come
 from codecs import getincrementaldecoder
 from collections import deque
 from collections.abc import Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from copy import copy
 from typing import Any, Protocol
 
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.params import ThinkingRules, Thoughts
 from specllama.engine.worker.backend import Model
@@ -124,7 +124,7 @@ class ThinkingLimit:
         return self._inner is not None and self._inner.ended
 
     @property
-    def awaited(self) -> Future[Any] | None:
+    def awaited(self) -> system.Future[Any] | None:
         return None if self._inner is None else self._inner.awaited
 
     def forced(self, n: int) -> list[int]:

@@ -10,15 +10,14 @@ waits for its like. In each of them the newest and the oldest have their turns.
 import os
 import signal
 import subprocess
-import threading
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
-from concurrent.futures import Future
 from contextlib import suppress
 from typing import Final, Generic, Protocol, TypeVar
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.grammars.compiling import DeepThread, GrammarSource
 from specllama.engine.helpers.trial.trial_jobs import (
     Answer,
@@ -99,7 +98,7 @@ class Lane:
         self._seconds = seconds
         self._memory = memory
         self._lasts = lasts
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
         self._process: _Process | None = None
         self._present: object = None  # whom the running trial is for
         self._closed = False
@@ -209,7 +208,7 @@ class _Process:
     def __init__(self, memory: int, seconds: float) -> None:
         """Raises OSError."""
         self._clock = max(CLOCK_LEAST, CLOCK_FACTOR * seconds)
-        self._killing = threading.Lock()
+        self._killing = system.Lock()
         self._known: set[int] = set()  # vocabularies that it has been given
         self._frames: FrameReader[Started | Answer] = FrameReader(answer_decoder)
         self._process = subprocess.Popen(
@@ -235,9 +234,7 @@ class _Process:
             self._known.add(vocabulary.number)
             tokens = TrialTokens(vocabulary.lexemes, vocabulary.eog)
             job = msgspec.structs.replace(job, tokens=tokens)
-        clock = threading.Timer(self._clock, self.kill)
-        clock.daemon = True
-        clock.start()
+        clock = system.call_later(self._clock, self.kill)
         try:
             return self._exchange(frame(job))
         except (OSError, FrameError):
@@ -306,9 +303,9 @@ class TrialLanes:
         self._trials = [Lane(each, lasts=each != seconds[-1]) for each in seconds]
         self._queues = [_Queue() for _ in seconds]
 
-    def submit(self, work: Callable[[], T]) -> Future[T]:
+    def submit(self, work: Callable[[], T]) -> system.Future[T]:
         """Do `work`, which is cheap, when it has its turn in the first lane."""
-        future: Future[T] = Future()
+        future: system.Future[T] = system.Future()
 
         def run() -> None:
             try:
@@ -361,7 +358,7 @@ class _Queue:
 
     def __init__(self) -> None:
         self._thread = DeepThread()
-        self._lock = threading.Lock()
+        self._lock = system.Lock()
         self._turns: FairQueue[object, Callable[[], None]] = FairQueue()
 
     def put(self, key: object, work: Callable[[], None], most: int | None = None) -> bool:

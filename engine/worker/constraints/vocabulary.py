@@ -1,12 +1,12 @@
 """A model's vocabulary as llguidance reads it."""
 
-import threading
 from collections import OrderedDict
 from collections.abc import Callable
 from itertools import count
 
 from llguidance import LLTokenizer
 
+from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.backend import Model
 
@@ -56,7 +56,7 @@ class Vocabularies:
     """The vocabularies of one model, read when they are first needed. One thread at a time may use
     it."""
 
-    def __init__(self, model: Model, closed: threading.Event) -> None:
+    def __init__(self, model: Model, closed: system.Event) -> None:
         self._model = model
         self._closed = closed
         self._lexemes: list[bytes] = []

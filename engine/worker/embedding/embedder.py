@@ -6,12 +6,12 @@ thread; everything else belongs to the thread that calls `step`.
 """
 
 import re
-import time
 from collections.abc import Mapping
 
 import numpy as np
 import numpy.typing as npt
 
+from specllama.engine import system
 from specllama.engine.errors import ErrorInfo, invalid_request, not_supported, server_error
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.replies import Failed, ModelInfo, SlotState, Vectors
@@ -242,11 +242,11 @@ class Embedder:
         self._apply_adapters()
         pieces = self._latest = self._planner.plan()
         n_tokens = sum(piece.n for piece in pieces)
-        begin = time.perf_counter()
+        begin = system.now()
         try:
             self._evaluate(pieces)
             self.context.synchronize()
-            self._count_step(n_tokens, len(pieces), time.perf_counter() - begin)
+            self._count_step(n_tokens, len(pieces), system.now() - begin)
             rows = self._read(pieces, n_tokens)
         except OutOfMemoryError as error:
             return self._retry_alone(pieces, error)

@@ -1,9 +1,9 @@
 """The media of inputs: encoded while their request is being prepared."""
 
-import threading
 from collections.abc import Mapping
 from typing import NamedTuple
 
+from specllama.engine import system
 from specllama.engine.errors import server_error
 from specllama.engine.worker.backend import PreparedChunk, Projector, Rows
 from specllama.engine.worker.media.encoder import MediaEncoder
@@ -21,7 +21,7 @@ class MediaEncoding:
     up to `keep_bytes`."""
 
     def __init__(self, projector: Projector, keep_bytes: int) -> None:
-        self._news = threading.Condition()
+        self._news = system.Condition()
         self._encoder = MediaEncoder(projector, keep_bytes, self._tell)
 
     def _tell(self) -> None:

@@ -5,10 +5,10 @@ that calls `step`.
 """
 
 import logging
-import time
 from collections.abc import Callable, Sequence
 from itertools import chain
 
+from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.options import EngineOptions
@@ -217,9 +217,9 @@ class Engine:
         events += self._answer_postponed()
         events += self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
-            started = time.perf_counter()
+            started = system.now()
             is_idle = not self._compute(events, send or due.extend)
-            self._step_seconds = time.perf_counter() - started
+            self._step_seconds = system.now() - started
         if not self.scheduler.has_work:
             self._counting.rests()
         if self._overlap.enabled and not is_idle and self.scheduler.active:
@@ -239,7 +239,7 @@ class Engine:
             events += self._overlap.answer()
             self._requests.free_finished()
             return False
-        now = time.perf_counter()
+        now = system.now()
         events += self._enter(self._requests.of(chunks), now)
         self._decoding.apply(chunks[0].sequence.adapters)
         # Embeddings and tokens can't be in one batch.
@@ -263,7 +263,7 @@ class Engine:
         """Evaluate what fits into one decode, and answer: what comes of it is added to `events`,
         and while the device computes, `send` gets what is there. `n_waiting` others of the same
         step wait for it. False if it can't be done; what else was planned may be wrong then."""
-        started = time.perf_counter()
+        started = system.now()
         requests = self._requests.of(chunks)
         try:
             indices = self._decoding.launch(chunks, requests)
@@ -295,7 +295,7 @@ class Engine:
         events += [progress(request) for request in requests if request.reports_progress]
         self._read_prompts(chunks, requests, indices)
         outputs = self._speculation.begin(chunks, requests, indices)
-        now = time.perf_counter()
+        now = system.now()
         until = now + max(LEAST_PATIENCE, PATIENCE * (now - started))
         while outputs:  # the next token of each; then the one behind it, where it was proposed
             outputs = self._postponed.put_off(outputs, until)
@@ -366,7 +366,7 @@ class Engine:
             return [self._requests.fail(request, ErrorInfo("server_error", str(error)))]
         if sampled is None:
             return self._requests.stop(request, "eos")
-        now = time.perf_counter()
+        now = system.now()
         token, is_final = sampled
         token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)

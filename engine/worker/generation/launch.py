@@ -1,10 +1,10 @@
 """From a plan to the batch that is decoded."""
 
-import time
 from collections.abc import Sequence
 
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import Context
 from specllama.engine.worker.backend.batch import TokenBatch
@@ -160,27 +160,27 @@ class Decoding:
         the last tokens' outputs. Raises what `Context.decode` does."""
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
-            self._counting.begins(time.perf_counter())
+            self._counting.begins(system.now())
             return [self._embeddings.decode(self._context, chunk, request.media)]
         self._evaluate_early(chunks)
         indices = fill(self._context.batch, chunks)
         self._sampling.attach(chunks, requests)
-        self._counting.begins(time.perf_counter())
+        self._counting.begins(system.now())
         self._context.decode()
         return indices
 
     def wait(self) -> None:
         """Until all is computed: progress, patience and timings are of work that is done."""
         self._context.synchronize()
-        self._counting.computed(time.perf_counter())
+        self._counting.computed(system.now())
 
     def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
         if any(chunk.n_early for chunk in chunks):
             fill_early(self._context.batch, chunks)
-            started = time.perf_counter()
+            started = system.now()
             self._counting.begins(started)
             self._context.decode()
             self._context.synchronize()
-            now = time.perf_counter()
+            now = system.now()
             self._counting.computed(now)
             self._speculation.evaluated_early(chunks, now - started)

@@ -1,9 +1,9 @@
 """The embeddings of media that sequences wait for, or are evaluated from."""
 
-import threading
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 
+from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import Context, PreparedChunk, Projector
 from specllama.engine.worker.cache.prefix_cache import ALL
@@ -23,7 +23,7 @@ class Embeddings:
     def __init__(
         self, projector: Projector | None, keep_bytes: int, turns: DeviceSlices | None = None
     ) -> None:
-        self._news = threading.Event()
+        self._news = system.Event()
         self._turns = turns if projector is not None else None
         self._encoder = None
         if projector is not None:

@@ -1,9 +1,9 @@
 """The scheduler of one context, and how much a step may take: measured, not assumed."""
 
 import logging
-import time
 from collections.abc import Iterator, Sequence
 
+from specllama.engine import system
 from specllama.engine.options import EngineOptions
 from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context
 from specllama.engine.worker.backend.model import ModelFacts
@@ -151,7 +151,7 @@ class StepPlanner:
         for logits, nobody has waited for the device. `n_waiting` chunks of the same step come
         behind these, as a decode of their own: to whoever generates, both are one."""
         self._context.synchronize()
-        seconds = time.perf_counter() - started
+        seconds = system.now() - started
         prompts = [chunk for chunk in chunks if not chunk.is_single]
         n_prompt = sum(chunk.n_tokens for chunk in prompts)
         n_proposed = sum(len(chunk.proposed) for chunk in chunks)

@@ -7,12 +7,12 @@ but for the scales of the adapters.
 
 import logging
 import random
-import time
 from collections.abc import Mapping
 from functools import partial
 from types import MappingProxyType
 from typing import NamedTuple
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
@@ -110,7 +110,7 @@ class Preparation:
     def begin(self, submit: Submit) -> "Preparing":
         """Tokenize, check, and order the constraint; the parameters of `submit` become those that
         are in force. Raises `EngineError`."""
-        arrived = time.perf_counter()
+        arrived = system.now()
         prompt = self.tokenize(submit)
         shown = self._resolve(submit.params)
         try:

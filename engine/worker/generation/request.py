@@ -1,13 +1,13 @@
 """One generation on its way: what the engine keeps for a request besides its tokens' places."""
 
 import codecs
-import time
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from types import MappingProxyType
 
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.params import GenerationParams, StopScope
 from specllama.engine.wire.replies import PromptProgress, SlotState, StopType, Timings, TokenProbs
 from specllama.engine.wire.requests import Submit
@@ -145,7 +145,7 @@ class Request:
     a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
     schemas it leaves out; `probs` is None without `n_probs`. `prompt_probs`, if they are wanted,
     come from the logits of the prompt, of which a step has those of `n_outputs` tokens at most.
-    `arrived` is a time of `time.perf_counter`, as all others.
+    `arrived` is a time of `system.now`, as all others.
     """
 
     def __init__(
@@ -272,7 +272,7 @@ class Request:
     @property
     def timings(self) -> Timings:
         sequence = self.sequence
-        end_of_prompt = self.first_token or time.perf_counter()
+        end_of_prompt = self.first_token or system.now()
         return Timings(
             cache_n=sequence.n_cached,
             prompt_n=sequence.n_prompt - sequence.n_cached,
@@ -290,7 +290,7 @@ class Request:
             total=sequence.n_prompt,
             cache=sequence.n_cached,
             processed=min(sequence.n_past, sequence.n_prompt),
-            time_ms=1e3 * (time.perf_counter() - self.started),
+            time_ms=1e3 * (system.now() - self.started),
         )
 
     def slot_state(

@@ -1,9 +1,9 @@
 """The requests of an engine: how they end, and what slots show of them afterwards."""
 
-import time
 from collections.abc import Iterator, Sequence
 from itertools import chain
 
+from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import finish
@@ -45,7 +45,7 @@ class Requests:
 
     def stop(self, request: Request, why: StopType) -> list[Event]:
         """End a text without another token."""
-        request.stop(why, time.perf_counter())
+        request.stop(why, system.now())
         return self.finish(request)
 
     def finish(self, request: Request) -> list[Event]:

@@ -1,14 +1,13 @@
 """The next token of every request whose logits a step has computed."""
 
 import os
-import time
 from collections import deque
 from collections.abc import Iterable, Sequence
-from concurrent.futures import FIRST_COMPLETED, Future, ThreadPoolExecutor, wait
 from typing import Any
 
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.worker.backend import (
     BackendError,
     Context,
@@ -35,7 +34,7 @@ class SamplingPool:
     def __init__(self, context: Context) -> None:
         self._context = context
         self._n_threads = min(MAX_THREADS, os.cpu_count() or 1) - 1  # beside the caller
-        self._executor: ThreadPoolExecutor | None = None
+        self._executor: system.Executor | None = None
 
     def choose(self, jobs: Sequence[tuple[Sampler, int]]) -> list[int]:
         """The next token for each sampler, from the logits of its batch position. All of the
@@ -55,7 +54,7 @@ class SamplingPool:
             # llama.cpp puts the rows in order when the first one is read.
             self._context.logits(jobs[0][1])
             if self._executor is None:
-                self._executor = ThreadPoolExecutor(self._n_threads, thread_name_prefix="sample")
+                self._executor = system.pool(self._n_threads, "sample")
             futures = [self._executor.submit(work) for _ in range(helpers)]
             work()
             for future in futures:
@@ -198,7 +197,7 @@ class Postponed:
         awaited = _awaited(request for request, index in outputs if index != FORCED)
         if not awaited:
             return [*outputs]
-        wait(awaited, max(0.0, until - time.perf_counter()))
+        system.wait(awaited, max(0.0, until - system.now()))
         ready: list[Output] = []
         for request, index in outputs:
             if index == FORCED or _mask(request) is None:
@@ -228,14 +227,14 @@ class Postponed:
     def wait(self, seconds: float) -> None:
         """Until one of them is due, `seconds` at most."""
         if awaited := _awaited(request for request, _ in self._waiting.values()):
-            wait(awaited, seconds, FIRST_COMPLETED)
+            system.wait(awaited, seconds, system.ANY)
 
 
-def _awaited(requests: Iterable[Request]) -> list[Future[Any]]:
+def _awaited(requests: Iterable[Request]) -> list[system.Future[Any]]:
     return [mask for request in requests if (mask := _mask(request)) is not None]
 
 
-def _mask(request: Request) -> Future[Any] | None:
+def _mask(request: Request) -> system.Future[Any] | None:
     """The mask that the next token of `request` waits for."""
     if request.guide is None or request.params.n_predict == 0:
         return None

@@ -4,14 +4,13 @@ What was encoded is kept, up to a limit: an image that comes again isn't encoded
 """
 
 import logging
-import threading
-import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
+from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import PreparedChunk, Rows
 
@@ -38,9 +37,9 @@ class DeviceSlices:
     and what it has not used is gone.
     """
 
-    def __init__(self, clock: Callable[[], float] = time.perf_counter) -> None:
-        self._clock = clock
-        self._changed = threading.Condition()
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or system.now
+        self._changed = system.Condition()
         self._encoding = False  # there is something to encode
         self._computing = False  # a slice
         self._wanted = False  # by a step, which waits
@@ -160,7 +159,7 @@ class MediaEncoder:
         self._turns = turns or DeviceSlices()
         self._keep_bytes = keep_bytes
         self._woken = woken
-        self._changed = threading.Condition()
+        self._changed = system.Condition()
         self._queues: OrderedDict[int, deque[_Job]] = OrderedDict()  # by owner, the next one first
         self._jobs: dict[int, _Job] = {}  # that wait or are being encoded
         self._held: dict[int, int] = {}  # how many orders hold the rows of a chunk
@@ -170,8 +169,7 @@ class MediaEncoder:
         self._closing = False
         self.n_encoded = 0
         """Chunks so far."""
-        self._thread = threading.Thread(target=self._run, name="encoder", daemon=True)
-        self._thread.start()
+        self._thread = system.start_thread(self._run, "encoder")
 
     # ---- for the step --------------------------------------------------------------------
 

@@ -5,13 +5,12 @@ is the chunk's id. So texts with media are compared, searched and stored as any 
 them differ in front of a chunk or behind it, but never inside.
 """
 
-import threading
-import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
+from specllama.engine import system
 from specllama.engine.wire.media import MediaKind
 from specllama.engine.worker.tokens import TokenArray
 
@@ -50,11 +49,11 @@ their way, from their preparation to a slot, or to a file."""
 class MediaRegistry:
     """The chunks that texts of this process have, by id. Safe to use from several threads."""
 
-    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
-        self._clock = clock
-        self._lock = threading.Lock()
+    def __init__(self, clock: Callable[[], float] | None = None) -> None:
+        self._clock = clock or system.now
+        self._lock = system.Lock()
         self._asked: dict[int, float] = {}  # when for each id, the last time
-        self._tidied = clock()
+        self._tidied = self._clock()
         self._limit = LEAST
         self._by_id: dict[int, MediaChunk] = {}
         self._ids: dict[tuple[bytes, int], int] = {}

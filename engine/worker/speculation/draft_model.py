@@ -6,7 +6,6 @@ proposed for it before its end: the steps of the others must not become long.
 """
 
 import logging
-import time
 from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
@@ -14,6 +13,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from specllama.engine import system
 from specllama.engine.worker.backend import (
     BackendError,
     Context,
@@ -182,14 +182,14 @@ class DraftModel:
         unified: bool,
         n_vocab: int,
         limit: int,
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         self._context = context
         self._model: Model = context.model
         self._cache = DraftCache(context, unified=unified)
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
-        self._pace = _Pace(clock)
+        self._pace = _Pace(clock or system.now)
         self.unread: Set[int] = set()
         self._given_up: set[int] = set()  # ids of texts that there is no room for
         self._is_open = True

@@ -1,10 +1,10 @@
 """Asks the sources what may come next in each sequence, and takes of it what pays."""
 
-import time
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
 from itertools import takewhile
 
+from specllama.engine import system
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
 from specllama.engine.worker.speculation.pace import Early, Offer, Pace
@@ -89,7 +89,7 @@ class Proposing:
         *,
         limits: Mapping[str, tuple[int, int]] | None = None,
         only_texts: Set[str] = frozenset(),
-        clock: Callable[[], float] = time.perf_counter,
+        clock: Callable[[], float] | None = None,
     ) -> None:
         """`limits` are the fewest and the most tokens of a source that doesn't keep them itself.
         Sources in `only_texts` can make nothing of a text with media."""
@@ -98,7 +98,7 @@ class Proposing:
         self._early = Early()
         self._limits = limits or {}
         self._only_texts = only_texts
-        self._clock = clock
+        self._clock = clock or system.now
         self._finding = {name: ProposalCost() for name in self._sources}
         # The source of what is proposed, and the tokens that it was asked for, by id of the
         # sequence.

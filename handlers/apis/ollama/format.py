@@ -3,13 +3,13 @@
 Durations are in nanoseconds.
 """
 
-import time
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.chat.output import (
     CallArguments,
     CallStart,
@@ -71,17 +71,17 @@ class Watch:
     there."""
 
     def __init__(self) -> None:
-        self._begun = time.perf_counter_ns()
-        self._load_duration = 0
+        self._begun = system.now()
+        self._loaded = self._begun
 
     def loaded(self) -> None:
         """The model is there."""
-        self._load_duration = time.perf_counter_ns() - self._begun
+        self._loaded = system.now()
 
     def durations(self) -> dict[str, int]:
         return {
-            "total_duration": time.perf_counter_ns() - self._begun,
-            "load_duration": self._load_duration,
+            "total_duration": round(1e9 * (system.now() - self._begun)),
+            "load_duration": round(1e9 * (self._loaded - self._begun)),
         }
 
 

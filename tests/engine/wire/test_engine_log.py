@@ -118,7 +118,7 @@ def test_a_rate_is_kept_in_the_long_run(steps: list[float], n: int) -> None:
 def test_of_too_many_lines_the_last_are_told(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("time.monotonic", lambda: 0.0)
+    monkeypatch.setattr("specllama.engine.system.now", lambda: 0.0)
     n = BURST + 10 * LAST_LINES
     lines = [f"line {i}" for i in range(n)]
     reader = EngineLog()

@@ -25,7 +25,10 @@ posix = pytest.mark.skipif(os.name != "posix", reason="the exit status is a sign
 PROLOGUE = """
 import os, signal, sys, time
 import msgspec
-from specllama.engine.wire.link import do_jobs, leave, take_over
+from specllama.engine.system import leave
+from specllama.engine.wire.link import do_jobs, take_over
+SINK = os.dup(1)  # the number that the link gets, too
+os.close(SINK)
 link = take_over(msgspec.msgpack.Decoder())
 """
 ECHO = """
@@ -212,7 +215,7 @@ def test_burying_does_not_hide_how_it_ended() -> None:
     async def run() -> None:
         for grace, code in ((SECONDS, 3), (0.0, -signal.SIGKILL)):
             # It closes its pipe, and is still there.
-            program = "os.close(link._sink)\nos.read(0, 1)\n"
+            program = "os.close(SINK)\nos.read(0, 1)\n"
             program += "leave(3)" if grace else "time.sleep(999)"
             ending = await Child.start(child(program), ANYTHING)
             with pytest.raises(EOFError):
@@ -225,7 +228,7 @@ def test_burying_does_not_hide_how_it_ended() -> None:
 
 def test_burying_waits_for_one_that_is_asked_to_end() -> None:
     async def run() -> None:
-        program = "link.send(1)\nlink.receive()\nos.close(link._sink)\ntime.sleep(0.1)\nleave(5)"
+        program = "link.send(1)\nlink.receive()\nos.close(SINK)\ntime.sleep(0.1)\nleave(5)"
         ending = await Child.start(child(program), ANYTHING)
         await ending.receive()
         end = asyncio.create_task(ending.end(SECONDS))

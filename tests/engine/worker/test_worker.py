@@ -36,7 +36,7 @@ def prepared(engine: Engine, id: int) -> Request:
 
 
 def worker(engine: Engine) -> Worker:
-    return Worker(engine, Link(-1, -1, to_engine_decoder), engine_options())
+    return Worker(engine, Link.of_files(-1, -1, to_engine_decoder), engine_options())
 
 
 def test_who_comes_with_others_waits_for_them(
@@ -81,7 +81,7 @@ class Said(Link[ToEngine, ToServer]):
     """Keeps what is sent."""
 
     def __init__(self) -> None:
-        super().__init__(-1, -1, to_engine_decoder)
+        super().__init__(lambda n: b"", len, to_engine_decoder)
         self.failed: list[int] = []
         self.over = threading.Event()
 
@@ -159,7 +159,9 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
 
     monkeypatch.setattr(Model, "tokenize", slowly)
     one = Worker(
-        served, Link(-1, os.open(os.devnull, os.O_WRONLY), to_engine_decoder), engine_options()
+        served,
+        Link.of_files(-1, os.open(os.devnull, os.O_WRONLY), to_engine_decoder),
+        engine_options(),
     )
     params = GenerationParams(n_predict=1)
     for id in range(LONG_THREADS):

@@ -1,11 +1,11 @@
 """The evaluations that come before the first request."""
 
 import itertools
-import time
 
 import pytest
 from llama_cpp import llama_cpp
 
+from specllama.engine import system
 from specllama.engine.worker.backend import (
     Context,
     EmbeddingContext,
@@ -100,7 +100,7 @@ def test_a_large_model_on_a_slow_machine_does_without_the_chunk(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(warming, "SMALL", 0)
-    monkeypatch.setattr(time, "perf_counter", itertools.count(step=5).__next__)
+    monkeypatch.setattr(system, "now", itertools.count(step=5).__next__)
     assert evaluated(SHIPPED, monkeypatch) == [(1, 1), (8, 4), (8, 4)]
-    monkeypatch.setattr(time, "perf_counter", lambda: 0.0)
+    monkeypatch.setattr(system, "now", lambda: 0.0)
     assert evaluated(SHIPPED, monkeypatch)[-1] == (64, 1)

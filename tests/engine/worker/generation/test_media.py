@@ -327,7 +327,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
 def test_several_answers_to_one_prompt_and_its_tokens(plain: Stage) -> None:
     """As they come from the server process."""
     engine = plain.engine(parallel=3, ctx_size=6144)
-    worker = Worker(engine, Link(-1, -1, to_engine_decoder), plain.options())
+    worker = Worker(engine, Link.of_files(-1, -1, to_engine_decoder), plain.options())
     prompt, params = plain.prompt("Look: ", 1, 1, "!"), GenerationParams(**GREEDY, n_predict=12)
     sent = Submit(1, prompt, params, group=1, others=[(2, 7), (3, 8)])
     message = to_engine_decoder.decode(msgspec.msgpack.encode(sent))

@@ -1,0 +1,79 @@
+"""Threads, what they wait for, and the clock: the server and the engine process obtain them here.
+
+A simulation replaces the names of this module, so they are used as `system.now()`, and never
+imported one by one. `asyncio` is another such edge: its event loop has the server's timers.
+"""
+
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Collection
+from concurrent import futures
+from queue import SimpleQueue
+from typing import Any, Final, NoReturn
+
+__all__ = [
+    "ANY",
+    "Condition",
+    "Event",
+    "Executor",
+    "Future",
+    "Lock",
+    "SimpleQueue",
+    "call_later",
+    "leave",
+    "now",
+    "pool",
+    "processor_seconds",
+    "start_thread",
+    "wait",
+]
+
+Condition = threading.Condition
+Event = threading.Event
+Lock = threading.Lock
+Executor = futures.Executor
+Future = futures.Future
+
+now = time.perf_counter
+"""Seconds of a clock that never goes back, for durations and deadlines."""
+processor_seconds = time.thread_time
+"""Seconds that this thread has used the processor."""
+
+ANY: Final = futures.FIRST_COMPLETED
+
+
+def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
+    """A thread that runs `run`, and keeps no process from ending."""
+    thread = threading.Thread(target=run, name=name, daemon=True)
+    thread.start()
+    return thread
+
+
+def pool(n_threads: int, name: str) -> futures.Executor:
+    """An executor of at most `n_threads` threads, which it starts when it needs them."""
+    return futures.ThreadPoolExecutor(n_threads, thread_name_prefix=name)
+
+
+def wait(
+    awaited: Collection[futures.Future[Any]],
+    seconds: float,
+    until: str = futures.ALL_COMPLETED,
+) -> None:
+    """Waits until all futures (or, with `ANY`, one of them) are done, at most `seconds`."""
+    futures.wait(awaited, seconds, until)
+
+
+def call_later(seconds: float, call: Callable[[], object]) -> threading.Timer:
+    """A timer that runs `call` on a thread of its own after `seconds`, unless it is cancelled."""
+    timer = threading.Timer(seconds, call)
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def leave(code: int = 0) -> NoReturn:
+    """Ends this process at once, whatever its other threads are doing."""
+    sys.stderr.flush()
+    os._exit(code)
