@@ -1,40 +1,45 @@
-"""Random histories of one engine, each from a seed: requests come, go, pause and go on, calls into
-llama.cpp fail. Every text must be what its request gets alone."""
+"""Random histories of a server, each from a seed: clients come, read slowly or leave, models sleep,
+processes die, calls into llama.cpp fail. Every text must be what its request gets alone."""
 
-import random
+import asyncio
+import tempfile
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, get_args
 
-from specllama.engine.errors import EngineError
+from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.catalog.entry import CatalogEntry
+from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.models.pool import ModelPool
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Delta, Event, Failed, Finished
+from specllama.engine.wire.replies import Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
-from tests.simulation.library import Clock, Fault, LibraryStandIn, ModelShape, installed
+from tests.simulation.library import Fault, LibraryStandIn, ModelShape, Speed, installed
 from tests.simulation.memory import Kind
-from tests.support.options_support import engine_options
+from tests.simulation.server import Machine, SimulatedModel, model_files, run_in
+from tests.simulation.world import World
+from tests.support.options_support import model_options
 
 FEWEST_REQUESTS = 8
-MOST_REQUESTS = 48
 FEWEST_STEPS = 200
-MOST_STEPS = 5000
-"""A history that takes more has a request that waits for ever."""
+MOST_REQUESTS = 60
+LONGEST = 5000
+"""Seconds of the simulation after which a request that has no end waits for ever."""
 WORDS = ("river", "stone", "light", "engine", "paper", "window", "garden", "number")
 FAILURES = (-2, -3, 2, 1, -1)
 """Of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
+WHILE_LOADING = (-2, -3, 2)
+"""The others can't happen in an empty cache."""
+SIGNALS = (-9, -11, -6)
+MOST_FAULTS = 20
 GENERATING = 40
 ASKED = ("n_predict", "temperature", "seed", "stop", "ignore_eos")
 """The parameters that a text depends on."""
-ALSO_TOLD = ("stream", "cache_prompt", "n_probs")
+ALSO_SET = ("stream", "cache_prompt", "n_probs")
 MOST_CHARACTERS = 600
-
-
-def text_of(submit: Submit) -> str:
-    """The prompt, which is one text."""
-    assert isinstance(submit.prompt, list)
-    (text,) = submit.prompt
-    return str(text)
 
 
 class HistoryError(AssertionError):
@@ -42,36 +47,41 @@ class HistoryError(AssertionError):
 
 
 @dataclass
-class Expected:
-    """A request of a history: the tokens that events have carried, and its last event."""
+class Asked:
+    """A request of a history: what it has got, and its end."""
 
-    submit: Submit
+    number: int
+    model: str
+    prompt: str
+    params: GenerationParams
     tokens: list[int] = field(default_factory=list)
-    end: Finished | Failed | None = None
     text: str = ""
-    is_refused: bool = False
+    end: Finished | ErrorInfo | None = None
     is_cancelled: bool = False
-    is_paused: bool = False
 
 
 class History:
-    """One engine and its requests; all that is random comes from `seed`."""
+    """One server and its clients. All that is random comes from `seed`."""
 
-    def __init__(self, model: Model, seed: int) -> None:
-        self.random = random.Random(seed)
-        self.model = model
-        self.shape = self._shape()
-        self.options = self._options()
-        clock = Clock(per_decode=self.random.choice([1e-3, 1e-2, 0.1]))
-        self.library = LibraryStandIn(self.shape, clock, self.random.choice([True, False]))
-        self.requests: dict[int, Expected] = {}
-        self.n_steps = 0
+    def __init__(self, vocabulary: Model, seed: int) -> None:
+        self.seed = seed
+        self.world = World(seed)
+        self.random = self.world.random
+        self.vocabulary = vocabulary
+        self.requests: list[Asked] = []
+        self.has_faults = self.random.random() < 0.6
         self.n_faults = 0
-        self.has_faults = self.random.random() < 0.3
-        where = "a device" if self.library.is_device else "the CPU"
-        self.story: list[str] = [f"{self.shape} on {where}: {self.options}"]
+        names = ["a", "b", "c"][: self.random.choice([1, 1, 2, 3])]
+        self.shapes = {name: self._shape() for name in names}
+        self.options = {name: self._options() for name in names}
+        self.story = [f"{name}: {self.shapes[name]} {self.options[name]}" for name in names]
+        self.n_steps = 0
         self._common = [self._words(self.random.choice([2, 20, 40, 90])) for _ in range(3)]
-        self._alone: dict[tuple[str, str], tuple[list[int], str]] = {}
+        self._alone: dict[str, Alone] = {}
+        self._speeds = Speed(self.random.choice([1e-3, 1e-2, 0.1]))
+
+    def tell(self, line: str) -> None:
+        self.story.append(f"{self.world.now - 1000:.3f} s: {line}")
 
     # ---- what there is -------------------------------------------------------------------
 
@@ -95,16 +105,17 @@ class History:
             "ctx_checkpoints": choose([0, 2, 8]),
             "spec_type": tuple(types) if choose([True, False]) else (),
             "warmup": choose([True, False]),
+            "sleep_idle_seconds": choose([-1, -1, 2]),
         }
 
     def _words(self, n: int) -> str:
         return " ".join(self.random.choices(WORDS, k=n))
 
-    def _submit(self, id: int) -> Submit:
+    def _asked(self) -> Asked:
         choose = self.random.choice
         prompt = f"{choose(self._common)} {self._words(self.random.randint(1, 10))}"
         if self.requests and self.random.random() < 0.3:  # a conversation goes on
-            before = text_of(choose([*self.requests.values()]).submit)
+            before = choose(self.requests).prompt
             prompt = f"{before} {self._words(self.random.randint(1, 5))}"[-MOST_CHARACTERS:]
         params = GenerationParams(
             n_predict=choose([0, 1, 2, 5, 10, GENERATING]),
@@ -116,142 +127,228 @@ class History:
             stream=choose([True, False]),
             n_probs=choose([0, 0, 2]),
         )
-        return Submit(id, [prompt], params)
+        model = choose([*self.shapes])
+        asked = Asked(len(self.requests) + 1, model, prompt, params)
+        self.requests.append(asked)
+        chosen = {name: getattr(params, name) for name in (*ASKED, *ALSO_SET)}
+        self.tell(f"request {asked.number} to {model}: {prompt!r} {chosen}")
+        return asked
 
     # ---- running -------------------------------------------------------------------------
 
     def run(self) -> None:
         """Raises `HistoryError`."""
-        with installed(self.library):
-            engine = Engine(self.model, engine_options(**self.options))
-            n_requests = self.random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
+        with tempfile.TemporaryDirectory() as folder:
+            paths = model_files(Path(folder), [*self.shapes])
+            models = {
+                str(path): SimulatedModel(
+                    self.shapes[name],
+                    self.random.choice([True, False]),
+                    self._speeds,
+                    self.random.choice([0.1, 2.0]),
+                )
+                for name, path in paths.items()
+            }
+            self.machine = Machine(self.world, models)
+            entries = [
+                CatalogEntry(
+                    name=name,
+                    source="preset",
+                    options=model_options(
+                        alias=name, model=str(path), threads=1, **self.options[name]
+                    ),
+                    load_on_startup=self.random.choice([True, False]),
+                    stop_timeout=self.random.choice([0, 10]),
+                )
+                for name, path in paths.items()
+            ]
+            router = len(entries) > 1
+            self.catalog = Catalog(entries, default=entries[0].name, router=router)
             try:
-                while self.n_steps < FEWEST_STEPS or len(self.requests) < n_requests:
-                    self._act(engine, n_requests)
-                    self._step(engine)
-                self.library.contexts[0].faults.clear()
-                for id, request in self.requests.items():
-                    if request.is_paused:
-                        engine.resume(id)
-                while engine.has_work:
-                    self._step(engine)
-                    if self.n_steps > MOST_STEPS:
-                        raise HistoryError("a request waits for ever")
-                self._check_end(engine)
+                run_in(self.world, self.machine, self._serve)
             finally:
-                engine.close()
-        for request in self.requests.values():
-            self._check(request)
+                self.n_steps = self.machine.n_steps
+            try:
+                for asked in self.requests:
+                    self._check(asked)
+            finally:
+                for engine in self._alone.values():
+                    engine.close()
 
-    def _act(self, engine: Engine, n_requests: int) -> None:
-        """Mostly nothing."""
-        chance = self.random.random()
-        if chance < 0.08 or not engine.has_work:
-            for _ in range(self.random.choice([1, 1, 2, 6])):  # some come together
-                if len(self.requests) < n_requests or not self._running():
-                    self._begin(engine)
-        elif chance < 0.10 and (running := self._running()):
-            id = self.random.choice(running)
-            self.requests[id].is_cancelled = True
-            self.story.append(f"{self.n_steps}: cancel {id}")
-            engine.cancel(id)
-        elif chance < 0.14 and (running := self._running()):
-            id = self.random.choice(running)
-            request = self.requests[id]
-            request.is_paused = not request.is_paused
-            self.story.append(f"{self.n_steps}: {'pause' if request.is_paused else 'resume'} {id}")
-            (engine.pause if request.is_paused else engine.resume)(id)
-        elif chance < 0.15 and self.has_faults:
-            fault = Fault(self.random.choice(FAILURES), self.random.randrange(4))
-            self.story.append(f"{self.n_steps}: {fault}")
-            self.n_faults += 1
-            self.library.contexts[0].faults.append(fault)
+    async def _serve(self) -> None:
+        models_max = self.random.choice([0, 1, 2])
+        self.tell(f"at most {models_max} models")
+        self.pool = ModelPool(self.catalog, models_max=models_max)
+        await self.pool.start()
+        await self.pool.started()
+        clients = asyncio.create_task(self._clients())
+        faults = asyncio.create_task(self._faults()) if self.has_faults else None
+        done, _ = await asyncio.wait([clients], timeout=LONGEST)
+        if faults is not None:
+            faults.cancel()
+            await asyncio.wait([faults])
+        if done:
+            clients.result()
+        else:
+            waiting = [str(each.number) for each in self.requests if each.end is None]
+            raise HistoryError(f"requests {', '.join(waiting)} wait for ever")
+        await self._settle()
+        await self.pool.stop()
+        if alive := self.machine.alive():
+            raise HistoryError(f"{len(alive)} processes are left")
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            raise HistoryError(f"tasks are left: {', '.join(sorted(t.get_name() for t in left))}")
 
-    def _begin(self, engine: Engine) -> None:
-        submit = self._submit(len(self.requests) + 1)
-        self.requests[submit.id] = Expected(submit)
-        told = {name: getattr(submit.params, name) for name in (*ASKED, *ALSO_TOLD)}
-        self.story.append(f"{self.n_steps}: submit {submit.id} {text_of(submit)!r} {told}")
+    async def _clients(self) -> None:
+        """Lets clients come, some of them together, and waits for all."""
+        tasks: list[asyncio.Task[None]] = []
+        n = self.random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
+        while len(tasks) < n or self.machine.n_steps < FEWEST_STEPS:
+            new = [self._asked() for _ in range(self.random.choice([1, 1, 2, 6]))]
+            tasks += [asyncio.create_task(self._client(asked)) for asked in new]
+            await asyncio.sleep(self.random.choice([0.0, 0.01, 0.1, 0.5, 5.0]))
+        await asyncio.gather(*tasks)
+
+    async def _client(self, asked: Asked) -> None:
+        entry = self.catalog.entries[asked.model]
+        patience = self.random.choice([None, None, None, None, 0.01, 0.1, 1.0])
         try:
-            request = engine.prepare(submit)
-        except EngineError as error:  # it doesn't fit the context
-            self.story.append(f"{self.n_steps}: refused {submit.id}")
-            self.requests[submit.id].end = Failed(submit.id, error.info)
-            self.requests[submit.id].is_refused = True
-            return
-        self._note(engine.submit(request))
+            async with asyncio.timeout(patience):
+                lease = self.pool.lease_now(entry) or await self.pool.lease(entry)
+                with lease:
+                    await self._read(asked, await lease.engine())
+        except TimeoutError:
+            asked.is_cancelled = True
+            self.tell(f"request {asked.number} is cancelled")
+        except EngineError as error:
+            asked.end = error.info
+            self.tell(f"request {asked.number} failed: {error.info.message}")
 
-    def _running(self) -> list[int]:
-        return [
-            id
-            for id, request in self.requests.items()
-            if request.end is None and not request.is_cancelled
-        ]
+    async def _read(self, asked: Asked, engine: Any) -> None:
+        pace = self.random.choice([0.0, 0.0, 0.01, 0.2])
+        generation = engine.generate([asked.prompt], asked.params)
+        try:
+            async for event in generation:
+                if asked.end is not None:
+                    raise HistoryError(f"request {asked.number} has an event behind its end")
+                asked.tokens += event.tokens
+                asked.text += event.text
+                if isinstance(event, Finished):
+                    asked.end = event
+                    self.tell(f"request {asked.number} is finished")
+                elif pace:
+                    await asyncio.sleep(pace)
+        finally:
+            generation.cancel()
 
-    def _step(self, engine: Engine) -> None:
-        self.n_steps += 1
-        if engine.has_work:
-            self._note(engine.step())
+    async def _faults(self) -> None:
+        for _ in range(self.random.randint(1, MOST_FAULTS)):  # then there is peace
+            await asyncio.sleep(self.random.choice([0.05, 0.3, 2.0]))
+            if not (alive := self.machine.alive()):
+                continue
+            child = self.random.choice(alive)
+            self.n_faults += 1
+            if self.random.random() < 0.3:
+                code = self.random.choice(SIGNALS)
+                self.tell(f"{child.process.name} dies of signal {-code}")
+                child.process.end(code)
+            else:
+                failures = FAILURES if self.machine.is_ready(child) else WHILE_LOADING
+                fault = Fault(self.random.choice(failures), self.random.randrange(4))
+                self.tell(f"{child.process.name}: {fault}")
+                self.machine.libraries[child.process].faults.append(fault)
 
-    def _note(self, events: list[Event]) -> None:
-        for event in events:
-            request = self.requests[event.id]
-            if request.is_cancelled:
-                raise HistoryError(f"an event of request {event.id}, which is cancelled")
-            if request.end is not None:
-                raise HistoryError(f"an event of request {event.id} behind its end")
-            match event:
-                case Delta(tokens=tokens, text=text) | Finished(tokens=tokens, text=text):
-                    request.tokens += tokens
-                    request.text += text
-            if isinstance(event, Finished | Failed):
-                request.end = event
-                self.story.append(f"{self.n_steps}: {type(event).__name__} {event.id}")
+    async def _settle(self) -> None:
+        """Nothing is left of the requests once they have ended."""
+        for child in self.machine.alive():
+            self.machine.libraries[child.process].faults.clear()
+        for name in self.shapes:
+            supervisor = self.pool.supervisor(name)
+            if supervisor is None:
+                continue
+            if supervisor.n_leases:
+                raise HistoryError(f"{supervisor.n_leases} leases of {name} are left")
+            client = supervisor.awake_engine()
+            if client is None:
+                continue
+            if client.n_running:
+                raise HistoryError(f"{client.n_running} requests of {name} are left")
+            try:
+                stats, slots = await client.stats(), await client.slots()
+            except EngineError:
+                continue  # it has just died, or fallen asleep
+            if stats.n_processing or stats.n_deferred:
+                raise HistoryError(f"{name} still has {stats.n_processing} requests")
+            if any(slot.is_processing for slot in slots):
+                raise HistoryError(f"a slot of {name} is left in use")
 
     # ---- checking ------------------------------------------------------------------------
 
-    def _check_end(self, engine: Engine) -> None:
-        stats = engine.stats()
-        if stats.n_processing or stats.n_deferred:
-            raise HistoryError("there are requests left")
-        if any(slot.is_processing for slot in engine.slots()):
-            raise HistoryError("a slot is left in use")
+    def _check(self, asked: Asked) -> None:
+        who = f"request {asked.number}"
+        if asked.end is None and not asked.is_cancelled:
+            raise HistoryError(f"{who} has no end")
+        truth, text = self.alone(asked)
+        if isinstance(asked.end, ErrorInfo) and truth and not self.n_faults:
+            raise HistoryError(f"{who} failed: {asked.end.message}")
+        if not text.startswith(asked.text):
+            raise HistoryError(f"{who} has {asked.text!r} in the place of {text!r}")
+        if truth[: len(asked.tokens)] != asked.tokens:
+            raise HistoryError(f"{who} has {asked.tokens} in the place of {truth}")
+        if isinstance(asked.end, Finished) and (asked.tokens, asked.text) != (truth, text):
+            raise HistoryError(f"{who} has {len(asked.tokens)} tokens of {len(truth)}")
 
-    def _check(self, request: Expected) -> None:
-        id = request.submit.id
-        if request.is_refused:
-            return
-        if request.end is None and not request.is_cancelled:
-            raise HistoryError(f"request {id} has no end")
-        if isinstance(request.end, Failed) and not self.n_faults:
-            raise HistoryError(f"request {id} failed: {request.end.error}")
-        truth, text = self.alone(request.submit)
-        tokens = request.tokens
-        if not text.startswith(request.text):
-            raise HistoryError(f"request {id} has {request.text!r} in the place of {text!r}")
-        if truth[: len(tokens)] != tokens:
-            raise HistoryError(f"request {id} has {tokens} in the place of {truth}")
-        if isinstance(request.end, Finished) and (tokens, request.text) != (truth, text):
-            raise HistoryError(f"request {id} has {len(tokens)} tokens of {len(truth)}")
+    def alone(self, asked: Asked) -> tuple[list[int], str]:
+        """The tokens and the text that the request gets in an engine of its own, without cache;
+        none if it is refused."""
+        if (engine := self._alone.get(asked.model)) is None:
+            options = self.options[asked.model]
+            n_ctx = options["ctx_size"] if options["kv_unified"] else 256
+            engine = Alone(self.vocabulary, self.shapes[asked.model], n_ctx)
+            self._alone[asked.model] = engine
+        told = {name: getattr(asked.params, name) for name in ASKED}
+        return engine.answer(asked.prompt, told)
 
-    def alone(self, submit: Submit) -> tuple[list[int], str]:
-        """The tokens and the text that the request gets in an engine of its own, without cache."""
-        params = submit.params
-        asked = {name: getattr(params, name) for name in ASKED}
-        key = (text_of(submit), repr(asked))
-        if key not in self._alone:
-            n_ctx = self.options["ctx_size"] if self.options["kv_unified"] else 256
-            options = {"parallel": 1, "ctx_size": n_ctx, "cache_ram": 0, "warmup": False}
-            fresh = Submit(1, submit.prompt, GenerationParams(**asked))
-            outcome: tuple[list[int], str] = [], ""
-            with installed(LibraryStandIn(self.shape, self.library.clock)):
-                engine = Engine(self.model, engine_options(**options))
-                events = engine.submit(engine.prepare(fresh))
-                while engine.has_work:
-                    events += engine.step()
-                engine.close()
-            for event in events:
-                if isinstance(event, Finished):
-                    outcome = event.tokens, event.text
-            self._alone[key] = outcome
-        return self._alone[key]
+
+class Alone:
+    """An engine with one slot that has one request at a time, and no cache."""
+
+    def __init__(self, vocabulary: Model, shape: ModelShape, n_ctx: int) -> None:
+        options = model_options(
+            parallel=1, ctx_size=n_ctx, cache_ram=0, ctx_checkpoints=0, warmup=False, threads=1
+        )
+        self._library = LibraryStandIn(shape)
+        self._known: dict[tuple[str, str], tuple[list[int], str]] = {}
+        with self._installed():
+            self._engine = Engine(vocabulary, options.engine)
+
+    def _installed(self) -> AbstractContextManager[None]:
+        return installed(lambda: self._library)
+
+    def answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+        """Tokens and text; none if the request is refused."""
+        key = (prompt, repr(asked))
+        if key not in self._known:
+            with self._installed():
+                self._known[key] = self._answer(prompt, asked)
+        return self._known[key]
+
+    def _answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+        engine = self._engine
+        params = GenerationParams(**asked, cache_prompt=False)
+        try:
+            request = engine.prepare(Submit(1, [prompt], params))
+        except EngineError:
+            return [], ""
+        events = engine.submit(request)
+        while engine.has_work:
+            events += engine.step()
+        for event in events:
+            if isinstance(event, Finished):
+                return event.tokens, event.text
+        return [], ""
+
+    def close(self) -> None:
+        with self._installed():
+            self._engine.close()

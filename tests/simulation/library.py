@@ -5,7 +5,7 @@ attended to (`tests.simulation.memory`), so a text shows whether each of its cel
 """
 
 import ctypes
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,7 +14,6 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
-from specllama.engine import system
 from specllama.engine.wire.devices import CPU
 from specllama.engine.worker.backend import context as context_module
 from specllama.engine.worker.backend import holdings
@@ -35,8 +34,6 @@ PARTIAL_ONLY = 1
 """LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY."""
 REFUSALS = (1, -1)
 """Statuses of `llama_decode` that come before anything is evaluated."""
-TICK = 1e-6
-"""Seconds between two looks at the clock."""
 LIKELY = 6.0
 """The logit of the token that mostly follows another one; hashes give the others 0 to 8."""
 
@@ -56,18 +53,15 @@ class ModelShape:
         return self.kind in ("recurrent", "hybrid")
 
 
-@dataclass
-class Clock:
-    """The time of a simulation, in seconds. A decode takes some of it, and a look at the clock
-    hardly any: what is measured depends on nothing else that this machine does."""
+@dataclass(frozen=True)
+class Speed:
+    """The seconds that a decode takes."""
 
-    now: float = 1000.0
     per_decode: float = 2e-3
     per_token: float = 2e-4
 
-    def look(self) -> float:
-        self.now += TICK
-        return self.now
+    def seconds(self, n_tokens: int) -> float:
+        return self.per_decode + self.per_token * n_tokens
 
 
 @dataclass
@@ -173,15 +167,16 @@ class Memory:
 class ContextStandIn:
     """A llama_context."""
 
-    def __init__(self, shape: ModelShape, params: Any, n_vocab: int, clock: Clock) -> None:
+    def __init__(
+        self, shape: ModelShape, params: Any, n_vocab: int, library: "LibraryStandIn"
+    ) -> None:
         self.shape = shape
-        self._clock = clock
+        self._library = library
         self.n_batch = min(int(params.n_batch), int(params.n_ctx))
         self.n_ubatch = min(self.n_batch, int(params.n_ubatch))
         self.memory = Memory(shape, params)
         self.adapters = 0
         self.is_causal = True
-        self.faults: list[Fault] = []
         self.candidates = Candidates(n_vocab)
         self._n_vocab = n_vocab
         self._rows: npt.NDArray[np.float32] = np.zeros((0, n_vocab), np.float32)
@@ -202,7 +197,8 @@ class ContextStandIn:
         parts = [tokens[i : i + self.n_ubatch] for i in range(0, len(tokens), self.n_ubatch)]
         if (places := self._places(parts)) is None:
             return 1
-        fault = self.faults.pop(0) if self.faults else None
+        faults = self._library.faults
+        fault = faults.pop(0) if faults else None
         if fault is not None and fault.status in REFUSALS:
             return fault.status
         hashes: list[int] = []
@@ -213,8 +209,8 @@ class ContextStandIn:
                 self._take_back(part)
                 return fault.status
             hashes += self._compute(part, cells_of)
-        self._clock.now += self._clock.per_decode + self._clock.per_token * len(tokens)
         self._set_rows(tokens, hashes, wanted)
+        self._library.compute(len(tokens))
         return 0
 
     def _continues(self, tokens: list[BatchToken]) -> bool:
@@ -316,122 +312,129 @@ class LibraryStandIn:
     """The functions of llama.cpp that contexts need, for one model of this `shape`."""
 
     shape: ModelShape = ModelShape()
-    clock: Clock = field(default_factory=Clock)
     is_device: bool = False
     """Whether all layers are on a device, which computes beside the host."""
-    contexts: list[ContextStandIn] = field(default_factory=list)
+    speed: Speed = Speed()
+    spend: Callable[[float], None] = lambda seconds: None
+    """Lets a decode take these seconds."""
+    faults: list[Fault] = field(default_factory=list)
+    """Of the next decodes."""
+    n_decodes: int = 0
 
-    def functions(self) -> dict[str, Callable[..., Any]]:
-        """By the names of the bindings."""
-        shape = self.shape
+    def compute(self, n_tokens: int) -> None:
+        self.n_decodes += 1
+        self.spend(self.speed.seconds(n_tokens))
 
-        def n_vocab(model: Any) -> int:
-            return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(model)))
 
-        def init(model: Any, params: Any) -> ContextStandIn:
-            params.n_ctx = params.n_ctx or shape.n_ctx_train
-            self.contexts.append(ContextStandIn(shape, params, n_vocab(model), self.clock))
-            return self.contexts[-1]
+def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., Any]]:
+    """Those of the bindings, by name, for the process whose library is `current`."""
 
-        def set_adapters(context: ContextStandIn, handles: Any, n: int, scales: Any) -> int:
-            keys = [(int(handles[i] or 0), float(scales[i]).hex()) for i in range(n)]
-            texts = "".join(map(repr, keys)).encode()
-            context.adapters = combined(*texts)
+    def n_vocab(model: Any) -> int:
+        return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(model)))
+
+    def init(model: Any, params: Any) -> ContextStandIn:
+        library = current()
+        params.n_ctx = params.n_ctx or library.shape.n_ctx_train
+        holdings.layers.clear()
+        holdings.layers["SIM0" if library.is_device else CPU] = library.shape.n_layer
+        return ContextStandIn(library.shape, params, n_vocab(model), library)
+
+    def set_adapters(context: ContextStandIn, handles: Any, n: int, scales: Any) -> int:
+        keys = [(int(handles[i] or 0), float(scales[i]).hex()) for i in range(n)]
+        texts = "".join(map(repr, keys)).encode()
+        context.adapters = combined(*texts)
+        return 0
+
+    def set_causal(context: ContextStandIn, is_causal: bool) -> None:
+        context.is_causal = is_causal
+
+    def size(context: ContextStandIn, sequence: int, flags: int = 0) -> int:
+        return len(context.memory.save(sequence, partial=flags == PARTIAL_ONLY))
+
+    def get(context: ContextStandIn, target: Any, size: int, sequence: int, flags: int = 0) -> int:
+        state = context.memory.save(sequence, partial=flags == PARTIAL_ONLY)
+        if len(state) > size:
             return 0
+        np.ctypeslib.as_array(target, (size,))[: len(state)] = state
+        return len(state)
 
-        def set_causal(context: ContextStandIn, is_causal: bool) -> None:
-            context.is_causal = is_causal
+    def put(context: ContextStandIn, source: Any, size: int, sequence: int, flags: int = 0) -> int:
+        state = np.ctypeslib.as_array(source, (size,)).copy() if size else np.empty(0, np.uint8)
+        try:
+            context.memory.load(sequence, state, partial=flags == PARTIAL_ONLY)
+        except StateError:
+            return 0
+        return size
 
-        def size(context: ContextStandIn, sequence: int, flags: int = 0) -> int:
-            return len(context.memory.save(sequence, partial=flags == PARTIAL_ONLY))
+    def sample(chain: Any, context: ContextStandIn, index: int) -> int:
+        candidates = context.candidates
+        candidates.fill(None, context.row(index))
+        C.llama_sampler_apply(chain, candidates.pointer)
+        token, _ = candidates.chosen
+        C.llama_sampler_accept(chain, token)
+        return token
 
-        def get(
-            context: ContextStandIn, target: Any, size: int, sequence: int, flags: int = 0
-        ) -> int:
-            state = context.memory.save(sequence, partial=flags == PARTIAL_ONLY)
-            if len(state) > size:
-                return 0
-            np.ctypeslib.as_array(target, (size,))[: len(state)] = state
-            return len(state)
-
-        def put(
-            context: ContextStandIn, source: Any, size: int, sequence: int, flags: int = 0
-        ) -> int:
-            state = np.ctypeslib.as_array(source, (size,)).copy() if size else np.empty(0, np.uint8)
-            try:
-                context.memory.load(sequence, state, partial=flags == PARTIAL_ONLY)
-            except StateError:
-                return 0
-            return size
-
-        def sample(chain: Any, context: ContextStandIn, index: int) -> int:
-            candidates = context.candidates
-            candidates.fill(None, context.row(index))
-            C.llama_sampler_apply(chain, candidates.pointer)
-            token, _ = candidates.chosen
-            C.llama_sampler_accept(chain, token)
-            return token
-
-        return {
-            "llama_init_from_model": init,
-            "llama_free": lambda context: None,
-            "llama_get_memory": lambda context: context.memory,
-            "llama_n_ctx": lambda context: context.memory.n_ctx,
-            "llama_n_ctx_seq": lambda context: context.memory.n_ctx_seq,
-            "llama_n_batch": lambda context: context.n_batch,
-            "llama_n_ubatch": lambda context: context.n_ubatch,
-            "llama_decode": lambda context, batch: context.decode(batch),
-            "llama_synchronize": lambda context: None,
-            "llama_set_warmup": lambda context, on: None,
-            "llama_perf_context_reset": lambda context: None,
-            "llama_set_causal_attn": set_causal,
-            "llama_set_adapters_lora": set_adapters,
-            "llama_memory_clear": lambda memory, data: memory.clear(),
-            "llama_memory_can_shift": lambda memory: memory.can_move,
-            "llama_memory_seq_rm": lambda memory, *args: memory.remove(*args),
-            "llama_memory_seq_cp": lambda memory, *args: memory.copy(*args),
-            "llama_memory_seq_add": lambda memory, *args: memory.move(*args),
-            "llama_memory_seq_pos_min": lambda memory, sequence: memory.lowest(sequence),
-            "llama_memory_seq_pos_max": lambda memory, sequence: memory.highest(sequence),
-            "llama_state_seq_get_size": size,
-            "llama_state_seq_get_size_ext": size,
-            "llama_state_seq_get_data": get,
-            "llama_state_seq_get_data_ext": get,
-            "llama_state_seq_set_data": put,
-            "llama_state_seq_set_data_ext": put,
-            "llama_sampler_sample": sample,
-            "llama_model_n_ctx_train": lambda model: shape.n_ctx_train,
-            "llama_model_is_recurrent": lambda model: shape.kind == "recurrent",
-            "llama_model_is_hybrid": lambda model: shape.kind == "hybrid",
-            "llama_model_n_swa": lambda model: shape.window,
-            "llama_model_n_embd": lambda model: shape.n_embd,
-            "llama_model_n_embd_inp": lambda model: shape.n_embd,
-            "llama_model_n_layer": lambda model: shape.n_layer,
-            "llama_model_has_decoder": lambda model: True,
-            "llama_model_has_encoder": lambda model: False,
-        }
+    return {
+        "llama_init_from_model": init,
+        "llama_free": lambda context: None,
+        "llama_get_memory": lambda context: context.memory,
+        "llama_n_ctx": lambda context: context.memory.n_ctx,
+        "llama_n_ctx_seq": lambda context: context.memory.n_ctx_seq,
+        "llama_n_batch": lambda context: context.n_batch,
+        "llama_n_ubatch": lambda context: context.n_ubatch,
+        "llama_decode": lambda context, batch: context.decode(batch),
+        "llama_synchronize": lambda context: None,
+        "llama_set_warmup": lambda context, on: None,
+        "llama_perf_context_reset": lambda context: None,
+        "llama_set_causal_attn": set_causal,
+        "llama_set_adapters_lora": set_adapters,
+        "llama_memory_clear": lambda memory, data: memory.clear(),
+        "llama_memory_can_shift": lambda memory: memory.can_move,
+        "llama_memory_seq_rm": lambda memory, *args: memory.remove(*args),
+        "llama_memory_seq_cp": lambda memory, *args: memory.copy(*args),
+        "llama_memory_seq_add": lambda memory, *args: memory.move(*args),
+        "llama_memory_seq_pos_min": lambda memory, sequence: memory.lowest(sequence),
+        "llama_memory_seq_pos_max": lambda memory, sequence: memory.highest(sequence),
+        "llama_state_seq_get_size": size,
+        "llama_state_seq_get_size_ext": size,
+        "llama_state_seq_get_data": get,
+        "llama_state_seq_get_data_ext": get,
+        "llama_state_seq_set_data": put,
+        "llama_state_seq_set_data_ext": put,
+        "llama_sampler_sample": sample,
+        "llama_model_n_ctx_train": lambda model: current().shape.n_ctx_train,
+        "llama_model_is_recurrent": lambda model: current().shape.kind == "recurrent",
+        "llama_model_is_hybrid": lambda model: current().shape.kind == "hybrid",
+        "llama_model_n_swa": lambda model: current().shape.window,
+        "llama_model_n_embd": lambda model: current().shape.n_embd,
+        "llama_model_n_embd_inp": lambda model: current().shape.n_embd,
+        "llama_model_n_layer": lambda model: current().shape.n_layer,
+        "llama_model_has_decoder": lambda model: True,
+        "llama_model_has_encoder": lambda model: False,
+    }
 
 
 @contextmanager
-def installed(library: LibraryStandIn) -> Iterator[LibraryStandIn]:
-    """Contexts that are made meanwhile are those of `library`, and the time is its own."""
-    functions = library.functions()
-    before = {name: getattr(C, name) for name in functions}
-    address = context_module._logits_address
-    now = system.now
-    for name, function in functions.items():
-        setattr(C, name, function)
-    context_module._logits_address = lambda context, index: context.logits_address(index)
-    system.now = library.clock.look
-    layers = {**holdings.layers}
-    holdings.layers.clear()
-    holdings.layers["SIM0" if library.is_device else CPU] = library.shape.n_layer
+def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
+    """Meanwhile, these attributes of `target` are others."""
+    before = {name: getattr(target, name) for name in names}
+    for name, value in names.items():
+        setattr(target, name, value)
     try:
-        yield library
+        yield
     finally:
-        holdings.layers.clear()
-        holdings.layers.update(layers)
-        system.now = now
-        context_module._logits_address = address
-        for name, function in before.items():
-            setattr(C, name, function)
+        for name, value in before.items():
+            setattr(target, name, value)
+
+
+@contextmanager
+def installed(current: Callable[[], LibraryStandIn]) -> Iterator[None]:
+    """Meanwhile, contexts are those of the library that is `current`."""
+    layers = {**holdings.layers}
+    address = {"_logits_address": lambda context, index: context.logits_address(index)}
+    with replaced(C, functions(current)), replaced(context_module, address):
+        try:
+            yield
+        finally:
+            holdings.layers.clear()
+            holdings.layers.update(layers)

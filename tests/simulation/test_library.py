@@ -85,7 +85,7 @@ class Both:
     def results(self, work: Callable[[Context], T]) -> list[T]:
         """What `work` gives for the library's context, and for the stand-in's."""
         real = work(self.contexts[0])
-        with installed(self.library):
+        with installed(lambda: self.library):
             return [real, work(self.contexts[1])]
 
     def each(self, work: str, *args: object) -> object:
@@ -228,7 +228,8 @@ def test_the_same_operations(kind_and_model: tuple[Kind, Model], unified: bool, 
     options = engine_options(**{**OPTIONS, "ctx_size": n_ctx}, kv_unified=unified, flash_attn="off")
     shape = ModelShape(kind, n_ctx_train=model.n_ctx_train, window=model.n_swa)
     real = Context(model, options, N_SEQUENCES, unified)
-    with installed(LibraryStandIn(shape)) as library:
+    library = LibraryStandIn(shape)
+    with installed(lambda: library):
         stand_in = Context(model, options, N_SEQUENCES, unified)
     both = Both(real, stand_in, library, seed)
     for _ in range(N_OPERATIONS):

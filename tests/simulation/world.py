@@ -1,0 +1,209 @@
+"""Tasks, of which one runs at a time, and their clock. A seed decides which one goes on.
+
+A task takes the place of a thread, or of an event loop. It runs until it waits for something, or
+calls one of the edges that `tests.simulation.threads` and `tests.simulation.processes` have.
+"""
+
+import heapq
+import random
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import NoReturn
+
+from greenlet import GreenletExit, getcurrent, greenlet
+
+TICK = 1e-6
+"""Seconds between two looks at the clock."""
+LONGEST = 1e6
+"""Seconds of a history: what goes on for longer never ends."""
+
+
+class StuckError(AssertionError):
+    """Every task waits for something that no other one will do."""
+
+
+@dataclass(eq=False)
+class Process:
+    """A simulated process: its tasks end together."""
+
+    name: str
+    returncode: int | None = None
+    on_end: list[Callable[[], None]] = field(default_factory=list)
+
+    def end(self, code: int) -> None:
+        """Ends it now: its tasks don't go on. Has no effect if it has ended already."""
+        if self.returncode is None:
+            self.returncode = code
+            for call in self.on_end:
+                call()
+
+
+@dataclass(eq=False)
+class Task:
+    """A thread of `process`. `turn` counts how often it was woken."""
+
+    name: str
+    process: Process
+    greenlet: greenlet
+    turn: int = 0
+    is_waiting: bool = False
+    was_woken: bool = False
+    is_done: bool = False
+    ended: list["Task"] = field(default_factory=list)
+    """The tasks that wait for the end of this one."""
+
+
+class World:
+    """Everything that happens in one history. Random choices come from `seed` alone."""
+
+    def __init__(self, seed: int) -> None:
+        self.random = random.Random(seed)
+        self.now = 1000.0
+        self.events: Counter[str] = Counter()
+        """What has happened, by kind."""
+        self.server = Process("server")
+        self._hub = getcurrent()
+        self._ready: list[Task] = []
+        self._timed: list[tuple[float, int, Task, int]] = []
+        self._n_timed = 0
+        self._alive: set[Task] = set()
+        self._is_over = False
+        self._current: Task | None = None
+        self._haste = self.random.choice([0.0, 0.1, 0.5])
+        """How often a task that could go on lets others go first."""
+
+    # ---- the clock -----------------------------------------------------------------------
+
+    def look(self) -> float:
+        """The time; to look takes some of it, so that no loop waits for ever."""
+        self.now += TICK
+        return self.now
+
+    def spend(self, seconds: float) -> None:
+        """The current task computes for so long, and others go on."""
+        self.sleep(seconds)
+
+    # ---- tasks ---------------------------------------------------------------------------
+
+    @property
+    def current(self) -> Task:
+        assert self._current is not None
+        return self._current
+
+    def start(self, run: Callable[[], None], name: str, process: Process | None = None) -> Task:
+        """A task of the current process, or of `process`."""
+        process = process or self.current.process
+
+        def body() -> None:
+            try:
+                run()
+            except GreenletExit:
+                pass
+            finally:
+                task.is_done = True
+                self._alive.discard(task)
+                for other in task.ended:
+                    self.wake(other)
+
+        task = Task(name, process, greenlet(body, self._hub))
+        self._alive.add(task)
+        self._ready.append(task)
+        return task
+
+    def pause(self) -> None:
+        """Sometimes, another task goes first."""
+        if self._haste and self.random.random() < self._haste:
+            self.yield_()
+
+    def yield_(self) -> None:
+        """Another task goes first, if there is one that can."""
+        task = self.current
+        self._ready.append(task)
+        self._switch(task)
+
+    def sleep(self, seconds: float) -> None:
+        """Others go on for so long."""
+        self.wait(max(0.0, seconds))
+
+    def wait(self, seconds: float | None = None) -> bool:
+        """The current task doesn't go on before it is woken, or for `seconds`. Returns whether it
+        was woken."""
+        task = self.current
+        task.is_waiting = True
+        if seconds is not None:
+            self._n_timed += 1
+            heapq.heappush(self._timed, (self.now + seconds, self._n_timed, task, task.turn))
+        self._switch(task)
+        return task.was_woken
+
+    def wake(self, task: Task, *, by_clock: bool = False) -> None:
+        """`task`, if it waits, can go on."""
+        if task.is_waiting:
+            task.is_waiting = False
+            task.turn += 1
+            task.was_woken = not by_clock
+            self._ready.append(task)
+
+    def join(self, task: Task, seconds: float | None = None) -> None:
+        """Waits for the end of `task`."""
+        if not task.is_done:
+            task.ended.append(self.current)
+            self.wait(seconds)
+
+    def leave(self, code: int = 0) -> NoReturn:
+        """Ends the current process."""
+        self.current.process.end(code)
+        self._hub.switch()
+        raise GreenletExit
+
+    def _switch(self, task: Task) -> None:
+        if self._is_over:
+            raise GreenletExit
+        self._hub.switch()
+        if self._is_over:
+            raise GreenletExit
+
+    # ---- running -------------------------------------------------------------------------
+
+    def run(self, is_over: Callable[[], bool]) -> None:
+        """Lets tasks go on until `is_over`. Raises `StuckError`, and whatever a task raises."""
+        while not is_over():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        while self._timed and self._timed[0][0] <= self.now:
+            self._wake_first()
+        while not self._ready:
+            if not self._timed or self._timed[0][0] > LONGEST:
+                raise StuckError(f"nothing goes on: {', '.join(sorted(self._waiting()))}")
+            self.now = max(self.now, self._timed[0][0])
+            self._wake_first()
+        n = len(self._ready)
+        i = self.random.randrange(n) if n > 1 else 0
+        self._ready[i], self._ready[-1] = self._ready[-1], self._ready[i]
+        task = self._ready.pop()
+        if task.process.returncode is None or task.process is self.server:
+            self._current = task
+            task.greenlet.switch()
+
+    def _wake_first(self) -> None:
+        _, _, task, turn = heapq.heappop(self._timed)
+        if task.turn == turn and task.process.returncode is None:
+            self.wake(task, by_clock=True)
+
+    def _waiting(self) -> Iterator[str]:
+        for task in self._alive:
+            if task.process.returncode is None:
+                yield f"{task.process.name}/{task.name}"
+
+    @contextmanager
+    def closing(self) -> Iterator["World"]:
+        """At the end, the tasks that are left end as well."""
+        try:
+            yield self
+        finally:
+            self._is_over = True
+            for task in [*self._alive]:
+                task.greenlet.throw(GreenletExit)
