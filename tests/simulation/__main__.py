@@ -9,10 +9,7 @@ import sys
 import time
 from collections.abc import Iterator
 
-from specllama.engine.worker.backend import Model, initialize
 from tests.simulation.history import History, HistoryError
-from tests.support.models import random_model
-from tests.support.options_support import engine_options
 
 
 def seeds(arguments: argparse.Namespace) -> Iterator[int]:
@@ -36,12 +33,10 @@ def main() -> int:
     )
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
-    initialize()
-    model = Model(str(random_model()), engine_options())
     n_histories = n_steps = n_failed = 0
     started = time.monotonic()
     for seed in seeds(arguments):
-        history = History(model, seed)
+        history = History(seed)
         n_histories += 1
         try:
             history.run()

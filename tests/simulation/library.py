@@ -247,10 +247,7 @@ class ContextStandIn:
         hashes: list[int] = []
         whole = combined(*(token.value for token in part)) if not self.is_causal else 0
         for number, token in enumerate(part):
-            # A cell attends to itself as well: until it is written, it holds what is known of it.
             own = combined(token.value, token.position, self.adapters, whole)
-            for cells, of_part in zip(self.memory.cells, places, strict=True):
-                cells.write(token.sequence, of_part[number], token.position, own)
             seen = [cells.attended(token.sequence, token.position) for cells in self.memory.cells]
             if self.memory.states is not None:
                 seen.append(self.memory.states.advance(token, combined(self.adapters, *seen)))
@@ -312,6 +309,10 @@ class LibraryStandIn:
     """The functions of llama.cpp that contexts need, for one model of this `shape`."""
 
     shape: ModelShape = ModelShape()
+    others: dict[int, ModelShape] = field(default_factory=dict)
+    """By handle, the shapes of further models."""
+    adapters: list[Any] = field(default_factory=list)
+    """The handles of the model's adapters."""
     is_device: bool = False
     """Whether all layers are on a device, which computes beside the host."""
     speed: Speed = Speed()
@@ -321,9 +322,16 @@ class LibraryStandIn:
     """Of the next decodes."""
     n_decodes: int = 0
 
+    def shape_of(self, model: Any) -> ModelShape:
+        return self.others.get(int(model), self.shape)
+
     def compute(self, n_tokens: int) -> None:
         self.n_decodes += 1
         self.spend(self.speed.seconds(n_tokens))
+
+
+def _address(handle: Any) -> int:
+    return ctypes.cast(handle, ctypes.c_void_p).value or 0
 
 
 def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., Any]]:
@@ -334,15 +342,16 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
 
     def init(model: Any, params: Any) -> ContextStandIn:
         library = current()
-        params.n_ctx = params.n_ctx or library.shape.n_ctx_train
+        shape = library.shape_of(model)
+        params.n_ctx = params.n_ctx or shape.n_ctx_train
         holdings.layers.clear()
-        holdings.layers["SIM0" if library.is_device else CPU] = library.shape.n_layer
-        return ContextStandIn(library.shape, params, n_vocab(model), library)
+        holdings.layers["SIM0" if library.is_device else CPU] = shape.n_layer
+        return ContextStandIn(shape, params, n_vocab(model), library)
 
     def set_adapters(context: ContextStandIn, handles: Any, n: int, scales: Any) -> int:
-        keys = [(int(handles[i] or 0), float(scales[i]).hex()) for i in range(n)]
-        texts = "".join(map(repr, keys)).encode()
-        context.adapters = combined(*texts)
+        known = [_address(each) for each in current().adapters]
+        keys = [(known.index(_address(handles[i])), float(scales[i]).hex()) for i in range(n)]
+        context.adapters = combined(*repr(keys).encode()) if keys else 0
         return 0
 
     def set_causal(context: ContextStandIn, is_causal: bool) -> None:
@@ -402,13 +411,13 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
         "llama_state_seq_set_data": put,
         "llama_state_seq_set_data_ext": put,
         "llama_sampler_sample": sample,
-        "llama_model_n_ctx_train": lambda model: current().shape.n_ctx_train,
-        "llama_model_is_recurrent": lambda model: current().shape.kind == "recurrent",
-        "llama_model_is_hybrid": lambda model: current().shape.kind == "hybrid",
-        "llama_model_n_swa": lambda model: current().shape.window,
-        "llama_model_n_embd": lambda model: current().shape.n_embd,
-        "llama_model_n_embd_inp": lambda model: current().shape.n_embd,
-        "llama_model_n_layer": lambda model: current().shape.n_layer,
+        "llama_model_n_ctx_train": lambda model: current().shape_of(model).n_ctx_train,
+        "llama_model_is_recurrent": lambda model: current().shape_of(model).kind == "recurrent",
+        "llama_model_is_hybrid": lambda model: current().shape_of(model).kind == "hybrid",
+        "llama_model_n_swa": lambda model: current().shape_of(model).window,
+        "llama_model_n_embd": lambda model: current().shape_of(model).n_embd,
+        "llama_model_n_embd_inp": lambda model: current().shape_of(model).n_embd,
+        "llama_model_n_layer": lambda model: current().shape_of(model).n_layer,
         "llama_model_has_decoder": lambda model: True,
         "llama_model_has_encoder": lambda model: False,
     }
@@ -417,14 +426,17 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
 @contextmanager
 def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
     """Meanwhile, these attributes of `target` are others."""
-    before = {name: getattr(target, name) for name in names}
+    before = {name: getattr(target, name) for name in names if hasattr(target, name)}
     for name, value in names.items():
         setattr(target, name, value)
     try:
         yield
     finally:
-        for name, value in before.items():
-            setattr(target, name, value)
+        for name in names:
+            if name in before:
+                setattr(target, name, before[name])
+            else:
+                delattr(target, name)
 
 
 @contextmanager

@@ -79,6 +79,7 @@ class Cells:
         # What the device has: these change when llama.cpp computes.
         self._hashes = np.zeros((n_streams, size), np.uint64)
         self._rotated = np.zeros((n_streams, size), np.int64)  # the positions in the keys
+        self._terms = np.zeros((n_streams, size), np.uint64)  # what each cell adds to `attended`
         self._heads = [0] * n_streams
         self._copies: list[tuple[int, int]] = []
 
@@ -162,9 +163,16 @@ class Cells:
         for one, other in self._copies:
             self._hashes[other] = self._hashes[one]
             self._rotated[other] = self._rotated[one]
+            self._terms[other] = self._terms[one]
         self._copies.clear()
-        self._rotated += self._shifts
-        self._shifts[:] = 0
+        if self._shifts.any():
+            self._rotated += self._shifts
+            self._shifts[:] = 0
+            self._terms = self._mixed(self._hashes, self._rotated)
+
+    @staticmethod
+    def _mixed(hashes: Hashes, rotated: npt.NDArray[np.int64]) -> Hashes:
+        return mixed_each(hashes ^ mixed_each(rotated.view(np.uint64)))
 
     def find(self, tokens: Sequence[BatchToken]) -> list[int] | None:
         """Cells that these tokens can have; None if there aren't enough."""
@@ -199,9 +207,10 @@ class Cells:
         usable = sequences == 0
         if self.window:
             single = (sequences != 0) & ((sequences & (sequences - np.uint64(1))) == 0)
-            for cell in np.flatnonzero(single).tolist():
-                owner = int(sequences[cell]).bit_length() - 1
-                usable[cell] = self.highest(owner) + 1 - positions[cell] >= self.window
+            for bits in set(sequences[single].tolist()):
+                of_owner = sequences == np.uint64(bits)
+                end = self.highest(bits.bit_length() - 1) + 1
+                usable |= of_owner & (end - positions >= self.window)
         head = self._heads[stream]
         if head > int((sequences != 0).sum()) + 2 * n:
             head = 0
@@ -236,20 +245,21 @@ class Cells:
         return found if len(found) == len(parts) else None
 
     def attended(self, sequence: int, position: int) -> int:
-        """A hash of the cells that a token of `sequence` at `position` attends to, in no order."""
+        """A hash of the cells before it that a token of `sequence` at `position` attends to, in no
+        order."""
         stream = self._stream(sequence)
         positions = self._positions[stream]
-        seen = self._of(sequence) & (positions <= position)
+        seen = self._of(sequence) & (positions < position)
         if self.window:
             seen &= position - positions < self.window
-        found = self._hashes[stream][seen] ^ mixed_each(self._rotated[stream][seen].view(np.uint64))
-        return int(mixed_each(found).sum()) & _MASK
+        return int(self._terms[stream][seen].sum())
 
     def write(self, sequence: int, cell: int, position: int, value: int) -> None:
         """The device has computed the token in `cell`."""
         stream = self._stream(sequence)
         self._hashes[stream][cell] = value
         self._rotated[stream][cell] = position
+        self._terms[stream][cell] = mixed(value ^ mixed(position))
 
     # ---- states --------------------------------------------------------------------------
 
@@ -274,8 +284,9 @@ class Cells:
             raise StateError
         self.place(tokens, places)
         stream = self._stream(sequence)
-        self._hashes[stream][places] = saved[:, 1].view(np.uint64)
-        self._rotated[stream][places] = saved[:, 2]
+        hashes, rotated = saved[:, 1].copy().view(np.uint64), saved[:, 2].copy()
+        self._hashes[stream][places], self._rotated[stream][places] = hashes, rotated
+        self._terms[stream][places] = self._mixed(hashes, rotated)
 
 
 class RecurrentState(NamedTuple):

@@ -5,6 +5,7 @@ import asyncio
 import errno
 from collections.abc import Callable
 from concurrent import futures
+from contextlib import suppress
 from functools import partial
 from typing import Any
 
@@ -21,15 +22,29 @@ class EventLoop(asyncio.BaseEventLoop):
     """asyncio's loop as a task of `world`. `program` is what its child processes run: it gets the
     child, and returns the exit status."""
 
-    def __init__(self, world: World, program: "Callable[[Child], int]") -> None:
+    def __init__(
+        self,
+        world: World,
+        program: "Callable[[Child], int]",
+        fails: Callable[[str], bool],
+    ) -> None:
+        """`fails` says whether a process doesn't start, or dies at a message, this time."""
         super().__init__()
         self.world = world
         self.children: list[Child] = []
-        self.fails_to_start: Callable[[], bool] = lambda: False
+        self.fails = fails
         self._program = program
         self._waiting = _Waiting(world)
         self._selector: Any = self  # what `asyncio.BaseEventLoop` waits with
         self._threads = SimulatedPool(world, 4, "to_thread")
+
+    def abandon(self) -> None:
+        """Ends what is left of a history that has failed."""
+        for task in asyncio.all_tasks(self):
+            with suppress(BaseException):
+                task.get_coro().close()
+            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        self.close()
 
     def time(self) -> float:
         return self.world.now
@@ -56,7 +71,7 @@ class EventLoop(asyncio.BaseEventLoop):
         self, protocol_factory: Callable[[], asyncio.SubprocessProtocol], *command: Any, **_: Any
     ) -> "tuple[Child, asyncio.SubprocessProtocol]":
         await asyncio.sleep(0)
-        if self.fails_to_start():
+        if self.fails("start"):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         protocol = protocol_factory()
         child = Child(self, protocol, len(self.children) + 1)
@@ -116,11 +131,14 @@ class Child(asyncio.SubprocessTransport):
         random = self._world.random
         while len(self._output) >= ROOM:
             self._has_room.wait()
+        dies = self._loop.fails("death")
         n = len(data)
-        if n > 1 and random.random() < 0.02:
+        if n > 1 and (dies or random.random() < 0.02):
             n = random.randrange(1, n)
         n = min(n, ROOM - len(self._output))
         self._output += data[:n]
+        if dies:  # in the middle of a message
+            self.process.end(KILLED)
         self._deliver_soon()
         self._world.pause()
         return n

@@ -5,44 +5,39 @@ import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
-from functools import cache
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from llguidance import LLMatcher
+
 from specllama.engine import system
+from specllama.engine.grammars import compiling
+from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.models import generation
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire import startup
 from specllama.engine.wire.framing import Decoder
 from specllama.engine.wire.link import Link
 from specllama.engine.worker import process as engine_process
-from specllama.engine.worker.backend import BackendError, Model, initialize
-from specllama.engine.worker.constraints import vocabulary
+from specllama.engine.worker.backend import BackendError, Model
+from specllama.engine.worker.cache import disk_cache, slot_file
+from specllama.engine.worker.constraints import constraint, trial, vocabulary
+from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
+from tests.simulation.alone import shared_model, trial_answer
+from tests.simulation.disk import SimulatedDisk
 from tests.simulation.library import LibraryStandIn, ModelShape, Speed, installed, replaced
 from tests.simulation.processes import Child, EventLoop
 from tests.simulation.threads import system_of
 from tests.simulation.world import Process, World
 from tests.support.models import random_model
-from tests.support.options_support import engine_options
 
 FEW_EVENTS = 4
 """In the place of `generation.AHEAD`: readers that fall behind are common."""
-
-
-class SharedModel(Model):
-    """A real model, of which the vocabulary alone is used: all processes have the same."""
-
-    def close(self) -> None:
-        """It stays."""
-
-
-@cache
-def shared_model() -> Model:
-    initialize()
-    return SharedModel(str(random_model()), engine_options())
 
 
 _vocabularies: dict[frozenset[int], Vocabulary] = {}
@@ -63,6 +58,7 @@ class SimulatedModel:
     is_device: bool
     speed: Speed
     load_seconds: float
+    has_adapters: bool = False
 
 
 @dataclass
@@ -75,13 +71,21 @@ class Machine:
     libraries: dict[Process, LibraryStandIn] = field(default_factory=dict)
     ready: set[Process] = field(default_factory=set)
     n_steps: int = 0
-    fails_to_load: Callable[[], bool] = lambda: False
+    chances: dict[str, float] = field(default_factory=dict)
+    """How likely it is that something fails, by name."""
 
     def program(self, child: Child) -> int:
         """What an engine process runs."""
         self.children[child.process] = child
         self.libraries[child.process] = LibraryStandIn()
         return engine_process.main()
+
+    def happens(self, what: str) -> bool:
+        """Whether it fails this time."""
+        chance = self.chances.get(what, 0.0)
+        happens = chance > 0 and self.world.random.random() < chance
+        self.world.happens(f"fault: {what}", happens)
+        return happens
 
     def is_ready(self, child: Child) -> bool:
         """True once its engine exists."""
@@ -101,15 +105,30 @@ class Machine:
     def _load(self, path: str, options: EngineOptions, progress: Callable[[float], None]) -> Model:
         """In the place of `Model`."""
         model = self.models[path]
-        library = self.library()
+        library, shared = self.library(), shared_model(has_adapters=model.has_adapters)
         library.shape, library.is_device = model.shape, model.is_device
-        library.speed, library.spend = model.speed, self.world.spend
+        library.speed, library.spend = model.speed, self.world.sleep
+        library.adapters = shared._adapters
         for fraction in (0.25, 0.5, 1.0):
             self.world.sleep(model.load_seconds / 3)
             progress(fraction)
-        if self.fails_to_load():
+        if self.happens("load"):
             raise BackendError(f"cannot load the model {path!r}")
-        return shared_model()
+        return shared
+
+    def _load_draft(self, path: str, options: EngineOptions) -> Model:
+        """The same for a draft model, which is dense."""
+        shared = shared_model(number=1)
+        self.library().others[int(shared._model)] = ModelShape(n_ctx_train=2048)
+        if self.happens("load"):
+            raise BackendError(f"cannot load the model {path!r}")
+        return shared
+
+    def _mask(self, matcher: LLMatcher) -> bytes:
+        """Masks take their time, some a long one."""
+        chance = self.world.random.random()
+        self.world.sleep(1e-5 if chance < 0.7 else 3e-4 if chance < 0.95 else 0.1)
+        return compiling.mask(matcher)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -144,12 +163,46 @@ class Machine:
             enter(replaced(system, system_of(self.world)))
             enter(installed(self.library))
             enter(replaced(engine_process, process))
+            enter(replaced(draft_loading, {"Model": self._load_draft}))
+            enter(replaced(constraint, {"mask": self._mask}))
+            enter(replaced(trial, {"TrialProcess": partial(SimulatedTrial, self)}))
+            disk = SimulatedDisk(self.world, lambda: self.happens("disk"))
+            enter(replaced(disk_cache, {"os": disk}))
+            enter(replaced(slot_file, {"os": disk, "open": disk.open_file}))
             enter(replaced(vocabulary, {"Vocabulary": shared_vocabulary}))
             enter(replaced(startup, {"resume_gc": lambda: None}))
             enter(replaced(sys, {"setswitchinterval": lambda seconds: None}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
             enter(replaced(Engine, {"step": step}))
             yield
+
+
+class SimulatedTrial:
+    """In the place of `TrialProcess`."""
+
+    pid = 0
+
+    def __init__(self, machine: Machine, memory: int, seconds: float) -> None:
+        self._machine = machine
+        self._is_killed = False
+
+    def takes(self, vocabulary: Vocabulary) -> bool:
+        return True
+
+    def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
+        """Raises EndedError."""
+        machine = self._machine
+        answer = trial_answer(job, vocabulary)
+        machine.world.sleep(machine.world.random.choice([1e-3, 1e-3, 0.1]))
+        if self._is_killed or machine.happens("trial"):
+            raise EndedError
+        return Costly() if machine.happens("costly") else answer
+
+    def kill(self) -> None:
+        self._is_killed = True
+
+    def close(self) -> None:
+        """There are no pipes."""
 
 
 def model_files(folder: Path, names: list[str]) -> dict[str, Path]:
@@ -164,7 +217,7 @@ def model_files(folder: Path, names: list[str]) -> dict[str, Path]:
 def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
     """Runs the coroutine of `main` in an event loop of `world`, to its end. Raises what it
     raises."""
-    loop = EventLoop(world, machine.program)
+    loop = EventLoop(world, machine.program, machine.happens)
     outcome: list[BaseException | None] = []
 
     def serve() -> None:
@@ -180,8 +233,8 @@ def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
         with machine.installed(), world.closing():
             world.start(serve, "event loop", world.server)
             world.run(lambda: bool(outcome))
-            loop.close()
     finally:
+        loop.abandon()
         gc.enable()
     (error,) = outcome
     if error is not None:

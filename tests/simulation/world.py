@@ -74,16 +74,16 @@ class World:
         self._haste = self.random.choice([0.0, 0.1, 0.5])
         """How often a task that could go on lets others go first."""
 
+    def happens(self, kind: str, n: int = 1) -> None:
+        """Counts something that has to happen in some history."""
+        self.events[kind] += n
+
     # ---- the clock -----------------------------------------------------------------------
 
     def look(self) -> float:
         """The time; to look takes some of it, so that no loop waits for ever."""
         self.now += TICK
         return self.now
-
-    def spend(self, seconds: float) -> None:
-        """The current task computes for so long, and others go on."""
-        self.sleep(seconds)
 
     # ---- tasks ---------------------------------------------------------------------------
 

@@ -99,7 +99,7 @@ class Lane:
         self._memory = memory
         self._lasts = lasts
         self._lock = system.Lock()
-        self._process: _Process | None = None
+        self._process: TrialProcess | None = None
         self._present: object = None  # whom the running trial is for
         self._closed = False
 
@@ -124,7 +124,7 @@ class Lane:
             )
             # Where a job is done by a copy of the process, that is as good as new.
             fit = FORKS or not isinstance(answer, Costly)
-        except _EndedError:
+        except EndedError:
             pass
         finally:
             is_abandoned = self._present is not owner or self._closed
@@ -135,13 +135,13 @@ class Lane:
 
     def _ask(
         self,
-        process: "_Process",
+        process: "TrialProcess",
         source: GrammarSource,
         vocabulary: Vocabulary,
         token_id: Callable[[str], int | None],
         leniently: bool,
     ) -> Tried | TrialRefused | Costly:
-        """Raises _EndedError."""
+        """Raises EndedError."""
         number, seconds = vocabulary.number, self._seconds
         job = TrialJob(source, number, seconds, leniently=leniently)
         answer = process.ask(job, vocabulary)
@@ -174,7 +174,7 @@ class Lane:
                 if self._present is None:
                     self._process.close()
 
-    def _take(self, owner: object, vocabulary: Vocabulary) -> "_Process":
+    def _take(self, owner: object, vocabulary: Vocabulary) -> "TrialProcess":
         with self._lock:
             if self._closed:
                 raise AbandonedError
@@ -182,7 +182,7 @@ class Lane:
             if self._process is not None and not self._process.takes(vocabulary):
                 self._discard()
             if self._process is None:
-                self._process = _Process(self._memory, self._seconds)
+                self._process = TrialProcess(self._memory, self._seconds)
             return self._process
 
     def _release(self, *, fit: bool) -> None:
@@ -198,11 +198,11 @@ class Lane:
             self._process = None
 
 
-class _EndedError(Exception):
+class EndedError(Exception):
     """The process ended."""
 
 
-class _Process:
+class TrialProcess:
     """One process, with one job at a time."""
 
     def __init__(self, memory: int, seconds: float) -> None:
@@ -229,7 +229,7 @@ class _Process:
         return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
 
     def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
-        """Raises _EndedError."""
+        """Raises EndedError."""
         if vocabulary.number not in self._known:
             self._known.add(vocabulary.number)
             tokens = TrialTokens(vocabulary.lexemes, vocabulary.eog)
@@ -238,7 +238,7 @@ class _Process:
         try:
             return self._exchange(frame(job))
         except (OSError, FrameError):
-            raise _EndedError from None
+            raise EndedError from None
         finally:
             clock.cancel()
 
@@ -252,7 +252,7 @@ class _Process:
             for answer in self._frames.feed(received):
                 if not isinstance(answer, Started):
                     return answer
-        raise _EndedError
+        raise EndedError
 
     def kill(self) -> None:
         """End it and its copy. Safe from any thread."""

@@ -1,0 +1,140 @@
+"""What a request gets alone: in an engine with one slot, without cache, sharing or proposals."""
+
+from contextlib import AbstractContextManager, ExitStack
+from functools import cache
+from typing import Any
+
+import msgspec
+
+from specllama.engine.errors import EngineError
+from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
+from specllama.engine.params import GenerationParams
+from specllama.engine.wire.replies import Finished
+from specllama.engine.wire.requests import Submit
+from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.constraints import trial
+from specllama.engine.worker.constraints.trial import TrialProcess
+from specllama.engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.generation.engine import Engine
+from tests.simulation.library import LibraryStandIn, ModelShape, installed, replaced
+from tests.support.models import random_model
+from tests.support.options_support import engine_options, model_options
+from tools.models.build import ensure_adapter
+
+ADAPTERS = ("lora-random-a", "lora-random-b")
+TRIAL_SECONDS = 60.0
+"""The processor's time that a trial may really take. What is costly is decided by a seed."""
+
+
+class SharedModel(Model):
+    """A real model, of which the vocabulary alone is used: all processes have the same."""
+
+    def close(self) -> None:
+        """It stays."""
+
+
+@cache
+def shared_model(*, has_adapters: bool = False, number: int = 0) -> SharedModel:
+    """Each `number` is a model of its own, with its own handle."""
+    initialize()
+    paths = tuple((str(ensure_adapter(name)), 1.0) for name in ADAPTERS) if has_adapters else ()
+    return SharedModel(str(random_model()), engine_options(lora=paths))
+
+
+_answers: dict[bytes, Answer] = {}
+
+
+def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
+    """What a real trial process answers, which is asked once for each source."""
+    key = msgspec.msgpack.encode((job.source, sorted(job.ids), job.leniently))
+    if key not in _answers:
+        process = TrialProcess(1 << 30, TRIAL_SECONDS)
+        job = msgspec.structs.replace(job, seconds=TRIAL_SECONDS)
+        _answers[key] = process.ask(job, vocabulary)
+        process.kill()
+        process.close()
+    return _answers[key]
+
+
+class PromptTrial:
+    """In the place of `TrialProcess`: it answers at once."""
+
+    pid = 0
+
+    def __init__(self, memory: int, seconds: float) -> None:
+        pass
+
+    def takes(self, vocabulary: Vocabulary) -> bool:
+        return True
+
+    def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
+        answer = trial_answer(job, vocabulary)
+        assert not isinstance(answer, Costly)
+        return answer
+
+    def kill(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+
+class Alone:
+    """An engine that has one request at a time."""
+
+    def __init__(
+        self,
+        shape: ModelShape,
+        n_ctx: int,
+        lora: tuple[tuple[str, float], ...],
+        *,
+        shifts: bool,
+    ) -> None:
+        options = model_options(
+            parallel=1,
+            ctx_size=n_ctx,
+            cache_ram=0,
+            ctx_checkpoints=0,
+            warmup=False,
+            threads=1,
+            lora=lora,
+            context_shift=shifts,
+        )
+        model = shared_model(has_adapters=bool(lora))
+        self._library = LibraryStandIn(shape, adapters=model._adapters)
+        self._known: dict[tuple[str, str], tuple[list[int], str]] = {}
+        with self._installed():
+            self._engine = Engine(model, options.engine)
+
+    def _installed(self) -> AbstractContextManager[Any]:
+        with ExitStack() as stack:
+            stack.enter_context(installed(lambda: self._library))
+            stack.enter_context(replaced(trial, {"TrialProcess": PromptTrial}))
+            return stack.pop_all()
+
+    def answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+        """Tokens and text; none if the request is refused."""
+        key = (prompt, repr(asked))
+        if key not in self._known:
+            with self._installed():
+                self._known[key] = self._answer(prompt, asked)
+        return self._known[key]
+
+    def _answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+        engine = self._engine
+        params = GenerationParams(**asked, cache_prompt=False)
+        try:
+            request = engine.prepare(Submit(1, [prompt], params))
+        except EngineError:
+            return [], ""
+        events = engine.submit(request)
+        while engine.has_work:
+            events += engine.step()
+        for event in events:
+            if isinstance(event, Finished):
+                return event.tokens, event.text
+        return [], ""
+
+    def close(self) -> None:
+        with self._installed():
+            self._engine.close()
