@@ -7,8 +7,10 @@ import argparse
 import logging
 import sys
 import time
+from collections import Counter
 from collections.abc import Iterator
 
+from tests.simulation.events import SOMETIMES
 from tests.simulation.history import History, HistoryError
 
 
@@ -31,9 +33,11 @@ def main() -> int:
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="how long to go on with other seeds (default 1)"
     )
+    parser.add_argument("--events", action="store_true", help="count what has happened, by kind")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
     n_histories = n_steps = n_failed = 0
+    events: Counter[str] = Counter()
     started = time.monotonic()
     for seed in seeds(arguments):
         history = History(seed)
@@ -51,7 +55,11 @@ def main() -> int:
             if arguments.seed is not None:
                 print("\n".join(history.story))
         n_steps += history.n_steps
+        events += history.world.events
     seconds = time.monotonic() - started
+    if arguments.events:
+        for kind in sorted(SOMETIMES | events.keys()):
+            print(f"{events[kind]:8} {kind}")
     print(
         f"{n_histories} histories, {n_steps} steps, {n_steps / seconds:.0f} steps/s, "
         f"{n_failed} failed"

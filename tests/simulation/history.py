@@ -23,7 +23,7 @@ from tests.simulation.world import World
 FEWEST_REQUESTS = 8
 MOST_REQUESTS = 60
 FEWEST_STEPS = 200
-LONGEST = 5000
+LONGEST = 20_000
 """Seconds of the simulation after which a request that has no end waits for ever."""
 FAILURES = (-2, -3, 2, 1, -1)
 """Of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
@@ -33,7 +33,16 @@ SIGNALS = (-9, -11, -6)
 MOST_FAULTS = 20
 PATIENCE = 100
 """Seconds that a model may take to be loaded, failures included."""
-CHANCES = {"load": 0.1, "start": 0.1, "disk": 0.05, "trial": 0.1, "costly": 0.1, "death": 1e-3}
+CHANCES = {
+    "load": 0.1,
+    "start": 0.1,
+    "disk": 0.05,
+    "trial": 0.1,
+    "costly": 0.1,
+    "death": 1e-3,
+    "nonsense": 1e-3,
+    "slow": 0.01,
+}
 """How likely it is that something fails, in a history where it can."""
 ERRORS = {
     "invalid_request_error",
@@ -276,8 +285,18 @@ class History:
             await asyncio.sleep(self.random.choice([0.05, 0.3, 2.0]))
             if not (alive := self.machine.alive()):
                 continue
-            child = self.random.choice(alive)
-            if self.random.random() < 0.3:
+            child, chance = self.random.choice(alive), self.random.random()
+            if chance < 0.1:
+                seconds = self.random.choice([0.1, 5.0, 100.0])
+                self.tell(f"{child.process.name} is stopped for {seconds} s")
+                self.world.happens("fault: stopped")
+                child.process.stopped_until = self.world.now + seconds
+            elif chance < 0.15:
+                seconds = self.random.choice([5.0, 40.0, 600.0])
+                self.tell(f"the machine sleeps for {seconds} s")
+                self.world.happens("fault: the machine sleeps")
+                self.world.now += seconds
+            elif chance < 0.4:
                 code = self.random.choice(SIGNALS)
                 self.tell(f"{child.process.name} dies of signal {-code}")
                 self.world.happens("fault: signal")
@@ -318,6 +337,8 @@ class History:
             stats, slots = await client.stats(), await client.slots()
         except EngineError:
             return  # it has just died, or fallen asleep
+        self.world.happens("a prefix is shared", stats.n_prompt_shared)
+        self.world.happens("a text is restored", stats.n_prompt_restored)
         if stats.n_processing or stats.n_deferred:
             raise HistoryError(f"{name} still has {stats.n_processing} requests")
         if any(slot.is_processing for slot in slots):

@@ -9,6 +9,7 @@ from contextlib import suppress
 from functools import partial
 from typing import Any
 
+from specllama.engine.wire.framing import frame
 from tests.simulation.threads import SimulatedPool, _Waiting
 from tests.simulation.world import Process, World
 
@@ -16,6 +17,8 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 ROOM = 1 << 16
 """Bytes that a pipe holds."""
 KILLED = -9
+NONSENSE = (b"\xff" * 5, frame({"of": "another version"}), frame(["unknown", 1]), b"\x01\0\0\0{")
+"""No messages of this version: a frame that is too long, and bodies that can't be read."""
 
 
 class EventLoop(asyncio.BaseEventLoop):
@@ -137,6 +140,8 @@ class Child(asyncio.SubprocessTransport):
             n = random.randrange(1, n)
         n = min(n, ROOM - len(self._output))
         self._output += data[:n]
+        if self._loop.fails("nonsense"):
+            self._output += self._world.random.choice(NONSENSE)
         if dies:  # in the middle of a message
             self.process.end(KILLED)
         self._deliver_soon()

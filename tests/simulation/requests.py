@@ -63,6 +63,13 @@ class Choice:
     def has_adapters(self) -> bool:
         return bool(self.options.get("lora"))
 
+    @property
+    def types(self) -> list[str]:
+        """What may be asked of it to propose."""
+        types = [*self.options["spec_type"]]
+        types += ["draft-simple"] if self.options["model_draft"] else []
+        return [*types, ",".join(types)] if types else ["none"]
+
     def all_options(self, name: str, path: Path) -> Options:
         return model_options(alias=name, model=str(path), threads=1, **self.options)
 
@@ -151,7 +158,7 @@ class Requests:
         model = choose([*self.choices])
         choice = self.choices[model]
         params = GenerationParams(
-            n_predict=choose([0, 1, 2, 5, 10, GENERATING]),
+            n_predict=choose([0, 1, 2, 5, 10, GENERATING, GENERATING, 3 * GENERATING]),
             temperature=choose([0.0, 0.0, 0.8]),
             seed=self.random.randrange(3),
             stop=choose([[], [], ["e"], ["th", "in"]]),
@@ -162,7 +169,7 @@ class Requests:
             id_slot=self.random.randrange(choice.options["parallel"]) if chance() < 0.1 else -1,
             n_cache_reuse=4 if chance() < 0.05 else 0,
             jump_forward=chance() < 0.8,
-            speculative=Speculative(types=choose(["none", *choice.options["spec_type"]]), n_max=8),
+            speculative=Speculative(types=choose(choice.types), n_max=8),
         )
         if choice.has_adapters:
             params.lora = choose([[(0, 1.0)], [(1, 0.5)], [(0, 0.5), (1, 1.0)], [(0, 0.0)]])

@@ -30,6 +30,7 @@ from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from tests.simulation.alone import shared_model, trial_answer
 from tests.simulation.disk import SimulatedDisk
+from tests.simulation.events import counted
 from tests.simulation.library import LibraryStandIn, ModelShape, Speed, installed, replaced
 from tests.simulation.processes import Child, EventLoop
 from tests.simulation.threads import system_of
@@ -107,7 +108,10 @@ class Machine:
         model = self.models[path]
         library, shared = self.library(), shared_model(has_adapters=model.has_adapters)
         library.shape, library.is_device = model.shape, model.is_device
-        library.speed, library.spend = model.speed, self.world.sleep
+        library.speed = model.speed
+        library.spend = lambda seconds: self.world.sleep(
+            seconds * (100 if self.happens("slow") else 1)
+        )
         library.adapters = shared._adapters
         for fraction in (0.25, 0.5, 1.0):
             self.world.sleep(model.load_seconds / 3)
@@ -173,6 +177,7 @@ class Machine:
             enter(replaced(startup, {"resume_gc": lambda: None}))
             enter(replaced(sys, {"setswitchinterval": lambda seconds: None}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
+            enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             yield
 

@@ -16,6 +16,8 @@ from greenlet import GreenletExit, getcurrent, greenlet
 
 TICK = 1e-6
 """Seconds between two looks at the clock."""
+STOPPED = -1
+"""In the place of a task's turn: its process was stopped."""
 LONGEST = 1e6
 """Seconds of a history: what goes on for longer never ends."""
 
@@ -30,6 +32,8 @@ class Process:
 
     name: str
     returncode: int | None = None
+    stopped_until: float = 0.0
+    """The time up to which its tasks don't go on, as with SIGSTOP."""
     on_end: list[Callable[[], None]] = field(default_factory=list)
 
     def end(self, code: int) -> None:
@@ -99,8 +103,9 @@ class World:
         def body() -> None:
             try:
                 run()
-            except GreenletExit:
-                pass
+            except BaseException:
+                if not self._is_over:  # else it ends where it happens to be
+                    raise
             finally:
                 task.is_done = True
                 self._alive.discard(task)
@@ -184,13 +189,19 @@ class World:
         i = self.random.randrange(n) if n > 1 else 0
         self._ready[i], self._ready[-1] = self._ready[-1], self._ready[i]
         task = self._ready.pop()
-        if task.process.returncode is None or task.process is self.server:
+        if task.process.stopped_until > self.now:
+            self._n_timed += 1
+            entry = (task.process.stopped_until, self._n_timed, task, STOPPED)
+            heapq.heappush(self._timed, entry)
+        elif task.process.returncode is None or task.process is self.server:
             self._current = task
             task.greenlet.switch()
 
     def _wake_first(self) -> None:
         _, _, task, turn = heapq.heappop(self._timed)
-        if task.turn == turn and task.process.returncode is None:
+        if turn == STOPPED:
+            self._ready.append(task)
+        elif task.turn == turn and task.process.returncode is None:
             self.wake(task, by_clock=True)
 
     def _waiting(self) -> Iterator[str]:
@@ -206,4 +217,5 @@ class World:
         finally:
             self._is_over = True
             for task in [*self._alive]:
+                self._current = task
                 task.greenlet.throw(GreenletExit)

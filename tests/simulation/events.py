@@ -1,0 +1,126 @@
+"""What has to happen in some history: situations that tests of single parts hardly reach."""
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from typing import Any
+
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.lifecycle import Lifecycle
+from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.sampling import Postponed
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from tests.simulation.library import replaced
+from tests.simulation.world import World
+
+STATES = ("ready", "dozing", "sleeping", "waking", "restarting", "failed", "draining", "stopped")
+SOMETIMES = frozenset(
+    {
+        *(f"a model is {state}" for state in STATES),
+        *(f"end: {how}" for how in ("eos", "limit", "word")),
+        *(f"end: {how}_error" for how in ("invalid_request", "server", "unavailable")),
+        *(f"slot: {what}" for what in ("save", "restore", "erase", "withdrawn")),
+        *(f"fault: {what}" for what in ("load", "start", "disk", "trial", "costly", "death")),
+        *(f"fault: llama_decode gives {status}" for status in (-3, -2, -1, 1, 2)),
+        "fault: signal",
+        "fault: stopped",
+        "fault: nonsense",
+        "fault: slow",
+        "fault: the machine sleeps",
+        "a prefix is cached",
+        "a prefix is shared",
+        "a text is restored",
+        "a proposal is accepted",
+        "a proposal is rejected",
+        "the context is shifted",
+        "a sequence is preempted",
+        "a preempted sequence goes on",
+        "a preempted sequence is restored",
+        "a request moves to another process",
+        "a request is paused",
+        "a paused request goes on",
+        "a request is cancelled while it waits",
+        "a request is cancelled while it runs",
+        "a token waits for its mask",
+        "a text is late",
+    }
+)
+"""All that must happen in the histories of a campaign, some of it seldom."""
+
+
+def _around(
+    owner: type, name: str, note: Callable[..., None]
+) -> tuple[type, dict[str, Callable[..., Any]]]:
+    """Calls `note` with the result and the arguments of each call of a method."""
+    method = getattr(owner, name)
+
+    def called(this: Any, *args: Any, **kwargs: Any) -> Any:
+        result = method(this, *args, **kwargs)
+        note(result, this, *args)
+        return result
+
+    return owner, {name: called}
+
+
+@contextmanager
+def counted(world: World) -> Iterator[None]:
+    """Meanwhile, `world.events` counts what happens inside of the product."""
+    known: set[Sequence] = set()
+    preempted: set[Sequence] = set()
+    paused_ids: set[int] = set()
+
+    def entered(result: bool, lifecycle: Lifecycle, state: str) -> None:
+        if result:
+            world.happens(f"a model is {state}")
+
+    def succeeded(result: None, client: EngineClient, before: EngineClient) -> None:
+        if client.n_running:
+            world.happens("a request moves to another process")
+
+    def paused(result: None, scheduler: Scheduler, id: int) -> None:
+        world.happens("a request is paused", scheduler.n_paused > 0)
+        paused_ids.add(id)
+
+    def resumed(result: None, scheduler: Scheduler, id: int) -> None:
+        world.happens("a paused request goes on")
+        paused_ids.discard(id)
+
+    def cancelled(result: Any, scheduler: Scheduler, id: int) -> None:
+        if result is not None:
+            is_running = result.n_past > 0
+            how = "while it runs" if is_running else "while it waits"
+            world.happens(f"a request is cancelled {how}")
+
+    def put_off(result: list[Any], postponed: Postponed, outputs: list[Any], until: float) -> None:
+        world.happens("a token waits for its mask", len(result) < len(outputs))
+
+    def submitted(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
+        if sequence in known and sequence.id not in paused_ids:
+            world.happens("a sequence is preempted")
+            preempted.add(sequence)
+        known.add(sequence)
+
+    def planned(result: list[Chunk], scheduler: Scheduler, *args: Any) -> None:
+        for chunk in result:
+            if chunk.sequence in preempted:
+                preempted.discard(chunk.sequence)
+                world.happens("a preempted sequence goes on")
+                world.happens("a preempted sequence is restored", chunk.sequence.n_restored > 0)
+
+    def deferred(result: bool, *args: Any) -> None:
+        world.happens("a text is late", result)
+
+    with ExitStack() as stack:
+        for owner, names in (
+            _around(Lifecycle, "enter", entered),
+            _around(EngineClient, "succeed", succeeded),
+            _around(Scheduler, "pause", paused),
+            _around(Scheduler, "resume", resumed),
+            _around(Scheduler, "cancel", cancelled),
+            _around(Scheduler, "submit", submitted),
+            _around(Scheduler, "plan", planned),
+            _around(Postponed, "put_off", put_off),
+            _around(Overlap, "defer", deferred),
+        ):
+            stack.enter_context(replaced(owner, names))
+        yield
