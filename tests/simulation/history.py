@@ -70,8 +70,10 @@ class History:
         self.has_faults = self.random.random() < 0.6
         self.n_steps = 0
         self.story: list[str] = []
+        self.folder = ""
 
     def tell(self, line: str) -> None:
+        line = line.replace(self.folder, "")  # which another time has another name
         self.story.append(f"{self.world.now - 1000:.3f} s: {line}")
 
     # ---- running -------------------------------------------------------------------------
@@ -79,6 +81,7 @@ class History:
     def run(self) -> None:
         """Raises `HistoryError`, and whatever else goes wrong."""
         with tempfile.TemporaryDirectory() as folder:
+            self.folder = folder
             self._prepare(Path(folder))
             try:
                 run_in(self.world, self.machine, self._serve)
@@ -93,9 +96,9 @@ class History:
     def _prepare(self, folder: Path) -> None:
         choose = self.random.choice
         names = ["a", "b", "c"][: choose([1, 1, 2, 3])]
-        self.folder = folder / "files"
-        self.folder.mkdir()
-        self.choices = {name: any_model(self.random, self.folder) for name in names}
+        files = folder / "files"
+        files.mkdir()
+        self.choices = {name: any_model(self.random, files) for name in names}
         self.requests = Requests(self.random, self.choices)
         paths = model_files(folder, names)
         speed = Speed(choose([1e-3, 1e-2, 0.1]))
@@ -124,7 +127,7 @@ class History:
         ]
         self.catalog = Catalog(entries, default=names[0], router=len(names) > 1)
         for name, choice in self.choices.items():
-            self.tell(f"model {name}: {choice.shape} {_told(choice, folder)}")
+            self.tell(f"model {name}: {choice.shape} {_told(choice)}")
         self.tell(f"chances: {self.machine.chances}")
 
     async def _serve(self) -> None:
@@ -365,7 +368,6 @@ class History:
             raise HistoryError(f"{who}: {wrong}")
 
 
-def _told(choice: Choice, folder: Path) -> str:
-    """The options that aren't the usual ones."""
-    told = {name: value for name, value in choice.options.items() if value not in ("", (), False)}
-    return str(told).replace(str(folder), "")
+def _told(choice: Choice) -> dict[str, Any]:
+    """The options that aren't empty."""
+    return {name: value for name, value in choice.options.items() if value not in ("", (), False)}
