@@ -11,7 +11,7 @@ from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import ProcessLife
 from specllama.engine.options import EngineOptions
-from specllama.engine.wire.commands import engine_command, is_illegal_instruction
+from specllama.engine.wire.commands import STACKS_SIGNAL, engine_command, is_illegal_instruction
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import frame
 from specllama.engine.wire.process import GRACE, Child
@@ -98,6 +98,8 @@ class EngineProcess:
             await child.output_end(HEARTBEAT_TIMEOUT)
         except TimeoutError:
             log.error("the engine process gives no sign of life and is replaced")
+            if STACKS_SIGNAL is not None:
+                child.send_signal(STACKS_SIGNAL)  # `code` kills one that doesn't end of it
         child.listen(None)
         if child.failure is not None:
             log.error("the engine process sends nonsense and is replaced: %s", child.failure)

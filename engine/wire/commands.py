@@ -21,6 +21,12 @@ _PLAIN: Final = (
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
 
+STUCK: Final = 124
+"""The exit status of an engine process that has noticed a computation which never ends; timeout(1)
+has the same."""
+STACKS_SIGNAL: Final = getattr(signal, "SIGUSR1", None)
+"""Ends an engine process, which writes the stacks of its threads before. None on Windows."""
+
 
 def engine_command() -> Command:
     """The command of an engine process (`engine.worker`)."""
@@ -88,9 +94,15 @@ def is_illegal_instruction(code: int | None) -> bool:
 
 
 def explain_exit(code: int, moment: str = "") -> str:
-    """`describe_exit` of a process that ended at some `moment`, with what to do about it where
-    that is known."""
-    how = describe_exit(code) + (f" {moment}" if moment else "")
+    """How an engine process ended with exit status `code` at some `moment`, with what to do about
+    it where that is known."""
+    if code == STUCK:
+        how = "ended itself, as a computation did not end"
+    elif STACKS_SIGNAL is not None and code == -STACKS_SIGNAL:
+        how = "was ended, as it gave no sign of life"
+    else:
+        how = describe_exit(code)
+    how += f" {moment}" if moment else ""
     return f"{how}: {other_processor()}" if is_illegal_instruction(code) else how
 
 

@@ -177,6 +177,10 @@ class Adopted:
         """Kills the process; has no effect if it has ended already."""
         self._process.kill()
 
+    def send_signal(self, number: int) -> None:
+        """Has no effect if the process has ended already."""
+        self._process.send_signal(number)
+
     def close(self) -> None:
         self.sink.close()
         for source in self._sources:

@@ -248,6 +248,11 @@ class Child(Generic[M]):
         with suppress(ProcessLookupError):
             self._process.kill()
 
+    def send_signal(self, number: int) -> None:
+        """Has no effect if the process has ended already."""
+        with suppress(ProcessLookupError):
+            self._process.send_signal(number)
+
     async def reap(self, grace: float = 0.0) -> int:
         """Make sure that the process is no more; its exit status.
 

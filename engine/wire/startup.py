@@ -101,6 +101,17 @@ def resident() -> int:
     return 0
 
 
+def disk_reads() -> int:
+    """A number that grows whenever this process reads from a disk, or waits for memory that the
+    system had put there, as far as the platform tells; else 0."""
+    try:
+        import resource
+    except ImportError:  # not on Windows
+        return 0
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    return used.ru_majflt + used.ru_inblock
+
+
 FORKS: Final = hasattr(os, "fork")  # not on Windows
 
 

@@ -3,17 +3,20 @@
 python -m specllama.engine.worker        (started by engine.models.engine_process)
 """
 
+import faulthandler
 import logging
 import os
 import sys
 from contextlib import suppress
 from functools import partial
+from typing import NoReturn
 
 import specllama.engine.wire.startup as startup  # the very first
 from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_file
+from specllama.engine.wire.commands import STACKS_SIGNAL, STUCK
 from specllama.engine.wire.engine_log import send_log
 from specllama.engine.wire.link import take_over
 from specllama.engine.wire.replies import Heartbeat, LoadFailed, Progress, Ready
@@ -28,6 +31,7 @@ from specllama.engine.worker.backend import (
 )
 from specllama.engine.worker.backend.exactness import promised
 from specllama.engine.worker.backend.projector import projector_header
+from specllama.engine.worker.backend.watch import encoding, stepping
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.fitting import fitted
 from specllama.engine.worker.generation.engine import Engine
@@ -47,6 +51,24 @@ def _beat(link: ServerLink) -> None:
         except OSError:  # the server is gone, perhaps before anybody reads what it says
             stop.wait(LAST_STEP_SECONDS)
             system.leave()
+        for watch in (stepping, encoding):
+            if (finding := watch.look(HEARTBEAT_SECONDS)) is not None:
+                _give_up(finding)
+
+
+def _give_up(finding: str) -> NoReturn:
+    """End this process, one of whose threads will never go on; its stacks go to the log."""
+    log.error("%s: this process ends, and these are the stacks of its threads", finding)
+    faulthandler.dump_traceback()
+    system.leave(STUCK)
+
+
+def _show_stacks_at_the_end() -> None:
+    """Let STACKS_SIGNAL, with which the server ends a process that gives no sign of life, write the
+    stacks of all threads first, where the system has it. This needs no GIL: a call that never
+    returns may hold it."""
+    if STACKS_SIGNAL is not None:
+        faulthandler.register(STACKS_SIGNAL, chain=True)
 
 
 def _die_quickly(log_level: int) -> None:
@@ -117,6 +139,8 @@ def main() -> int:
             return 2
     send_log(first.log_level)
     _die_quickly(first.log_level)
+    _show_stacks_at_the_end()
+    stepping.begin("the start of the engine")
     system.start_thread(partial(_beat, link), "heartbeat")
     engine = None
     with suppress(BrokenPipeError):  # the server is gone
@@ -124,6 +148,7 @@ def main() -> int:
         if loaded is not None:
             engine, options = loaded
             link.send(Ready(engine.info))
+            stepping.loaded()
             if isinstance(engine, Engine):
                 generator = engine
                 engine.compiler.prepare(lambda: generator.has_work)

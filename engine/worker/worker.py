@@ -52,6 +52,7 @@ from specllama.engine.wire.requests import (
     ids,
 )
 from specllama.engine.worker.backend import BackendError, Model
+from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.jobs import EmbeddingJob
 from specllama.engine.worker.generation.engine import Engine
@@ -98,6 +99,7 @@ class Worker:
         system.start_thread(self._read, "reader")
         while self._take_messages():
             if self._slot_actions.pending:
+                stepping.begin("an action on a slot")
                 self._slot_actions.run()
             if not self._slot_actions.pending:
                 self._engine.tidy()
@@ -105,6 +107,7 @@ class Worker:
                 if not self._gather():
                     break
                 self._step()
+        stepping.rest()
 
     @property
     def _generator(self) -> Engine:
@@ -126,12 +129,16 @@ class Worker:
         """Handle what has come; wait for something if there is nothing to do."""
         block = not (self._engine.has_work or self._slot_actions.pending)
         while True:
+            if block:
+                stepping.rest()
             try:
                 message = self._inbox.get(block)
             except Empty:
                 return True
             if message is None:
                 return False
+            if block:
+                stepping.begin("a message")
             self._handle(message)
             block = block and not (self._engine.has_work or self._slot_actions.pending)
 
@@ -191,6 +198,7 @@ class Worker:
 
     def _step(self) -> None:
         engine = self._engine
+        stepping.begin("a step")
         self._send(engine.step(self._send) if isinstance(engine, Engine) else engine.step())
 
     def _send(self, events: Sequence[Event | Vectors]) -> None:

@@ -27,6 +27,7 @@ from specllama.engine.worker.backend.library import failure, forget_errors, hold
 from specllama.engine.worker.backend.model import Model
 from specllama.engine.worker.backend.positions import Positions, Run
 from specllama.engine.worker.backend.room import OutOfMemoryError
+from specllama.engine.worker.backend.watch import stepping
 
 perf_log = logging.getLogger("specllama.engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
@@ -109,11 +110,14 @@ class Context:
         may be in the cache; and `BackendError` on any other failure, after which the cache of the
         sequences in the batch is undefined.
         """
-        self._decode(self.batch.filled(self._positions))
+        self._decode(self.batch.filled(self._positions), "a decode")
 
-    def _decode(self, batch: Any) -> None:
+    def _decode(self, batch: Any, name: str) -> None:
         self._newest.clear()
+        stepping.begin(name, batch.n_tokens, self)
         status = C.llama_decode(self._ctx, batch)
+        if status != 0:
+            stepping.failed()
         if status == 1:
             raise OutOfCellsError
         if status == _NO_MEMORY:
@@ -152,7 +156,7 @@ class Context:
         if chunk.is_whole:
             C.llama_set_causal_attn(self._ctx, False)
         try:
-            self._decode(batch.batch)
+            self._decode(batch.batch, "a decode of media")
         finally:
             if chunk.is_whole:
                 C.llama_set_causal_attn(self._ctx, True)

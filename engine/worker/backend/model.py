@@ -16,6 +16,7 @@ from specllama.engine.worker.backend import room
 from specllama.engine.worker.backend.library import failure, forget_errors, holdings
 from specllama.engine.worker.backend.model_params import model_params
 from specllama.engine.worker.backend.slices import SLICE, Slicer, Special
+from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.tokens import TokenArray
 
 # ---- Facts about a model, without its vocabulary.
@@ -146,6 +147,7 @@ class Model(ModelFacts):
         params, _kept = model_params(options)
 
         def on_progress(fraction: float, _user: Any) -> bool:
+            stepping.begin("loading the model")  # its last part has ended
             if progress is not None:
                 progress(fraction)
             return True

@@ -13,6 +13,7 @@ from typing import Protocol
 from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import PreparedChunk, Rows
+from specllama.engine.worker.backend.watch import encoding, stepping
 
 log = logging.getLogger("specllama.engine.encoder")
 
@@ -55,7 +56,9 @@ class DeviceSlices:
         with self._changed:
             self._left = min(0.0, max(self._left, -allowed)) + allowed
             self._wanted = True
+            stepping.rest()  # the encoder is watched itself
             self._changed.wait_for(self._is_free)
+            stepping.begin("a step")
             self._wanted, self._stepping = False, True
         try:
             yield
@@ -225,17 +228,29 @@ class MediaEncoder:
 
     def _encoded(self, jobs: Sequence[_Job]) -> list[Rows]:
         """The rows of the first ones. Raises `BackendError` if the very first one fails."""
+        chunks = [job.chunk for job in jobs]
+        n_tokens = sum(chunk.n_tokens for chunk in chunks)
+
+        def next_slice() -> int:
+            encoding.rest()
+            n_operations = self._turns.next_slice()
+            encoding.begin("the encoding of media", n_tokens)
+            return n_operations
+
         try:
+            encoding.begin("the preparation of media", n_tokens)
             with self._turns.encode():
-                chunks = [job.chunk for job in jobs]
-                return self._projector.encode(chunks, self._turns.next_slice)
+                return self._projector.encode(chunks, next_slice)
         except Exception as error:
+            encoding.failed()
             if len(jobs) > 1:  # it may have been any of them
                 return self._encoded(jobs[:1])
             if isinstance(error, BackendError):
                 raise
             log.exception("encoding failed")
             raise BackendError(f"{type(error).__name__}: {error}") from error
+        finally:
+            encoding.rest()
 
     def _next(self) -> list[_Job]:
         """The jobs to do next, which stay in their queues until they are done; none at the end."""

@@ -9,7 +9,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.models.lifecycle import BACKOFF, STABLE_SECONDS, ProcessLife, Restarts
-from specllama.engine.wire.commands import describe_exit, explain_exit, is_illegal_instruction
+from specllama.engine.wire.commands import (
+    STACKS_SIGNAL,
+    STUCK,
+    describe_exit,
+    explain_exit,
+    is_illegal_instruction,
+)
 
 SERVED = ProcessLife(ready=True, served=True)
 LONG = ProcessLife(ready=True, seconds=STABLE_SECONDS)
@@ -88,6 +94,12 @@ def test_how_a_process_ended(code: int, expected: str) -> None:
     assert describe_exit(code) == expected
     assert explain_exit(code, "at night") == f"{expected} at night"
     assert not is_illegal_instruction(code)
+
+
+def test_a_process_that_was_stuck_says_so() -> None:
+    assert explain_exit(STUCK, "at night") == "ended itself, as a computation did not end at night"
+    if STACKS_SIGNAL is not None:
+        assert explain_exit(-STACKS_SIGNAL) == "was ended, as it gave no sign of life"
 
 
 @pytest.mark.parametrize("code", [-signal.SIGILL, 0xC000001D])

@@ -4,25 +4,30 @@ import asyncio
 import dataclasses
 import os
 import signal
-from collections.abc import AsyncIterator, Callable, Coroutine
-from contextlib import asynccontextmanager
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from pathlib import Path
 from typing import Any
 
 import psutil
 import pytest
 
 from specllama.engine.errors import EngineError
+from specllama.engine.models import engine_process
 from specllama.engine.models.engine_process import HEARTBEAT_TIMEOUT
 from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
+from specllama.engine.wire.commands import STACKS_SIGNAL, STUCK
 from specllama.engine.wire.process import Child
 from specllama.engine.wire.replies import Delta, Finished
 from tests.support.options_support import model_options
 
 pytestmark = pytest.mark.slow
 
+ROOT = Path(__file__).parents[3]
 LONG = GenerationParams(n_predict=-1, ignore_eos=True, stream=True)
 
 
@@ -153,9 +158,9 @@ async def test_stop_while_the_engine_restarts() -> None:
             await supervisor.engine()
 
 
-@in_loop
-async def test_a_stuck_engine_is_replaced() -> None:
-    stopped: list[int] = []
+@contextmanager
+def impatient_with(stopped: list[int]) -> Iterator[None]:
+    """Processes whose ids are in `stopped` give no sign of life after a moment."""
     output_end = Child.output_end
 
     async def impatient(child: Child[Any], silence: float) -> None:
@@ -170,6 +175,13 @@ async def test_a_stuck_engine_is_replaced() -> None:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Child, "output_end", impatient)
+        yield
+
+
+@in_loop
+async def test_a_stuck_engine_is_replaced() -> None:
+    stopped: list[int] = []
+    with impatient_with(stopped):
         async with running() as supervisor:
             pid = supervisor.pid
             assert pid is not None
@@ -179,6 +191,95 @@ async def test_a_stuck_engine_is_replaced() -> None:
                 await asyncio.sleep(0.05)
             await supervisor.engine()
             assert supervisor.pid != pid
+
+
+# ---- computations that never end ---------------------------------------------------------------
+
+
+@pytest.fixture
+def stuck(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], Path]:
+    """Lets engine processes be those of `tests.support.stuck_engine`. Gives the file."""
+    file = tmp_path / "stuck"
+    monkeypatch.setenv("PYTHONPATH", str(ROOT), prepend=os.pathsep)
+
+    def get_stuck(how: str) -> Path:
+        command = (sys.executable, "-P", "-m", "tests.support.stuck_engine", str(file), how)
+        monkeypatch.setattr(engine_process, "engine_command", lambda: command)
+        return file
+
+    return get_stuck
+
+
+def has_stacks(text: str) -> bool:
+    return "Thread 0x" in text and " in decode_or_not" in text and " in _beat" in text
+
+
+def test_a_computation_that_never_ends_is_noticed(
+    stuck: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    @in_loop
+    async def run() -> None:
+        file = stuck("once")
+        async with running(model_options(parallel=1)) as supervisor:
+            engine = await supervisor.engine()
+            stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+            await anext(stream)
+            file.touch()
+            with pytest.raises(EngineError, match="ended itself, as a computation did not end"):
+                [event async for event in stream]
+            assert isinstance(await anext(waiting), Delta)
+            waiting.cancel()
+            assert supervisor.exit_code == STUCK
+
+    run()
+    assert "what began with a decode of 1 token has not ended for " in caplog.text
+    assert " s (the limit is 0 s)" in caplog.text
+    assert has_stacks(caplog.text)
+
+
+@pytest.mark.skipif(STACKS_SIGNAL is None, reason="no signal writes the stacks")
+def test_one_that_lets_no_other_thread_go_on_shows_its_stacks(
+    stuck: Callable[[str], Path], caplog: pytest.LogCaptureFixture
+) -> None:
+    @in_loop
+    async def run() -> None:
+        file, stopped = stuck("holding the GIL"), list[int]()
+        with impatient_with(stopped):
+            async with running() as supervisor:
+                engine = await supervisor.engine()
+                stream = engine.generate(["a"], LONG)
+                await anext(stream)
+                assert supervisor.pid is not None
+                file.touch()
+                while file.exists():
+                    await asyncio.sleep(0.005)
+                stopped.append(supervisor.pid)
+                with pytest.raises(EngineError, match="was ended, as it gave no sign of life"):
+                    [event async for event in stream]
+                engine = await supervisor.engine()
+                await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+
+    run()
+    assert has_stacks(caplog.text)
+
+
+def test_a_request_that_no_process_comes_to_an_end_with_has_two_of_them(
+    stuck: Callable[[str], Path],
+) -> None:
+    @in_loop
+    async def run() -> None:
+        file, restarts = stuck("always"), Recorded()
+        async with running(model_options(warmup=False), restarts) as supervisor:
+            engine = await supervisor.engine()
+            file.touch()
+            with pytest.raises(EngineError, match="a computation did not end"):
+                await engine.generate(["a"], LONG).result()
+            file.unlink()
+            engine = await supervisor.engine()
+            await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+            assert len(restarts.lives) == 2
+
+    run()
 
 
 @in_loop

@@ -5,11 +5,13 @@ import threading
 
 import pytest
 
+from specllama.engine import system
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Failed, Step, ToServer
+from specllama.engine.wire.replies import Event, Failed, Step, ToServer
 from specllama.engine.wire.requests import Cancel, Submit, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
+from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS
@@ -17,6 +19,7 @@ from specllama.engine.worker.tokens import TokenArray
 from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play
+from tests.support.watching import without_limits
 
 PATIENT = 3600.0
 """Seconds that no test takes: who waits so long waits for a message."""
@@ -75,6 +78,26 @@ def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None
     served.submit(prepared(served, 3))
     assert served.gather_seconds == 0
     assert one._gather(), "who is not there yet is not waited for"
+
+
+def test_the_thread_that_steps_is_watched_unless_it_waits(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_limits(monkeypatch, stepping)
+    told: list[str | None] = []
+
+    def step(send: object) -> list[Event]:
+        told.append(stepping.look(1.0))
+        one._inbox.put(None)
+        return []
+
+    one = worker(served)
+    monkeypatch.setattr(system, "start_thread", lambda run, name: None)
+    monkeypatch.setattr(served, "step", step)
+    served.submit(prepared(served, 1))
+    one.run()
+    assert told == ["what began with a step has not ended for 1 s (the limit is 0 s)"]
+    assert stepping.look(1.0) is None
 
 
 class Said(Link[ToEngine, ToServer]):

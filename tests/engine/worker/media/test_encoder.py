@@ -9,8 +9,10 @@ import pytest
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import PreparedChunk, Rows
+from specllama.engine.worker.backend.watch import encoding
 from specllama.engine.worker.media.encoder import EncodeOrder, MediaEncoder
 from tests.support.media import image
+from tests.support.watching import without_limits
 
 N_EMBD = 4
 
@@ -35,6 +37,7 @@ class Projector:
         self.calls.append([chunk.index for chunk in done])
         self.begun.release()
         assert self.may.acquire(timeout=SECONDS)
+        assert next_slice()
         if 13 in [chunk.index for chunk in chunks]:
             raise BackendError("no luck")
         if 14 in [chunk.index for chunk in chunks]:
@@ -85,6 +88,19 @@ def stage() -> Iterator[Stage]:
     yield stage
     stage.go_on()
     stage.encoder.close()
+
+
+def test_the_thread_is_watched_while_it_encodes(
+    stage: Stage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    without_limits(monkeypatch, encoding)
+    stage.hold_up()
+    told = encoding.look(1.0)
+    assert told is not None
+    assert "media of 10 tokens has not ended" in told
+    stage.go_on()
+    stage.until(lambda: not stage.encoder._jobs)
+    assert encoding.look(1.0) is None
 
 
 def test_what_is_ordered_is_encoded_once(stage: Stage) -> None:

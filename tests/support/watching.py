@@ -1,0 +1,15 @@
+"""Helpers for the tests of what is watched."""
+
+import pytest
+
+from specllama.engine.worker.backend import watch
+
+LIMITS = ("FIRST", "FLOOR", "FACTOR", "MARGIN")
+
+
+def without_limits(monkeypatch: pytest.MonkeyPatch, watched: watch.ThreadWatch) -> None:
+    """Whatever is not at an end at the first look is told; no disk is read."""
+    for name in LIMITS:
+        monkeypatch.setattr(watch, name, 0.0)
+    monkeypatch.setattr(watched, "_disk_reads", lambda: 0)
+    monkeypatch.setattr(watched, "_n_reads", 0)
