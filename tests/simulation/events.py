@@ -26,6 +26,7 @@ SOMETIMES = frozenset(
         "fault: stopped",
         "fault: nonsense",
         "fault: slow",
+        "fault: hang",
         "fault: the machine sleeps",
         "a prefix is cached",
         "a prefix is shared",

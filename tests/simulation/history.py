@@ -42,6 +42,7 @@ CHANCES = {
     "death": 1e-3,
     "nonsense": 1e-3,
     "slow": 0.01,
+    "hang": 1e-3,
 }
 """How likely it is that something fails, in a history where it can."""
 ERRORS = {

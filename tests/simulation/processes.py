@@ -117,6 +117,9 @@ class Child(asyncio.SubprocessTransport):
             raise ProcessLookupError
         self.process.end(KILLED)
 
+    def send_signal(self, signal: int) -> None:
+        self.process.end(-signal)
+
     def close(self) -> None:
         self._stdin.close()
 

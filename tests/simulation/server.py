@@ -20,12 +20,15 @@ from specllama.engine.wire import startup
 from specllama.engine.wire.framing import Decoder
 from specllama.engine.wire.link import Link
 from specllama.engine.worker import process as engine_process
-from specllama.engine.worker.backend import BackendError, Model
+from specllama.engine.worker import worker
+from specllama.engine.worker.backend import BackendError, Model, context, model
+from specllama.engine.worker.backend.watch import ThreadWatch
 from specllama.engine.worker.cache import disk_cache, slot_file
 from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.media import encoder
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from tests.simulation.alone import shared_model, trial_answer
@@ -109,9 +112,7 @@ class Machine:
         library, shared = self.library(), shared_model(has_adapters=model.has_adapters)
         library.shape, library.is_device = model.shape, model.is_device
         library.speed = model.speed
-        library.spend = lambda seconds: self.world.sleep(
-            seconds * (100 if self.happens("slow") else 1)
-        )
+        library.spend = self._compute
         library.adapters = shared._adapters
         for fraction in (0.25, 0.5, 1.0):
             self.world.sleep(model.load_seconds / 3)
@@ -119,6 +120,11 @@ class Machine:
         if self.happens("load"):
             raise BackendError(f"cannot load the model {path!r}")
         return shared
+
+    def _compute(self, seconds: float) -> None:
+        if self.happens("hang"):
+            self.world.wait()
+        self.world.sleep(seconds * (100 if self.happens("slow") else 1))
 
     def _load_draft(self, path: str, options: EngineOptions) -> Model:
         """The same for a draft model, which is dense."""
@@ -161,12 +167,21 @@ class Machine:
             "Model": self._load,
             "Worker": SimulatedWorker,
             "_die_quickly": lambda level: None,
+            "_show_stacks_at_the_end": lambda: None,
+            "faulthandler": SilentStacks,
         }
         with ExitStack() as stack:
             enter = stack.enter_context
             enter(replaced(system, system_of(self.world)))
             enter(installed(self.library))
             enter(replaced(engine_process, process))
+            watches = {
+                "stepping": WatchOfProcess(self.world, loads=True),
+                "encoding": WatchOfProcess(self.world, loads=False),
+            }
+            for module in (context, model, encoder, engine_process, worker):
+                mine = {name: each for name, each in watches.items() if hasattr(module, name)}
+                enter(replaced(module, mine))
             enter(replaced(draft_loading, {"Model": self._load_draft}))
             enter(replaced(constraint, {"mask": self._mask}))
             enter(replaced(trial, {"TrialProcess": partial(SimulatedTrial, self)}))
@@ -180,6 +195,29 @@ class Machine:
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             yield
+
+
+class SilentStacks:
+    """In the place of `faulthandler`."""
+
+    @staticmethod
+    def dump_traceback() -> None:
+        """There are no threads."""
+
+
+class WatchOfProcess:
+    """In the place of a `ThreadWatch`: each process has its own."""
+
+    def __init__(self, world: World, *, loads: bool) -> None:
+        self._world = world
+        self._loads = loads
+        self._watches: dict[Process, ThreadWatch] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        process = self._world.current.process
+        if process not in self._watches:
+            self._watches[process] = ThreadWatch(lambda: 0, loads=self._loads)
+        return getattr(self._watches[process], name)
 
 
 class SimulatedTrial:
