@@ -1,17 +1,22 @@
-"""`python -m tests.simulation`: random histories of an engine, each from its seed.
+"""`python -m tests.simulation`: random histories of a server, each from its seed.
 
-A history that fails prints its story, and the command that plays it again.
+A history that fails is made smaller, and prints its story and the command that plays it again.
 """
 
 import argparse
 import logging
 import sys
 import time
+import traceback
 from collections import Counter
 from collections.abc import Iterator
 
 from tests.simulation.events import SOMETIMES
-from tests.simulation.history import History, HistoryError
+from tests.simulation.history import History
+from tests.simulation.shrinking import Shrinker
+
+MANY = 1000
+"""Histories in which everything of `SOMETIMES` has happened."""
 
 
 def seeds(arguments: argparse.Namespace) -> Iterator[int]:
@@ -26,31 +31,50 @@ def seeds(arguments: argparse.Namespace) -> Iterator[int]:
         seed += 1
 
 
+def report(history: History, error: Exception, seconds: float) -> None:
+    """Prints the story of a history that has failed, as small as it gets in `seconds`."""
+    print(f"seed {history.seed}: {type(error).__name__}: {error}")
+    smaller = Shrinker(history.seed, seconds).smallest(history)
+    if smaller is not history:
+        try:
+            smaller = History(history.seed, smaller.order, smaller.omitted)
+            smaller.run()
+        except Exception as again:
+            error = again
+    print("\n".join(smaller.story))
+    print("".join(traceback.format_exception(error)[-8:]))
+    omit = f" --omit '{','.join(sorted(smaller.omitted))}'" if smaller.omitted else ""
+    order = f" --order {smaller.order}" if smaller.order else ""
+    print(f"again: python -m tests.simulation --seed {history.seed}{order}{omit}")
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this history, and tell its story")
+    parser.add_argument("--order", type=int, default=0, help="another order of tasks (default 0)")
+    parser.add_argument("--omit", default="", help="parts that don't happen, separated by commas")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument(
         "--minutes", type=float, default=1.0, help="how long to go on with other seeds (default 1)"
     )
+    parser.add_argument(
+        "--shrink", type=float, default=60.0, help="seconds to make a failure smaller (default 60)"
+    )
     parser.add_argument("--events", action="store_true", help="count what has happened, by kind")
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    omitted = frozenset(filter(None, arguments.omit.split(",")))
     n_histories = n_steps = n_failed = 0
     events: Counter[str] = Counter()
     started = time.monotonic()
     for seed in seeds(arguments):
-        history = History(seed)
+        history = History(seed, arguments.order, omitted)
         n_histories += 1
         try:
             history.run()
         except Exception as error:  # whatever a history ends with, the others go on
             n_failed += 1
-            print("\n".join(history.story))
-            print(f"seed {seed}: {type(error).__name__}: {error}")
-            print(f"again: python -m tests.simulation --seed {seed}")
-            if not isinstance(error, HistoryError) and arguments.seed is not None:
-                raise
+            report(history, error, 0.0 if omitted else arguments.shrink)
         else:
             if arguments.seed is not None:
                 print("\n".join(history.story))
@@ -60,11 +84,14 @@ def main() -> int:
     if arguments.events:
         for kind in sorted(SOMETIMES | events.keys()):
             print(f"{events[kind]:8} {kind}")
+    never = sorted(SOMETIMES - events.keys()) if n_histories >= MANY else []
+    for kind in never:
+        print(f"this has never happened: {kind}")
     print(
         f"{n_histories} histories, {n_steps} steps, {n_steps / seconds:.0f} steps/s, "
         f"{n_failed} failed"
     )
-    return 1 if n_failed else 0
+    return 1 if n_failed or never else 0
 
 
 if __name__ == "__main__":

@@ -9,19 +9,22 @@ import msgspec
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Finished
-from specllama.engine.wire.requests import Submit
+from specllama.engine.wire.replies import Finished, Vectors
+from specllama.engine.wire.requests import Embed, PromptParts, Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.constraints import trial
 from specllama.engine.worker.constraints.trial import TrialProcess
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.generation.engine import Engine
-from tests.simulation.library import LibraryStandIn, ModelShape, installed, replaced
+from tests.simulation.library import LibraryStandIn, installed, replaced
+from tests.simulation.models import ADAPTERS, PROJECTOR, Choice, SimulatedProjector
 from tests.support.models import random_model
 from tests.support.options_support import engine_options, model_options
 from tools.models.build import ensure_adapter
 
-ADAPTERS = ("lora-random-a", "lora-random-b")
+NORM = 2
+"""That vectors are divided by."""
 TRIAL_SECONDS = 60.0
 """The processor's time that a trial may really take. What is costly is decided by a seed."""
 
@@ -82,29 +85,33 @@ class PromptTrial:
 class Alone:
     """An engine that has one request at a time."""
 
-    def __init__(
-        self,
-        shape: ModelShape,
-        n_ctx: int,
-        lora: tuple[tuple[str, float], ...],
-        *,
-        shifts: bool,
-    ) -> None:
+    def __init__(self, choice: Choice) -> None:
         options = model_options(
             parallel=1,
-            ctx_size=n_ctx,
+            ctx_size=choice.slot_context,
             cache_ram=0,
             ctx_checkpoints=0,
             warmup=False,
             threads=1,
-            lora=lora,
-            context_shift=shifts,
-        )
-        model = shared_model(has_adapters=bool(lora))
-        self._library = LibraryStandIn(shape, adapters=model._adapters)
-        self._known: dict[tuple[str, str], tuple[list[int], str]] = {}
+            lora=choice.options["lora"],
+            context_shift=choice.options["context_shift"],
+            ubatch_size=choice.options["ubatch_size"],
+            embedding=choice.embeds,
+            pooling="last" if choice.embeds else "",
+        ).engine
+        model = shared_model(has_adapters=choice.has_adapters)
+        projector: Any = None
+        if choice.sees:
+            projector = SimulatedProjector(PROJECTOR, choice.shape, lambda: None)
+        self._library = LibraryStandIn(choice.shape, adapters=model._adapters)
+        self._known: dict[str, tuple[list[int], str]] = {}
+        self._vectors: dict[str, bytes] = {}
+        self._engine: Engine | Embedder
         with self._installed():
-            self._engine = Engine(model, options.engine)
+            if choice.embeds:
+                self._engine = Embedder(model, options)
+            else:
+                self._engine = Engine(model, options, projector)
 
     def _installed(self) -> AbstractContextManager[Any]:
         with ExitStack() as stack:
@@ -112,19 +119,20 @@ class Alone:
             stack.enter_context(replaced(trial, {"TrialProcess": PromptTrial}))
             return stack.pop_all()
 
-    def answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+    def answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:
         """Tokens and text; none if the request is refused."""
-        key = (prompt, repr(asked))
+        key = repr((prompt, asked))
         if key not in self._known:
             with self._installed():
                 self._known[key] = self._answer(prompt, asked)
         return self._known[key]
 
-    def _answer(self, prompt: str, asked: dict[str, Any]) -> tuple[list[int], str]:
+    def _answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:
         engine = self._engine
+        assert isinstance(engine, Engine)
         params = GenerationParams(**asked, cache_prompt=False)
         try:
-            request = engine.prepare(Submit(1, [prompt], params))
+            request = engine.prepare(Submit(1, prompt, params))
         except EngineError:
             return [], ""
         events = engine.submit(request)
@@ -134,6 +142,21 @@ class Alone:
             if isinstance(event, Finished):
                 return event.tokens, event.text
         return [], ""
+
+    def vector(self, text: str) -> bytes:
+        """The vector of `text`, as it is sent."""
+        engine = self._engine
+        assert isinstance(engine, Embedder)
+        if text not in self._vectors:
+            with self._installed():
+                engine.submit(engine.prepare(Embed(1, [[text]], NORM)))
+                events = engine.step()
+                while engine.has_work:
+                    events += engine.step()
+                (event,) = events
+                assert isinstance(event, Vectors)
+                self._vectors[text] = event.values
+        return self._vectors[text]
 
     def close(self) -> None:
         with self._installed():

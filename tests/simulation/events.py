@@ -27,6 +27,8 @@ SOMETIMES = frozenset(
         "fault: nonsense",
         "fault: slow",
         "fault: hang",
+        "fault: encode",
+        "end: vectors",
         "fault: the machine sleeps",
         "a prefix is cached",
         "a prefix is shared",

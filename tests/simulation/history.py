@@ -4,8 +4,10 @@ request gets alone."""
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Set
+from itertools import count
 from pathlib import Path
+from random import Random
 from typing import Any, Literal
 
 from specllama.engine.catalog.catalog import Catalog
@@ -15,13 +17,17 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.wire.replies import Finished
+from tests.simulation.alone import NORM
 from tests.simulation.library import Fault, Speed
-from tests.simulation.requests import Asked, Choice, Requests, any_model
-from tests.simulation.server import Machine, SimulatedModel, model_files, run_in
+from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_files
+from tests.simulation.processes import Child
+from tests.simulation.requests import Asked, AskedVectors, Requests
+from tests.simulation.server import Machine, SimulatedModel, run_in
 from tests.simulation.world import World
+from tests.support.models import random_model
 
 FEWEST_REQUESTS = 8
-MOST_REQUESTS = 60
+MOST_REQUESTS = 80
 FEWEST_STEPS = 200
 LONGEST = 20_000
 """Seconds of the simulation after which a request that has no end waits for ever."""
@@ -39,10 +45,11 @@ CHANCES = {
     "disk": 0.05,
     "trial": 0.1,
     "costly": 0.1,
-    "death": 1e-3,
-    "nonsense": 1e-3,
+    "death": 3e-3,
+    "nonsense": 3e-3,
     "slow": 0.01,
-    "hang": 1e-3,
+    "hang": 3e-3,
+    "encode": 0.05,
 }
 """How likely it is that something fails, in a history where it can."""
 ERRORS = {
@@ -62,16 +69,30 @@ class HistoryError(AssertionError):
 
 
 class History:
-    """One server and its clients. All that is random comes from `seed`."""
+    """One server and its clients. All that is random comes from `seed`.
 
-    def __init__(self, seed: int) -> None:
-        self.seed = seed
-        self.world = World(seed)
-        self.random = self.world.random
-        self.has_faults = self.random.random() < 0.6
+    What is `omitted`, by name, doesn't happen. The rest of what happens stays as it is, though not
+    the order of tasks; another `order` gives another one.
+    """
+
+    def __init__(self, seed: int, order: int = 0, omitted: Set[str] = frozenset()) -> None:
+        self.seed, self.order = seed, order
+        self.omitted = omitted
+        self.parts: list[str] = []
+        """The names of what may be omitted."""
+        self.world = World(f"{seed} {order}")
+        self.random = self._random_of("history")
+        self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
         self.story: list[str] = []
         self.folder = ""
+
+    def _random_of(self, name: str) -> Random:
+        return Random(f"{self.seed} {name}")
+
+    def _takes_part(self, name: str) -> bool:
+        self.parts.append(name)
+        return name not in self.omitted
 
     def tell(self, line: str) -> None:
         line = line.replace(self.folder, "")  # which another time has another name
@@ -89,19 +110,23 @@ class History:
             finally:
                 self.n_steps = self.machine.n_steps
             try:
-                for asked in self.requests.all:
+                for asked in self.requests.texts:
                     self._check(asked)
+                for asked_vectors in self.requests.vectors:
+                    self._check(asked_vectors)
             finally:
                 self.requests.close()
 
     def _prepare(self, folder: Path) -> None:
         choose = self.random.choice
-        names = ["a", "b", "c"][: choose([1, 1, 2, 3])]
+        names = ["a", "b", "c"][: choose([1, 1, 1, 2, 3])]
         files = folder / "files"
         files.mkdir()
         self.choices = {name: any_model(self.random, files) for name in names}
-        self.requests = Requests(self.random, self.choices)
+        self.requests = Requests(self._random_of, self.choices)
         paths = model_files(folder, names)
+        for name in (DRAFT, PROJECTOR):
+            (files / name).symlink_to(random_model())
         speed = Speed(choose([1e-3, 1e-2, 0.1]))
         models = {
             str(path): SimulatedModel(
@@ -149,8 +174,7 @@ class History:
             task.cancel()
         await asyncio.wait(tasks)
         if not done:
-            waiting = [str(each.number) for each in self.requests.all if each.end is None]
-            raise HistoryError(f"requests {', '.join(waiting)} wait for ever")
+            raise HistoryError("some requests wait for ever")
         clients.result()
         await self._settle()
         await self.pool.stop()
@@ -165,53 +189,72 @@ class History:
     async def _clients(self) -> None:
         """Lets clients come, some of them together, and waits for all."""
         tasks: list[asyncio.Task[None]] = []
-        n = self.random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
-        while len(self.requests.all) < n or (
-            self.machine.n_steps < FEWEST_STEPS and len(self.requests.all) < MOST_REQUESTS * 4
+        random = self._random_of("clients")
+        fewest = random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
+        while self.requests.n < fewest or (
+            self.machine.n_steps < FEWEST_STEPS
+            and self.requests.n < 4 * MOST_REQUESTS
+            and not self.omitted
         ):
-            new = [self.requests.new() for _ in range(self.random.choice([1, 1, 2, 6]))]
-            for group in new:
-                for asked in group:
-                    self.tell(str(asked))
-            tasks += [asyncio.create_task(self._client(group)) for group in new]
-            await asyncio.sleep(self.random.choice([0.0, 0.01, 0.1, 0.5, 5.0]))
-        await asyncio.gather(*tasks)
+            for _ in range(random.choice([1, 1, 2, 4, 8])):
+                asked = self.requests.new()
+                if self._takes_part(f"request {self.requests.n}"):
+                    tasks.append(asyncio.create_task(self._client(asked, self.requests.n)))
+            await asyncio.sleep(random.choice([0.0, 0.01, 0.05, 0.1, 0.5, 5.0]))
+        if tasks:
+            await asyncio.wait(tasks)
+        for task in tasks:
+            task.result()
 
-    async def _client(self, group: list[Asked]) -> None:
-        entry = self.catalog.entries[group[0].model]
-        patience = self.random.choice([None, None, None, None, 0.01, 0.1, 1.0])
+    async def _client(self, asked: list[Asked] | AskedVectors, number: int) -> None:
+        parts = asked if isinstance(asked, list) else [asked]
+        random = self._random_of(f"client {number}")
+        patience = random.choice([0.01, 0.1, 1.0]) if random.random() < 0.2 else None
+        self.tell(f"{parts[0]} x {len(parts)}, for {patience} s")
+        entry = self.catalog.entries[parts[0].model]
         try:
             async with asyncio.timeout(patience):
                 lease = self.pool.lease_now(entry) or await self.pool.lease(entry)
                 with lease:
-                    await self._read_all(group, await lease.engine())
+                    engine = await lease.engine()
+                    if isinstance(asked, list):
+                        await self._read_all(asked, engine, random)
+                    else:
+                        await self._read_vectors(asked, engine)
         except TimeoutError:
-            for asked in group:
-                if asked.end is None:
-                    asked.is_cancelled = True
-                    self.tell(f"request {asked.number} is cancelled")
+            for part in parts:
+                if part.end is None:
+                    part.is_cancelled = True
+                    self.tell(f"request {part.number} is cancelled")
         except EngineError as error:
-            for asked in group:
-                self._failed(asked, error.info)
+            for part in parts:
+                self._failed(part, error.info)
 
-    async def _read_all(self, group: list[Asked], engine: EngineClient) -> None:
+    async def _read_vectors(self, asked: AskedVectors, engine: EngineClient) -> None:
+        async for vectors in engine.embed([[text] for text in asked.inputs], normalize=NORM):
+            asked.vectors.append(vectors)
+        asked.is_finished = True
+        self.world.happens("end: vectors")
+        self.tell(f"request {asked.number} is finished")
+
+    async def _read_all(self, group: list[Asked], engine: EngineClient, random: Random) -> None:
         first = group[0]
         generations = engine.generate_all(
-            [first.prompt],
+            first.prompt,
             [asked.params for asked in group],
             owner=first.owner,
             private=first.private,
         )
+        pace = random.choice([0.0, 0.0, 0.01, 0.2])
         try:
             async with asyncio.TaskGroup() as tasks:
                 for asked, generation in zip(group, generations, strict=True):
-                    tasks.create_task(self._read(asked, generation))
+                    tasks.create_task(self._read(asked, generation, pace))
         finally:
             for generation in generations:
                 generation.cancel()
 
-    async def _read(self, asked: Asked, generation: Generation) -> None:
-        pace = self.random.choice([0.0, 0.0, 0.01, 0.2])
+    async def _read(self, asked: Asked, generation: Generation, pace: float) -> None:
         try:
             async for event in generation:
                 if asked.end is not None:
@@ -227,7 +270,7 @@ class History:
         except EngineError as error:
             self._failed(asked, error.info)
 
-    def _failed(self, asked: Asked, error: ErrorInfo) -> None:
+    def _failed(self, asked: Asked | AskedVectors, error: ErrorInfo) -> None:
         if asked.end is not None:
             raise HistoryError(f"request {asked.number} has two ends")
         asked.end = error
@@ -249,20 +292,23 @@ class History:
 
     async def _administrator(self) -> None:
         """Loads and unloads models, looks at them, saves and restores slots."""
-        while True:
-            await asyncio.sleep(self.random.choice([0.1, 1.0, 5.0]))
-            name = self.random.choice([*self.choices])
+        pace = self._random_of("administrator")
+        for number in count(1):
+            await asyncio.sleep(pace.choice([0.1, 1.0, 5.0, 20.0]))
+            if not self._takes_part(f"administration {number}"):
+                continue
             try:
-                await self._administer(name)
+                await self._administer(self._random_of(f"administration {number}"))
             except EngineError as error:
                 self._check_error(error.info)
             except TimeoutError:
                 self.world.happens("slot: withdrawn")
 
-    async def _administer(self, name: str) -> None:
+    async def _administer(self, random: Random) -> None:
+        name = random.choice([*self.choices])
         choice, supervisor = self.choices[name], self.pool.supervisor(name)
         engine = supervisor.awake_engine() if supervisor is not None else None
-        action = self.random.choice(["unload", "load", "look", "look", "slot", "slot", "slot"])
+        action = random.choice(["unload", "load", "look", "look", "slot", "slot", "slot"])
         if action == "unload":
             self.pool.begin_unload(name)
             self.tell(f"{name} is unloaded")
@@ -276,43 +322,46 @@ class History:
             await engine.slots()
             await engine.detokenize([1, 2, 3])
         elif choice.options["slot_save_path"]:
-            slot = self.random.randrange(choice.options["parallel"])
-            what = self.random.choice(ACTIONS)
-            file = self.random.choice("xy")
-            async with asyncio.timeout(self.random.choice([None, 0.1, 1.0])):
+            slot = random.randrange(choice.options["parallel"])
+            what, file = random.choice(ACTIONS), random.choice("xy")
+            async with asyncio.timeout(random.choice([None, 0.1, 1.0])):
                 done = await engine.slot_action(slot, what, file)
             self.world.happens(f"slot: {what}")
             self.tell(f"slot {slot} of {name}: {what} {file}, {done.n_tokens} tokens")
 
     async def _faults(self) -> None:
-        for _ in range(self.random.randint(1, MOST_FAULTS)):
-            await asyncio.sleep(self.random.choice([0.05, 0.3, 2.0]))
-            if not (alive := self.machine.alive()):
-                continue
-            child, chance = self.random.choice(alive), self.random.random()
-            if chance < 0.1:
-                seconds = self.random.choice([0.1, 5.0, 100.0])
-                self.tell(f"{child.process.name} is stopped for {seconds} s")
-                self.world.happens("fault: stopped")
-                child.process.stopped_until = self.world.now + seconds
-            elif chance < 0.15:
-                seconds = self.random.choice([5.0, 40.0, 600.0])
-                self.tell(f"the machine sleeps for {seconds} s")
-                self.world.happens("fault: the machine sleeps")
-                self.world.now += seconds
-            elif chance < 0.4:
-                code = self.random.choice(SIGNALS)
-                self.tell(f"{child.process.name} dies of signal {-code}")
-                self.world.happens("fault: signal")
-                child.process.end(code)
-            else:
-                failures = FAILURES if self.machine.is_ready(child) else WHILE_LOADING
-                fault = Fault(self.random.choice(failures), self.random.randrange(4))
-                self.tell(f"{child.process.name}: {fault}")
-                self.world.happens(f"fault: llama_decode gives {fault.status}")
-                self.machine.libraries[child.process].faults.append(fault)
+        pace = self._random_of("faults")
+        for number in range(pace.randint(1, MOST_FAULTS)):
+            await asyncio.sleep(pace.choice([0.05, 0.3, 2.0]))
+            if self._takes_part(f"fault {number}") and (alive := self.machine.alive()):
+                random = self._random_of(f"fault {number}")
+                self._fault(random.choice(alive), random)
         self.tell("from now on, nothing fails")
         self.machine.chances.clear()
+
+    def _fault(self, child: Child, random: Random) -> None:
+        chance, name = random.random(), child.process.name
+        if chance < 0.1:
+            seconds = random.choice([0.1, 5.0, 100.0])
+            self.tell(f"{name} is stopped for {seconds} s")
+            self.world.happens("fault: stopped")
+            child.process.stopped_until = self.world.now + seconds
+        elif chance < 0.15:
+            seconds = random.choice([5.0, 40.0, 600.0])
+            self.tell(f"the machine sleeps for {seconds} s")
+            self.world.happens("fault: the machine sleeps")
+            self.world.now += seconds
+        elif chance < 0.4:
+            code = random.choice(SIGNALS)
+            self.tell(f"{name} dies of signal {-code}")
+            self.world.happens("fault: signal")
+            child.process.end(code)
+        else:
+            failures = FAILURES if self.machine.is_ready(child) else WHILE_LOADING
+            fault = Fault(random.choice(failures), random.randrange(4))
+            self.tell(f"{name}: {fault}")
+            self.world.happens(f"fault: llama_decode gives {fault.status}")
+            self.machine.libraries[child.process].faults.append(fault)
 
     # ---- checking ------------------------------------------------------------------------
 
@@ -356,16 +405,23 @@ class History:
         if error.type not in ERRORS:
             raise HistoryError(f"an error of type {error.type}: {error.message}")
 
-    def _check(self, asked: Asked) -> None:
+    def _check(self, asked: Asked | AskedVectors) -> None:
+        if f"request {asked.number}" in self.omitted:
+            return
         who = f"request {asked.number}"
-        if asked.end is None and not asked.is_cancelled:
+        is_finished = isinstance(asked, AskedVectors) and asked.is_finished
+        if asked.end is None and not (asked.is_cancelled or is_finished):
             raise HistoryError(f"{who} has no end")
         if isinstance(asked.end, ErrorInfo):
             self._check_error(asked.end)
             is_explained = self._has_failed() or "unload" in asked.end.message
             if not (is_explained or self.requests.is_refused(asked)):
                 raise HistoryError(f"{who} failed: {asked.end.message}")
-        if wrong := self.requests.wrong(asked):
+        if isinstance(asked, AskedVectors):
+            wrong = self.requests.wrong_vectors(asked)
+        else:
+            wrong = self.requests.wrong(asked)
+        if wrong:
             raise HistoryError(f"{who}: {wrong}")
 
 

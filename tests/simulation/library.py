@@ -181,6 +181,8 @@ class ContextStandIn:
         self._n_vocab = n_vocab
         self._rows: npt.NDArray[np.float32] = np.zeros((0, n_vocab), np.float32)
         self._row_of: dict[int, int] = {}
+        self.embeds = bool(params.embeddings)
+        self._vectors: dict[int, npt.NDArray[np.float32]] = {}
         self._numbers = np.arange(n_vocab, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
 
     # ---- evaluating ----------------------------------------------------------------------
@@ -209,7 +211,11 @@ class ContextStandIn:
                 self._take_back(part)
                 return fault.status
             hashes += self._compute(part, cells_of)
-        self._set_rows(tokens, hashes, wanted)
+        if self.embeds:
+            for token, value in zip(tokens, hashes, strict=True):
+                self._vectors[token.sequence] = self._vector(value)
+        else:
+            self._set_rows(tokens, hashes, wanted)
         self._library.compute(len(tokens))
         return 0
 
@@ -274,6 +280,15 @@ class ContextStandIn:
         logits = (bits >> np.uint64(44)).astype(np.float32) * np.float32(8 / (1 << 20))
         logits[mixed(token) % self._n_vocab] += np.float32(LIKELY)
         return logits
+
+    def _vector(self, value: int) -> npt.NDArray[np.float32]:
+        numbers = np.arange(self.shape.n_embd, dtype=np.uint64) ^ np.uint64(value)
+        return (mixed_each(numbers) >> np.uint64(40)).astype(np.float32) - np.float32(1 << 23)
+
+    def vector_address(self, sequence: int) -> Any:
+        """The vector of the last token of `sequence`."""
+        pointer = ctypes.POINTER(ctypes.c_float)
+        return self._vectors[sequence].ctypes.data_as(pointer)
 
     def logits_address(self, index: int) -> int | None:
         row = self._row_of.get(index)
@@ -417,6 +432,10 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
         "llama_model_n_swa": lambda model: current().shape_of(model).window,
         "llama_model_n_embd": lambda model: current().shape_of(model).n_embd,
         "llama_model_n_embd_inp": lambda model: current().shape_of(model).n_embd,
+        "llama_pooling_type": lambda context: C.LLAMA_POOLING_TYPE_LAST,
+        "llama_get_causal_attn": lambda context: context.is_causal,
+        "llama_model_n_embd_out": lambda model: current().shape_of(model).n_embd,
+        "llama_get_embeddings_seq": lambda context, sequence: context.vector_address(sequence),
         "llama_model_n_layer": lambda model: current().shape_of(model).n_layer,
         "llama_model_has_decoder": lambda model: True,
         "llama_model_has_encoder": lambda model: False,

@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 from llguidance import LLMatcher
@@ -35,10 +34,10 @@ from tests.simulation.alone import shared_model, trial_answer
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.events import counted
 from tests.simulation.library import LibraryStandIn, ModelShape, Speed, installed, replaced
+from tests.simulation.models import SimulatedProjector
 from tests.simulation.processes import Child, EventLoop
 from tests.simulation.threads import system_of
 from tests.simulation.world import Process, World
-from tests.support.models import random_model
 
 FEW_EVENTS = 4
 """In the place of `generation.AHEAD`: readers that fall behind are common."""
@@ -121,6 +120,14 @@ class Machine:
             raise BackendError(f"cannot load the model {path!r}")
         return shared
 
+    def _projector(self, path: str, model: Model, options: EngineOptions) -> SimulatedProjector:
+        def compute() -> None:
+            self.world.sleep(1e-3)
+            if self.happens("encode"):
+                raise BackendError("the projector can't encode this")
+
+        return SimulatedProjector(path, self.library().shape, compute)
+
     def _compute(self, seconds: float) -> None:
         if self.happens("hang"):
             self.world.wait()
@@ -169,6 +176,8 @@ class Machine:
             "_die_quickly": lambda level: None,
             "_show_stacks_at_the_end": lambda: None,
             "faulthandler": SilentStacks,
+            "Projector": self._projector,
+            "projector_header": lambda path: None,
         }
         with ExitStack() as stack:
             enter = stack.enter_context
@@ -246,15 +255,6 @@ class SimulatedTrial:
 
     def close(self) -> None:
         """There are no pipes."""
-
-
-def model_files(folder: Path, names: list[str]) -> dict[str, Path]:
-    """A file for each name, all of them the same."""
-    paths = {name: folder / f"{name}.gguf" for name in names}
-    for path in paths.values():
-        if not path.exists():
-            path.symlink_to(random_model())
-    return paths
 
 
 def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:

@@ -62,7 +62,7 @@ class Task:
 class World:
     """Everything that happens in one history. Random choices come from `seed` alone."""
 
-    def __init__(self, seed: int) -> None:
+    def __init__(self, seed: str) -> None:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.events: Counter[str] = Counter()
