@@ -420,7 +420,7 @@ class History:
         if isinstance(asked, AskedVectors):
             wrong = self.requests.wrong_vectors(asked)
         else:
-            wrong = self.requests.wrong(asked)
+            wrong = self.requests.wrong(asked) or self.requests.wrong_count(asked)
         if wrong:
             raise HistoryError(f"{who}: {wrong}")
 

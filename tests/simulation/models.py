@@ -79,7 +79,9 @@ def any_model(random: random.Random, folder: Path) -> Choice:
     options = {
         "parallel": n_slots,
         "kv_unified": unified,
-        "ctx_size": choose([SLOT_CONTEXT, SLOT_CONTEXT, 1024]) if unified else SLOT_CONTEXT * n_slots,
+        "ctx_size": choose([SLOT_CONTEXT, SLOT_CONTEXT, 1024])
+        if unified
+        else SLOT_CONTEXT * n_slots,
         "batch_size": batch,
         "ubatch_size": choose([16, batch]),
         "cache_ram": choose([0, 1, -1, -1]),

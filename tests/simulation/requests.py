@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from itertools import takewhile
 from random import Random
 
 import msgspec
@@ -11,7 +12,7 @@ from specllama.engine.params import GenerationParams, GrammarTrigger, Speculativ
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Finished, Vectors
 from specllama.engine.wire.requests import PromptParts
-from tests.simulation.alone import Alone
+from tests.simulation.alone import Alone, shared_model
 from tests.simulation.models import SLOT_CONTEXT, Choice, image
 
 WORDS = ("river", "stone", "light", "engine", "paper", "window", "garden", "number")
@@ -91,6 +92,11 @@ class AskedVectors:
         return f"request {self.number} to {self.model}: vectors of {self.inputs}"
 
 
+def _sharing(asked: Asked) -> int:
+    """Requests with the same number may share what is cached."""
+    return asked.owner if asked.private else 0
+
+
 def _name(part: object) -> str:
     return f"<{part.width - 2}>" if isinstance(part, Media) else str(part)
 
@@ -108,6 +114,7 @@ class Requests:
         self._random = random_of("requests")
         self._common = [self._words(self._random.choice([2, 20, 40, 90])) for _ in range(3)]
         self._alone: dict[str, Alone] = {}
+        self._tokenized: dict[int, list[int]] = {}
 
     def _words(self, n: int) -> str:
         return " ".join(self._random.choices(WORDS, k=n))
@@ -222,6 +229,46 @@ class Requests:
             return max(len(truth), len(asked.tokens))
         n_prompt = asked.end.n_prompt if isinstance(asked.end, Finished) else MOST_CHARACTERS
         return max(0, choice.slot_context - n_prompt)
+
+    def wrong_count(self, asked: Asked) -> str:
+        """What is wrong with the figures at the end of `asked`; "" if nothing is."""
+        end = asked.end
+        if not isinstance(end, Finished):
+            return ""
+        timings = end.timings
+        if timings.cache_n + timings.prompt_n != end.n_prompt:
+            return f"{timings.cache_n} and {timings.prompt_n} tokens of a prompt of {end.n_prompt}"
+        if end.n_decoded < len(asked.tokens):
+            return f"it has {len(asked.tokens)} tokens, and {end.n_decoded} were counted"
+        if timings.draft_n_accepted > timings.draft_n:
+            return "more was accepted than proposed"
+        options = self.choices[asked.model].options
+        is_known = not (
+            options["slot_save_path"] or options["mmproj"] or asked.params.n_cache_reuse
+        )
+        if is_known and timings.cache_n > (most := self._most_cached(asked)):
+            return f"{timings.cache_n} tokens were cached, and it may know of {most}"
+        return ""
+
+    def _most_cached(self, asked: Asked) -> int:
+        """The most tokens of the prompt that other requests have had which may share with it."""
+        whose = _sharing(asked)
+        own = self._tokens(asked)
+        most = 0
+        for other in self.texts:
+            if other is asked or other.model != asked.model or _sharing(other) != whose:
+                continue
+            pairs = zip(own, [*self._tokens(other), *other.tokens], strict=False)
+            most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+        return most
+
+    def _tokens(self, asked: Asked) -> list[int]:
+        if asked.number not in self._tokenized:
+            (text,) = asked.prompt
+            assert isinstance(text, str)
+            tokens = shared_model().tokenize(text.encode(), add_special=True, parse_special=True)
+            self._tokenized[asked.number] = tokens.tolist()
+        return self._tokenized[asked.number]
 
     def wrong_vectors(self, asked: AskedVectors) -> str:
         """What is wrong with the vectors of `asked`; "" if nothing is."""
