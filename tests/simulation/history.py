@@ -18,6 +18,15 @@ from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.wire.replies import Finished
 from tests.simulation.alone import NORM
+from tests.simulation.http import started
+from tests.simulation.http_clients import (
+    AskedForm,
+    any_form,
+    ask,
+    ask_again,
+    wrong_form,
+    wrong_text,
+)
 from tests.simulation.library import Fault, Speed
 from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_files
 from tests.simulation.processes import Child
@@ -25,6 +34,7 @@ from tests.simulation.requests import Asked, AskedVectors, Requests
 from tests.simulation.server import Machine, SimulatedModel, run_in
 from tests.simulation.world import World
 from tests.support.models import random_model
+from tests.support.options_support import server_options
 
 FEWEST_REQUESTS = 8
 MOST_REQUESTS = 80
@@ -84,6 +94,8 @@ class History:
         self.random = self._random_of("history")
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
+        self.has_http = self.random.random() < 0.3
+        self.forms: list[AskedForm] = []
         self.story: list[str] = []
         self.folder = ""
 
@@ -159,8 +171,27 @@ class History:
     async def _serve(self) -> None:
         models_max = self.random.choice([0, 1, 2])
         self.tell(f"at most {models_max} models")
-        self.pool = ModelPool(self.catalog, models_max=models_max)
-        await self.pool.start()
+        if self.has_http:
+            options = server_options(models_max=models_max)
+            async with started(options, self.catalog) as self.application:
+                self.pool = self.application.runtime.pool
+                await self._live()
+                await self._ask_again()
+                await self._settle()
+        else:
+            self.pool = ModelPool(self.catalog, models_max=models_max)
+            await self.pool.start()
+            await self._live()
+            await self._settle()
+            await self.pool.stop()
+        if alive := self.machine.alive():
+            raise HistoryError(f"{len(alive)} processes are left")
+        left = asyncio.all_tasks() - {asyncio.current_task()}
+        if left:
+            raise HistoryError(f"tasks are left: {', '.join(sorted(t.get_name() for t in left))}")
+
+    async def _live(self) -> None:
+        """Everything that happens, until all clients have ended."""
         await self.pool.started()
         clients = asyncio.create_task(self._clients())
         others: list[Coroutine[Any, Any, None]] = [self._administrator()]
@@ -173,16 +204,30 @@ class History:
                 task.result()
             task.cancel()
         await asyncio.wait(tasks)
+        self.machine.chances.clear()
+        for child in self.machine.engines():
+            self.machine.libraries[child.process].faults.clear()
         if not done:
             raise HistoryError("some requests wait for ever")
         clients.result()
-        await self._settle()
-        await self.pool.stop()
-        if alive := self.machine.alive():
-            raise HistoryError(f"{len(alive)} processes are left")
-        left = asyncio.all_tasks() - {asyncio.current_task()}
-        if left:
-            raise HistoryError(f"tasks are left: {', '.join(sorted(t.get_name() for t in left))}")
+
+    async def _ask_again(self) -> None:
+        """Whatever was asked in the form of an API gets the same text when nothing else goes on."""
+        for asked in self.forms:
+            if wrong := wrong_form(asked):
+                raise HistoryError(f"request {asked.number}: {wrong}")
+            self.world.happens(f"status {asked.answer.status}")
+            reading = asked.reading() if asked.answer.status == 200 else None
+            if reading is None or not reading.text:
+                self._check_refusal(asked)
+                continue
+            if wrong := wrong_text(asked, await ask_again(self.application, asked)):
+                raise HistoryError(f"request {asked.number}: {wrong}")
+
+    def _check_refusal(self, asked: AskedForm) -> None:
+        is_explained = self._has_failed() or b"unload" in asked.answer.body
+        if asked.answer.status >= 500 and not is_explained:
+            raise HistoryError(f"request {asked.number}: {bytes(asked.answer.body)!r}")
 
     # ---- clients -------------------------------------------------------------------------
 
@@ -198,8 +243,13 @@ class History:
         ):
             for _ in range(random.choice([1, 1, 2, 4, 8])):
                 asked = self.requests.new()
-                if self._takes_part(f"request {self.requests.n}"):
-                    tasks.append(asyncio.create_task(self._client(asked, self.requests.n)))
+                if not self._takes_part(f"request {self.requests.n}"):
+                    continue
+                if self.has_http and isinstance(asked, list):
+                    client = self._client_of_form(asked)
+                else:
+                    client = self._client(asked, self.requests.n)
+                tasks.append(asyncio.create_task(client))
             await asyncio.sleep(random.choice([0.0, 0.01, 0.05, 0.1, 0.5, 5.0]))
         if tasks:
             await asyncio.wait(tasks)
@@ -229,6 +279,20 @@ class History:
         except EngineError as error:
             for part in parts:
                 self._failed(part, error.info)
+
+    async def _client_of_form(self, group: list[Asked]) -> None:
+        """The same prompt, in the form of some API."""
+        for asked in group:
+            asked.is_cancelled = True  # this one is asked in its place
+        asked = group[0]
+        random = self._random_of(f"client {asked.number}")
+        prompt = "".join(part for part in asked.prompt if isinstance(part, str))
+        form = any_form(asked.number, random, asked.model, prompt)
+        self.forms.append(form)
+        self.tell(str(form))
+        await ask(self.application, form, random)
+        status, n_bytes = form.answer.status, len(form.answer.body)
+        self.tell(f"request {form.number}: status {status}, {n_bytes} bytes")
 
     async def _read_vectors(self, asked: AskedVectors, engine: EngineClient) -> None:
         async for vectors in engine.embed([[text] for text in asked.inputs], normalize=NORM):
@@ -333,7 +397,7 @@ class History:
         pace = self._random_of("faults")
         for number in range(pace.randint(1, MOST_FAULTS)):
             await asyncio.sleep(pace.choice([0.05, 0.3, 2.0]))
-            if self._takes_part(f"fault {number}") and (alive := self.machine.alive()):
+            if self._takes_part(f"fault {number}") and (alive := self.machine.engines()):
                 random = self._random_of(f"fault {number}")
                 self._fault(random.choice(alive), random)
         self.tell("from now on, nothing fails")
@@ -367,9 +431,6 @@ class History:
 
     async def _settle(self) -> None:
         """Nothing is left of the requests once they have ended."""
-        self.machine.chances.clear()
-        for child in self.machine.alive():
-            self.machine.libraries[child.process].faults.clear()
         for name in self.choices:
             supervisor = self.pool.supervisor(name)
             if supervisor is None:

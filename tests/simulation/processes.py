@@ -3,7 +3,7 @@ cut anywhere, and ends at any moment."""
 
 import asyncio
 import errno
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent import futures
 from contextlib import suppress
 from functools import partial
@@ -77,7 +77,7 @@ class EventLoop(asyncio.BaseEventLoop):
         if self.fails("start"):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         protocol = protocol_factory()
-        child = Child(self, protocol, len(self.children) + 1)
+        child = Child(self, protocol, len(self.children) + 1, command)
         self.children.append(child)
         protocol.connection_made(child)
         self.world.start(partial(child.run, self._program), "main", child.process)
@@ -88,11 +88,18 @@ class Child(asyncio.SubprocessTransport):
     """Both ends of a process: the methods of asyncio's transport for the server, and `read` and
     `write` for the process itself."""
 
-    def __init__(self, loop: EventLoop, protocol: asyncio.SubprocessProtocol, number: int) -> None:
+    def __init__(
+        self,
+        loop: EventLoop,
+        protocol: asyncio.SubprocessProtocol,
+        number: int,
+        command: Sequence[str],
+    ) -> None:
         super().__init__()
         self.process = Process(f"process {number}")
         self.process.on_end.append(self._ended)
         self.number = number
+        self.command = command
         self._loop = loop
         self._world = loop.world
         self._protocol = protocol

@@ -12,11 +12,14 @@ from llguidance import LLMatcher
 
 from specllama.engine import system
 from specllama.engine.grammars import compiling
+from specllama.engine.helpers.check import check_main
+from specllama.engine.helpers.inspect import inspect_main
+from specllama.engine.helpers.render import render_main
 from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.models import generation
 from specllama.engine.options import EngineOptions
-from specllama.engine.wire import startup
-from specllama.engine.wire.framing import Decoder
+from specllama.engine.wire import link, startup
+from specllama.engine.wire.framing import MSGPACK, Decoder, Encoder
 from specllama.engine.wire.link import Link
 from specllama.engine.worker import process as engine_process
 from specllama.engine.worker import worker
@@ -30,15 +33,20 @@ from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
+from specllama.handlers.running import run_in_thread
 from tests.simulation.alone import shared_model, trial_answer
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.events import counted
 from tests.simulation.library import LibraryStandIn, ModelShape, Speed, installed, replaced
 from tests.simulation.models import SimulatedProjector
 from tests.simulation.processes import Child, EventLoop
-from tests.simulation.threads import system_of
+from tests.simulation.threads import SimulatedPool, system_of
 from tests.simulation.world import Process, World
 
+HELPERS: dict[str, Any] = {
+    module.__name__: module for module in (check_main, inspect_main, render_main)
+}
+"""The helper processes that are simulated, by the names of their main modules."""
 FEW_EVENTS = 4
 """In the place of `generation.AHEAD`: readers that fall behind are common."""
 
@@ -78,8 +86,13 @@ class Machine:
     """How likely it is that something fails, by name."""
 
     def program(self, child: Child) -> int:
-        """What an engine process runs."""
+        """What a process runs, by its command."""
         self.children[child.process] = child
+        module = child.command[child.command.index("-m") + 1]
+        if module in HELPERS:
+            sys.argv[1:] = child.command[child.command.index("-m") + 2 :]
+            HELPERS[module].main()
+            return 0
         self.libraries[child.process] = LibraryStandIn()
         return engine_process.main()
 
@@ -97,13 +110,17 @@ class Machine:
     def alive(self) -> list[Child]:
         return [child for child in self.children.values() if child.get_returncode() is None]
 
+    def engines(self) -> list[Child]:
+        """The engine processes that run."""
+        return [child for child in self.alive() if child.process in self.libraries]
+
     def library(self) -> LibraryStandIn:
         """That of the current process."""
         return self.libraries[self.world.current.process]
 
-    def _take_over(self, decoder: Decoder[Any]) -> Link[Any, Any]:
+    def _take_over(self, decoder: Decoder[Any], encoder: Encoder = MSGPACK) -> Link[Any, Any]:
         child = self.children[self.world.current.process]
-        return Link(child.read, child.write, decoder)
+        return Link(child.read, child.write, decoder, encoder)
 
     def _load(self, path: str, options: EngineOptions, progress: Callable[[float], None]) -> Model:
         """In the place of `Model`."""
@@ -199,7 +216,13 @@ class Machine:
             enter(replaced(slot_file, {"os": disk, "open": disk.open_file}))
             enter(replaced(vocabulary, {"Vocabulary": shared_vocabulary}))
             enter(replaced(startup, {"resume_gc": lambda: None}))
-            enter(replaced(sys, {"setswitchinterval": lambda seconds: None}))
+            own = {"setswitchinterval": lambda seconds: None, "argv": [*sys.argv]}
+            enter(replaced(sys, own))
+            for helper in HELPERS.values():
+                enter(replaced(helper, {"take_over": self._take_over}))
+            enter(replaced(link, {"limit_memory": lambda n: None, "set_alarm": lambda n: None}))
+            thread = SimulatedPool(self.world, 1, "run_in_thread")
+            enter(replaced(run_in_thread, {"_thread": thread}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))

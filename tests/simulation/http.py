@@ -1,0 +1,127 @@
+"""The whole application of a server, with clients that speak ASGI to it."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+from specllama.engine.catalog.catalog import Catalog
+from specllama.handlers.binding.application import serve_description
+from specllama.handlers.description import description_path
+from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.runtime import Runtime, lifespan
+
+_present: list[tuple[ServerOptions, Catalog]] = []
+"""What the application serves from its next start on."""
+
+
+@cache
+def application() -> Any:
+    """One application for all histories: to make one takes a second."""
+
+    @asynccontextmanager
+    async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
+        options, catalog = _present[-1]
+        async with lifespan(options, catalog) as runtime:
+            yield {"runtime": runtime}
+
+    return serve_description(description_path(), "", states)
+
+
+@dataclass
+class Answer:
+    """What a client has got. `is_whole`: up to the end of the body."""
+
+    status: int = 0
+    body: bytearray = field(default_factory=bytearray)
+    is_whole: bool = False
+
+
+class Application:
+    """A started application."""
+
+    def __init__(self, state: dict[str, Any]) -> None:
+        self._state = state
+        self.runtime: Runtime = state["runtime"]
+
+    async def ask(
+        self,
+        method: str,
+        path: str,
+        body: dict[str, Any] | None = None,
+        *,
+        pace: float = 0.0,
+        patience: float | None = None,
+    ) -> Answer:
+        """The answer to one request. The client reads a part each `pace` seconds, and leaves after
+        `patience` seconds; the answer is then what it had got."""
+        answer, has_left = Answer(), asyncio.Event()
+        data = b"" if body is None else json.dumps(body).encode()
+        unread = [{"type": "http.request", "body": data, "more_body": False}]
+
+        async def receive() -> dict[str, Any]:
+            if unread:
+                return unread.pop()
+            await has_left.wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: dict[str, Any]) -> None:
+            if message["type"] == "http.response.start":
+                answer.status = message["status"]
+            elif not has_left.is_set():
+                answer.body += message.get("body", b"")
+                answer.is_whole = not message.get("more_body", False)
+                if pace:
+                    await asyncio.sleep(pace)
+
+        task = asyncio.ensure_future(application()(self._scope(method, path, data), receive, send))
+        await asyncio.wait([task], timeout=patience)
+        has_left.set()
+        await task
+        return answer
+
+    def _scope(self, method: str, path: str, data: bytes) -> dict[str, Any]:
+        headers = {
+            b"host": b"localhost",
+            b"content-type": b"application/json",
+            b"content-length": b"%d" % len(data),
+        }
+        return {
+            "type": "http",
+            "asgi": {"version": "3.0"},
+            "http_version": "1.1",
+            "method": method,
+            "scheme": "http",
+            "path": path,
+            "raw_path": path.encode(),
+            "query_string": b"",
+            "root_path": "",
+            "headers": [*headers.items()],
+            "client": ("127.0.0.1", 1),
+            "server": ("127.0.0.1", 80),
+            "state": {**self._state},
+        }
+
+
+@asynccontextmanager
+async def started(options: ServerOptions, catalog: Catalog) -> AsyncIterator[Application]:
+    """The application serves these models meanwhile."""
+    _present[:] = [(options, catalog)]
+    state: dict[str, Any] = {}
+    orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    reports: asyncio.Queue[dict[str, Any]] = asyncio.Queue()
+    call: Callable[..., Awaitable[None]] = application()
+    scope = {"type": "lifespan", "asgi": {"version": "3.0", "spec_version": "2.0"}, "state": state}
+    task = asyncio.ensure_future(call(scope, orders.get, reports.put))
+    await orders.put({"type": "lifespan.startup"})
+    report = await reports.get()
+    assert report["type"] == "lifespan.startup.complete", report
+    try:
+        yield Application(state)
+    finally:
+        await orders.put({"type": "lifespan.shutdown"})
+        await reports.get()
+        await task
