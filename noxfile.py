@@ -174,7 +174,7 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """Random histories of an engine over a stand-in for llama.cpp; `-- --minutes N`, `--seed N`."""
+    """Random histories of a server, each from a seed; `-- --minutes N`, `--seed N`."""
     session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
