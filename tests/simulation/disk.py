@@ -44,10 +44,12 @@ class _Entry:
 class SimulatedDisk:
     """In the place of `os` and `open` in the modules that read and write states."""
 
-    def __init__(self, world: World, fails: Callable[[], bool]) -> None:
+    def __init__(self, world: World, happens: Callable[[str], bool]) -> None:
+        """`happens` says whether this time a call fails (`disk`), a file is `gone` that was there
+        a moment ago, or `torn`: only its first half has reached the disk."""
         self.world = world
         self.times: dict[str, float] = {}
-        self._fails = fails
+        self._happens = happens
 
     def __getattr__(self, name: str) -> Any:
         return getattr(os, name)
@@ -57,7 +59,7 @@ class SimulatedDisk:
 
     def _may_fail(self, *among: int) -> None:
         self.world.pause()
-        if self._fails():
+        if self._happens("disk"):
             code = self.world.random.choice(among or ERRORS)
             self.world.happens(f"disk: {errno.errorcode[code]}")
             raise OSError(code, os.strerror(code))
@@ -75,11 +77,19 @@ class SimulatedDisk:
     def replace(self, source: str, target: Path | str) -> None:
         self._may_fail(errno.EIO)
         os.replace(source, target)
+        if self._happens("torn"):
+            os.truncate(target, os.stat(target).st_size // 2)
         self._touch(target)
 
     def unlink(self, path: Path | str) -> None:
         self._may_fail(errno.EIO)
         os.unlink(path)
+
+    def open(self, path: Path | str, flags: int) -> int:
+        self._may_fail(errno.EIO, errno.EMFILE)
+        if self._happens("gone"):
+            os.unlink(path)
+        return os.open(path, flags)
 
     def open_file(self, file: Any, mode: str = "r", **how: Any) -> Any:
         opened: Any = open(file, mode, **how)  # noqa: SIM115  # the caller's to close

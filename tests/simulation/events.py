@@ -20,7 +20,10 @@ SOMETIMES = frozenset(
         *(f"end: {how}" for how in ("eos", "limit", "word")),
         *(f"end: {how}_error" for how in ("invalid_request", "server", "unavailable")),
         *(f"slot: {what}" for what in ("save", "restore", "erase", "withdrawn")),
-        *(f"fault: {what}" for what in ("load", "start", "disk", "trial", "costly", "death")),
+        *(
+            f"fault: {what}"
+            for what in ("load", "start", "disk", "gone", "torn", "trial", "costly", "death")
+        ),
         *(f"fault: llama_decode gives {status}" for status in (-3, -2, -1, 1, 2)),
         "fault: signal",
         "fault: stopped",

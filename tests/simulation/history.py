@@ -53,6 +53,8 @@ CHANCES = {
     "load": 0.1,
     "start": 0.1,
     "disk": 0.05,
+    "gone": 0.05,
+    "torn": 0.05,
     "trial": 0.1,
     "costly": 0.1,
     "death": 3e-3,

@@ -211,7 +211,7 @@ class Machine:
             enter(replaced(draft_loading, {"Model": self._load_draft}))
             enter(replaced(constraint, {"mask": self._mask}))
             enter(replaced(trial, {"TrialProcess": partial(SimulatedTrial, self)}))
-            disk = SimulatedDisk(self.world, lambda: self.happens("disk"))
+            disk = SimulatedDisk(self.world, self.happens)
             enter(replaced(disk_cache, {"os": disk}))
             enter(replaced(slot_file, {"os": disk, "open": disk.open_file}))
             enter(replaced(vocabulary, {"Vocabulary": shared_vocabulary}))
