@@ -173,6 +173,12 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def chaos(session: nox.Session) -> None:
+    """20 minutes of faults of processes, disks and connections, with 16 clients (`--seed N`)."""
+    session.run("python", "-m", "contract_tests.chaos", *session.posargs)
+
+
+@nox.session
 def simulate(session: nox.Session) -> None:
     """Random histories of an engine over a stand-in for llama.cpp; `-- --minutes N`, `--seed N`."""
     session.run("python", "-m", "tests.simulation", *session.posargs)
