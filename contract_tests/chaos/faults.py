@@ -61,6 +61,11 @@ class Fault:
         server's to replace."""
         return self.begun if self.what in (KILL, SEGV, TERM, FOR_EVER) else self.healed
 
+    def recovery(self) -> float | None:
+        """Seconds until the next right answer."""
+        since = self.since()
+        return None if since is None or self.recovered is None else self.recovered - since
+
     def over(self) -> float | None:
         """When it was both healed and recovered from."""
         if self.healed is None or self.recovered is None:

@@ -136,23 +136,34 @@ class History:
     # ---- tables ---------------------------------------------------------------------------------
 
     def recoveries(self) -> str:
-        """A table of the faults: how often each kind, and how long until the next right answer."""
-        rows = [
-            "| fault | times | recovery, median s | longest s | never |",
-            "|---|---|---|---|---|",
-        ]
+        """A table of the faults: how often each kind, and how long until the next right answer, of
+        those beside which no other fault harmed the same, and of all."""
+        head = (
+            "| fault | times | alone | recovery alone, median s | longest s | of all, longest s |"
+        )
+        rows = [head, "|---|---|---|---|---|---|"]
         kinds: defaultdict[str, list[Fault]] = defaultdict(list)
         for each in self.faults:
             kinds[each.kind].append(each)
         for kind, faults in sorted(kinds.items()):
-            times = [
-                each.recovered - since
+            times = [seconds for each in faults if (seconds := each.recovery()) is not None]
+            alone = [
+                seconds
                 for each in faults
-                if each.recovered is not None and (since := each.since()) is not None
+                if (seconds := each.recovery()) is not None and self._was_alone(each)
             ]
-            numbers = f"{median(times):.2f} | {max(times):.2f}" if times else "- | -"
-            rows.append(f"| {kind} | {len(faults)} | {numbers} | {len(faults) - len(times)} |")
+            numbers = f"{median(alone):.2f} | {max(alone):.2f}" if alone else "- | -"
+            longest = f"{max(times):.2f}" if len(times) == len(faults) else "never"
+            rows.append(f"| {kind} | {len(faults)} | {len(alone)} | {numbers} | {longest} |")
         return "\n".join(rows)
+
+    def _was_alone(self, fault: Fault) -> bool:
+        until = fault.over()
+        return until is not None and not any(
+            each.begun < until and ((over := each.over()) is None or over > fault.begun)
+            for each in self.faults
+            if each is not fault and each.harms({fault.target})
+        )
 
     def told(self) -> str:
         """All faults, and the slowest answer."""

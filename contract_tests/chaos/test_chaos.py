@@ -110,7 +110,7 @@ def test_a_right_answer_that_began_later_is_the_recovery() -> None:
         assert fault.recovered is None
     made.take(exchange(11.0, 12.5, TALKER), Verdict("right"))
     assert fault.recovered == 12.5
-    assert "| engine killed | 1 | 2.50 | 2.50 | 0 |" in made.recoveries()
+    assert "| engine killed | 1 | 1 | 2.50 | 2.50 | 2.50 |" in made.recoveries()
     assert "| all | 3 | 0 | 0 | 0 | 0 |" in made.answers()
 
 
@@ -121,7 +121,22 @@ def test_a_stopped_process_recovers_from_when_it_goes_on() -> None:
     assert fault.recovered is None
     fault.healed = 20.0
     made.take(exchange(21.0, 22.0, TALKER), Verdict("right"))
-    assert "| engine stopped | 1 | 2.00 | 2.00 | 0 |" in made.recoveries()
+    assert "| engine stopped | 1 | 1 | 2.00 | 2.00 | 2.00 |" in made.recoveries()
+
+
+def test_a_recovery_beside_another_fault_is_told_apart() -> None:
+    faults = [
+        Fault(harm.KILL, TALKER, begun=10.0, healed=10.0, recovered=12.0),
+        Fault(harm.KILL, TALKER, begun=20.0, healed=20.0, recovered=50.0),
+        Fault(harm.FOR_EVER, TALKER, begun=21.0, healed=45.0, recovered=50.0),
+        Fault(harm.FULL, DISK, begun=30.0, healed=31.0, recovered=32.0),
+        Fault(harm.KILL, SERVER, begun=60.0, healed=60.0),
+    ]
+    table = history(*faults).recoveries()
+    assert "| engine killed | 2 | 1 | 2.00 | 2.00 | 30.00 |" in table
+    assert "| disk full | 1 | 1 | 1.00 | 1.00 | 1.00 |" in table
+    assert "| engine stuck | 1 | 0 | - | - | 29.00 |" in table
+    assert "| server killed | 1 | 0 | - | - | never |" in table
 
 
 def test_temporary_files_are_known() -> None:
