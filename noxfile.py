@@ -166,10 +166,14 @@ def evaluate(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """20,000 random requests, many of them cut short; nothing may be left of them (minutes)."""
-    session.run(
-        "pytest", "contract_tests/own/test_soak.py", "-s", "--soak", "20000", *session.posargs
-    )
+    """30 minutes of mixed load; memory, descriptors, threads and latency stay where they are."""
+    session.run("python", "-m", "contract_tests.soak", *session.posargs)
+
+
+@nox.session
+def chaos(session: nox.Session) -> None:
+    """20 minutes of faults of processes, disks and connections, with 16 clients (`--seed N`)."""
+    session.run("python", "-m", "contract_tests.chaos", *session.posargs)
 
 
 @nox.session

@@ -1,6 +1,7 @@
 """Very many requests of all kinds, many of them cut short: nothing is lost, nothing is left.
 
-`--soak N` says how many; `nox -s soak` sends 20,000 of them.
+`--soak N` says how many; `nox -s exhaustive` sends 20,000 of them. For how long nothing grows is
+looked at by `nox -s soak` (contract_tests/soak).
 """
 
 import asyncio

@@ -115,9 +115,11 @@ class HelperPool(Generic[M]):
         await asyncio.gather(*self._ending)
 
     async def _prepare(self) -> None:
-        with suppress(EngineError):
-            self._idle.append(await self._start())
-        self._preparing = None
+        try:
+            with suppress(EngineError):
+                self._idle.append(await self._start())
+        finally:
+            self._preparing = None
 
     def _done(self, task: "asyncio.Task[object]") -> None:
         self._jobs.discard(task)

@@ -65,7 +65,7 @@ class EngineProcess:
 
     def send(self, message: ToEngine) -> None:
         """Send a message that needs no answer."""
-        self._child.stdin.write(frame(message))
+        self._child.say(frame(message))
 
     def open(self, info: ModelInfo) -> EngineClient:
         """The client of a process that is ready."""

@@ -43,7 +43,6 @@ RETRY_AFTER = 10  # s that a client is asked to wait, then
 RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_after=RETRY_AFTER)
 SHUTTING_DOWN = "the server is shutting down"
 
-
 Fetch = Callable[[Options, Callable[[Transfer], None]], Awaitable[Options]]
 """`engine.helpers.download.downloader.fetch`."""
 StartProcess = Callable[[EngineOptions, EngineLog, int], Awaitable[EngineProcess]]
@@ -371,8 +370,10 @@ class Supervisor:
         """Open the process, or end it if its model can't be served."""
         try:
             info = await examine(self.options, info)
-        except EngineError as error:
-            process.refusal = error.info.message
+        except Exception as error:  # any one, or the model would seem to load for ever
+            if not isinstance(error, EngineError):
+                log.exception("a loaded model could not be examined")
+            process.refusal = str(error)
             await process.end()
         else:
             self._open(process, info)

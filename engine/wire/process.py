@@ -143,9 +143,10 @@ class Child(Generic[M]):
             )
         # uvloop's transports are none of asyncio's classes, but have all their methods.
         stdin = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
+        child = cls(process, pipes, stdin)
         if first and is_new:  # an adopted one has heard it
-            stdin.write(first)
-        return cls(process, pipes, stdin)
+            child.say(first)
+        return child
 
     @classmethod
     async def start_for_jobs(
@@ -180,6 +181,12 @@ class Child(Generic[M]):
     def failure(self) -> Exception | None:
         """The reason why its output can't be understood, or was too much for its reader."""
         return self._pipes.failure
+
+    def say(self, data: bytes) -> None:
+        """Write to its stdin. What it can't hear any more is dropped: that it has ended is seen
+        elsewhere. uvloop's transports would raise an error, unlike asyncio's."""
+        if not self.stdin.is_closing():
+            self.stdin.write(data)
 
     def listen(self, on_message: Callable[[M], None] | None) -> None:
         """Hand on what it has said and, from now on, each message at the moment it arrives.
@@ -221,7 +228,7 @@ class Child(Generic[M]):
         raises TimeoutError after `seconds`, ChildError if it ends or says nonsense."""
         try:
             async with asyncio.timeout(seconds):
-                self.stdin.write(request)
+                self.say(request)
                 return await self.receive()
         except TimeoutError:
             await self.reap()

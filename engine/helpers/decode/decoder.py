@@ -105,7 +105,7 @@ async def _whole(
 ) -> Decoded | DecodeRefused:
     """The answer to the frame `data`, put together. Raises ChildError if the process ends or its
     answer is no message."""
-    process.stdin.write(data)
+    process.say(data)
     try:
         begun = await process.receive()
         if isinstance(begun, DecodeRefused):

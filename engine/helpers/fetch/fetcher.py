@@ -60,7 +60,7 @@ class Fetcher:
             id = next(self._ids)
             answer = self._open[id] = asyncio.get_running_loop().create_future()
             try:
-                process.stdin.write(frame(Fetch(id, url, rules)))
+                process.say(frame(Fetch(id, url, rules)))
                 return await asyncio.wait_for(answer, rules.seconds + GRACE)
             except TimeoutError:
                 process.kill()
@@ -68,7 +68,7 @@ class Fetcher:
             except UnicodeEncodeError:
                 raise invalid_request("its URL is not valid") from None
             except asyncio.CancelledError:
-                process.stdin.write(frame(CancelFetch(id)))
+                process.say(frame(CancelFetch(id)))
                 raise
             finally:
                 del self._open[id]

@@ -66,20 +66,29 @@ async def test_a_failure_frees_the_place_for_the_next() -> None:
 class Refusal:
     """Examines models when the test lets it."""
 
-    def __init__(self) -> None:
+    def __init__(self, error: type[Exception] | None = None) -> None:
         self.may_end = asyncio.Event()
+        self._error = error
 
     async def __call__(self, options: Options, info: ModelInfo) -> ModelInfo:
         await self.may_end.wait()
+        if self._error is not None:
+            raise self._error("the template is none")
         raise EngineError.of("server_error", "the template is none")
 
 
 @in_loop
 async def test_a_loaded_model_that_is_refused_has_failed() -> None:
+    """Whatever the examination ends with: otherwise it would seem to load for ever."""
+    for error in (None, RuntimeError):
+        await refused(error)
+
+
+async def refused(error: type[Exception] | None) -> None:
     async with stage() as s:
         task = s.lease("a")
         await soon()
-        examine = s.engine("a")._examine = Refusal()
+        examine = s.engine("a")._examine = Refusal(error)
         s.engine("a").become_ready()
         await soon()
         assert (s.value("a"), s.alive()) == ("loading", {"a"})

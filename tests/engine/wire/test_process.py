@@ -4,7 +4,8 @@ import asyncio
 import os
 import signal
 import sys
-from collections.abc import Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import suppress
 from typing import Any
 
 import msgspec
@@ -57,6 +58,39 @@ def no_process_is_left() -> Iterator[None]:
     before = set(psutil.Process().children())
     yield
     assert set(psutil.Process().children()) <= before
+
+
+def loops() -> list[Any]:
+    found: list[Any] = [asyncio.run]
+    with suppress(ImportError):
+        import uvloop
+
+        found.append(uvloop.run)
+    return found
+
+
+@pytest.mark.parametrize("turns", [0, 100])
+@pytest.mark.parametrize("run_loop", loops(), ids=lambda each: each.__module__)
+def test_one_that_has_ended_is_asked(
+    run_loop: Callable[[Coroutine[Any, Any, None]], None], turns: int
+) -> None:
+    """In whichever loop, and however long ago its end was noticed: uvloop's transports raise an
+    error once they are closed."""
+
+    async def run(is_over: Callable[[Child[Any]], bool]) -> None:
+        ended = await Child.start(child(ECHO), ANYTHING, first=frame("first"))
+        assert await ended.receive() == "first"
+        psutil.Process(ended.pid).kill()
+        while not is_over(ended):
+            await asyncio.sleep(0)
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        ended.say(frame("again"))
+        with pytest.raises(ChildError):
+            await ended.ask(frame("again"), SECONDS)
+
+    run_loop(run(lambda ended: ended.stdin.is_closing()))
+    run_loop(run(lambda ended: not ended.is_alive))
 
 
 def test_messages_of_any_length_come_back_in_order() -> None:

@@ -291,3 +291,22 @@ def test_a_killed_server_leaves_no_process_behind() -> None:
         server.kill()
     while any(map(alive, children)):
         time.sleep(0.05)
+
+
+@pytest.mark.parametrize("error", [OSError, RuntimeError])
+def test_a_process_that_could_not_be_prepared_is_started_by_the_next_job(
+    error: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def refused(*_: Any, **__: Any) -> Any:
+        raise error("not now")
+
+    async def run() -> None:
+        async with rendering() as renderer:
+            with monkeypatch.context() as patch:
+                patch.setattr("specllama.engine.helpers.pool.Child.start_for_jobs", refused)
+                renderer.prepare()
+                await asyncio.sleep(0)
+                await asyncio.sleep(0)
+            assert (await renderer.prompt(CHAT, HELLO)).text == HELLO_PROMPT
+
+    asyncio.run(run())

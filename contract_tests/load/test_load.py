@@ -1,0 +1,200 @@
+"""What is right, wrong or undocumented in an answer is found."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+from contract_tests.load import asks, reading
+from contract_tests.load.asks import Ask
+from contract_tests.load.exchange import FOR_EVER, Exchange
+from contract_tests.load.judging import Judge
+
+STREAM = "text/event-stream"
+TRUTH = {"content": "one two", "finish": "limit"}
+
+
+def ask(read: reading.Reader = reading.native, stream: bool = True) -> Ask:
+    return Ask(name="ask", path="/completion", body=lambda _: {"prompt": "a"}, read=read,
+               stream=stream)  # fmt: skip
+
+
+def exchange(content: bytes, each: Ask, *, status: int = 200, cut: str = "",
+             kind: str = STREAM) -> Exchange:  # fmt: skip
+    made = Exchange(each, 0, begun=1.0, ended=2.0, status=status, content=content, cut=cut)
+    made.headers = {"content-type": kind, "x-request-id": "req_0"}
+    made.request = httpx.Request("POST", f"http://a{each.path}", json={"prompt": "a"})
+    return made
+
+
+def events(*documents: Any) -> bytes:
+    texts = (each if isinstance(each, str) else json.dumps(each) for each in documents)
+    return "".join(f"data: {text}\n\n" for text in texts).encode()
+
+
+def judge(**options: Any) -> Judge:
+    made = Judge(documented=False, **options)
+    made.truth["ask"] = TRUTH
+    return made
+
+
+FIRST = {"content": "one "}
+LAST = {"content": "two", "stop": True, "stop_type": "limit"}
+ERROR = {"error": {"code": 500, "message": "no", "type": "server_error"}}
+
+
+@pytest.mark.parametrize(
+    ("content", "cut", "outcome"),
+    [
+        (events(FIRST, LAST), "", "right"),
+        (events(FIRST, ERROR), "", "error in a stream"),
+        (events(FIRST), "torn", "cut"),
+        (events(FIRST) + b'data: {"cont', "torn", "cut"),
+        (events(FIRST, LAST), "torn", "cut"),
+        (b"", "torn", "cut"),
+    ],
+)
+def test_what_may_come_of_a_stream(content: bytes, cut: str, outcome: str) -> None:
+    verdict = judge().verdict(exchange(content, ask(), cut=cut))
+    assert not verdict.problem
+    assert verdict.outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("content", "cut", "problem"),
+    [
+        (events({"content": "another"}, LAST), "", "content is 'anothertwo'"),
+        (events({"content": "another"}), "torn", "content is 'another'"),
+        (events({"content": "another"}, ERROR), "", "content is 'another'"),
+        (events(FIRST, {**LAST, "content": ""}), "", "content is 'one '"),
+        (events(FIRST, {**LAST, "stop_type": "eos"}), "", "finish is 'eos'"),
+        (events(FIRST, LAST, {**LAST, "content": ""}), "", "the stream has 2 ends"),
+        (events(FIRST, LAST, ERROR), "", "1 ends, and an error"),
+        (events(FIRST, LAST, {"content": ""}), "", "1 documents behind the end"),
+        (events(FIRST, LAST, {**LAST, "content": ""}), "torn", "the stream has 2 ends"),
+        (events(FIRST), "", "the stream has 0 ends, and no error"),
+        (events(FIRST, "{"), "", "JSONDecodeError"),
+        (events(FIRST) + b"da", "", "the stream ended inside of an event"),
+        (events(FIRST), FOR_EVER, FOR_EVER),
+    ],
+)
+def test_what_must_not_come_of_a_stream(content: bytes, cut: str, problem: str) -> None:
+    verdict = judge().verdict(exchange(content, ask(), cut=cut))
+    assert verdict.outcome == "wrong"
+    assert problem in verdict.problem
+
+
+def test_whole_answers() -> None:
+    whole = ask(stream=False)
+    for content, outcome in (("one two", "right"), ("one", "wrong"), ("one two.", "wrong")):
+        document = {"content": content, "stop": True, "stop_type": "limit"}
+        made = exchange(json.dumps(document).encode(), whole, kind="application/json")
+        assert judge().verdict(made).outcome == outcome
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "problem"),
+    [
+        (500, ERROR, ""),
+        (418, ERROR, "no documented status 418"),
+        (500, {"oops": 1}, "error"),
+        (503, {"error": "no"}, "error"),
+    ],
+)
+def test_errors_are_documented(status: int, content: Any, problem: str) -> None:
+    made = Judge(documented=True)
+    answer = exchange(json.dumps(content).encode(), ask(), status=status, kind="application/json")
+    verdict = made.verdict(answer)
+    assert verdict.outcome == ("wrong" if problem else "error")
+    assert problem in verdict.problem
+
+
+def test_right_answers_are_held_to_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("contract_tests.load.judging.VALIDATED", 1.0)
+    made = Judge(documented=True)
+    made.truth["ask"] = TRUTH
+    verdict = made.verdict(exchange(events(FIRST, LAST), ask()))
+    assert verdict.outcome == "wrong"  # most fields of a real answer are missing
+
+
+STREAMS: dict[str, tuple[reading.Reader, list[Any]]] = {
+    "chat": (reading.choices, [
+        {"choices": [{"index": 0, "delta": {"reasoning_content": "hm"}}]},
+        {"choices": [{"index": 0, "delta": {"content": "yes"}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [
+            {"function": {"name": "f", "arguments": "{"}}]}}]},
+        {"choices": [{"index": 0, "delta": {"tool_calls": [{"function": {"arguments": "}"}}]},
+                      "finish_reason": "tool_calls"}]},
+        "[DONE]",
+    ]),
+    "responses": (reading.responses, [
+        {"type": "response.reasoning_text.delta", "delta": "hm"},
+        {"type": "response.output_text.delta", "delta": "yes"},
+        {"type": "response.function_call_arguments.delta", "delta": "{}"},
+        {"type": "response.completed", "response": {"status": "completed"}},
+    ]),
+    "messages": (reading.messages, [
+        {"type": "message_start", "message": {}},
+        {"type": "content_block_delta", "delta": {"thinking": "hm"}},
+        {"type": "content_block_delta", "delta": {"text": "yes"}},
+        {"type": "content_block_delta", "delta": {"partial_json": "{}"}},
+        {"type": "message_delta", "delta": {"stop_reason": "tool_use"}},
+        {"type": "message_stop"},
+    ]),
+    "Ollama": (reading.ollama, [
+        {"message": {"thinking": "hm"}, "done": False},
+        {"message": {"content": "yes"}, "done": False},
+        {"message": {"tool_calls": [{"function": {"name": "f", "arguments": {}}}]}},
+        {"message": {}, "done": True, "done_reason": "stop"},
+    ]),
+}  # fmt: skip
+"""Each stream thinks `hm`, says `yes` and calls something."""
+
+
+@pytest.mark.parametrize("form", STREAMS)
+def test_streams_of_every_form(form: str) -> None:
+    read, documents = STREAMS[form]
+    data = [each if isinstance(each, str) else json.dumps(each) for each in documents]
+    said = reading.read_stream(read, data)
+    assert (said.parts["thoughts"], said.parts["content"]) == ("hm", "yes")
+    assert said.parts["calls"]
+    assert said.parts["finish"]
+    assert (said.n_ends, said.behind, said.error) == (1, 0, None)
+    assert not reading.read_stream(read, data[:-1]).n_ends
+    twice = reading.read_stream(read, [*data, data[-1]])
+    assert (twice.n_ends, twice.behind) == (2, 1)
+
+
+@pytest.mark.parametrize(
+    ("read", "document"),
+    [
+        (reading.choices, ERROR),
+        (reading.messages, {"type": "error", "error": {"message": "no"}}),
+        (reading.ollama, {"error": "no"}),
+        (reading.responses, {"type": "response.failed", "response": {"error": {"message": "no"}}}),
+    ],
+)
+def test_errors_of_every_form(read: reading.Reader, document: Any) -> None:
+    said = reading.read_stream(read, [json.dumps(document)])
+    assert said.error
+    assert said.n_ends == 0
+
+
+def test_vectors_may_differ_in_their_last_digits() -> None:
+    def vector(*values: float) -> reading.Parts:
+        return reading.read_whole(reading.vectors, {"data": [{"embedding": [*values]}]}).parts
+
+    assert not reading.differs(vector(0.1, 0.2), vector(0.1004, 0.1996), True)
+    assert reading.differs(vector(0.1, 0.2), vector(0.2, 0.1), True)
+    assert reading.differs(vector(0.1, 0.2), vector(0.1), True)
+
+
+def test_a_file_is_new_and_its_picture_is_not() -> None:
+    assert asks.drawn(1) != asks.drawn(2)
+
+
+def test_every_kind_of_request_has_a_name() -> None:
+    all_asks = [*asks.generation(), *asks.constrained(), *asks.others("http://a"), *asks.kept()]
+    texts = {each.name for each in all_asks if each.read is not reading.nothing}
+    assert len(texts) == len([each for each in all_asks if each.read is not reading.nothing])
