@@ -37,7 +37,7 @@ from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepa
 from specllama.handlers.running.ongoing import JobKey
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import frames, respond
-from specllama.handlers.running.response_store import Order, ResponseStore
+from specllama.handlers.running.response_store import Order, ResponseStore, page_of
 from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
 
@@ -105,7 +105,7 @@ async def create_response(body: dict[str, Any]) -> Response:
     held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
     events = frames(start, form)
     work = generate(events, form, shown, keep, listener, held, scope)
-    jobs.start(_job(response["id"]), shown, work)
+    jobs.start(_job(response["id"]), shown, work, items)
     if not streamed:
         return JSONAnswer(shown)
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
@@ -186,7 +186,10 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of the items that were a response's input."""
-    page = await _store().input_items(response_id, after=after, limit=limit, order=order)
+    if (asked := runtime().jobs.asked(_job(response_id))) is not None:
+        page = page_of(asked, after=after, limit=limit, order=order)
+    else:
+        page = await _store().input_items(response_id, after=after, limit=limit, order=order)
     found: list[Item] = page.items
     return JSONAnswer(
         {

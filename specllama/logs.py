@@ -43,6 +43,8 @@ def configure(options: LogOptions) -> None:
     talkative = logging.NOTSET if level <= logging.DEBUG else logging.WARNING
     for name in ("uvicorn", "uvicorn.access", "uvicorn.error", "asyncio", "connexion", "httpx"):
         logging.getLogger(name).setLevel(talkative)
+    # A word in a query that the operation doesn't know is the client's, and no error.
+    logging.getLogger("connexion.decorators.parameter").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_logging)
 
 

@@ -73,6 +73,13 @@ def check(response: httpx.Response, status: int = 200) -> Any:
     operation = find(request.method, request.url.path.removeprefix(base))
     said = f"{operation.name}: {response.status_code} {response.text:.500}"
     assert response.status_code == status, f"expected {status}, got {said}"
+    return check_answer(operation, response)
+
+
+def check_answer(operation: lint.Operation, response: httpx.Response) -> Any:
+    """The same for an answer of a known operation, with any of its documented statuses."""
+    request, status = response.request, response.status_code
+    said = f"{operation.name}: {status} {response.text:.500}"
     described = answers(operation, status)
     kind = media_type(response)
     if not described:
@@ -81,24 +88,24 @@ def check(response: httpx.Response, status: int = 200) -> Any:
         return None
     assert kind in described, f"{kind!r} is not a documented content type of {said}"
     _check_headers(operation, status, response)
+    form = request.headers.get("content-type", "").startswith("multipart/")
+    is_json = not form and "content-encoding" not in request.headers
+    asked = json.loads(request.content) if status == 200 and is_json and request.content else None
     if kind == lint.EVENT_STREAM:
-        return check_stream(operation, list(read_events([response.content])))
+        return check_stream(operation, list(read_events([response.content])), asked)
     if kind == lint.LINES:
         return check_lines(described[kind], response.content)
     if kind != JSON:
         return response.content
     body = json.loads(response.content, parse_constant=_no_constant)
-    form = request.headers.get("content-type", "").startswith("multipart/")
-    is_json = not form and "content-encoding" not in request.headers
-    asked = json.loads(request.content) if status == 200 and is_json and request.content else None
     problems = list(lint.errors(described[kind]["schema"], body, asked))
     assert not problems, f"{problems} in {said}"
     return body
 
 
-def check_stream(operation: lint.Operation, events: list[Event]) -> list[Any]:
-    """The documents of a successful response's events, validated."""
-    return check_events(answers(operation, 200)[lint.EVENT_STREAM], events)
+def check_stream(operation: lint.Operation, events: list[Event], asked: Any = None) -> list[Any]:
+    """The documents of the events of a successful response to a body `asked`, validated."""
+    return check_events(answers(operation, 200)[lint.EVENT_STREAM], events, asked)
 
 
 def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:

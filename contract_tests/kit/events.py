@@ -56,8 +56,11 @@ def _event(block: bytes) -> Event | None:
     return Event("\n".join(data), kind) if data else None
 
 
-def check_events(media: Mapping[str, Any], events: Sequence[Event]) -> list[Any]:
-    """The documents of all events of one whole stream, without the literal end.
+def check_events(
+    media: Mapping[str, Any], events: Sequence[Event], request: Any = None
+) -> list[Any]:
+    """The documents of all events of one whole stream, without the literal end; it is the answer
+    to a body `request`.
 
     Fails unless every event matches `media` (the description's media type object), an error
     event is the last one, and the stream ends with `x-event-end` exactly if it has no error.
@@ -68,7 +71,7 @@ def check_events(media: Mapping[str, Any], events: Sequence[Event]) -> list[Any]
     for i, event in enumerate(events):
         as_object = {"event": event.event, "data": event.data}
         problems = [*lint.errors(media["schema"], as_object)]
-        problems += lint.event_errors(media, event.data)
+        problems += lint.event_errors(media, event.data, request)
         assert not problems, f"event {i}, {event.data!r:.500}: {problems}"
         if event.data == end:
             assert i == len(events) - 1, f"{end} is not the last event: {events[i:]!r:.500}"

@@ -137,11 +137,12 @@ def _validator(asked: frozenset[str]) -> Any:
     return validators.extend(OAS30Validator, {"anyOf": any_of})
 
 
-def event_errors(definition: Mapping[str, Any], data: str) -> Iterator[str]:
-    """The errors in the `data` of an event, by the media type object of its stream."""
+def event_errors(definition: Mapping[str, Any], data: str, request: Any = None) -> Iterator[str]:
+    """The errors in the `data` of an event, by the media type object of its stream, which is the
+    answer to a body `request`."""
     if data == definition.get("x-event-end"):
         return
-    yield from _json_errors(definition["x-event-data-schema"], data)
+    yield from _json_errors(definition["x-event-data-schema"], data, request)
 
 
 def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
@@ -149,13 +150,13 @@ def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
     yield from _json_errors(definition["x-line-schema"], line)
 
 
-def _json_errors(schema: Mapping[str, Any], text: str) -> Iterator[str]:
+def _json_errors(schema: Mapping[str, Any], text: str, request: Any = None) -> Iterator[str]:
     try:
         document = json.loads(text)
     except ValueError as e:
         yield f"$: {e}"
         return
-    yield from errors(schema, document)
+    yield from errors(schema, document, request)
 
 
 def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:

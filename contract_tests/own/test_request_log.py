@@ -267,6 +267,12 @@ def test_polling_is_no_news(server: OwnServer) -> None:
     assert all(line.get("request_id") != quiet for line in records(server))
 
 
+def test_a_query_that_no_operation_knows_is_no_error(server: OwnServer) -> None:
+    for where in ("/v1/stream?conv_id=nobody&unheard_of=1", "/props?unheard_of=1"):
+        line_of(server, server.get(where))
+    assert not [line for line in records(server) if line["level"] == "error"]
+
+
 def test_the_file_has_the_same_lines(server: OwnServer, directory: Path) -> None:
     line_of(server, server.get("/props"))
     file = (directory / "generating.jsonl").read_text("utf-8").splitlines()

@@ -21,6 +21,7 @@ MANY = 512  # items, properties that can be explained in a tolerable time
 LONG = 4096  # characters
 DEPTH = 8  # levels below which nothing is cut
 TRIALS = 256  # validations that finding the fault may cost
+DEEP = 64  # levels of what can be explained: a validator makes errors of no more than 255
 
 
 class Shrunk:
@@ -38,6 +39,7 @@ class Shrunk:
         self._is_valid = is_valid
         self._trials = TRIALS
         self._cut(self._root, 0, ())
+        _flatten(self._root)
 
     @property
     def instance(self) -> Any:
@@ -95,6 +97,16 @@ class Shrunk:
                 break
         parent[key] = part(start, end)
         return start
+
+
+def _flatten(outermost: list[Any]) -> None:
+    """Empties the objects and arrays that lie below `DEEP` levels. No schema looks as far down."""
+    level: list[Any] = [outermost]
+    for _ in range(DEEP + 1):
+        inner = [each.values() if isinstance(each, dict) else each for each in level]
+        level = [each for many in inner for each in many if isinstance(each, dict | list)]
+    for each in level:
+        each.clear()
 
 
 Kind = ValidationErrorKind

@@ -255,12 +255,13 @@ JobKey = tuple[str, str]
 @dataclass(frozen=True)
 class _Job:
     shown: dict[str, Any]
+    asked: Sequence[dict[str, Any]]
     task: asyncio.Task[None]
 
 
 class BackgroundJobs:
-    """Running work by its key, each with the document that is shown of it meanwhile. Whoever works
-    keeps the result elsewhere; nothing here outlives the server."""
+    """Running work by its key, each with the document that is shown of it meanwhile, and what it
+    was asked. Whoever works keeps the result elsewhere; nothing here outlives the server."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
@@ -270,15 +271,26 @@ class BackgroundJobs:
         if len(self._jobs) >= MAX_JOBS:
             raise unavailable(f"there are {MAX_JOBS} responses in the background; try again later")
 
-    def start(self, key: JobKey, shown: dict[str, Any], work: Coroutine[Any, Any, None]) -> None:
+    def start(
+        self,
+        key: JobKey,
+        shown: dict[str, Any],
+        work: Coroutine[Any, Any, None],
+        asked: Sequence[dict[str, Any]] = (),
+    ) -> None:
         """Begins with `work`, which may change `shown` and handles its own errors."""
         task = asyncio.create_task(work)
-        self._jobs[key] = _Job(shown, task)
+        self._jobs[key] = _Job(shown, asked, task)
         task.add_done_callback(lambda _: self._jobs.pop(key, None))
 
     def shown(self, key: JobKey) -> dict[str, Any] | None:
         job = self._jobs.get(key)
         return None if job is None else job.shown
+
+    def asked(self, key: JobKey) -> Sequence[dict[str, Any]] | None:
+        """The items that the running work of this key is an answer to."""
+        job = self._jobs.get(key)
+        return None if job is None else job.asked
 
     async def cancel(self, key: JobKey) -> None:
         """Ends the work, if there is some of this key, and waits for the end."""

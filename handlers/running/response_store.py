@@ -11,7 +11,7 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -78,6 +78,19 @@ class ItemPage(msgspec.Struct, frozen=True):
 
     items: list[Item]
     has_more: bool
+
+
+def page_of(items: Sequence[Item], *, after: str | None, limit: int, order: Order) -> ItemPage:
+    """Up to `limit` of the `items`, which are in their order, behind the item `after`. Raises
+    EngineError (invalid_request_error) for an unknown `after`."""
+    listed = list(items) if order == "asc" else list(reversed(items))
+    start = 0
+    if after is not None:
+        positions = [i for i, item in enumerate(listed) if item["id"] == after]
+        if not positions:
+            raise invalid_request(f"after: the response has no input item {after!r}")
+        start = positions[0] + 1
+    return ItemPage(listed[start : start + limit], len(listed) > start + limit)
 
 
 class Database:
@@ -222,16 +235,7 @@ class Database:
         response. Raises EngineError (invalid_request_error) for an unknown `after`."""
         if self._value("SELECT 1 FROM responses WHERE id = ? AND owner = ?", id, owner) is None:
             return None
-        items = self._items(id, _INPUT)
-        if order == "desc":
-            items.reverse()
-        start = 0
-        if after is not None:
-            positions = [i for i, item in enumerate(items) if item["id"] == after]
-            if not positions:
-                raise invalid_request(f"after: the response has no input item {after!r}")
-            start = positions[0] + 1
-        return ItemPage(items[start : start + limit], len(items) > start + limit)
+        return page_of(self._items(id, _INPUT), after=after, limit=limit, order=order)
 
     def conversation(self, id: str, owner: str = "") -> list[Item]:
         """All items that led to the response `id`, and those of its output, oldest first.

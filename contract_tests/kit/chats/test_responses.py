@@ -310,6 +310,20 @@ def test_a_response_in_the_background_goes_on_without_its_client(
     assert whole["usage"]["output_tokens"] == LONG["n_predict"]
 
 
+def test_a_response_in_the_background_has_its_input_from_the_start(server: Server) -> None:
+    asked = [{"role": "user", "content": each} for each in ("One.", "Two.")]
+    id = ask(server, background=True, input=asked, **LONG)["id"]
+    where = f"/v1/responses/{id}/input_items"
+    page = contract.check(server.get(where))
+    assert [each["content"][0]["text"] for each in page["data"]] == ["Two.", "One."]
+    first = contract.check(server.get(where, params={"limit": 1, "order": "asc"}))
+    assert (first["data"], first["has_more"]) == (page["data"][1:], True)
+    contract.check(server.get(where, params={"after": "msg_0"}), 400)
+    whole = contract.check(server.post(f"/v1/responses/{id}/cancel", None))
+    assert whole["status"] in ("cancelled", "incomplete")  # it may have been quicker
+    assert contract.check(server.get(where)) == page
+
+
 def test_a_response_in_the_background_is_cancelled(server: Server) -> None:
     running = [ask(server, background=True, **LONG)["id"] for _ in range(6)]
     for id in running:

@@ -111,6 +111,19 @@ def test_sentences(instance: Any, expected: str) -> None:
     assert len(message) < 250
 
 
+@pytest.mark.parametrize("depth", [10, 70, 300, 1000])
+@pytest.mark.parametrize("is_object", [True, False])
+def test_a_wrong_value_may_be_nested_deeply(depth: int, is_object: bool) -> None:
+    value: Any = 1
+    for _ in range(depth):
+        value = {"a": value} if is_object else [value]
+    instance = {"prompt": "", "n": value, "map": {"a": 1}}
+    assert not VALIDATOR.is_valid(instance)
+    message = sentence(VALIDATOR, instance)
+    assert message.startswith("n: ")
+    assert len(message) < 250
+
+
 def test_a_parameter_has_a_name() -> None:
     validator = compile_schema({"type": "integer", "maximum": 3})
     assert sentence(validator, 4, "n") == "n: 4 is greater than the maximum of 3"
