@@ -189,6 +189,12 @@ def attack(session: nox.Session) -> None:
 
 
 @nox.session
+def fuzz(session: nox.Session) -> None:
+    """Random requests to eight servers, four at a time (minutes); `-- --minutes N`, `--seed N`."""
+    session.run("python", "-m", "contract_tests.fuzz", *session.posargs)
+
+
+@nox.session
 def gpu(session: nox.Session) -> None:
     """This server on llama.cpp's Vulkan backend, in an environment of its own; `-- --all` tries all
     configurations (hours on a software device)."""

@@ -1,0 +1,108 @@
+"""Sends random requests to servers of this repository, and tells what was wrong with the answers.
+
+    python -m contract_tests.fuzz [--minutes M] [--requests N] [--seed S] [--configuration NAME]
+    python -m contract_tests.fuzz --configuration NAME --seed S --only N
+    python -m contract_tests.fuzz --base-url http://127.0.0.1:8080 --api-key KEY
+
+Each of eight servers is started in turn, and four clients tell it stories. The exit code is 1 if
+there is a fault. A story is made of configuration, seed and number alone; what the server answers
+depends on the others as well.
+"""
+
+import argparse
+import signal
+import sys
+import tempfile
+from pathlib import Path
+
+from contract_tests.fuzz import results
+from contract_tests.fuzz.campaign import Campaign, Outcome, as_data, told, until
+from contract_tests.fuzz.configurations import CONFIGURATIONS, Configuration
+from contract_tests.fuzz.judging import Rules
+from contract_tests.fuzz.watching import Watch
+from contract_tests.kit.server import OwnServer, Server
+
+
+def arguments() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="contract_tests.fuzz", description=__doc__)
+    parser.add_argument("--minutes", type=float, help="how long, all servers together (8)")
+    parser.add_argument("--requests", type=int, help="how many to each server, at most")
+    parser.add_argument("--seed", type=int, default=1, help="of all that is random (1)")
+    parser.add_argument(
+        "--configuration", action="append", choices=CONFIGURATIONS, help="this server alone"
+    )
+    parser.add_argument("--only", type=int, action="append", help="tell the story of this number")
+    parser.add_argument("--first", type=int, default=0, help="the number of the first story (0)")
+    parser.add_argument("--base-url", help="ask the server that runs there; it is not started")
+    parser.add_argument("--api-key", help="the key of the server at --base-url")
+    parser.add_argument("--report", type=Path, help="write tables and faults to this file, too")
+    parser.add_argument("--record", action="store_true", help="keep the figures for docs/fuzz.md")
+    return parser
+
+
+def main() -> int:
+    parser = arguments()
+    given = parser.parse_args()
+    if given.record and given.base_url:
+        parser.error("--record is for servers that are started here")
+    if given.minutes is None and given.requests is None:
+        given.minutes = 8.0
+    chosen = given.configuration or [*CONFIGURATIONS]
+    if given.only is not None and len(chosen) != 1:
+        parser.error("--only needs one --configuration")
+    # A server that was started here ends with this process, whatever ends it.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    outcomes: dict[str, Outcome] = {}
+    if given.base_url:
+        name = chosen[0]
+        server = Server(given.base_url, given.api_key)
+        outcomes[name] = _fuzzed(CONFIGURATIONS[name], server, None, given, given.minutes)
+    else:
+        for name in chosen:
+            share = None if given.minutes is None else given.minutes / len(chosen)
+            with tempfile.TemporaryDirectory() as directory:
+                own = CONFIGURATIONS[name].start(Path(directory))
+                try:
+                    outcomes[name] = _fuzzed(CONFIGURATIONS[name], own, own, given, share)
+                finally:
+                    own.close()
+    table = results.table({name: [as_data(each)] for name, each in outcomes.items()})
+    report = f"{table}\n\n{results.verdict(outcomes)}"
+    print(f"\n{report}", flush=True)
+    if given.report:
+        faults = [line for name in outcomes for line in (f"## {name}", *told(outcomes[name]))]
+        given.report.write_text("\n".join([report, "", *faults, ""]), "utf-8")
+    if given.record:
+        results.store(given.seed, outcomes)
+    return int(any(each.found for each in outcomes.values()))
+
+
+def _fuzzed(
+    configuration: Configuration,
+    server: Server,
+    own: OwnServer | None,
+    given: argparse.Namespace,
+    minutes: float | None,
+) -> Outcome:
+    watch = None if own is None else Watch(own, configuration)
+    campaign = Campaign(
+        server,
+        configuration.name,
+        given.seed,
+        configuration.mix,
+        Rules(configuration.unready or own is None),
+        watch,
+        configuration.rests,
+    )
+    if given.only is not None:
+        outcome = campaign.only(given.only)
+    else:
+        outcome = campaign.run(until(minutes, given.requests), given.first)
+    print(f"{configuration.name}: {results.line(outcome)}", flush=True)
+    for each in told(outcome):
+        print(f"  {each}", flush=True)
+    return outcome
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,118 @@
+"""What happens to a server of ours while it is asked: its processes, its memory, its log."""
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+
+import psutil
+
+from contract_tests.fuzz.configurations import Configuration
+from contract_tests.fuzz.judging import Fault
+from contract_tests.kit.server import OwnServer, wait_until
+
+MIB = 1 << 20
+MARGIN = {"engine": 384, "server": 96, "helpers": 128}
+"""MiB that processes may have grown from the first third of a run to its end. An engine process
+keeps up to 256 MiB of compiled grammars and 64 MiB of texts; a server process keeps responses and
+streams; and allocators keep what they had."""
+ALARMS = re.compile(r"Traceback|\b(ERROR|CRITICAL|FATAL)\b|GGML_ASSERT|panicked at|coroutine '")
+"""What no request may bring into the log."""
+EXPECTED = re.compile("the model 'maker/nothing' could not be loaded: .* has no GGUF files")
+"""What a story provokes: an operator has to be told of a download that failed."""
+QUOTED = re.compile("(DEBUG|INFO) http: ")
+"""The line about a request, which repeats paths that clients chose."""
+FAILED = "WARNING http: "
+"""The line about a request that failed with 500, also behind the head of a stream, or for a client
+that had left."""
+LEVEL = re.compile("(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
+"""Every entry of a log begins with one."""
+LINES = 14
+"""Lines at the end of an entry of the log that a fault repeats."""
+
+
+class Watch:
+    """Looks at a server between two rounds, when nobody asks it anything."""
+
+    def __init__(self, server: OwnServer, configuration: Configuration) -> None:
+        self._server = server
+        self._configuration = configuration
+        self._read = 0
+        self.memory: list[Mapping[str, int]] = []
+        self.ids = self._ids() if configuration.lasting else []
+
+    def is_alive(self) -> bool:
+        return self._server.process.poll() is None
+
+    def look(self) -> Iterator[Fault]:
+        """What is wrong, if something is."""
+        code = self._server.process.poll()
+        if code is not None:
+            yield Fault("death", f"the server process ended with code {code}")
+        yield from self._log()
+        if code is not None:
+            return
+        if self._configuration.lasting and self._ids() != self.ids:
+            yield Fault("death", "the engine process is another one")
+            self.ids = self._ids()
+        self.memory.append(self._sizes())
+
+    def wait_until_idle(self) -> None:
+        """Until no slot works: what was left behind is over."""
+        if not self._configuration.is_router and self._server.process.poll() is None:
+            wait_until(self._is_idle, "all slots are free")
+
+    def _is_idle(self) -> bool:
+        response = self._server.get("/slots")
+        slots = response.json() if response.status_code == 200 else []
+        return not any(slot["is_processing"] for slot in slots)
+
+    def growth(self) -> Mapping[str, int]:
+        """MiB from the end of the first third to the end, by kinds of processes."""
+        third = self.memory[len(self.memory) // 3 :]
+        if len(third) < 2:
+            return {}
+        return {kind: (third[-1][kind] - third[0][kind]) // MIB for kind in MARGIN}
+
+    def judged_growth(self) -> Iterator[Fault]:
+        for kind, grown in self.growth().items():
+            if grown > MARGIN[kind]:
+                yield Fault("memory", f"{kind} grew by {grown} MiB, more than {MARGIN[kind]}")
+
+    def _ids(self) -> Sequence[int]:
+        return sorted(each.pid for each in self._server.engines())
+
+    def _sizes(self) -> Mapping[str, int]:
+        """Resident bytes by kinds of processes."""
+        found = dict.fromkeys(MARGIN, 0)
+        root = psutil.Process(self._server.process.pid)
+        found["server"] = root.memory_info().rss
+        for each in root.children(recursive=True):
+            with suppress(psutil.NoSuchProcess, psutil.ZombieProcess):
+                kind = "engine" if "specllama.engine.worker" in each.cmdline() else "helpers"
+                found[kind] += each.memory_info().rss
+        return found
+
+    def _log(self) -> Iterator[Fault]:
+        """What the log has got since the last look."""
+        with self._server.log.open("rb") as file:
+            file.seek(self._read)
+            text = file.read()
+        end = text.rfind(b"\n") + 1
+        self._read += end
+        lines = text[:end].decode("utf-8", "replace").splitlines()
+        yield from alarms(lines)
+
+
+def alarms(lines: Sequence[str]) -> Iterator[Fault]:
+    """The places of a log that tell of a fault, each with what belongs to it."""
+    at = 0
+    while at < len(lines):
+        end = at + 1
+        while end < len(lines) and not LEVEL.match(lines[end]):
+            end += 1
+        entry = lines[at:end]
+        told = QUOTED.match(entry[0]) or EXPECTED.search(entry[0])
+        if not told and (entry[0].startswith(FAILED) or any(map(ALARMS.search, entry))):
+            said = [*entry[:2], *entry[2:][-LINES:]]
+            yield Fault("log", "\n".join(said)[:3000])
+        at = end
