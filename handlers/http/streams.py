@@ -157,6 +157,8 @@ class _EventStream(Response):
         self._ping = ping
         self._started = False
         self._sent_at = 0.0  # of system.now(), the last frame
+        self._n_sending = 0
+        self._is_over = False  # the last frame was sent, or is being sent
         self.status_code = 200
         self.background = None
         # Proxies must neither keep the events for later nor collect them.
@@ -200,24 +202,31 @@ class _EventStream(Response):
         await self._send(send, burst, more=False)
 
     async def _send(self, send: Send, frames: list[bytes], *, more: bool = True) -> None:
-        self._sent_at = system.now()
-        if not self._started:
-            self._started = True
-            await send(
-                {
-                    "type": "http.response.start",
-                    "status": self.status_code,
-                    "headers": self.raw_headers,
-                }
-            )
-        body = b"".join(frames)
-        await send({"type": "http.response.body", "body": body, "more_body": more})
+        self._is_over |= not more
+        self._n_sending += 1
+        try:
+            if not self._started:
+                self._started = True
+                await send(
+                    {
+                        "type": "http.response.start",
+                        "status": self.status_code,
+                        "headers": self.raw_headers,
+                    }
+                )
+            body = b"".join(frames)
+            await send({"type": "http.response.body", "body": body, "more_body": more})
+        finally:
+            self._n_sending -= 1
+            self._sent_at = system.now()
 
     async def _send_pings(self, ping: Ping, send: Send) -> None:
-        """Once the stream has begun, whenever nothing else was sent for so long."""
-        while True:
-            silence = system.now() - self._sent_at if self._started else 0.0
-            if silence >= ping.seconds:
+        """Once the stream has begun, whenever nothing else was sent for so long. No ping is sent
+        beside a frame that the client doesn't take yet: that may be the last one."""
+        while not self._is_over:
+            is_silent = self._started and not self._n_sending
+            silence = system.now() - self._sent_at if is_silent else 0.0
+            if is_silent and silence >= ping.seconds:
                 await self._send(send, [ping.data])
                 silence = 0.0
             await asyncio.sleep(ping.seconds - silence)

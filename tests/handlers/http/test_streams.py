@@ -1,13 +1,13 @@
 """Work with a time limit, whenever it has to wait and however it ends."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
 from typing import Any
 
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.handlers.http.streams import EagerAwaitable, within
+from specllama.handlers.http.streams import EagerAwaitable, Ping, event_stream, within
 
 
 def test_work_that_need_not_wait() -> None:
@@ -139,3 +139,25 @@ def test_begun_work_is_interrupted_where_it_waits(swallows: bool) -> None:
 
     asyncio.run(main())
     assert seen == ["interrupted"]
+
+
+def test_no_ping_stands_behind_the_end() -> None:
+    """A client that takes the last frame late gets none, either."""
+    sent: list[dict[str, Any]] = []
+
+    async def frames() -> AsyncIterator[bytes]:
+        yield b"data: 1\n\n"
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        sent.append(dict(message))
+        for _ in range(20):  # in which the pings, of no seconds each, have their turns
+            await asyncio.sleep(0)
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    response = event_stream(frames(), ping=Ping(0.0))
+    asyncio.run(response({"type": "http"}, receive, send))
+    bodies = [message for message in sent if message["type"] == "http.response.body"]
+    assert [message["more_body"] for message in bodies].index(False) == len(bodies) - 1
