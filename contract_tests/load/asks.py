@@ -188,7 +188,7 @@ def others(hub: str = "", spare: Path | None = None) -> list[Ask]:
 def sleepy() -> Ask:
     """Of a model that sleeps in between."""
     body = {"prompt": SUBJECTS[1], "n_predict": SHORT, "temperature": 0, "ignore_eos": True}
-    return _ask("sleeper", "/completion", body, reading.native, model=SLEEPER, weight=0.05)
+    return _ask("sleeper", "/completion", body, reading.native, model=SLEEPER, weight=0.3)
 
 
 def _ids(said: Said, document: Any) -> None:

@@ -35,7 +35,7 @@ CLIENTS = 8
 PAUSE = 0.2  # s, longest, between two requests of a client
 LEAVE = 0.05
 """The share of requests whose clients go away in the middle."""
-DIFFERENT = 20
+DIFFERENT = 4
 """Of what is new each time, so many for each client: caches are full before it counts."""
 EVERY = 5.0  # s between two samples
 PROBE = {"prompt": "def probe(", "n_predict": 8, "temperature": 0, "cache_prompt": False}
@@ -140,12 +140,16 @@ def main() -> int:
     print(f"\n{table}\n\n{soak.line()}")
     for problem in soak.problems[:20]:
         print(f"\n{problem}")
+    if soak.samples.unjudged:
+        print(f"\ntoo few samples to judge: {', '.join(soak.samples.unjudged)}")
     growing = [f"{each.what} of {each.who}" for each in findings if each.grows]
     print(f"\n{len(growing)} of {len(findings)} series grow{': ' if growing else ''}"
           f"{', '.join(growing)}; {len(soak.problems)} problems")  # fmt: skip
     if given.report:
         given.report.write_text(f"{table}\n", "utf-8")
-    return int(bool(growing or soak.problems))
+    if not findings:
+        print("nothing was judged: the run was too short")
+    return int(bool(growing or soak.problems or not findings))
 
 
 async def _soak(given: argparse.Namespace, directory: Path) -> Soak:

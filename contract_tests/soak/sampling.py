@@ -42,6 +42,13 @@ class Finding:
     def grows(self) -> bool:
         return self.slope.grows(self.margin)
 
+    @property
+    def verdict(self) -> str:
+        """What grows less than the margin allows is told apart from what doesn't grow."""
+        if self.grows:
+            return "grows"
+        return "grows within the margin" if self.slope.low > 0 else "flat"
+
     def row(self) -> str:
         slope = self.slope
         cells = (
@@ -52,7 +59,7 @@ class Finding:
             f"{slope.low * HOUR:+.2f} to {slope.high * HOUR:+.2f}",
             f"{slope.growth:+.2f}",
             f"{self.margin:.1f}",
-            "grows" if self.grows else "flat",
+            self.verdict,
         )
         return f"| {' | '.join(cells)} |"
 
@@ -71,6 +78,7 @@ class Samples:
         self._now = now
         self._begun = now()
         self._models: dict[int, str] = {}
+        self.unjudged: list[str] = []
 
     @property
     def seconds(self) -> float:
@@ -103,8 +111,10 @@ class Samples:
         return found or "that loads"
 
     def findings(self) -> list[Finding]:
+        """One for each series; `unjudged` has those with too few samples from then on."""
         total = self.seconds
         found = []
+        self.unjudged = []
         for (who, what), series in sorted(self.series.items()):
             kept = [
                 (t, v)
@@ -112,9 +122,11 @@ class Samples:
                 if t > total * WARM_UP
             ]
             slope = fit([t for t, _ in kept], [v for _, v in kept], total)
-            if slope is not None:
-                margin = SLOWER * slope.level if what == LATENCY else MARGINS[what]
-                found.append(Finding(who, what, slope, margin))
+            if slope is None:
+                self.unjudged.append(f"{what} of {who} ({len(kept)} samples)")
+                continue
+            margin = SLOWER * slope.level if what == LATENCY else MARGINS[what]
+            found.append(Finding(who, what, slope, margin))
         return found
 
 

@@ -84,3 +84,27 @@ def test_what_the_warm_up_brings_does_not_count() -> None:
     [finding] = samples.findings()
     assert not finding.grows
     assert finding.row().startswith("| server | RSS, MiB | 900.0 |")
+
+
+def test_growth_within_the_margin_is_not_called_flat() -> None:
+    seconds = 0.0
+    samples = Samples(now=lambda: seconds)
+    for number in range(300):
+        seconds = number * 5.0
+        samples.add("server", "RSS, MiB", 100 + 0.05 * number)
+        samples.add("server", "threads", 5)
+    rss, threads = samples.findings()
+    assert (rss.grows, rss.verdict) == (False, "grows within the margin")
+    assert (threads.grows, threads.verdict) == (False, "flat")
+
+
+def test_what_has_too_few_samples_is_told() -> None:
+    seconds = 0.0
+    samples = Samples(now=lambda: seconds)
+    for number in range(300):
+        seconds = number * 5.0
+        samples.add("server", "threads", 5)
+        if number > 297:
+            samples.add("sleeper", "threads", 5)
+    assert [each.who for each in samples.findings()] == ["server"]
+    assert samples.unjudged == ["threads of sleeper (2 samples)"]
