@@ -407,6 +407,7 @@ class Supervisor:
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
         while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
+            await self._changes.until(lambda: not self._n_leases)  # one that ends says nothing more
             while (wait := self._used_at + seconds - system.now()) > 0:
                 await asyncio.sleep(wait)
                 await self._changes.until(lambda: not self._n_leases)

@@ -6,6 +6,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from tests.support.engines import PaperSupervisor
+from tests.support.options_support import model_options
 from tests.support.pool_stage import in_loop, soon, stage
 
 
@@ -94,3 +95,21 @@ async def test_the_only_model_is_there_from_the_start() -> None:
         for action in (s.pool.load, s.pool.unload):
             with pytest.raises(EngineError):
                 await action("a")
+
+
+@in_loop
+async def test_a_lease_in_the_moment_in_which_it_would_sleep_and_is_stopped() -> None:
+    """Whoever watches whether the model is idle waits for the lease, and asks an engine that is no
+    more for nothing."""
+    supervisor = PaperSupervisor(model_options(sleep_idle_seconds=1))
+    supervisor.start()
+    await soon()
+    supervisor.become_ready()
+    engine = await supervisor.engine()
+    while not engine.n_running:  # it is asked what it counts, before it is ended
+        await asyncio.sleep(0.01)
+    supervisor.acquire()
+    await supervisor.stop()
+    assert supervisor.n_leases == 1
+    supervisor.release()
+    assert not supervisor.alive
