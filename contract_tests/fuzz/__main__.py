@@ -52,6 +52,7 @@ def main() -> int:
         parser.error("--only needs one --configuration")
     # A server that was started here ends with this process, whatever ends it.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
+    commit = results.current_commit()
     outcomes: dict[str, Outcome] = {}
     if given.base_url:
         name = chosen[0]
@@ -73,7 +74,7 @@ def main() -> int:
         faults = [line for name in outcomes for line in (f"## {name}", *told(outcomes[name]))]
         given.report.write_text("\n".join([report, "", *faults, ""]), "utf-8")
     if given.record:
-        results.store(given.seed, outcomes)
+        results.store(commit, given.seed, outcomes)
     return int(any(each.found for each in outcomes.values()))
 
 

@@ -231,6 +231,8 @@ class Maker:
                 path = path.replace(f"{{{name}}}", encoded)
             elif self.values.chance(0.9 if needed else 0.15):
                 value = self.values.any(schema, name)
+                if name == "model" and self._model and self.values.chance(0.8):
+                    value = self._model
                 text = value if isinstance(value, str) else json.dumps(value)
                 if parameter["in"] == "query":
                     query.append((name, text.encode("utf-8", "surrogatepass")[:4200]))

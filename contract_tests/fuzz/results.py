@@ -27,14 +27,15 @@ HEAD = (
 )
 INTRODUCTION = f"""# Fuzzing
 
-`nox -s fuzz` sends random requests to eight servers, one after the other. Four clients ({CLIENTS})
-ask at once, over plain sockets. What they send is made of the description: bodies with typical
-values, with values at the edge of what a schema allows and just beyond, with values of other types,
-and with what has a history (half characters, markers of templates, numbers beyond 64 bits). Others
-are changed as bytes: cut, with keys that come twice, in other encodings, in odd chunks, under other
-paths and methods, and what is no HTTP. Beside them are stories, in which one request builds on the
-answer to another: a response is kept, gone on with and deleted; tools are called in four APIs;
-slots are saved and restored; models are loaded and unloaded; a stream is left and comes back.
+`nox -s fuzz` sends random requests to eight servers, one after the other. {CLIENTS} clients ask
+at once, over plain sockets. They send requests that are made of the description. Their bodies
+have typical values, values at the edge of what a schema allows and just beyond, values of other
+types, and values that programs are known to stumble over (half characters, markers of templates,
+numbers beyond 64 bits). Other requests are changed as bytes: they are cut, have keys twice, come in
+other encodings, in odd chunks, with other paths and methods, or are no HTTP. In stories, a request
+builds on the answer to the one before: a response is kept, gone on with and deleted; tools are
+called in four APIs; slots are saved and restored; models are loaded and unloaded; a stream is left
+and comes back.
 
 Every answer is held against the description, by the checks of the contract tests. A status that is
 not documented is a fault, and so is a 5xx other than 501, and 503 where models load or sleep; a
@@ -83,15 +84,16 @@ def stored() -> list[Run]:
     return found
 
 
-def store(seed: int, outcomes: Mapping[str, Outcome]) -> None:
-    """Adds a run, and writes the page."""
+def store(commit: str, seed: int, outcomes: Mapping[str, Outcome]) -> None:
+    """Adds a run, and writes the page. The `commit` is that of the run's beginning."""
     servers = {name: as_data(each) for name, each in outcomes.items()}
-    runs = [*stored(), {"commit": _commit(), "seed": seed, "servers": servers}]
+    runs = [*stored(), {"commit": commit, "seed": seed, "servers": servers}]
     RESULTS.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
     PAGE.write_text(page(), "utf-8")
 
 
-def _commit() -> str:
+def current_commit() -> str:
+    """Of this checkout; `-dirty` if files differ from it."""
     command = ("git", "describe", "--always", "--dirty", "--abbrev=9", "--exclude", "*")
     done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
     return done.stdout.strip() or "unknown"
@@ -149,11 +151,11 @@ def page() -> str:
         "## The servers\n",
         "\n".join(f"- **{each.name}**: {each.what}." for each in CONFIGURATIONS.values()) + "\n",
         "## The figures\n",
-        f"{total:,} requests in {len(runs)} recorded runs, of {GOAL:,} that are to be sent by and "
-        f"by; {faults} faults. The description has {len(contract.operations())} operations. Where "
-        "a client `left`, it did so before the answer was whole. `slowest` is the longest time "
-        "that a whole answer took, and `grown` the most that one kind of processes did; both are "
-        "of two processors that had much other work.\n",
+        f"{total:,} requests in {len(runs)} recorded runs, of {GOAL:,} that are to be sent by and\n"
+        f"by; {faults} faults. The description has {len(contract.operations())} operations. The\n"
+        "column `left` counts clients that went away before their answer was whole. The column\n"
+        "`slowest` has the longest time that a whole answer took, and `grown` the most that one\n"
+        "kind of processes grew in a run. The runs had two processors with much other work.\n",
         table(servers) + "\n",
         "## The runs\n",
         "| commit | seed | servers | requests | faults |\n|---|---|---|---|---|\n"

@@ -17,7 +17,8 @@ from contract_tests.fuzz.talking import Talk
 from contract_tests.fuzz.values import merged
 from contract_tests.kit.bodies import body
 
-ASKED = (200, 400, 501)
+ASKED = (200, 400, 413, 501)
+"""What becomes of a request with odd values; one server takes bodies of 1 MiB only."""
 TOKEN = 5
 """Any token that is no special one."""
 
