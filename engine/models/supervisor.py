@@ -401,14 +401,13 @@ class Supervisor:
 
     async def _watch_idle(self, process: EngineProcess) -> None:
         """End the process once nobody has needed it for --sleep-idle-seconds."""
-        seconds = float(self.options.entry.sleep_idle_seconds)
-        if seconds <= 0:
+        if self.seconds_awake is None:
             return
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
         while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
             await self._changes.until(lambda: not self._n_leases)  # one that ends says nothing more
-            while (wait := self._used_at + seconds - system.now()) > 0:
+            while wait := self.seconds_awake:
                 await asyncio.sleep(wait)
                 await self._changes.until(lambda: not self._n_leases)
                 if process.n_running:  # without a lease: nobody knows when it ends
