@@ -13,6 +13,8 @@ from collections.abc import Iterator
 
 from tests.simulation.events import SOMETIMES
 from tests.simulation.history import History
+from tests.simulation.mutant import FINDS
+from tests.simulation.mutants import MUTANTS
 from tests.simulation.shrinking import Shrinker
 
 MANY = 1000
@@ -48,6 +50,17 @@ def report(history: History, error: Exception, seconds: float) -> None:
     print(f"again: python -m tests.simulation --seed {history.seed}{order}{omit}")
 
 
+def find(words: str, first: int) -> int:
+    """Prints the first seed that finds each mutant. Returns 1 if one isn't found."""
+    n_missed = 0
+    for mutant in MUTANTS:
+        if words in mutant.name:
+            seed = mutant.first_seed(range(first, first + FINDS))
+            n_missed += seed is None
+            print(f"{'not found' if seed is None else seed:>9}  {mutant.name}", flush=True)
+    return int(n_missed > 0)
+
+
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
     parser.add_argument("--seed", type=int, help="play this history, and tell its story")
@@ -61,8 +74,17 @@ def main() -> int:
         "--shrink", type=float, default=60.0, help="seconds to make a failure smaller (default 60)"
     )
     parser.add_argument("--events", action="store_true", help="count what has happened, by kind")
+    parser.add_argument(
+        "--mutants",
+        nargs="?",
+        const="",
+        metavar="WORDS",
+        help=f"look for the first of {FINDS} seeds that finds each mutant (with WORDS in its name)",
+    )
     arguments = parser.parse_args()
     logging.disable(logging.CRITICAL)
+    if arguments.mutants is not None:
+        return find(arguments.mutants, arguments.first)
     omitted = frozenset(filter(None, arguments.omit.split(",")))
     n_histories = n_steps = n_failed = 0
     events: Counter[str] = Counter()

@@ -1,0 +1,144 @@
+"""Mutants of what runs: scheduler, speculation, requests, models and their processes."""
+
+from collections.abc import Callable
+from typing import Any
+
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.engine_process import EngineProcess, WaitingRequests
+from specllama.engine.models.generation import Generation
+from specllama.engine.models.records import Lease
+from specllama.engine.models.residency import Residency
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.wire.link import Link
+from specllama.engine.wire.process import Changes
+from specllama.engine.wire.replies import Delta, Failed, Finished
+from specllama.engine.worker.constraints.constraint import Constraint
+from specllama.engine.worker.constraints.lazy import LazyConstraint
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.embedding.jobs import Input
+from specllama.engine.worker.embedding.planning import EmbeddingBatcher
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.launch import Counting
+from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.requests import Requests
+from specllama.engine.worker.generation.sampling import Postponed
+from specllama.engine.worker.generation.verifying import Exact, Speculation
+from specllama.engine.worker.media.encoder import MediaEncoder
+from specllama.engine.worker.preparation_queue import PreparationQueue
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sharing import Ahead
+from specllama.engine.worker.slot_actions import SlotActions
+from tests.simulation.mutant import Acts, Mutant, skips
+
+Real = Callable[..., Any]
+
+
+def _every(n: int, real: Real, acts: Acts, event: Any) -> None:
+    if isinstance(event, Delta):
+        acts()
+        if acts.n % n == 0:
+            return
+    real(event)
+
+
+def _event_lost(real: Real, acts: Acts, event: Any) -> None:
+    _every(5, real, acts, event)
+
+
+def _event_twice(real: Real, acts: Acts, event: Any) -> None:
+    if isinstance(event, Delta):
+        acts()
+        if acts.n % 5 == 0:
+            real(event)
+    real(event)
+
+
+def _ends_twice(real: Real, acts: Acts, event: Any) -> None:
+    real(event)
+    if isinstance(event, Finished):
+        acts()
+        real(event)
+
+
+def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
+    if isinstance(message, Failed):
+        acts()
+    else:
+        real(message)
+
+
+def _in_reverse(real: Real, acts: Acts, *messages: Any) -> None:
+    acts.n += len(messages) > 1
+    real(*reversed(messages))
+
+
+def _right(real: Real, acts: Acts, proposed: int, sampled: int, **about: Any) -> bool:
+    acts.n += proposed != sampled
+    return True
+
+
+def _itself(real: Real, acts: Acts) -> Any:
+    acts()
+    return real.args[0]  # type: ignore[attr-defined]
+
+
+def _nothing_due(real: Real, acts: Acts) -> list[Any]:
+    acts.n += bool(real())
+    return []
+
+
+def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: bool) -> bool:
+    is_late = bool(real(request, token, is_final=is_final))
+    if not is_late or request.sequence.id % 3:
+        return is_late
+    acts()
+    real.args[0].drop(request.id)  # type: ignore[attr-defined]
+    return True
+
+
+MUTANTS = (
+    Mutant("a paused request never goes on", Scheduler, "resume", skips()),
+    Mutant("a cancelled request keeps its slot", Scheduler, "cancel", skips()),
+    Mutant("a finished request keeps its slot", Scheduler, "finish", skips()),
+    Mutant("a failed request keeps its slot", Scheduler, "discard", skips()),
+    Mutant("what is behind an end stays", Scheduler, "finish_before", skips()),
+    Mutant("nobody makes room", Scheduler, "relieve", skips(answer=False)),
+    Mutant("what was proposed is never taken back", Ahead, "take_back", skips()),
+    Mutant("what is proposed is proposed again", Ahead, "drop_proposed", skips()),
+    Mutant("proposals are always right", Exact, "confirms", _right),
+    Mutant("runs of proposals have no end", Speculation, "end", skips()),
+    Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
+    Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
+    Mutant("a token waits for its mask for ever", Postponed, "due", _nothing_due),
+    Mutant("a late token is lost", Overlap, "defer", _no_end_late),
+    Mutant("late tokens are never answered", Overlap, "answer", skips(answer=[])),
+    Mutant("ended requests keep their slots", Requests, "free_finished", skips()),
+    Mutant("a request is cancelled by halves", Requests, "cancel", skips()),
+    Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),
+    Mutant("orders for media are never given back", MediaEncoder, "release", skips()),
+    Mutant("steps aren't counted", Counting, "decoded", skips()),
+    Mutant("a failed batch of vectors goes on", Input, "restart", skips()),
+    Mutant("cancelled vectors stay in the queue", EmbeddingBatcher, "remove", skips()),
+    Mutant("cancelled vectors are computed", Embedder, "cancel", skips()),
+    Mutant("a dropped prompt is prepared", PreparationQueue, "drop", skips(answer=False)),
+    Mutant("slot actions are never done", SlotActions, "run", skips()),
+    Mutant("an event is lost", Generation, "put", _event_lost),
+    Mutant("an event comes twice", Generation, "put", _event_twice),
+    Mutant("a text ends twice", Generation, "put", _ends_twice),
+    Mutant("failures are lost", EngineClient, "dispatch", _failures_lost),
+    Mutant("requests don't move to the next process", EngineClient, "succeed", skips()),
+    Mutant("a client never forgets", EngineClient, "forget", skips()),
+    Mutant("a client never resumes", EngineClient, "resume", skips()),
+    Mutant("requests of a dead process have no end", EngineClient, "close", skips()),
+    Mutant("waiting requests never go on", WaitingRequests, "go_on", skips()),
+    Mutant("waiting requests never give up", WaitingRequests, "give_up", skips()),
+    Mutant("a process never ends", EngineProcess, "end", skips()),
+    Mutant("messages are sent in reverse", Link, "send", _in_reverse),
+    Mutant("nobody hears of changes", Changes, "announce", skips()),
+    Mutant("a lease is never released", Lease, "release", skips()),
+    Mutant("a supervisor counts no lease back", Supervisor, "release", skips()),
+    Mutant("a supervisor is never woken", Supervisor, "wake", skips()),
+    Mutant("a place in memory is never given back", Residency, "release", skips()),
+    Mutant("a withdrawn ticket keeps its turn", Residency, "withdraw", skips()),
+    Mutant("a model that is gone keeps its place", Residency, "gone", skips()),
+)
