@@ -71,7 +71,8 @@ class Choice:
 def any_model(random: random.Random, folder: Path) -> Choice:
     """A model of any kind with any options; its files are in `folder`."""
     choose = random.choice
-    kind: Kind = choose(get_args(Kind))
+    # Only a memory that can be cut has proposals.
+    kind: Kind = choose(["dense", "dense", *get_args(Kind)])
     shape = ModelShape(kind, n_ctx_train=2048, window=choose([16, 48]) if kind == "window" else 0)
     n_slots, unified = random.randint(1, 4), choose([True, False])
     lora = tuple((str(ensure_adapter(name)), choose([1.0, 0.0])) for name in ADAPTERS)
@@ -90,7 +91,7 @@ def any_model(random: random.Random, folder: Path) -> Choice:
         "slot_save_path": str(folder) if choose([True, False]) else "",
         "ctx_checkpoints": choose([0, 2, 8]),
         "context_shift": kind == "dense" and choose([True, False]),
-        "spec_type": tuple(random.sample(TYPES, 2)) if choose([True, False]) else (),
+        "spec_type": tuple(random.sample(TYPES, 2)) if choose([True, True, False]) else (),
         "model_draft": str(folder / DRAFT) if choose([True, False, False]) else "",
         "mmproj": str(folder / PROJECTOR) if choose([True, False, False]) else "",
         "lora": lora if choose([True, False, False]) else (),
