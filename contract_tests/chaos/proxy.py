@@ -68,7 +68,7 @@ class Proxy:
             self.refused.add(port)
             writer.close()
             return
-        plan = self._plan() if self.storm else Plan()
+        plan = self.plan() if self.storm else Plan()
         there = asyncio.create_task(self._pump(reader, to[1], port, plan, is_request=True))
         back = asyncio.create_task(self._pump(to[0], writer, port, plan, is_request=False))
         try:
@@ -86,7 +86,7 @@ class Proxy:
                     _reset(each)
                 each.close()
 
-    def _plan(self) -> Plan:
+    def plan(self) -> Plan:
         dice = self._dice
         if dice.random() > SHARE:
             return Plan()

@@ -178,13 +178,16 @@ async def _answering(reader: asyncio.StreamReader, writer: asyncio.StreamWriter)
 
 
 def through(plan: Plan) -> tuple[Exchange, Proxy]:
-    """What comes of a request through a proxy with a plan."""
+    """Returns a request's exchange through a proxy with this plan, and the proxy."""
+
+    class PlannedProxy(Proxy):
+        def plan(self) -> Plan:
+            return plan
 
     async def run() -> tuple[Exchange, Proxy]:
         server = await asyncio.start_server(_answering, "127.0.0.1", 0)
-        proxy = Proxy(server.sockets[0].getsockname()[1], random.Random(1))
+        proxy = PlannedProxy(server.sockets[0].getsockname()[1], random.Random(1))
         proxy.storm = True
-        proxy._plan = lambda: plan  # type: ignore[method-assign]
         client = Client(await proxy.start(), 1, SECONDS)
         try:
             return await client.send(exchange(0, 0).ask, 1), proxy

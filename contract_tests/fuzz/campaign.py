@@ -8,6 +8,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 import httpx
@@ -211,7 +212,7 @@ class Campaign:
                 continue
             least = found.sent
             if found.fault.kind in ANSWER_KINDS and self._fails(found, least):
-                least = shrunk(least, lambda sent, found=found: self._fails(found, sent))  # type: ignore[misc]
+                least = shrunk(least, partial(self._fails, found))
             found.command = least.command(self._target)
 
     def _fails(self, found: Found, sent: Sent) -> bool:
