@@ -23,6 +23,8 @@ from tests.support.models import random_model
 from tests.support.options_support import engine_options, model_options
 from tools.models.build import ensure_adapter
 
+SEEN = ("lora", "context_shift", "ubatch_size")
+"""The options of a model that a text depends on."""
 NORM = 2
 """That vectors are divided by."""
 TRIAL_SECONDS = 60.0
@@ -82,10 +84,16 @@ class PromptTrial:
         pass
 
 
+_texts: dict[str, tuple[list[int], str]] = {}
+"""What has been computed, by model, prompt and parameters: the histories of mutants ask again."""
+
+
 class Alone:
     """An engine that has one request at a time."""
 
     def __init__(self, choice: Choice) -> None:
+        chosen = {name: choice.options[name] for name in SEEN}
+        self._name = repr((choice.shape, choice.slot_context, choice.sees, chosen))
         options = model_options(
             parallel=1,
             ctx_size=choice.slot_context,
@@ -104,7 +112,6 @@ class Alone:
         if choice.sees:
             projector = SimulatedProjector(PROJECTOR, choice.shape, lambda: None)
         self._library = LibraryStandIn(choice.shape, adapters=model._adapters)
-        self._known: dict[str, tuple[list[int], str]] = {}
         self._vectors: dict[str, bytes] = {}
         self._engine: Engine | Embedder
         with self._installed():
@@ -121,11 +128,11 @@ class Alone:
 
     def answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:
         """Tokens and text; none if the request is refused."""
-        key = repr((prompt, asked))
-        if key not in self._known:
+        key = f"{self._name} {(prompt, asked)!r}"
+        if key not in _texts:
             with self._installed():
-                self._known[key] = self._answer(prompt, asked)
-        return self._known[key]
+                _texts[key] = self._answer(prompt, asked)
+        return _texts[key]
 
     def _answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:
         engine = self._engine
