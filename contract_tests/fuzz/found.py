@@ -34,4 +34,10 @@ FOUND = (
         "kit",
         "contract_tests/fuzz/test_fuzz.py::test_events_are_judged_by_their_request",
     ),
+    Finding(
+        "A model that a body names after an example of the description, and that no hub has, was "
+        "found an error in the log",
+        "kit",
+        "contract_tests/fuzz/test_fuzz.py::test_a_model_that_a_hub_does_not_have_is_no_fault",
+    ),
 )

@@ -207,6 +207,13 @@ def test_the_log_tells_of_faults() -> None:
     assert [*alarms(['WARNING http: POST /a 200 id=1 error="a stream failed"'])]
 
 
+def test_a_model_that_a_hub_does_not_have_is_no_fault() -> None:
+    line = "ERROR x: the model '{}' could not be loaded: the cache of {} has no GGUF files"
+    for name in ("maker/nothing", "a/b:Q8_0"):
+        assert not [*alarms([line.format(name, name)])]
+    assert [*alarms([line.format("own", "own")])]
+
+
 # ---- against a server ----------------------------------------------------------------------------
 
 

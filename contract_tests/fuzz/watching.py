@@ -17,8 +17,9 @@ keeps up to 256 MiB of compiled grammars and 64 MiB of texts; a server process k
 streams; and allocators keep what they had."""
 ALARMS = re.compile(r"Traceback|\b(ERROR|CRITICAL|FATAL)\b|GGML_ASSERT|panicked at|coroutine '")
 """What no request may bring into the log."""
-EXPECTED = re.compile("the model 'maker/nothing' could not be loaded: .* has no GGUF files")
-"""What a story provokes: an operator has to be told of a download that failed."""
+EXPECTED = re.compile("the model '[^']+/[^']+' could not be loaded: .* has no GGUF files")
+"""The log has an error for each model of a hub that a request names and that can't be downloaded:
+an operator has to see it."""
 QUOTED = re.compile("(DEBUG|INFO) http: ")
 """The line about a request, which repeats paths that clients chose."""
 FAILED = "WARNING http: "
