@@ -25,6 +25,8 @@ from contract_tests.kit.bodies import (
 
 RECORDINGS = Path(__file__).parents[1] / "peer" / "recordings"
 LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens")
+OF_OLLAMA = ("create_ollama_chat", "create_ollama_generation")
+"""These have the length of a text in their `options` alone."""
 COPIES = ("n", "n_cmpl", "best_of")
 SHORT = 8
 """Tokens of a text, unless its length is what is tried."""
@@ -161,7 +163,7 @@ class Maker:
         leave."""
         if not isinstance(body, dict) or self.values.chance(0.08):
             return body
-        if operation == "create_ollama_generation" or "options" in body:
+        if operation in OF_OLLAMA or "options" in body:
             options = body.get("options")
             if isinstance(options, dict | None) and not is_short(
                 (options or {}).get("num_predict")
@@ -185,7 +187,7 @@ class Maker:
         if operation == "get_stream" and "conv_id" in target:
             return 2.0  # of a text that may be long
         if body is not NOTHING and operation in (*STREAMING, "create_ollama_generation"):
-            if not is_cheap(body):
+            if not is_cheap(operation, body):
                 return self.dice.choice(LEAVES)
             if self.values.chance(0.04):
                 return self.dice.choice(LEAVES)
@@ -276,13 +278,15 @@ def is_short(value: Any) -> bool:
     return is_number(value) and 0 <= value <= 4 * SHORT
 
 
-def is_cheap(body: Any) -> bool:
+def is_cheap(operation: str, body: Any) -> bool:
     """True if the texts of a request can't be long and many: its client waits for them."""
     if not isinstance(body, dict):
         return True  # which is refused
     options = body.get("options")
     inner = options if isinstance(options, dict) else {}
-    given = [body.get(name) for name in LENGTHS] + [inner.get("num_predict")]
+    given = [inner.get("num_predict")]
+    if operation not in OF_OLLAMA:
+        given += [body.get(name) for name in LENGTHS]
     lengths = [each for each in given if is_number(each)]
     copies = [body.get(name) for name in COPIES]
     if any(each is not None and is_number(each) and each > FEW for each in copies):

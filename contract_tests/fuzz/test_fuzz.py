@@ -103,8 +103,15 @@ def test_every_field_gets_values_of_all_kinds() -> None:
 
 def test_texts_are_short_unless_their_client_leaves() -> None:
     for n in range(500):
-        sent = maker(f"{n}").request("create_chat_completion")
-        assert sent.leaves is not None or is_cheap(sent.body), sent.body
+        name = ("create_chat_completion", "create_ollama_chat")[n % 2]
+        sent = maker(f"{n}").request(name)
+        assert sent.leaves is not None or is_cheap(name, sent.body), sent.body
+
+
+def test_a_length_outside_of_the_options_is_none_for_ollama() -> None:
+    assert is_cheap("create_ollama_chat", {"options": {"num_predict": 4}})
+    assert not is_cheap("create_ollama_chat", {"max_output_tokens": 4, "ignore_eos": True})
+    assert is_cheap("create_response", {"max_output_tokens": 4})
 
 
 @pytest.mark.parametrize("change", dict.fromkeys((*BODIES, *HEADS)), ids=lambda each: each.__name__)

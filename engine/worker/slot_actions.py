@@ -173,7 +173,10 @@ class SlotActions:
         checkpoints: tuple[Checkpoint, ...] = ()
         if (found := scheduler.texts.cached(message.slot)) is not None:
             seq_id, entry = found
-            state = self._engine.context.save_sequence(seq_id)
+            try:
+                state = self._engine.context.save_sequence(seq_id)
+            except BackendError as error:
+                raise unavailable(f"slot {message.slot} can't be saved: {error}") from None
             checkpoints = tuple(scheduler.cache.checkpoints.get(seq_id, ()))
         tokens, table = media_table.to_file(entry.tokens, self._engine.registry)
         origin = self._identity.origin(entry.key, entry.n_exact, table)

@@ -14,6 +14,7 @@ from tests.simulation.library import replaced
 from tests.simulation.world import World
 
 STATES = ("ready", "dozing", "sleeping", "waking", "restarting", "failed", "draining", "stopped")
+MANNERS = ("plain", "retrying", "half", "kept", "background", "followed")
 SOMETIMES = frozenset(
     {
         *(f"a model is {state}" for state in STATES),
@@ -31,7 +32,10 @@ SOMETIMES = frozenset(
         "fault: slow",
         "fault: hang",
         "fault: encode",
+        "fault: seq_rm",
+        "fault: memory",
         "end: vectors",
+        *(f"client: {how}" for how in MANNERS),
         "fault: the machine sleeps",
         "a prefix is cached",
         "a prefix is shared",

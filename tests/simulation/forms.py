@@ -2,7 +2,7 @@
 
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 
@@ -12,7 +12,7 @@ class Reading:
 
     text: str = ""
     ends: list[str] = field(default_factory=list)
-    """`whole`, or the type of an error."""
+    """`whole`, `cancelled`, or the type of an error."""
 
 
 @dataclass(frozen=True)
@@ -27,6 +27,7 @@ class Form:
     done: bool = False
     """Whether a stream ends with `[DONE]`."""
     is_ndjson: bool = False
+    streams: bool = True
 
     def read(self, data: bytes, *, stream: bool) -> Reading:
         """Raises ValueError for what is no such answer."""
@@ -47,7 +48,8 @@ class Form:
             return
         reading.text += self.delta(event)
         if is_whole or (not self.done and self.ends(event)):
-            reading.ends.append("whole")
+            is_cancelled = event.get("status") == "cancelled"
+            reading.ends.append("cancelled" if is_cancelled else "whole")
 
     def _events(self, data: bytes) -> Iterator[dict[str, Any] | None]:
         """The events that are complete; None for `[DONE]`."""
@@ -89,27 +91,43 @@ def _choice(event: dict[str, Any]) -> dict[str, Any]:
 def _chat_text(event: dict[str, Any]) -> str:
     choice = _choice(event)
     message = choice.get("message") or choice.get("delta") or {}
-    return (message.get("reasoning_content") or "") + (message.get("content") or "")
+    calls = [call.get("function", {}) for call in message.get("tool_calls") or ()]
+    arguments = "".join(call.get("arguments", "") for call in calls)
+    return (message.get("reasoning_content") or "") + (message.get("content") or "") + arguments
 
 
 def _message_text(event: dict[str, Any]) -> str:
     if event.get("type") == "message":
-        return "".join(b.get("thinking", "") + b.get("text", "") for b in event["content"])
-    delta: dict[str, str] = event.get("delta") or {}
-    return delta.get("thinking", "") + delta.get("text", "")
+        return "".join(map(_block_text, event["content"]))
+    return _block_text(event.get("delta") or {})
+
+
+def _block_text(block: dict[str, Any]) -> str:
+    """The text of a block, or what an event adds to it."""
+    called = json.dumps(block["input"]) if "input" in block else block.get("partial_json", "")
+    return str(block.get("thinking", "") + block.get("text", "") + called)
+
+
+DELTAS = ("response.output_text.delta", "response.function_call_arguments.delta")
 
 
 def _response_text(event: dict[str, Any]) -> str:
     if event.get("object") == "response":
-        items = [item for item in event["output"] if item["type"] == "message"]
-        return "".join(str(part["text"]) for item in items for part in item["content"])
-    is_delta = event["type"] == "response.output_text.delta"
-    return str(event["delta"]) if is_delta else ""
+        return "".join(map(_item_text, event["output"]))
+    return str(event["delta"]) if event["type"] in DELTAS else ""
+
+
+def _item_text(item: dict[str, Any]) -> str:
+    if item["type"] == "message":
+        return "".join(str(part["text"]) for part in item["content"])
+    return str(item.get("arguments", ""))
 
 
 def _ollama_text(event: dict[str, Any]) -> str:
-    message: dict[str, str] = event.get("message") or {}
-    return str(event.get("response", "")) + message.get("thinking", "") + message.get("content", "")
+    message: dict[str, Any] = event.get("message") or {}
+    calls = [json.dumps(call["function"]) for call in message.get("tool_calls") or ()]
+    said = f"{event.get('response', '')}{message.get('thinking', '')}{message.get('content', '')}"
+    return said + "".join(calls)
 
 
 FORMS = (
@@ -194,3 +212,54 @@ FORMS = (
         is_ndjson=True,
     ),
 )
+"""What generates a text."""
+
+TOOL = {
+    "name": "weather",
+    "parameters": {
+        "type": "object",
+        "properties": {"city": {"type": "string", "maxLength": 8}, "days": {"type": "integer"}},
+        "required": ["city"],
+    },
+}
+
+
+def _calling(form: Form, tool: dict[str, Any], choice: Any) -> Form:
+    """`form` with a tool that has to be called."""
+
+    def body(prompt: str, params: dict[str, Any]) -> dict[str, Any]:
+        return {**form.body(prompt, params), "tools": [tool], "tool_choice": choice}
+
+    return replace(form, body=body)
+
+
+_of_path = {form.path: form for form in FORMS}
+_function = {"type": "function", "function": TOOL}
+TOOL_FORMS = (
+    _calling(_of_path["/v1/chat/completions"], _function, "required"),
+    _calling(_of_path["/v1/responses"], {"type": "function", **TOOL}, "required"),
+    _calling(
+        _of_path["/v1/messages"],
+        {"name": TOOL["name"], "input_schema": TOOL["parameters"]},
+        {"type": "any"},
+    ),
+    _calling(_of_path["/api/chat"], _function, "required"),
+)
+
+VECTOR_FORMS = (
+    Form(
+        "/v1/embeddings",
+        lambda prompt, p: {"input": [prompt, f"{prompt} again"]},
+        lambda event: json.dumps([each["embedding"] for each in event["data"]]),
+        lambda event: False,
+        streams=False,
+    ),
+    Form(
+        "/api/embed",
+        lambda prompt, p: {"input": [prompt, f"{prompt} again"]},
+        lambda event: json.dumps(event["embeddings"]),
+        lambda event: False,
+        streams=False,
+    ),
+)
+"""What a model for embeddings is asked."""

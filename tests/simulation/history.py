@@ -18,8 +18,9 @@ from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.wire.replies import Finished
 from tests.simulation.alone import NORM
-from tests.simulation.http import started
+from tests.simulation.http import application, started
 from tests.simulation.http_clients import (
+    KEYS,
     AskedForm,
     any_form,
     ask,
@@ -62,6 +63,8 @@ CHANCES = {
     "slow": 0.01,
     "hang": 3e-3,
     "encode": 0.05,
+    "seq_rm": 0.02,
+    "memory": 0.02,
 }
 """How likely it is that something fails, in a history where it can."""
 ERRORS = {
@@ -73,6 +76,12 @@ ERRORS = {
 }
 
 
+CHORES = (
+    ("unload", "load", "look", "look", "slot", "slot", "slot"),
+    ("look", "slot", "slot"),
+    ("look",),
+)
+"""What the administrator does in a history."""
 ACTIONS: tuple[Literal["save", "restore", "erase"], ...] = ("save", "restore", "restore", "erase")
 
 
@@ -97,6 +106,7 @@ class History:
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
         self.has_http = self.random.random() < 0.3
+        self.has_keys = self.random.random() < 0.5
         self.forms: list[AskedForm] = []
         self.story: list[str] = []
         self.folder = ""
@@ -136,7 +146,9 @@ class History:
         names = ["a", "b", "c"][: choose([1, 1, 1, 2, 3])]
         files = folder / "files"
         files.mkdir()
-        self.choices = {name: any_model(self.random, files) for name in names}
+        self.choices = {
+            name: any_model(self.random, files, shifts=not self.has_http) for name in names
+        }
         self.requests = Requests(self._random_of, self.choices)
         paths = model_files(folder, names)
         for name in (DRAFT, PROJECTOR):
@@ -152,6 +164,8 @@ class History:
             )
             for name, path in paths.items()
         }
+        if self.has_http:
+            application()  # made here, as its locks outlive the world
         self.machine = Machine(self.world, models)
         if self.has_faults:
             self.machine.chances = {kind: p for kind, p in CHANCES.items() if choose([True, False])}
@@ -165,6 +179,7 @@ class History:
             )
             for name, path in paths.items()
         ]
+        self.chores = choose(CHORES)
         self.catalog = Catalog(entries, default=names[0], router=len(names) > 1)
         for name, choice in self.choices.items():
             self.tell(f"model {name}: {choice.shape} {_told(choice)}")
@@ -174,7 +189,8 @@ class History:
         models_max = self.random.choice([0, 1, 2])
         self.tell(f"at most {models_max} models")
         if self.has_http:
-            options = server_options(models_max=models_max)
+            keys = KEYS if self.has_keys else ()
+            options = server_options(models_max=models_max, api_key=keys)
             async with started(options, self.catalog) as self.application:
                 self.pool = self.application.runtime.pool
                 await self._live()
@@ -247,7 +263,7 @@ class History:
                 asked = self.requests.new()
                 if not self._takes_part(f"request {self.requests.n}"):
                     continue
-                if self.has_http and isinstance(asked, list):
+                if self.has_http:
                     client = self._client_of_form(asked)
                 else:
                     client = self._client(asked, self.requests.n)
@@ -282,19 +298,30 @@ class History:
             for part in parts:
                 self._failed(part, error.info)
 
-    async def _client_of_form(self, group: list[Asked]) -> None:
+    async def _client_of_form(self, planned: list[Asked] | AskedVectors) -> None:
         """The same prompt, in the form of some API."""
-        for asked in group:
-            asked.is_cancelled = True  # this one is asked in its place
-        asked = group[0]
-        random = self._random_of(f"client {asked.number}")
-        prompt = "".join(part for part in asked.prompt if isinstance(part, str))
-        form = any_form(asked.number, random, asked.model, prompt)
+        group = planned if isinstance(planned, list) else [planned]
+        for each in group:
+            each.is_cancelled = True  # this one is asked in its place
+        if isinstance(first := group[0], Asked):
+            prompt = "".join(part for part in first.prompt if isinstance(part, str))
+        else:
+            prompt = first.inputs[0]
+        random = self._random_of(f"client {first.number}")
+        form = any_form(
+            first.number,
+            random,
+            first.model,
+            prompt,
+            embeds=isinstance(first, AskedVectors),
+            has_keys=self.has_keys,
+        )
         self.forms.append(form)
         self.tell(str(form))
-        await ask(self.application, form, random)
+        self.forms += await ask(self.application, form, random)
         status, n_bytes = form.answer.status, len(form.answer.body)
         self.tell(f"request {form.number}: status {status}, {n_bytes} bytes")
+        self.world.happens(f"client: {form.manner}")
 
     async def _read_vectors(self, asked: AskedVectors, engine: EngineClient) -> None:
         async for vectors in engine.embed([[text] for text in asked.inputs], normalize=NORM):
@@ -374,7 +401,7 @@ class History:
         name = random.choice([*self.choices])
         choice, supervisor = self.choices[name], self.pool.supervisor(name)
         engine = supervisor.awake_engine() if supervisor is not None else None
-        action = random.choice(["unload", "load", "look", "look", "slot", "slot", "slot"])
+        action = random.choice(self.chores)
         if action == "unload":
             self.pool.begin_unload(name)
             self.tell(f"{name} is unloaded")

@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from functools import cache
@@ -33,11 +33,13 @@ def application() -> Any:
 
 @dataclass
 class Answer:
-    """What a client has got. `is_whole`: up to the end of the body."""
+    """What a client has got. `is_whole`: up to the end of the body; `is_left`: the client has left
+    before."""
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
     is_whole: bool = False
+    is_left: bool = False
 
 
 class Application:
@@ -55,17 +57,22 @@ class Application:
         *,
         pace: float = 0.0,
         patience: float | None = None,
+        headers: Mapping[str, str] | None = None,
+        is_half: bool = False,
     ) -> Answer:
         """The answer to one request. The client reads a part each `pace` seconds, and leaves after
-        `patience` seconds; the answer is then what it had got."""
+        `patience` seconds; the answer is then what it had got. If `is_half`, it leaves in the
+        middle of the body."""
         answer, has_left = Answer(), asyncio.Event()
         data = b"" if body is None else json.dumps(body).encode()
-        unread = [{"type": "http.request", "body": data, "more_body": False}]
+        sent = data[: len(data) // 2] if is_half else data
+        unread = [{"type": "http.request", "body": sent, "more_body": is_half}]
 
         async def receive() -> dict[str, Any]:
             if unread:
                 return unread.pop()
-            await has_left.wait()
+            if not is_half:
+                await has_left.wait()
             return {"type": "http.disconnect"}
 
         async def send(message: dict[str, Any]) -> None:
@@ -77,17 +84,23 @@ class Application:
                 if pace:
                     await asyncio.sleep(pace)
 
-        task = asyncio.ensure_future(application()(self._scope(method, path, data), receive, send))
+        scope = self._scope(method, path, data, headers or {})
+        task = asyncio.ensure_future(application()(scope, receive, send))
         await asyncio.wait([task], timeout=patience)
+        answer.is_left = is_half or not task.done()
         has_left.set()
         await task
         return answer
 
-    def _scope(self, method: str, path: str, data: bytes) -> dict[str, Any]:
-        headers = {
-            b"host": b"localhost",
-            b"content-type": b"application/json",
-            b"content-length": b"%d" % len(data),
+    def _scope(
+        self, method: str, path: str, data: bytes, headers: Mapping[str, str]
+    ) -> dict[str, Any]:
+        path, _, query = path.partition("?")
+        all_headers = {
+            "host": "localhost",
+            "content-type": "application/json",
+            "content-length": str(len(data)),
+            **headers,
         }
         return {
             "type": "http",
@@ -97,9 +110,9 @@ class Application:
             "scheme": "http",
             "path": path,
             "raw_path": path.encode(),
-            "query_string": b"",
+            "query_string": query.encode(),
             "root_path": "",
-            "headers": [*headers.items()],
+            "headers": [(name.encode(), each.encode()) for name, each in all_headers.items()],
             "client": ("127.0.0.1", 1),
             "server": ("127.0.0.1", 80),
             "state": {**self._state},

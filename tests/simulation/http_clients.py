@@ -1,14 +1,29 @@
-"""Clients of all APIs, and what their answers have to be."""
+"""Clients of all APIs: how they ask, and what their answers have to be.
 
-from dataclasses import dataclass, field
+Some leave and come back, ask again what has failed, or break off in the middle of a body; some
+let a response be made in the background, or go on with one that is kept.
+"""
+
+import asyncio
+import json
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
-from tests.simulation.forms import FORMS, Form, Reading
+from tests.simulation.forms import FORMS, TOOL_FORMS, VECTOR_FORMS, Form, Reading
 from tests.simulation.http import Answer, Application
 
 REFUSED = {400, 404, 500, 501, 503}
 """The statuses of a request that gets no text."""
+KEYS = ("first", "second")
+"""The keys of a server that has some."""
+RESPONSES = "/v1/responses"
+AGAIN = 3
+"""How often a client asks that gets no answer."""
+MADE = ("completed", "incomplete", "failed", "cancelled")
+"""The statuses of a response that doesn't change any more."""
 
 
 @dataclass
@@ -20,61 +35,210 @@ class AskedForm:
     form: Form
     prompt: str
     params: dict[str, Any]
-    answer: Answer = field(default_factory=Answer)
-    patience: float | None = None
+    manner: str = "plain"
+    key: str = ""
+    more: dict[str, Any] = field(default_factory=dict)
+    """Further fields of the body."""
+    is_stream: bool = False
+    answers: list[Answer] = field(default_factory=list)
+    """All of them have to be of the form; the last one is what has come of it."""
+    wrong: str = ""
+    """What the client itself has found wrong."""
+
+    @property
+    def answer(self) -> Answer:
+        return self.answers[-1]
 
     @property
     def body(self) -> dict[str, Any]:
-        return {"model": self.model, **self.form.body(self.prompt, self.params)}
+        made = self.form.body(self.prompt, self.params)
+        return {"model": self.model, **made, **self.more}
+
+    @property
+    def headers(self) -> dict[str, str]:
+        headers = {"authorization": f"Bearer {self.key}"} if self.key else {}
+        if self.manner == "kept":
+            headers["x-conversation-id"] = f"conversation-{self.number}"
+        return headers
 
     def __str__(self) -> str:
-        return f"request {self.number}: POST {self.form.path} {self.body}"
+        whose = f" of {self.key}" if self.key else ""
+        return f"request {self.number}{whose}, {self.manner}: POST {self.form.path} {self.body}"
 
-    def reading(self) -> Reading:
+    def reading(self, answer: Answer | None = None) -> Reading:
         """Raises ValueError for what isn't of the form."""
-        stream = self.params["stream"] and self.answer.status == 200
-        return self.form.read(bytes(self.answer.body), stream=stream)
+        answer = answer or self.answer
+        stream = self.is_stream and answer.status == 200
+        return self.form.read(bytes(answer.body), stream=stream)
 
 
-def any_form(number: int, random: Random, model: str, prompt: str) -> AskedForm:
+def any_form(
+    number: int, random: Random, model: str, prompt: str, *, embeds: bool, has_keys: bool
+) -> AskedForm:
     params = {
         "n_predict": random.choice([1, 2, 5, 10, 40]),
         "temperature": random.choice([0.0, 0.8]),
         "seed": random.randrange(3),
         "stream": random.choice([True, True, False]),
     }
-    return AskedForm(number, model, random.choice(FORMS), prompt, params)
+    forms: Sequence[Form] = VECTOR_FORMS if embeds else random.choice([FORMS, FORMS, TOOL_FORMS])
+    form = random.choice(forms)
+    stream = params["stream"] and form.streams
+    manners = ["plain", "plain", "retrying", "half"]
+    manners += ["kept", "kept"] if stream and not form.is_ndjson else []
+    manners += ["background", "background", "followed"] if form.path == RESPONSES else []
+    asked = AskedForm(number, model, form, prompt, params, random.choice(manners))
+    asked.is_stream = bool(stream)
+    if has_keys:
+        asked.key = random.choice([*KEYS, *KEYS, *KEYS, "wrong"])
+    if asked.manner in ("background", "followed"):
+        asked.more = {"store": True, "background": asked.manner == "background"}
+    return asked
 
 
-async def ask(application: Application, asked: AskedForm, random: Random) -> None:
-    """Sends the request, and reads its answer at some pace, for as long as the client likes."""
-    asked.patience = random.choice([0.01, 0.1, 1.0]) if random.random() < 0.2 else None
-    pace = random.choice([0.0, 0.0, 0.01, 0.2])
-    asked.answer = await application.ask(
-        "POST", asked.form.path, asked.body, pace=pace, patience=asked.patience
-    )
+async def ask(application: Application, asked: AskedForm, random: Random) -> list[AskedForm]:
+    """Sends the request, and what belongs to it. Returns the requests that followed it."""
+    match asked.manner:
+        case "retrying":
+            await _retry(application, asked, random)
+        case "half":
+            asked.answers.append(await _post(application, asked, is_half=True))
+        case "kept":
+            await _come_back(application, asked, random)
+        case "background":
+            await _in_background(application, asked, random)
+        case "followed":
+            return await _follow(application, asked, random)
+        case _:
+            asked.answers.append(await _impatient(application, asked, random))
+    return []
 
 
 async def ask_again(application: Application, asked: AskedForm) -> Reading:
     """What the same request gets when nothing else goes on."""
-    again = AskedForm(asked.number, asked.model, asked.form, asked.prompt, asked.params)
-    again.answer = await application.ask("POST", again.form.path, again.body)
+    again = replace(asked, manner="plain", more={**asked.more}, answers=[])
+    again.more.pop("background", None)
+    if asked.manner == "background":
+        again.is_stream = bool(again.params["stream"])
+    again.answers.append(await _post(application, again))
     assert again.answer.status == 200, bytes(again.answer.body)
     return again.reading()
 
 
+# ---- how they ask ------------------------------------------------------------------------
+
+
+async def _post(application: Application, asked: AskedForm, **how: Any) -> Answer:
+    return await application.ask("POST", asked.form.path, asked.body, headers=asked.headers, **how)
+
+
+async def _impatient(application: Application, asked: AskedForm, random: Random) -> Answer:
+    """Reads at some pace, for as long as the client likes."""
+    patience = random.choice([0.01, 0.1, 1.0]) if random.random() < 0.2 else None
+    pace = random.choice([0.0, 0.0, 0.01, 0.2])
+    return await _post(application, asked, pace=pace, patience=patience)
+
+
+async def _retry(application: Application, asked: AskedForm, random: Random) -> None:
+    """Asks again after a while, or at once."""
+    for _ in range(AGAIN):
+        asked.answers.append(await _impatient(application, asked, random))
+        if asked.answer.is_whole and asked.answer.status < 500:
+            return
+        await asyncio.sleep(random.choice([0.0, 0.1, 5.0]))
+
+
+async def _come_back(application: Application, asked: AskedForm, random: Random) -> None:
+    """Leaves a stream that is kept, and reads the rest of it later."""
+    first = await _post(application, asked, patience=random.choice([0.01, 0.1, 1.0]))
+    path = f"/v1/stream?conv_id=conversation-{asked.number}"
+    while first.status == 200 and not first.is_whole:
+        await asyncio.sleep(random.choice([0.0, 0.1, 5.0]))
+        rest = await application.ask(
+            "GET",
+            f"{path}&from={len(first.body)}",
+            headers=asked.headers,
+            patience=random.choice([0.1, 1.0, None]),
+        )
+        if rest.status not in (0, 200):
+            asked.wrong = f"the rest of its stream has {rest.status}: {bytes(rest.body)!r}"
+            break
+        first.body += rest.body
+        first.is_whole = rest.is_whole
+    asked.answers.append(first)
+
+
+async def _in_background(application: Application, asked: AskedForm, random: Random) -> None:
+    """Looks at a response until it is made, or cancels it."""
+    first = await _impatient(application, asked, random)
+    found = re.search(rb'"id": ?"(resp_\w+)"', first.body)
+    if first.status != 200 or found is None:
+        asked.is_stream = False
+        asked.answers.append(first)
+        return
+    path = f"{RESPONSES}/{found[1].decode()}"
+    patience = random.choice([1, 10, 10_000])
+    asked.is_stream = False
+    while True:
+        last = await application.ask("GET", path, headers=asked.headers)
+        if last.status != 200 or json.loads(last.body)["status"] in MADE:
+            break
+        patience -= 1
+        if not patience:
+            await application.ask("POST", f"{path}/cancel", headers=asked.headers)
+        await asyncio.sleep(random.choice([0.01, 0.1, 1.0]))
+    asked.answers.append(last)
+
+
+async def _follow(application: Application, asked: AskedForm, random: Random) -> list[AskedForm]:
+    """Goes on with a response that is kept, and shows it to nobody else."""
+    asked.answers.append(await _impatient(application, asked, random))
+    found = re.search(rb'"id": ?"(resp_\w+)"', asked.answer.body)
+    if asked.answer.status != 200 or not asked.answer.is_whole or found is None:
+        return []
+    if asked.reading().ends != ["whole"]:
+        return []
+    id = found[1].decode()
+    kept = await application.ask("GET", f"{RESPONSES}/{id}", headers=asked.headers)
+    text = asked.form.read(bytes(kept.body), stream=False).text if kept.status == 200 else None
+    if text != asked.reading().text:
+        asked.wrong = f"{text!r} is kept of it: {kept.status}"
+    others = {"authorization": f"Bearer {next(key for key in KEYS if key != asked.key)}"}
+    if asked.key:
+        seen = await application.ask("GET", f"{RESPONSES}/{id}", headers=others)
+        if seen.status != 404:
+            asked.wrong = f"another key has {seen.status} for it"
+    more = {"previous_response_id": id, "store": False}
+    next_one = replace(asked, manner="plain", more=more, answers=[], wrong="")
+    next_one.answers.append(await _impatient(application, next_one, random))
+    return [next_one]
+
+
+# ---- what is wrong -----------------------------------------------------------------------
+
+
 def wrong_form(asked: AskedForm) -> str:
-    """What is wrong with the form of the answer; "" if nothing is."""
-    answer = asked.answer
+    """What is wrong with the form of the answers; "" if nothing is."""
+    if asked.wrong:
+        return asked.wrong
+    for answer in asked.answers:
+        if wrong := _wrong_answer(asked, answer):
+            return wrong
+    return ""
+
+
+def _wrong_answer(asked: AskedForm, answer: Answer) -> str:
+    if asked.key == "wrong":
+        return "" if answer.status in (0, 401) else f"it has no key, and status {answer.status}"
     if not answer.is_whole:
-        if asked.patience is None:
+        if not answer.is_left:
             return "its answer has no end"
-        if answer.status != 200 or not asked.params["stream"]:
+        if answer.status != 200 or not asked.is_stream:
             return ""
     elif answer.status != 200 and answer.status not in REFUSED:
         return f"status {answer.status}: {bytes(answer.body)!r}"
     try:
-        reading = asked.reading()
+        reading = asked.reading(answer)
     except (ValueError, KeyError) as error:
         return f"{type(error).__name__}: {error} in {bytes(answer.body)!r}"
     if len(reading.ends) > 1 or (answer.is_whole and not reading.ends):

@@ -337,6 +337,9 @@ class LibraryStandIn:
     speed: Speed = Speed()
     spend: Callable[[float], None] = lambda seconds: None
     """Lets a decode take these seconds."""
+    happens: Callable[[str], bool] = lambda what: False
+    """Says whether this time a sequence can't be cut ("seq_rm"), or there is no memory for a copy
+    of its state ("memory")."""
     faults: list[Fault] = field(default_factory=list)
     """Of the next decodes."""
     n_decodes: int = 0
@@ -377,12 +380,17 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
     def set_causal(context: ContextStandIn, is_causal: bool) -> None:
         context.is_causal = is_causal
 
+    def remove(memory: Memory, sequence: int, start: int, stop: int) -> bool:
+        if start > 0 and current().happens("seq_rm"):
+            return False
+        return memory.remove(sequence, start, stop)
+
     def size(context: ContextStandIn, sequence: int, flags: int = 0) -> int:
         return len(context.memory.save(sequence, partial=flags == PARTIAL_ONLY))
 
     def get(context: ContextStandIn, target: Any, size: int, sequence: int, flags: int = 0) -> int:
         state = context.memory.save(sequence, partial=flags == PARTIAL_ONLY)
-        if len(state) > size:
+        if len(state) > size or current().happens("memory"):
             return 0
         np.ctypeslib.as_array(target, (size,))[: len(state)] = state
         return len(state)
@@ -419,7 +427,7 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
         "llama_set_adapters_lora": set_adapters,
         "llama_memory_clear": lambda memory, data: memory.clear(),
         "llama_memory_can_shift": lambda memory: memory.can_move,
-        "llama_memory_seq_rm": lambda memory, *args: memory.remove(*args),
+        "llama_memory_seq_rm": remove,
         "llama_memory_seq_cp": lambda memory, *args: memory.copy(*args),
         "llama_memory_seq_add": lambda memory, *args: memory.move(*args),
         "llama_memory_seq_pos_min": lambda memory, sequence: memory.lowest(sequence),

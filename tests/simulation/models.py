@@ -68,8 +68,9 @@ class Choice:
         return model_options(alias=name, model=str(path), threads=1, **self.options)
 
 
-def any_model(random: random.Random, folder: Path) -> Choice:
-    """A model of any kind with any options; its files are in `folder`."""
+def any_model(random: random.Random, folder: Path, *, shifts: bool) -> Choice:
+    """A model of any kind with any options; its files are in `folder`. If it `shifts`, its context
+    may: what is behind a shift has no truth."""
     choose = random.choice
     # Only a memory that can be cut has proposals.
     kind: Kind = choose(["dense", "dense", *get_args(Kind)])
@@ -90,7 +91,7 @@ def any_model(random: random.Random, folder: Path) -> Choice:
         "cache_disk_size": choose([1, 100]),
         "slot_save_path": str(folder) if choose([True, False]) else "",
         "ctx_checkpoints": choose([0, 2, 8]),
-        "context_shift": kind == "dense" and choose([True, False]),
+        "context_shift": kind == "dense" and choose([True, False]) and shifts,
         "spec_type": tuple(random.sample(TYPES, 2)) if choose([True, True, False]) else (),
         "model_draft": str(folder / DRAFT) if choose([True, False, False]) else "",
         "mmproj": str(folder / PROJECTOR) if choose([True, False, False]) else "",

@@ -101,6 +101,28 @@ def _name(part: object) -> str:
     return f"<{part.width - 2}>" if isinstance(part, Media) else str(part)
 
 
+class Habits:
+    """How requests are in one history. Each has habits of its own: what is rare in all histories
+    together is frequent in some ("swarm testing", Groce et al., ISSTA 2012)."""
+
+    def __init__(self, random: Random) -> None:
+        choose = random.choice
+        self.n_common = choose([1, 3, 3])
+        """The number of beginnings that texts have."""
+        self.length = choose([(2, 20, 40, 90), (40, 60), (20, 90)])
+        """The numbers of words that these may have."""
+        self.goes_on = choose([0.1, 0.5, 0.5, 0.8])
+        """How likely it is that a request goes on with an earlier one's text."""
+        self.repeats = choose([0.0, 0.0, 0.3])
+        """How likely it is that it has an earlier one's prompt."""
+        self.constrained = choose([0.0, 0.25, 0.6])
+        self.seeing = choose([0.0, 0.4])
+        self.private = choose([0.0, 0.3, 0.3, 0.8])
+        """How likely it is that a request shares nothing with other owners."""
+        self.tokens = choose([(0, 1, 2, 5, 10, 40), (1, 2, 5), (5, 40, 120)])
+        """The numbers of tokens that may be asked for, if all have room."""
+
+
 class Requests:
     """Makes requests for the models `choices`, and checks their texts. `random_of` gives what the
     chances of a thing with this name depend on: nothing else in the history changes them."""
@@ -112,7 +134,9 @@ class Requests:
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
-        self._common = [self._words(self._random.choice([2, 20, 40, 90])) for _ in range(3)]
+        self._habits = habits = Habits(self._random)
+        lengths = [self._random.choice(habits.length) for _ in range(habits.n_common)]
+        self._common = [self._words(length) for length in lengths]
         self._alone: dict[str, Alone] = {}
         self._tokenized: dict[int, list[int]] = {}
 
@@ -139,7 +163,7 @@ class Requests:
         choose, chance = self._random.choice, self._random.random
         choice = self.choices[model]
         params = GenerationParams(
-            n_predict=choose([0, 1, 2, 5, 10, choice.many]),
+            n_predict=min(choose(self._habits.tokens), choice.many),
             temperature=choose([0.0, 0.0, 0.8]),
             seed=self._random.randrange(3),
             stop=choose([[], [], ["e"], ["th", "in"]]),
@@ -156,11 +180,11 @@ class Requests:
             params.lora = choose([[(0, 1.0)], [(1, 0.5)], [(0, 0.5), (1, 1.0)], [(0, 0.0)]])
         if choice.options["context_shift"] and chance() < 0.1:
             params.n_predict = SLOT_CONTEXT
-        if chance() < 0.25:
+        if chance() < self._habits.constrained:
             self._constrain(params)
         prompt = self._prompt(choice)
-        owner = choose([0, 0, 1, 2])
-        private = bool(owner) and choose([True, False])
+        private = chance() < self._habits.private
+        owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
         group = []
         for i in range(choose([1, 1, 1, 1, 3])):
             slot = params.id_slot if i == 0 else -1
@@ -173,12 +197,14 @@ class Requests:
         choose, chance = self._random.choice, self._random.random
         text = f"{choose(self._common)} {self._words(self._random.randint(1, 10))}"
         before = [asked for asked in self.texts if self.choices[asked.model] is choice]
-        if before and chance() < 0.5:  # a conversation goes on
+        if before and chance() < self._habits.repeats:
+            return choose(before).prompt
+        if before and chance() < self._habits.goes_on:
             last = choose(before)
             said = "".join(part for part in last.prompt if isinstance(part, str))
             text = f"{said}{last.text} {self._words(self._random.randint(1, 5))}"
         text = text[-MOST_CHARACTERS:]
-        if not (choice.sees and chance() < 0.4):
+        if not (choice.sees and chance() < self._habits.seeing):
             return [text]
         cut = self._random.randrange(len(text))
         return [text[:cut], image(self._random.randrange(6)), text[cut:]]

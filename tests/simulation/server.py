@@ -129,6 +129,7 @@ class Machine:
         library.shape, library.is_device = model.shape, model.is_device
         library.speed = model.speed
         library.spend = self._compute
+        library.happens = self.happens
         library.adapters = shared._adapters
         for fraction in (0.25, 0.5, 1.0):
             self.world.sleep(model.load_seconds / 3)

@@ -109,6 +109,11 @@ def test_a_stream_says_the_same_as_a_plain_answer(
         assert all("timings" in each for each in deltas)
 
 
+def test_whole_numbers_may_be_written_as_fractions(server: Server) -> None:
+    asked = ask(server, max_output_tokens=3.0, max_tool_calls=2.0, top_logprobs=0.0)
+    assert (asked["max_output_tokens"], asked["max_tool_calls"]) == (3, 2)
+
+
 def test_what_a_response_says_of_itself(server: Server) -> None:
     first = ask(server, max_output_tokens=3, ignore_eos=True, model="some/name")
     assert first["status"] == "incomplete"

@@ -307,12 +307,12 @@ class Context:
         return highest + 1 if self._positions is None else self._positions.end(sequence, highest)
 
     def save(self, sequence: int) -> StateArray | None:
-        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window."""
-        size = C.llama_state_seq_get_size_ext(self._ctx, sequence, _PARTIAL)
-        state = np.empty(size, np.uint8)
-        pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        n = C.llama_state_seq_get_data_ext(self._ctx, pointer, size, sequence, _PARTIAL)
-        return state if n == size else None
+        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window. None
+        if there is no memory for it."""
+        try:
+            return self._copied(sequence, _PARTIAL)
+        except BackendError:
+            return None
 
     def rewind(self, sequence: int, n: int, state: StateArray) -> bool:
         """Keep only the first `n` tokens of `sequence`; `state` is what `save` returned behind
@@ -388,17 +388,24 @@ class Context:
         return size if self._positions is None else size + self._positions.size(sequence)
 
     def save_sequence(self, sequence: int) -> StateArray:
-        """A copy of all that the KV cache holds of `sequence`."""
+        """A copy of all that the KV cache holds of `sequence`. Raises `BackendError` if there is no
+        memory for it."""
         state = self._copied(sequence)
         if self._positions is None:
             return state
         return np.concatenate((state, self._positions.dump(sequence)))
 
-    def _copied(self, sequence: int) -> StateArray:
-        state = np.empty(int(C.llama_state_seq_get_size(self._ctx, sequence)), np.uint8)
+    def _copied(self, sequence: int, flags: int = 0) -> StateArray:
+        try:
+            size = int(C.llama_state_seq_get_size_ext(self._ctx, sequence, flags))
+            state = np.empty(size, np.uint8)
+        except MemoryError:
+            raise BackendError("there is no memory for a copy of this text") from None
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
-        n = C.llama_state_seq_get_data(self._ctx, pointer, len(state), sequence)
-        return state[:n]
+        n = C.llama_state_seq_get_data_ext(self._ctx, pointer, size, sequence, flags)
+        if n != size:
+            raise BackendError("llama.cpp can't copy this text")
+        return state
 
     def _put_back(self, sequence: int, state: StateArray) -> bool:
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))

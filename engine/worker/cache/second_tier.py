@@ -95,7 +95,9 @@ class SecondTier:
         if self._is_busy() and self._stall + seconds > self._max_stall:
             log.debug("%d tokens are forgotten: to keep them takes %.3f s", len(tokens), seconds)
             return
-        for text in self._host.put(self._save(sequence, tokens, key, checkpoints)):
+        if (saved := self._save(sequence, tokens, key, checkpoints)) is None:
+            return
+        for text in self._host.put(saved):
             if self._disk is not None:
                 self._disk.write(text)
 
@@ -176,17 +178,24 @@ class SecondTier:
         for sequence, tokens, key, checkpoints in finished:
             if system.now() > deadline:
                 break
-            if len(tokens) >= MIN_TOKENS and not disk.covers(tokens, key, len(checkpoints)):
-                disk.write(self._save(sequence, tokens, key, checkpoints))
+            if len(tokens) < MIN_TOKENS or disk.covers(tokens, key, len(checkpoints)):
+                continue
+            if (saved := self._save(sequence, tokens, key, checkpoints)) is not None:
+                disk.write(saved)
         for text in reversed(list(self._host)):
             disk.write(text)
         disk.close(deadline)
 
     def _save(
         self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint]
-    ) -> KeptText:
+    ) -> KeptText | None:
+        """None if there is no memory for the copy."""
         started = system.now()
-        state = self._states.save_sequence(sequence)
+        try:
+            state = self._states.save_sequence(sequence)
+        except BackendError as error:
+            log.warning("a text of %d tokens is not kept: %s", len(tokens), error)
+            return None
         elapsed = system.now() - started
         self._saving.observe(state.nbytes, elapsed)
         self._stall += elapsed

@@ -44,8 +44,6 @@ _SEARCH = "tool_search_call"
 
 _ECHOED = (
     "instructions",
-    "max_output_tokens",
-    "max_tool_calls",
     "previous_response_id",
     "prompt_cache_key",
     "safety_identifier",
@@ -70,6 +68,7 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
         "output": [],
         "usage": None,
         **{name: body.get(name) for name in _ECHOED},
+        **{name: _integer(body.get(name)) for name in ("max_output_tokens", "max_tool_calls")},
         "metadata": body.get("metadata") or {},
         "parallel_tool_calls": parallel is not False,
         "reasoning": {"effort": reasoning.get("effort"), "summary": None},
@@ -82,12 +81,17 @@ def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) 
         },
         "tool_choice": body.get("tool_choice") or "auto",
         "tools": [_tool(tool) for tool in body.get("tools") or () if _is_offered(tool)],
-        "top_logprobs": body.get("top_logprobs") or 0,
+        "top_logprobs": _integer(body.get("top_logprobs")) or 0,
         "top_p": params.top_p,
         "presence_penalty": params.presence_penalty,
         "frequency_penalty": params.frequency_penalty,
         "truncation": "auto" if body.get("truncation") == "auto" else "disabled",
     }
+
+
+def _integer(value: float | None) -> int | None:
+    """The integer that a request has written, maybe as 16.0."""
+    return None if value is None else int(value)
 
 
 def _is_offered(tool: Mapping[str, Any]) -> bool:

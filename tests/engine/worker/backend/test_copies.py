@@ -5,8 +5,9 @@ from collections.abc import Iterator
 import numpy as np
 import numpy.typing as npt
 import pytest
+from llama_cpp import llama_cpp
 
-from specllama.engine.worker.backend import Context, Model
+from specllama.engine.worker.backend import BackendError, Context, Model
 from tests.support.options_support import engine_options
 
 N = 40
@@ -66,3 +67,23 @@ def test_a_copy_can_be_saved_at_once(context: Context) -> None:
     saved = context.save_sequence(2)
     context.restore_sequence(3, saved, N - 1)
     assert np.allclose(evaluated(context, 3, first, N - 1), expected, atol=1e-2)
+
+
+def test_a_text_that_llama_cpp_does_not_copy_is_not_saved(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated(context, 0, text(1), 0)
+    monkeypatch.setattr(llama_cpp, "llama_state_seq_get_data_ext", lambda *about: 0)
+    with pytest.raises(BackendError):
+        context.save_sequence(0)
+    assert context.save(0) is None
+
+
+def test_a_text_is_not_saved_without_memory(
+    context: Context, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    evaluated(context, 0, text(1), 0)
+    monkeypatch.setattr(llama_cpp, "llama_state_seq_get_size_ext", lambda *about: 1 << 62)
+    with pytest.raises(BackendError):
+        context.save_sequence(0)
+    assert context.save(0) is None

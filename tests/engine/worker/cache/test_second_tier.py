@@ -340,6 +340,7 @@ class FakeStates:
     def __init__(self, n_bytes: int = 1000) -> None:
         self.n_bytes = n_bytes
         self.refuses = False
+        self.is_full = False
         self.restored: list[int] = []
 
     def state_size(self, sequence: int) -> int:
@@ -349,6 +350,8 @@ class FakeStates:
         return 0
 
     def save_sequence(self, sequence: int) -> StateArray:
+        if self.is_full:
+            raise BackendError("there is no memory")
         return np.zeros(100, np.uint8)
 
     def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
@@ -409,6 +412,17 @@ def test_what_llama_cpp_refuses_is_forgotten() -> None:
     assert one.restore(3, found) is None
     assert one.find(ids(60), (), 0) is None
     assert states.restored == [100]
+
+
+def test_a_text_is_not_kept_without_memory_for_it() -> None:
+    states = FakeStates()
+    one = tier(states)
+    states.is_full = True
+    one.offer(0, ids(100), ())
+    assert one.find(ids(100), (), 0) is None
+    states.is_full = False
+    one.offer(0, ids(100), ())
+    assert one.find(ids(100), (), 0) is not None
 
 
 def test_a_text_that_has_an_owner_goes_into_no_file(tmp_path: Path) -> None:
