@@ -93,10 +93,17 @@ def store(commit: str, seed: int, outcomes: Mapping[str, Outcome]) -> None:
 
 
 def current_commit() -> str:
-    """Of this checkout; `-dirty` if files differ from it."""
-    command = ("git", "describe", "--always", "--dirty", "--abbrev=9", "--exclude", "*")
-    done = subprocess.run(command, cwd=ROOT, capture_output=True, encoding="utf-8", check=False)
-    return done.stdout.strip() or "unknown"
+    """Of this checkout; `-dirty` if files differ from it, other than the results."""
+    results = [f":(exclude){path.relative_to(ROOT)}" for path in (RESULTS, PAGE)]
+    commit = _git("rev-parse", "--short=9", "HEAD") or "unknown"
+    return f"{commit}-dirty" if _git("diff", "--name-only", "HEAD", "--", ".", *results) else commit
+
+
+def _git(*command: str) -> str:
+    done = subprocess.run(
+        ("git", *command), cwd=ROOT, capture_output=True, encoding="utf-8", check=False
+    )
+    return done.stdout.strip()
 
 
 def table(servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
@@ -162,7 +169,7 @@ def page() -> str:
         + "\n".join(map(_row, runs))
         + "\n",
         "## What it found\n",
-        "Before these runs; each fault has a test now.\n",
+        "Before and in these runs; each fault has a test now.\n",
         "| what | whose fault | test |\n|---|---|---|\n"
         + "\n".join(f"| {each.what} | {each.whose} | `{each.test}` |" for each in FOUND)
         + "\n",
