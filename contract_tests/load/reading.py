@@ -138,14 +138,19 @@ def read_whole(reader: Reader, document: Any) -> Said:
 
 
 def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
-    """`documents` are the data of the events, or the lines, that came as a whole."""
+    """`documents` are the data of the events, or the lines, that came as a whole. The event `error`
+    may follow `response.failed`, which says the same."""
     said = Said()
+    kind = None
     for data in documents:
-        said.behind += bool(said.n_ends or said.error is not None)
+        is_over = said.n_ends > 0 or said.error is not None
         if data == DONE:
+            said.behind += is_over
             said.n_ends += 1
             continue
         document = json.loads(data)
+        before, kind = kind, document.get("type")
+        said.behind += is_over and (before, kind) != ("response.failed", "error")
         reader(said, document)
         if said.error is None and "type" not in document:
             said.error = document.get("error")

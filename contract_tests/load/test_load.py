@@ -85,6 +85,18 @@ def test_what_must_not_come_of_a_stream(content: bytes, cut: str, problem: str) 
     assert problem in verdict.problem
 
 
+def test_a_response_fails_in_two_events() -> None:
+    failed = {"type": "response.failed", "response": {"error": {"code": "server_error"}}}
+    error = {"type": "error", **ERROR}
+    responses = ask(reading.responses)
+    for documents, outcome in (
+        ((failed, error), "error in a stream"),
+        ((failed, error, error), "wrong"),
+        ((failed, failed), "wrong"),
+    ):
+        assert judge().verdict(exchange(events(*documents), responses)).outcome == outcome
+
+
 def test_whole_answers() -> None:
     whole = ask(stream=False)
     for content, outcome in (("one two", "right"), ("one", "wrong"), ("one two.", "wrong")):

@@ -4,7 +4,7 @@ request gets alone."""
 
 import asyncio
 import tempfile
-from collections.abc import Coroutine, Set
+from collections.abc import Set
 from itertools import count
 from pathlib import Path
 from random import Random
@@ -31,7 +31,7 @@ from tests.simulation.http_clients import (
 from tests.simulation.library import Fault, Speed
 from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_files
 from tests.simulation.processes import Child
-from tests.simulation.requests import Asked, AskedVectors, Requests
+from tests.simulation.requests import Asked, AskedVectors, Requests, wrong_stats
 from tests.simulation.server import Machine, SimulatedModel, run_in
 from tests.simulation.world import World
 from tests.support.models import random_model
@@ -82,6 +82,8 @@ CHORES = (
     ("look",),
 )
 """What the administrator does in a history."""
+RESTS = ((0.02, 0.1), (0.1, 1.0), (0.1, 1.0, 5.0, 20.0))
+"""Seconds between two of these."""
 ACTIONS: tuple[Literal["save", "restore", "erase"], ...] = ("save", "restore", "restore", "erase")
 
 
@@ -105,6 +107,8 @@ class History:
         self.random = self._random_of("history")
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
+        self.is_over = False
+        """Whether all clients have ended."""
         self.has_http = self.random.random() < 0.3
         self.has_keys = self.random.random() < 0.5
         self.forms: list[AskedForm] = []
@@ -151,6 +155,7 @@ class History:
         }
         self.requests = Requests(self._random_of, self.choices)
         paths = model_files(folder, names)
+        self.paths = {name: str(path) for name, path in paths.items()}
         for name in (DRAFT, PROJECTOR):
             (files / name).symlink_to(random_model())
         speed = Speed(choose([1e-3, 1e-2, 0.1]))
@@ -179,7 +184,7 @@ class History:
             )
             for name, path in paths.items()
         ]
-        self.chores = choose(CHORES)
+        self.chores, self.rests = choose(CHORES), choose(RESTS)
         self.catalog = Catalog(entries, default=names[0], router=len(names) > 1)
         for name, choice in self.choices.items():
             self.tell(f"model {name}: {choice.shape} {_told(choice)}")
@@ -212,22 +217,24 @@ class History:
         """Everything that happens, until all clients have ended."""
         await self.pool.started()
         clients = asyncio.create_task(self._clients())
-        others: list[Coroutine[Any, Any, None]] = [self._administrator()]
-        if self.has_faults:
-            others.append(self._faults())
-        tasks = [asyncio.create_task(each) for each in others]
+        administrator = asyncio.create_task(self._administrator())
+        faults = asyncio.create_task(self._faults())
         done, _ = await asyncio.wait([clients], timeout=LONGEST)
-        for task in tasks:
-            if task.done():
-                task.result()
-            task.cancel()
-        await asyncio.wait(tasks)
+        self.is_over = True
+        if faults.done():
+            faults.result()
+        faults.cancel()
+        await asyncio.wait([faults])
         self.machine.chances.clear()
         for child in self.machine.engines():
             self.machine.libraries[child.process].faults.clear()
         if not done:
             raise HistoryError("some requests wait for ever")
         clients.result()
+        done, _ = await asyncio.wait([administrator], timeout=LONGEST)
+        if not done:
+            raise HistoryError("the administrator waits for ever")
+        administrator.result()
 
     async def _ask_again(self) -> None:
         """Whatever was asked in the form of an API gets the same text when nothing else goes on."""
@@ -387,7 +394,9 @@ class History:
         """Loads and unloads models, looks at them, saves and restores slots."""
         pace = self._random_of("administrator")
         for number in count(1):
-            await asyncio.sleep(pace.choice([0.1, 1.0, 5.0, 20.0]))
+            await asyncio.sleep(pace.choice(self.rests))
+            if self.is_over:
+                return
             if not self._takes_part(f"administration {number}"):
                 continue
             try:
@@ -423,6 +432,8 @@ class History:
             self.tell(f"slot {slot} of {name}: {what} {file}, {done.n_tokens} tokens")
 
     async def _faults(self) -> None:
+        if not self.has_faults:
+            return
         pace = self._random_of("faults")
         for number in range(pace.randint(1, MOST_FAULTS)):
             await asyncio.sleep(pace.choice([0.05, 0.3, 2.0]))
@@ -486,6 +497,13 @@ class History:
             raise HistoryError(f"{name} still has {stats.n_processing} requests")
         if any(slot.is_processing for slot in slots):
             raise HistoryError(f"a slot of {name} is left in use")
+        if (n := self.machine.n_cells_used(self.paths[name])) not in (None, stats.n_cells_used):
+            raise HistoryError(f"{n} cells of {name} are in use, not {stats.n_cells_used}")
+        is_only = self.machine.n_started[self.paths[name]] == 1
+        if is_only and not (self.has_http or self.choices[name].embeds):
+            wrong = wrong_stats(stats, self.requests.texts_of(name))
+            if wrong:
+                raise HistoryError(f"{name} {wrong}")
 
     def _has_failed(self) -> bool:
         """True if something has failed in this history, on purpose."""

@@ -343,9 +343,18 @@ class LibraryStandIn:
     faults: list[Fault] = field(default_factory=list)
     """Of the next decodes."""
     n_decodes: int = 0
+    contexts: list["ContextStandIn"] = field(default_factory=list)
+    """All that were made."""
 
     def shape_of(self, model: Any) -> ModelShape:
         return self.others.get(int(model), self.shape)
+
+    def n_cells_used(self) -> int | None:
+        """The cells with tokens in the newest context of the model; None if it has no cells, or
+        gives some of them up by itself."""
+        newest = [context for context in self.contexts if context.shape is self.shape][-1:]
+        cells = [context.memory.cells[0] for context in newest if len(context.memory.cells) == 1]
+        return cells[0].n_used if cells else None
 
     def compute(self, n_tokens: int, shape: ModelShape) -> None:
         self.n_decodes += 1
@@ -369,7 +378,9 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
         params.n_ctx = params.n_ctx or shape.n_ctx_train
         holdings.layers.clear()
         holdings.layers["SIM0" if library.is_device else CPU] = shape.n_layer
-        return ContextStandIn(shape, params, n_vocab(model), library)
+        context = ContextStandIn(shape, params, n_vocab(model), library)
+        library.contexts.append(context)
+        return context
 
     def set_adapters(context: ContextStandIn, handles: Any, n: int, scales: Any) -> int:
         known = [_address(each) for each in current().adapters]

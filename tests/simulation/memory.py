@@ -83,6 +83,11 @@ class Cells:
         self._heads = [0] * n_streams
         self._copies: list[tuple[int, int]] = []
 
+    @property
+    def n_used(self) -> int:
+        """The cells that hold something."""
+        return int((self._sequences != 0).sum())
+
     def _stream(self, sequence: int) -> int:
         return sequence if self._n_streams > 1 else 0
 

@@ -1,6 +1,6 @@
 """Random requests, and what is known of their texts beforehand."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from itertools import takewhile
 from random import Random
@@ -12,6 +12,7 @@ from specllama.engine.params import GenerationParams, GrammarTrigger, Speculativ
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Finished, Vectors
 from specllama.engine.wire.requests import PromptParts
+from specllama.engine.wire.stats import Stats
 from tests.simulation.alone import Alone, shared_model
 from tests.simulation.models import SLOT_CONTEXT, Choice, image
 
@@ -92,6 +93,24 @@ class AskedVectors:
         return f"request {self.number} to {self.model}: vectors of {self.inputs}"
 
 
+def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
+    """What is wrong with the counts of an engine that had these requests, all of which have ended;
+    "" if nothing is."""
+    ends = [asked.end for asked in texts if isinstance(asked.end, Finished)]
+    timings = [end.timings for end in ends]
+    all_known = len(ends) == len(texts)
+    for what, counted, known in (
+        ("predicted", stats.n_predicted, sum(end.n_decoded for end in ends)),
+        ("cached", stats.n_prompt_cached, sum(each.cache_n for each in timings)),
+        ("evaluated", stats.n_prompt, sum(each.prompt_n for each in timings)),
+        ("proposed", stats.n_drafted, sum(each.draft_n for each in timings)),
+        ("accepted", stats.n_drafts_accepted, sum(each.draft_n_accepted for each in timings)),
+    ):
+        if counted < known or (all_known and counted != known):
+            return f"has counted {counted} tokens {what}, and its requests {known}"
+    return ""
+
+
 def _sharing(asked: Asked) -> int:
     """Requests with the same number may share what is cached."""
     return asked.owner if asked.private else 0
@@ -139,6 +158,10 @@ class Requests:
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[str, Alone] = {}
         self._tokenized: dict[int, list[int]] = {}
+
+    def texts_of(self, model: str) -> list[Asked]:
+        """The requests to a model for texts."""
+        return [asked for asked in self.texts if asked.model == model]
 
     def _words(self, n: int) -> str:
         return " ".join(self._random.choices(WORDS, k=n))

@@ -2,6 +2,7 @@
 
 import gc
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
@@ -81,6 +82,10 @@ class Machine:
     children: dict[Process, Child] = field(default_factory=dict)
     libraries: dict[Process, LibraryStandIn] = field(default_factory=dict)
     ready: set[Process] = field(default_factory=set)
+    paths: dict[Process, str] = field(default_factory=dict)
+    """That of the model which an engine process has."""
+    n_started: Counter[str] = field(default_factory=Counter)
+    """By path, the number of engine processes that have loaded a model."""
     n_steps: int = 0
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
@@ -114,6 +119,15 @@ class Machine:
         """The engine processes that run."""
         return [child for child in self.alive() if child.process in self.libraries]
 
+    def n_cells_used(self, path: str) -> int | None:
+        """The cells with tokens in the only process of a model; None if that isn't known."""
+        libraries = [
+            self.libraries[child.process]
+            for child in self.engines()
+            if self.paths.get(child.process) == path
+        ]
+        return libraries[0].n_cells_used() if len(libraries) == 1 else None
+
     def library(self) -> LibraryStandIn:
         """That of the current process."""
         return self.libraries[self.world.current.process]
@@ -125,6 +139,8 @@ class Machine:
     def _load(self, path: str, options: EngineOptions, progress: Callable[[float], None]) -> Model:
         """In the place of `Model`."""
         model = self.models[path]
+        self.paths[self.world.current.process] = path
+        self.n_started[path] += 1
         library, shared = self.library(), shared_model(has_adapters=model.has_adapters)
         library.shape, library.is_device = model.shape, model.is_device
         library.speed = model.speed
