@@ -149,7 +149,8 @@ def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
             said.n_ends += 1
             continue
         document = json.loads(data)
-        before, kind = kind, document.get("type")
+        before: Any = kind
+        kind = document.get("type")
         said.behind += is_over and (before, kind) != ("response.failed", "error")
         reader(said, document)
         if said.error is None and "type" not in document:

@@ -216,8 +216,9 @@ class ContextStandIn:
                 return fault.status
             hashes += self._compute(part, cells_of)
         if self.embeds:
-            for token, value in zip(tokens, hashes, strict=True):
-                self._vectors[token.sequence] = self._vector(value)
+            last = {token.sequence: value for token, value in zip(tokens, hashes, strict=True)}
+            for sequence, value in last.items():
+                self._vectors[sequence] = self._vector(value)
         else:
             self._set_rows(tokens, hashes, wanted)
         self._library.compute(len(tokens), self.shape)
@@ -256,14 +257,15 @@ class ContextStandIn:
         """The hash of each token, in order: it attends to those before it."""
         hashes: list[int] = []
         whole = combined(*(token.value for token in part)) if not self.is_causal else 0
+        readers = [cells.reader() for cells in self.memory.cells]
         for number, token in enumerate(part):
             own = combined(token.value, token.position, self.adapters, whole)
-            seen = [cells.attended(token.sequence, token.position) for cells in self.memory.cells]
+            seen = [reader.attended(token.sequence, token.position) for reader in readers]
             if self.memory.states is not None:
                 seen.append(self.memory.states.advance(token, combined(self.adapters, *seen)))
             value = combined(own, *seen)
-            for cells, of_part in zip(self.memory.cells, places, strict=True):
-                cells.write(token.sequence, of_part[number], token.position, value)
+            for reader, of_part in zip(readers, places, strict=True):
+                reader.write(token.sequence, of_part[number], token.position, value)
             hashes.append(value)
         return hashes
 

@@ -231,6 +231,9 @@ class Cells:
         Nothing holds them afterwards. But cells of a sequence whose oldest ones would be used again
         have been given up, also if there isn't room for all: llama.cpp puts back those alone that
         it would use."""
+        if len(parts) == 1 and not self.window:
+            only = self.find(parts[0])
+            return None if only is None else [only]
         found: list[list[int]] = []
         undo: list[tuple[list[int], list[int], Arrays, list[int]]] = []
         for part in parts:
@@ -259,12 +262,17 @@ class Cells:
             seen &= position - positions < self.window
         return int(self._terms[stream][seen].sum())
 
-    def write(self, sequence: int, cell: int, position: int, value: int) -> None:
-        """The device has computed the token in `cell`."""
-        stream = self._stream(sequence)
+    def write(self, sequence: int, cell: int, position: int, value: int) -> int:
+        """The device has computed the token in `cell`. Returns what it adds to `attended`."""
+        stream, term = self._stream(sequence), mixed(value ^ mixed(position))
         self._hashes[stream][cell] = value
         self._rotated[stream][cell] = position
-        self._terms[stream][cell] = mixed(value ^ mixed(position))
+        self._terms[stream][cell] = term
+        return term
+
+    def reader(self) -> "Reader":
+        """For the tokens of one micro-batch, in their order."""
+        return Reader(self)
 
     # ---- states --------------------------------------------------------------------------
 
@@ -292,6 +300,27 @@ class Cells:
         hashes, rotated = saved[:, 1].copy().view(np.uint64), saved[:, 2].copy()
         self._hashes[stream][places], self._rotated[stream][places] = hashes, rotated
         self._terms[stream][places] = self._mixed(hashes, rotated)
+
+
+class Reader:
+    """What the tokens of a micro-batch attend to. Without a window, each sequence's cells are
+    looked up once: each token attends to all that its predecessor did, and to that."""
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._attended: dict[int, int] = {}  # by sequence
+
+    def attended(self, sequence: int, position: int) -> int:
+        if self._cells.window:
+            return self._cells.attended(sequence, position)
+        if sequence not in self._attended:
+            self._attended[sequence] = self._cells.attended(sequence, position)
+        return self._attended[sequence]
+
+    def write(self, sequence: int, cell: int, position: int, value: int) -> None:
+        term = self._cells.write(sequence, cell, position, value)
+        if not self._cells.window:
+            self._attended[sequence] = (self._attended[sequence] + term) & _MASK
 
 
 class RecurrentState(NamedTuple):
