@@ -23,7 +23,7 @@ from tests.support.models import random_model
 from tests.support.options_support import engine_options, model_options
 from tools.models.build import ensure_adapter
 
-SEEN = ("lora", "context_shift", "ubatch_size")
+SEEN = ("lora", "context_shift", "ubatch_size", "cache_type_k")
 """The options of a model that a text depends on."""
 NORM = 2
 """That vectors are divided by."""
@@ -101,9 +101,7 @@ class Alone:
             ctx_checkpoints=0,
             warmup=False,
             threads=1,
-            lora=choice.options["lora"],
-            context_shift=choice.options["context_shift"],
-            ubatch_size=choice.options["ubatch_size"],
+            **chosen,
             embedding=choice.embeds,
             pooling="last" if choice.embeds else "",
         ).engine

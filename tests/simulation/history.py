@@ -151,7 +151,8 @@ class History:
         files = folder / "files"
         files.mkdir()
         self.choices = {
-            name: any_model(self.random, files, shifts=not self.has_http) for name in names
+            name: any_model(self.random, number, files, shifts=not self.has_http)
+            for number, name in enumerate(names)
         }
         self.requests = Requests(self._random_of, self.choices)
         paths = model_files(folder, names)

@@ -51,6 +51,8 @@ class ModelShape:
     window: int = 0
     n_embd: int = 8
     n_layer: int = 2
+    number: int = 0
+    """Models with other numbers have other weights."""
 
     @property
     def has_state(self) -> bool:
@@ -180,6 +182,7 @@ class ContextStandIn:
         self.n_ubatch = min(self.n_batch, int(params.n_ubatch))
         self.memory = Memory(shape, params)
         self.adapters = 0
+        self._weights = combined(shape.number, int(params.type_k))
         self.is_causal = True
         self.candidates = Candidates(n_vocab)
         self._n_vocab = n_vocab
@@ -259,7 +262,7 @@ class ContextStandIn:
         whole = combined(*(token.value for token in part)) if not self.is_causal else 0
         readers = [cells.reader() for cells in self.memory.cells]
         for number, token in enumerate(part):
-            own = combined(token.value, token.position, self.adapters, whole)
+            own = combined(token.value, token.position, self.adapters, whole, self._weights)
             seen = [reader.attended(token.sequence, token.position) for reader in readers]
             if self.memory.states is not None:
                 seen.append(self.memory.states.advance(token, combined(self.adapters, *seen)))

@@ -2,6 +2,7 @@
 
 import hashlib
 import random
+import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -68,13 +69,14 @@ class Choice:
         return model_options(alias=name, model=str(path), threads=1, **self.options)
 
 
-def any_model(random: random.Random, folder: Path, *, shifts: bool) -> Choice:
+def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool) -> Choice:
     """A model of any kind with any options; its files are in `folder`. If it `shifts`, its context
     may: what is behind a shift has no truth."""
     choose = random.choice
     # Only a memory that can be cut has proposals.
     kind: Kind = choose(["dense", "dense", *get_args(Kind)])
-    shape = ModelShape(kind, n_ctx_train=2048, window=choose([16, 48]) if kind == "window" else 0)
+    window = choose([16, 48]) if kind == "window" else 0
+    shape = ModelShape(kind, n_ctx_train=2048, window=window, number=number)
     n_slots, unified = random.randint(1, 4), choose([True, False])
     lora = tuple((str(ensure_adapter(name)), choose([1.0, 0.0])) for name in ADAPTERS)
     batch = choose([16, 64, 256])
@@ -87,7 +89,8 @@ def any_model(random: random.Random, folder: Path, *, shifts: bool) -> Choice:
         "batch_size": batch,
         "ubatch_size": choose([16, batch]),
         "cache_ram": choose([0, 1, -1, -1]),
-        "cache_disk": str(folder) if choose([True, False, False]) else "",
+        "cache_type_k": choose(["f16", "f16", "q8_0"]),
+        "cache_disk": str(folder) if choose([True, False]) else "",
         "cache_disk_size": choose([1, 100]),
         "slot_save_path": str(folder) if choose([True, False]) else "",
         "ctx_checkpoints": choose([0, 2, 8]),
@@ -108,10 +111,12 @@ def any_model(random: random.Random, folder: Path, *, shifts: bool) -> Choice:
 
 
 def model_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """A file for each name, all of them the same."""
+    """A file for each name, none like another."""
     paths = {name: folder / f"{name}.gguf" for name in names}
-    for path in paths.values():
-        path.symlink_to(random_model())
+    for name, path in paths.items():
+        shutil.copyfile(random_model(), path)
+        with path.open("ab") as file:
+            file.write(name.encode())
     return paths
 
 

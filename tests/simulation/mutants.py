@@ -1,5 +1,258 @@
-"""All mutants."""
+"""Changes of the product that histories have to find: in what is cached, and in what runs."""
 
-from tests.simulation import mutants_of_memory, mutants_of_running
+from collections.abc import Callable
+from typing import Any
 
-MUTANTS = (*mutants_of_memory.MUTANTS, *mutants_of_running.MUTANTS)
+from llama_cpp import llama_cpp
+
+from specllama.engine.models.client import EngineClient
+from specllama.engine.models.engine_process import EngineProcess, WaitingRequests
+from specllama.engine.models.generation import Generation
+from specllama.engine.models.records import Lease
+from specllama.engine.models.residency import Residency
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.wire.link import Link
+from specllama.engine.wire.process import Changes
+from specllama.engine.wire.replies import Delta, Failed, Finished
+from specllama.engine.worker.backend import Context
+from specllama.engine.worker.cache import slot_file
+from specllama.engine.worker.cache.cells import Cells
+from specllama.engine.worker.cache.checkpoints import Checkpoints
+from specllama.engine.worker.cache.host_cache import HostCache
+from specllama.engine.worker.cache.origin import Identity
+from specllama.engine.worker.cache.prefix_cache import OWNER, PrefixCache
+from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.cache.second_tier import SecondTier
+from specllama.engine.worker.constraints.constraint import Constraint
+from specllama.engine.worker.constraints.lazy import LazyConstraint
+from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.embedding.jobs import Input
+from specllama.engine.worker.embedding.planning import EmbeddingBatcher
+from specllama.engine.worker.generation import request
+from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.generation.launch import Counting, Decoding
+from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.requests import Requests
+from specllama.engine.worker.generation.sampling import Postponed
+from specllama.engine.worker.generation.verifying import Exact, Speculation
+from specllama.engine.worker.media.encoder import MediaEncoder
+from specllama.engine.worker.media.registry import MediaRegistry
+from specllama.engine.worker.preparation_queue import PreparationQueue
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sharing import Ahead
+from specllama.engine.worker.slot_actions import SlotActions
+from tests.simulation.mutant import Acts, Mutant, adds, gives, skips
+
+Real = Callable[..., Any]
+
+
+# ---- What is cached: cells, checkpoints, kept texts, files, media.
+
+
+def _copy_put_off(
+    real: Real, acts: Acts, source: int, target: int, n: int, state: Any = None
+) -> bool:
+    """Between separate caches, llama.cpp copies cells with the next decode: by then they may be
+    those of another text."""
+    context: Context = real.args[0]  # type: ignore[attr-defined]
+    if context._unified or n < context.first_cut(source):
+        return bool(real(source, target, n, state))
+    acts()
+    llama_cpp.llama_memory_seq_cp(context._memory, source, target, 0, -1)
+    if context.remove(target, n):
+        return True
+    context.remove(target, 0)
+    return False
+
+
+def _shared_by_all(real: Real, acts: Acts, scales: Any, owner: int = 0) -> Any:
+    acts.n += owner > 0
+    return real(scales)
+
+
+def _without_scales(real: Real, acts: Acts, scales: Any, owner: int = 0) -> Any:
+    key = real(scales, owner)
+    acts.n += len(key) > bool(owner)
+    return tuple(each for each in key if each[0] == OWNER)
+
+
+def _removed_less(real: Real, acts: Acts, sequence: int, start: int) -> Any:
+    if not start:
+        return real(sequence, start)
+    acts()
+    return True
+
+
+def _all_inherited(real: Real, acts: Acts, source: int, target: int, n: int) -> Any:
+    acts()
+    return real(source, target, 1 << 30)
+
+
+def _one_more_found(real: Real, acts: Acts, tokens: Any, key: Any, *more: Any) -> Any:
+    found = real(tokens, key, *more)
+    if found is None:
+        return None
+    text, n = found
+    acts.n += n < min(len(tokens), len(text.tokens))
+    return text, min(n + 1, len(tokens), len(text.tokens))
+
+
+def _grown_twice(real: Real, acts: Acts, sequence: int, n: int) -> None:
+    acts()
+    real(sequence, 2 * n)
+
+
+def _one_longer(real: Real, acts: Acts, tokens: Any) -> dict[int, int]:
+    acts()
+    return {holder: min(n + 1, len(tokens)) for holder, n in real(tokens).items()}
+
+
+def _same_medium(real: Real, acts: Acts, digest: bytes, index: int, **about: Any) -> Any:
+    acts()
+    return real(bytes([about["n_tokens"] % 2]), index, **about)
+
+
+def _done(real: Real, acts: Acts, *args: Any) -> bool:
+    acts.n += not real(*args)
+    return True
+
+
+OF_MEMORY = (
+    Mutant("copies of cells are put off", Context, "copy", _copy_put_off),
+    Mutant("a text is shared between keys", request, "key_of", _shared_by_all),
+    Mutant("a text is shared between adapters", request, "key_of", _without_scales),
+    Mutant("the adapters of the last step stay", Decoding, "apply", skips()),
+    Mutant("cells aren't removed from a text", Context, "remove", _removed_less),
+    Mutant("a text is cut one token too late", PrefixCache, "cut", adds(1, 1)),
+    Mutant("a cut that failed is one", PrefixCache, "cut", _done),
+    Mutant("a copy that failed is one", PrefixCache, "copy", _done),
+    Mutant("a rewind that failed is one", Context, "rewind", _done),
+    Mutant("a copy has a token too many", PrefixCache, "copy", adds(2, 1)),
+    Mutant("a copy inherits all checkpoints", Checkpoints, "inherit", _all_inherited),
+    Mutant("checkpoints outlive a cut", Checkpoints, "cut", skips()),
+    Mutant("the host cache finds a token too many", HostCache, "find", _one_more_found),
+    Mutant("prefixes are a token too long", RadixIndex, "matches", _one_longer),
+    Mutant("kept texts have no key", SecondTier, "find", gives(1, ())),
+    Mutant("kept texts are offered without a key", SecondTier, "offer", gives(2, ())),
+    Mutant("a restored text keeps a token too many", PrefixCache, "restored", adds(2, 1)),
+    Mutant("cells that were cut stay counted", Cells, "cut", skips()),
+    Mutant("cells are counted twice", Cells, "grow", _grown_twice),
+    Mutant("a dropped text stays in the cache", PrefixCache, "drop", skips()),
+    Mutant("slot files of another model are taken", slot_file, "check_origin", skips()),
+    Mutant("kept files of other settings are taken", Identity, "fits", skips(answer=True)),
+    Mutant("images of the same size are the same", MediaRegistry, "intern", _same_medium),
+)
+
+# ---- What runs: scheduler, speculation, requests, models and their processes.
+
+
+def _every(n: int, real: Real, acts: Acts, event: Any) -> None:
+    if isinstance(event, Delta):
+        acts()
+        if acts.n % n == 0:
+            return
+    real(event)
+
+
+def _event_lost(real: Real, acts: Acts, event: Any) -> None:
+    _every(5, real, acts, event)
+
+
+def _event_twice(real: Real, acts: Acts, event: Any) -> None:
+    if isinstance(event, Delta):
+        acts()
+        if acts.n % 5 == 0:
+            real(event)
+    real(event)
+
+
+def _ends_twice(real: Real, acts: Acts, event: Any) -> None:
+    real(event)
+    if isinstance(event, Finished):
+        acts()
+        real(event)
+
+
+def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
+    if isinstance(message, Failed):
+        acts()
+    else:
+        real(message)
+
+
+def _in_reverse(real: Real, acts: Acts, *messages: Any) -> None:
+    acts.n += len(messages) > 1
+    real(*reversed(messages))
+
+
+def _right(real: Real, acts: Acts, proposed: int, sampled: int, **about: Any) -> bool:
+    acts.n += proposed != sampled
+    return True
+
+
+def _itself(real: Real, acts: Acts) -> Any:
+    acts()
+    return real.args[0]  # type: ignore[attr-defined]
+
+
+def _nothing_due(real: Real, acts: Acts) -> list[Any]:
+    acts.n += bool(real())
+    return []
+
+
+def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: bool) -> bool:
+    is_late = bool(real(request, token, is_final=is_final))
+    if not is_late or request.sequence.id % 3:
+        return is_late
+    acts()
+    real.args[0].drop(request.id)  # type: ignore[attr-defined]
+    return True
+
+
+OF_RUNNING = (
+    Mutant("a paused request never goes on", Scheduler, "resume", skips()),
+    Mutant("a cancelled request keeps its slot", Scheduler, "cancel", skips()),
+    Mutant("a finished request keeps its slot", Scheduler, "finish", skips()),
+    Mutant("a failed request keeps its slot", Scheduler, "discard", skips()),
+    Mutant("what is behind an end stays", Scheduler, "finish_before", skips()),
+    Mutant("what was proposed is never taken back", Ahead, "take_back", skips()),
+    Mutant("what is proposed is proposed again", Ahead, "drop_proposed", skips()),
+    Mutant("proposals are always right", Exact, "confirms", _right),
+    Mutant("runs of proposals have no end", Speculation, "end", skips()),
+    Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
+    Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
+    Mutant("a token waits for its mask for ever", Postponed, "due", _nothing_due),
+    Mutant("a late token is lost", Overlap, "defer", _no_end_late),
+    Mutant("late tokens are never answered", Overlap, "answer", skips(answer=[])),
+    Mutant("ended requests keep their slots", Requests, "free_finished", skips()),
+    Mutant("a request is cancelled by halves", Requests, "cancel", skips()),
+    Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),
+    Mutant("orders for media are never given back", MediaEncoder, "release", skips()),
+    Mutant("steps aren't counted", Counting, "decoded", skips()),
+    Mutant("a failed batch of vectors goes on", Input, "restart", skips()),
+    Mutant("cancelled vectors stay in the queue", EmbeddingBatcher, "remove", skips()),
+    Mutant("cancelled vectors are computed", Embedder, "cancel", skips()),
+    Mutant("a dropped prompt is prepared", PreparationQueue, "drop", skips(answer=False)),
+    Mutant("slot actions are never done", SlotActions, "run", skips()),
+    Mutant("an event is lost", Generation, "put", _event_lost),
+    Mutant("an event comes twice", Generation, "put", _event_twice),
+    Mutant("a text ends twice", Generation, "put", _ends_twice),
+    Mutant("failures are lost", EngineClient, "dispatch", _failures_lost),
+    Mutant("requests don't move to the next process", EngineClient, "succeed", skips()),
+    Mutant("a client never forgets", EngineClient, "forget", skips()),
+    Mutant("a client never resumes", EngineClient, "resume", skips()),
+    Mutant("requests of a dead process have no end", EngineClient, "close", skips()),
+    Mutant("waiting requests never go on", WaitingRequests, "go_on", skips()),
+    Mutant("waiting requests never give up", WaitingRequests, "give_up", skips()),
+    Mutant("a process never ends", EngineProcess, "end", skips()),
+    Mutant("messages are sent in reverse", Link, "send", _in_reverse),
+    Mutant("a supervisor's changes wake no task", Changes, "announce", skips()),
+    Mutant("a lease is never released", Lease, "release", skips()),
+    Mutant("a supervisor counts no lease back", Supervisor, "release", skips()),
+    Mutant("a supervisor is never woken", Supervisor, "wake", skips()),
+    Mutant("a place in memory is never given back", Residency, "release", skips()),
+    Mutant("a withdrawn ticket keeps its turn", Residency, "withdraw", skips()),
+    Mutant("a model that is gone keeps its place", Residency, "gone", skips()),
+)
+
+MUTANTS = (*OF_MEMORY, *OF_RUNNING)
