@@ -289,15 +289,8 @@ def test_a_process_says_nonsense() -> None:
 
 
 def test_a_process_does_not_start() -> None:
-    with pytest.raises(OSError, match="unavailable"):
-        for seed in range(20):
-            started_or_not(seed)
-
-
-def started_or_not(seed: int) -> None:
-    """Raises what the server gets when it starts a process."""
-    world = World(f"{seed}")
-    errors: list[OSError | None] = []
+    world = World("1")
+    errors: list[OSError] = []
     loop = EventLoop(world, lambda child: 0, lambda what: what == "start")
 
     async def serve() -> None:
@@ -305,15 +298,12 @@ def started_or_not(seed: int) -> None:
             await loop.subprocess_exec(Heard, "program")
         except OSError as error:
             errors.append(error)
-        else:
-            errors.append(None)
 
     with world.closing():
         world.start(lambda: loop.run_until_complete(serve()), "event loop", world.server)
         world.run(lambda: bool(errors))
     loop.abandon()
-    if errors[0] is not None:
-        raise errors[0]
+    assert errors[0].errno == errno.EAGAIN
 
 
 # ---- the disk ----------------------------------------------------------------------------
@@ -340,9 +330,9 @@ def test_a_disk_has_the_times_of_its_world(tmp_path: Path) -> None:
 
 def test_a_disk_fails_in_the_middle(tmp_path: Path) -> None:
     def use(disk: SimulatedDisk) -> None:
-        with disk.open_file(tmp_path / "b", "wb") as file, pytest.raises(OSError) as caught:
+        failures = "No space left|Input/output error|Too many open files"
+        with disk.open_file(tmp_path / "b", "wb") as file, pytest.raises(OSError, match=failures):
             file.write(b"12345678")
-        assert caught.value.errno in (errno.ENOSPC, errno.EIO, errno.EMFILE)
         assert (tmp_path / "b").read_bytes() == b"1234"
 
     with_disk(tmp_path, "disk", use)
