@@ -76,6 +76,10 @@ ERRORS = {
 }
 
 
+TOGETHER = ((1, 1, 2, 4, 8), (4, 8), (1, 2))
+"""The numbers of clients that come together."""
+PAUSES = ((0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05))
+"""Seconds before the next ones come."""
 CHORES = (
     ("unload", "load", "look", "look", "slot", "slot", "slot"),
     ("look", "slot", "slot"),
@@ -243,8 +247,8 @@ class History:
             if wrong := wrong_form(asked):
                 raise HistoryError(f"request {asked.number}: {wrong}")
             self.world.happens(f"status {asked.answer.status}")
-            reading = asked.reading() if asked.answer.status == 200 else None
-            if reading is None or not reading.text:
+            is_text = asked.answer.status == 200 and (asked.answer.is_whole or asked.is_stream)
+            if not is_text or not asked.reading().text:
                 self._check_refusal(asked)
                 continue
             if wrong := wrong_text(asked, await ask_again(self.application, asked)):
@@ -262,12 +266,13 @@ class History:
         tasks: list[asyncio.Task[None]] = []
         random = self._random_of("clients")
         fewest = random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
+        together, pauses = random.choice(TOGETHER), random.choice(PAUSES)
         while self.requests.n < fewest or (
             self.machine.n_steps < FEWEST_STEPS
             and self.requests.n < 4 * MOST_REQUESTS
             and not self.omitted
         ):
-            for _ in range(random.choice([1, 1, 2, 4, 8])):
+            for _ in range(random.choice(together)):
                 asked = self.requests.new()
                 if not self._takes_part(f"request {self.requests.n}"):
                     continue
@@ -276,7 +281,7 @@ class History:
                 else:
                     client = self._client(asked, self.requests.n)
                 tasks.append(asyncio.create_task(client))
-            await asyncio.sleep(random.choice([0.0, 0.01, 0.05, 0.1, 0.5, 5.0]))
+            await asyncio.sleep(random.choice(pauses))
         if tasks:
             await asyncio.wait(tasks)
         for task in tasks:
@@ -427,6 +432,8 @@ class History:
         elif choice.options["slot_save_path"]:
             slot = random.randrange(choice.options["parallel"])
             what, file = random.choice(ACTIONS), random.choice("xy")
+            if what == "restore":
+                self.requests.restored.add(name)
             async with asyncio.timeout(random.choice([None, 0.1, 1.0])):
                 done = await engine.slot_action(slot, what, file)
             self.world.happens(f"slot: {what}")

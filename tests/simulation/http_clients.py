@@ -173,7 +173,6 @@ async def _in_background(application: Application, asked: AskedForm, random: Ran
     first = await _impatient(application, asked, random)
     found = re.search(rb'"id": ?"(resp_\w+)"', first.body)
     if first.status != 200 or found is None:
-        asked.is_stream = False
         asked.answers.append(first)
         return
     path = f"{RESPONSES}/{found[1].decode()}"

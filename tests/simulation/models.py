@@ -77,7 +77,7 @@ def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool)
     kind: Kind = choose(["dense", "dense", *get_args(Kind)])
     window = choose([16, 48]) if kind == "window" else 0
     shape = ModelShape(kind, n_ctx_train=2048, window=window, number=number)
-    n_slots, unified = random.randint(1, 4), choose([True, False])
+    n_slots, unified = choose([1, 2, 2, 3, 4]), choose([True, False])
     lora = tuple((str(ensure_adapter(name)), choose([1.0, 0.0])) for name in ADAPTERS)
     batch = choose([16, 64, 256])
     options = {

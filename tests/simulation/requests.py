@@ -138,6 +138,8 @@ class Habits:
         self.seeing = choose([0.0, 0.4])
         self.private = choose([0.0, 0.3, 0.3, 0.8])
         """How likely it is that a request shares nothing with other owners."""
+        self.pinned = choose([0.0, 0.1, 0.5])
+        """How likely it is that it asks for a slot."""
         self.tokens = choose([(0, 1, 2, 5, 10, 40), (1, 2, 5), (5, 40, 120)])
         """The numbers of tokens that may be asked for, if all have room."""
 
@@ -150,6 +152,8 @@ class Requests:
         self.choices = choices
         self.texts: list[Asked] = []
         self.vectors: list[AskedVectors] = []
+        self.restored: set[str] = set()
+        """The models of which a slot may have got another text."""
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
@@ -194,7 +198,7 @@ class Requests:
             ignore_eos=choose([True, False]),
             stream=choose([True, False]),
             n_probs=choose([0, 0, 2]),
-            id_slot=self._random.randrange(choice.options["parallel"]) if chance() < 0.1 else -1,
+            id_slot=self._slot(choice),
             n_cache_reuse=4 if chance() < 0.05 else 0,
             jump_forward=chance() < 0.8,
             speculative=Speculative(types=choose(choice.types), n_max=8),
@@ -215,6 +219,10 @@ class Requests:
             group.append(Asked(self.n, model, prompt, own, owner=owner, private=private))
         self.texts += group
         return group
+
+    def _slot(self, choice: Choice) -> int:
+        is_pinned = self._random.random() < self._habits.pinned
+        return self._random.randrange(choice.options["parallel"]) if is_pinned else -1
 
     def _prompt(self, choice: Choice) -> PromptParts:
         choose, chance = self._random.choice, self._random.random
@@ -291,9 +299,10 @@ class Requests:
             return f"it has {len(asked.tokens)} tokens, and {end.n_decoded} were counted"
         if timings.draft_n_accepted > timings.draft_n:
             return "more was accepted than proposed"
-        options = self.choices[asked.model].options
         is_known = not (
-            options["slot_save_path"] or options["mmproj"] or asked.params.n_cache_reuse
+            asked.model in self.restored
+            or self.choices[asked.model].sees
+            or asked.params.n_cache_reuse
         )
         if is_known and timings.cache_n > (most := self._most_cached(asked)):
             return f"{timings.cache_n} tokens were cached, and it may know of {most}"

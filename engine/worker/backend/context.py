@@ -29,6 +29,7 @@ from specllama.engine.worker.backend.positions import Positions, Run
 from specllama.engine.worker.backend.room import OutOfMemoryError
 from specllama.engine.worker.backend.watch import stepping
 
+log = logging.getLogger("specllama.engine.worker.backend")
 perf_log = logging.getLogger("specllama.engine.perf")
 perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
 
@@ -356,8 +357,11 @@ class Context:
         copy off until the next decode. Before that, `source` may get another text from the second
         tier, and `target` would have the cells of that; or what is restored into `target` would be
         overwritten."""
-        if self._put_back(target, self._copied(source)):
-            return True
+        try:
+            if self._put_back(target, self._copied(source)):
+                return True
+        except BackendError as error:
+            log.warning("a prefix is computed again: %s", error)
         self.remove(target, 0)
         return False
 

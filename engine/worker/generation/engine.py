@@ -356,6 +356,8 @@ class Engine:
 
     def _answer(self, request: Request, index: int) -> list[Event]:
         """Take the next token of `request` from the logits at `index` of the batch."""
+        if not request.n_decoded:
+            self._counting.read(request)
         if request.params.n_predict == 0:
             return self._requests.stop(request, "limit")
         try:

@@ -72,8 +72,12 @@ class Counting:
 
     def admitted(self, request: Request, now: float) -> None:
         """`request` has got its first slot."""
-        sequence = request.sequence
         self._stats.queue.observe(now - request.arrived)
+
+    def read(self, request: Request) -> None:
+        """All of a prompt is evaluated. A request that was preempted before has had other parts of
+        it from the cache at first."""
+        sequence = request.sequence
         self._stats.n_prompt_cached += sequence.n_cached
         self._stats.n_prompt_restored += sequence.n_restored
         self._stats.n_prompt_shared += sequence.n_shared

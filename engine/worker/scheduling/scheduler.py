@@ -33,6 +33,7 @@ from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import (
     ALL,
     CachedText,
+    Found,
     Key,
     KVCache,
     PrefixCache,
@@ -245,13 +246,15 @@ class Scheduler:
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
-        for key in self._take_turns():
-            if chunks := self._plan_key(key, n_most, n_burst):
-                return chunks
-        if self._active and not self._n_postponed and not self.n_waiting_for_media:
-            # Unfinished prompts hold every cell and none can go on: the youngest is preempted.
+        while self._active:
+            for key in self._take_turns():
+                if chunks := self._plan_key(key, n_most, n_burst):
+                    return chunks
+            if self._n_postponed or self.n_waiting_for_media:
+                break
+            # Unfinished prompts hold every cell and none can go on. The youngest gives its own to
+            # the others before it is admitted again.
             self._preempt_youngest()
-            return self.plan(n_prompt, n_burst)
         return []
 
     @property
@@ -376,7 +379,7 @@ class Scheduler:
             found = self._placement.find_below(sequence, source)
             if found is not None and found.text is None:
                 continue  # it is being fetched
-            if not self._fits(sequence, source):
+            if not self._fits(sequence, source, found):
                 break
             self._waiting.remove(sequence)
             slot = self._choose_slot(sequence, source)
@@ -420,11 +423,12 @@ class Scheduler:
 
     # ---- cells ---------------------------------------------------------------------------
 
-    def _fits(self, sequence: Sequence, source: PrefixOrigin) -> bool:
-        """True if the whole text fits beside the cells that running sequences still need."""
+    def _fits(self, sequence: Sequence, source: PrefixOrigin, found: Found | None) -> bool:
+        """True if the whole text fits beside the cells that running sequences still need. What is
+        `found` in the second tier gets cells of its own."""
         if self._n_cells is None or not self._active:
             return True
-        shared = source.n if source.seq_id in self._running else 0
+        shared = source.n if found is None and source.seq_id in self._running else 0
         needed = self.cache.n_cells_of(self._running) + len(sequence.tokens) - shared
         return needed + sum(s.n_pending for s in self._active.values()) <= self._n_cells
 

@@ -77,6 +77,8 @@ def test_a_text_that_llama_cpp_does_not_copy_is_not_saved(
     with pytest.raises(BackendError):
         context.save_sequence(0)
     assert context.save(0) is None
+    if not context.copy(0, 1, N - 1):
+        evaluated(context, 1, text(1), 0)  # it is empty still
 
 
 def test_a_text_is_not_saved_without_memory(

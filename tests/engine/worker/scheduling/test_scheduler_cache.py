@@ -398,3 +398,23 @@ def test_all_texts_at_the_end() -> None:
     texts = [(tokens.tolist(), key) for _, tokens, key, _ in s.finished()]
     assert texts == [([2] * 5, A), ([1] * 5, ())]
     assert not s.active
+
+
+def test_a_text_of_the_second_tier_shares_no_cells() -> None:
+    """One that is brought back beside a running text with the same beginning needs room for all
+    of it. Without, it was admitted, preempted and admitted again in the same step, for ever."""
+    kv = FakeKV(24, 24)
+    tier = FakeTier(kv)
+    s = scheduler(kv, n_slots=2, tier=tier)
+    text = [*range(1, 11)]
+    cached(s, kv, text, [*range(20, 42)])
+    assert [kept.tolist()[:10] for kept, _ in tier.kept] == [text]
+    running, other = sequence(1, [*text[:8], 50]), sequence(2, [*text, *range(60, 65)])
+    s.submit(running)
+    run_step(s, kv)
+    s.submit(other)
+    run_step(s, kv)
+    assert (running.slot, other.slot) == (0, -1)
+    s.finish(running)
+    run_step(s, kv)
+    assert other.slot >= 0
