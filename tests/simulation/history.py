@@ -141,6 +141,8 @@ class History:
                 run_in(self.world, self.machine, self._serve)
             finally:
                 self.n_steps = self.machine.n_steps
+            if self.machine.wrong:
+                raise HistoryError(self.machine.wrong)
             try:
                 for asked in self.requests.texts:
                     self._check(asked)

@@ -120,7 +120,11 @@ async def ask_again(application: Application, asked: AskedForm) -> Reading:
     again.more.pop("background", None)
     if asked.manner == "background":
         again.is_stream = bool(again.params["stream"])
-    again.answers.append(await _post(application, again))
+    for _ in range(AGAIN):  # a model may be about to recover from the last fault
+        again.answers.append(await _post(application, again))
+        if again.answer.status == 200:
+            break
+        await asyncio.sleep(60.0)
     assert again.answer.status == 200, bytes(again.answer.body)
     return again.reading()
 

@@ -87,6 +87,8 @@ class Machine:
     n_started: Counter[str] = field(default_factory=Counter)
     """By path, the number of engine processes that have loaded a model."""
     n_steps: int = 0
+    wrong: str = ""
+    """The first thing that was wrong between two steps."""
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
 
@@ -131,6 +133,13 @@ class Machine:
     def library(self) -> LibraryStandIn:
         """That of the current process."""
         return self.libraries[self.world.current.process]
+
+    def _look(self, engine: Engine) -> None:
+        """Between two steps, the cells that the scheduler counts are those with tokens."""
+        counted, used = engine.scheduler.n_cells_used, self.library().n_cells_used()
+        if used not in (None, counted) and not self.wrong:
+            name = self.world.current.process.name
+            self.wrong = f"{name} counts {counted} cells, and {used} have tokens"
 
     def _take_over(self, decoder: Decoder[Any], encoder: Encoder = MSGPACK) -> Link[Any, Any]:
         child = self.children[self.world.current.process]
@@ -197,7 +206,9 @@ class Machine:
 
         def step(engine: Engine, *args: Any) -> Any:
             self.n_steps += 1
-            return engine_step(engine, *args)
+            events = engine_step(engine, *args)
+            self._look(engine)
+            return events
 
         engine_step = Engine.step
         process = {
