@@ -100,6 +100,7 @@ class Scheduler:
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
         self._sharing = PrefillPlanner(self.cache, n_batch=n_batch, unified=self._unified)
+        self._is_full = False  # whether one was preempted, as llama.cpp had no cells
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -338,17 +339,22 @@ class Scheduler:
                 del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)
         self.ahead.evaluated(chunks)
+        self._sharing.evaluated()
+        self._is_full = False
 
     def relieve(self) -> bool:
-        """Do without proposed tokens in the next step, or evict or preempt, after llama.cpp found
-        no cells where the accounts had some.
+        """After llama.cpp found no cells where the accounts had some (those of a sliding window
+        aren't counted): the next step does without proposed tokens, a cached text, or half of the
+        prompts' tokens. If all that isn't enough, the youngest sequence is preempted, and nobody is
+        admitted before a step is done.
 
         False if only one running sequence is left.
         """
-        if self.ahead.relieve() or self.cache.evict():
+        if self.ahead.relieve() or self.cache.evict() or self._sharing.relieve():
             return True
         if len(self._active) > 1:
             self._preempt_youngest()
+            self._is_full = True
             return True
         return False
 
@@ -366,7 +372,7 @@ class Scheduler:
     # ---- admission -----------------------------------------------------------------------
 
     def _admit(self) -> None:
-        if not (self._waiting and self._idle):
+        if not (self._waiting and self._idle) or (self._is_full and self._active):
             return
         for sequence in self._queue():
             if not self._idle:

@@ -23,12 +23,33 @@ class PrefillPlanner:
         self._n_batch = n_batch
         self._unified = unified
         self._n_steps = 0  # that prompts had a part of
+        self._n_planned = 0  # tokens of the next step
+        self._n_most = n_batch  # tokens of a step; fewer after llama.cpp had no cells for more
 
     def plan(
         self, prompts: SequenceOf[Sequence], n_ready: int, n_prompt: int, n_burst: int
     ) -> list[Chunk]:
         """Chunks of `prompts`, the one admitted first in front, beside one token of each of
         `n_ready` generating sequences. `n_prompt` and `n_burst` are those of `Scheduler.plan`."""
+        n_prompt, n_burst = min(n_prompt, self._n_most), min(n_burst, self._n_most)
+        chunks = self._plan(prompts, n_ready, n_prompt, n_burst)
+        self._n_planned = sum(chunk.n_tokens for chunk in chunks)
+        return chunks
+
+    def evaluated(self) -> None:
+        """The step is done: the next one may have more tokens again."""
+        self._n_planned, self._n_most = 0, min(2 * self._n_most, self._n_batch)
+
+    def relieve(self) -> bool:
+        """llama.cpp has found no cells: the next step has half as many tokens. False if it can't
+        have fewer."""
+        half = min(self._n_most, self._n_planned) // 2
+        self._n_most = max(1, half)
+        return half > 0
+
+    def _plan(
+        self, prompts: SequenceOf[Sequence], n_ready: int, n_prompt: int, n_burst: int
+    ) -> list[Chunk]:
         self._n_steps += 1
         prompts = with_one_read(prompts)
         everyone, prompts = prompts, with_one_medium(prompts, self._n_steps)

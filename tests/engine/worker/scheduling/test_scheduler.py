@@ -173,6 +173,25 @@ def test_idle_texts_give_way_and_then_the_youngest() -> None:
     assert young.slot >= 0, "the preempted one goes on"
 
 
+def test_a_step_for_which_there_are_no_cells_gets_smaller() -> None:
+    """llama.cpp may have fewer cells than are counted: those of a sliding window aren't."""
+    kv = FakeKV(64, 64)
+    s = scheduler(kv, n_slots=3)
+    for id in (1, 2, 3):
+        s.submit(sequence(id, [id] * 10))
+    sizes = []
+    while True:
+        sizes.append(sum(chunk.n_tokens for chunk in s.plan()))
+        if not s.relieve():
+            break
+    assert sizes[:5] == [30, 15, 7, 3, 1]
+    assert len(sizes) < 10, "nobody is admitted to be preempted again"
+    assert [each.id for each in s.active] == [1]
+    for _ in range(8):
+        run_step(s, kv)
+    assert len(s.active) == 3
+
+
 def test_the_slot_with_the_same_key_is_chosen() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=3)
