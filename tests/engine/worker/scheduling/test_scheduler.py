@@ -184,7 +184,7 @@ def test_a_step_for_which_there_are_no_cells_gets_smaller() -> None:
         sizes.append(sum(chunk.n_tokens for chunk in s.plan()))
         if not s.relieve():
             break
-    assert sizes[:5] == [30, 15, 7, 3, 1]
+    assert sizes[:4] == [8, 4, 2, 1]
     assert len(sizes) < 10, "nobody is admitted to be preempted again"
     assert [each.id for each in s.active] == [1]
     for _ in range(8):
