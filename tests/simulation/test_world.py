@@ -19,6 +19,8 @@ from tests.simulation.threads import system_of
 from tests.simulation.world import StuckError, World
 
 System = Callable[..., Any]
+A_LITTLE, LONG = 0.1, 5.0
+"""Seconds of a world, whose clock is simulated."""
 
 
 def played(seed: int, main: Callable[[World, dict[str, System]], None]) -> World:
@@ -143,10 +145,10 @@ def test_a_condition_wakes_who_waits(seed: int) -> None:
                 condition.notify_all()
 
         with condition:
-            assert not condition.wait_for(lambda: items, 0.1)
+            assert not condition.wait_for(lambda: items, A_LITTLE)
         system["start_thread"](give, "give")
         with condition:
-            assert condition.wait_for(lambda: items, 5.0)
+            assert condition.wait_for(lambda: items, LONG)
         assert world.now < 1002
 
     played(seed, main)
@@ -164,7 +166,7 @@ def test_a_queue_keeps_its_order(seed: int) -> None:
         system["start_thread"](give, "give")
         assert [queue.get() for _ in range(5)] == [0, 1, 2, 3, 4]
         with pytest.raises(Empty):
-            queue.get(timeout=0.1)
+            queue.get(timeout=A_LITTLE)
         with pytest.raises(Empty):
             queue.get_nowait()
 
