@@ -141,7 +141,7 @@ def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
     """`documents` are the data of the events, or the lines, that came as a whole. The event `error`
     may follow `response.failed`, which says the same."""
     said = Said()
-    kind = None
+    kind: Any = None
     for data in documents:
         is_over = said.n_ends > 0 or said.error is not None
         if data == DONE:
@@ -149,8 +149,7 @@ def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
             said.n_ends += 1
             continue
         document = json.loads(data)
-        before: Any = kind
-        kind = document.get("type")
+        before, kind = kind, document.get("type")
         said.behind += is_over and (before, kind) != ("response.failed", "error")
         reader(said, document)
         if said.error is None and "type" not in document:

@@ -345,8 +345,8 @@ class Scheduler:
     def relieve(self) -> bool:
         """After llama.cpp found no cells where the accounts had some (those of a sliding window
         aren't counted): the next step does without proposed tokens, a cached text, or half of the
-        prompts' tokens. If all that isn't enough, the youngest sequence is preempted, and nobody is
-        admitted before a step is done.
+        prompts' tokens. If all that isn't enough, the youngest sequence is preempted, and the
+        scheduler admits no sequence before a step is done.
 
         False if only one running sequence is left.
         """

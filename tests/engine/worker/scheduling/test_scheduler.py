@@ -185,7 +185,7 @@ def test_a_step_for_which_there_are_no_cells_gets_smaller() -> None:
         if not s.relieve():
             break
     assert sizes[:4] == [8, 4, 2, 1]
-    assert len(sizes) < 10, "nobody is admitted to be preempted again"
+    assert len(sizes) < 10, "a preempted sequence waits"
     assert [each.id for each in s.active] == [1]
     for _ in range(8):
         run_step(s, kv)
