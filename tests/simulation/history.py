@@ -65,6 +65,7 @@ CHANCES = {
     "encode": 0.05,
     "seq_rm": 0.02,
     "memory": 0.02,
+    "state": 0.02,
 }
 """How likely it is that something fails, in a history where it can."""
 ERRORS = {
@@ -76,10 +77,6 @@ ERRORS = {
 }
 
 
-TOGETHER = ((1, 1, 2, 4, 8), (4, 8), (1, 2))
-"""The numbers of clients that come together."""
-PAUSES = ((0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05))
-"""Seconds before the next ones come."""
 CHORES = (
     ("unload", "load", "look", "look", "slot", "slot", "slot"),
     ("look", "slot", "slot"),
@@ -160,6 +157,9 @@ class History:
             name: any_model(self.random, number, files, shifts=not self.has_http)
             for number, name in enumerate(names)
         }
+        if choose([True, False, False]):  # what is kept of one fits another
+            first = self.choices["a"]
+            self.choices = {name: first.with_number(i) for i, name in enumerate(names)}
         self.requests = Requests(self._random_of, self.choices)
         paths = model_files(folder, names)
         self.paths = {name: str(path) for name, path in paths.items()}
@@ -268,13 +268,13 @@ class History:
         tasks: list[asyncio.Task[None]] = []
         random = self._random_of("clients")
         fewest = random.randint(FEWEST_REQUESTS, MOST_REQUESTS)
-        together, pauses = random.choice(TOGETHER), random.choice(PAUSES)
+        habits = self.requests.habits
         while self.requests.n < fewest or (
             self.machine.n_steps < FEWEST_STEPS
             and self.requests.n < 4 * MOST_REQUESTS
             and not self.omitted
         ):
-            for _ in range(random.choice(together)):
+            for _ in range(random.choice(habits.together)):
                 asked = self.requests.new()
                 if not self._takes_part(f"request {self.requests.n}"):
                     continue
@@ -283,7 +283,7 @@ class History:
                 else:
                     client = self._client(asked, self.requests.n)
                 tasks.append(asyncio.create_task(client))
-            await asyncio.sleep(random.choice(pauses))
+            await asyncio.sleep(random.choice(habits.pauses))
         if tasks:
             await asyncio.wait(tasks)
         for task in tasks:

@@ -169,6 +169,13 @@ class Memory:
         if self.states is not None:
             self.states.load(sequence, parts[-1])
 
+    def lose(self, sequence: int, *, partial: bool) -> None:
+        """What is left where a state can't be set: nothing of the parts that it is of."""
+        for cells in self._saved(partial):
+            cells.remove(sequence, 0, -1)
+        if self.states is not None:
+            self.states.remove(sequence, 0, -1)
+
 
 class ContextStandIn:
     """A llama_context."""
@@ -343,8 +350,8 @@ class LibraryStandIn:
     spend: Callable[[float], None] = lambda seconds: None
     """Lets a decode take these seconds."""
     happens: Callable[[str], bool] = lambda what: False
-    """Says whether this time a sequence can't be cut ("seq_rm"), or there is no memory for a copy
-    of its state ("memory")."""
+    """Says whether this time a sequence can't be cut ("seq_rm"), there is no memory for a copy of
+    its state ("memory"), or a state can't be set ("state")."""
     faults: list[Fault] = field(default_factory=list)
     """Of the next decodes."""
     n_decodes: int = 0
@@ -413,8 +420,12 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
 
     def put(context: ContextStandIn, source: Any, size: int, sequence: int, flags: int = 0) -> int:
         state = np.ctypeslib.as_array(source, (size,)).copy() if size else np.empty(0, np.uint8)
+        partial = flags == PARTIAL_ONLY
+        if current().happens("state"):
+            context.memory.lose(sequence, partial=partial)
+            return 0
         try:
-            context.memory.load(sequence, state, partial=flags == PARTIAL_ONLY)
+            context.memory.load(sequence, state, partial=partial)
         except StateError:
             return 0
         return size

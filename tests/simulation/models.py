@@ -4,7 +4,7 @@ import hashlib
 import random
 import shutil
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -64,6 +64,10 @@ class Choice:
         types = [*self.options["spec_type"]]
         types += ["draft-simple"] if self.options["model_draft"] else []
         return [*types, ",".join(types)] if types else ["none"]
+
+    def with_number(self, number: int) -> "Choice":
+        """The same with other weights."""
+        return replace(self, shape=replace(self.shape, number=number))
 
     def all_options(self, name: str, path: Path) -> Options:
         return model_options(alias=name, model=str(path), threads=1, **self.options)

@@ -25,6 +25,7 @@ from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.cache.second_tier import SecondTier
 from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint
+from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.jobs import Input
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
@@ -200,6 +201,11 @@ def _nothing_due(real: Real, acts: Acts) -> list[Any]:
     return []
 
 
+def _slot_kept(real: Real, acts: Acts, *chunks: Any) -> None:
+    requests: Requests = real.args[0]  # type: ignore[attr-defined]
+    acts.n += len(requests._overlap.ended)
+
+
 def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: bool) -> bool:
     is_late = bool(real(request, token, is_final=is_final))
     if not is_late or request.sequence.id % 3:
@@ -221,10 +227,11 @@ OF_RUNNING = (
     Mutant("runs of proposals have no end", Speculation, "end", skips()),
     Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
     Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
+    Mutant("a copy of a limit of thoughts is the limit", ThinkingLimit, "fork", _itself),
     Mutant("a token waits for its mask for ever", Postponed, "due", _nothing_due),
     Mutant("a late token is lost", Overlap, "defer", _no_end_late),
     Mutant("late tokens are never answered", Overlap, "answer", skips(answer=[])),
-    Mutant("ended requests keep their slots", Requests, "free_finished", skips()),
+    Mutant("ended requests keep their slots", Requests, "free_finished", _slot_kept),
     Mutant("a request is cancelled by halves", Requests, "cancel", skips()),
     Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),
     Mutant("orders for media are never given back", MediaEncoder, "release", skips()),

@@ -8,7 +8,13 @@ from random import Random
 import msgspec
 
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.params import GenerationParams, GrammarTrigger, Speculative
+from specllama.engine.params import (
+    GenerationParams,
+    GrammarTrigger,
+    Speculative,
+    ThinkingRules,
+    Thoughts,
+)
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Finished, Vectors
 from specllama.engine.wire.requests import PromptParts
@@ -28,6 +34,7 @@ ASKED = (
     "grammar",
     "grammar_lazy",
     "grammar_triggers",
+    "thinking",
 )
 """The parameters that a text depends on."""
 ALSO_SET = (
@@ -47,6 +54,11 @@ SCHEMAS = (
     '{"const":"a long text that needs no choice at all, and is forced as a whole"}',
 )
 GRAMMARS = ('root ::= ("river " | "stone ")+ "end"', "root ::= [a-z ]+")
+THOUGHTS = (
+    Thoughts("", "e", open=True),
+    Thoughts("r", "e", open=False),
+    Thoughts("t", "th", open=True, other_ends=["n"]),
+)
 WRONG = ("root ::= (", "root ::= missing")
 _DEFAULT = GenerationParams()
 
@@ -135,6 +147,8 @@ class Habits:
         self.repeats = choose([0.0, 0.0, 0.3])
         """How likely it is that it has an earlier one's prompt."""
         self.constrained = choose([0.0, 0.25, 0.6])
+        self.thinking = choose([0.0, 0.0, 0.4])
+        """How likely it is that thoughts have an end."""
         self.seeing = choose([0.0, 0.4])
         self.private = choose([0.0, 0.3, 0.3, 0.8])
         """How likely it is that a request shares nothing with other owners."""
@@ -142,6 +156,16 @@ class Habits:
         """How likely it is that it asks for a slot."""
         self.tokens = choose([(0, 1, 2, 5, 10, 40), (1, 2, 5), (5, 40, 120)])
         """The numbers of tokens that may be asked for, if all have room."""
+        self.together = choose([(1, 1, 2, 4, 8), (4, 8), (1, 2)])
+        """The numbers of clients that come together."""
+        self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
+        """Seconds before the next ones come."""
+        self.moves = choose([False, False, False, True])
+        """Whether texts move between slots: requests that come together go on with any earlier
+        text, each in the slot behind that of the one before it."""
+        if self.moves:
+            self.n_common, self.goes_on, self.tokens = 4, 0.9, (1, 2, 5)
+            self.together, self.pauses = (2, 3, 4), (0.5, 5.0)
 
 
 class Requests:
@@ -157,8 +181,8 @@ class Requests:
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
-        self._habits = habits = Habits(self._random)
-        lengths = [self._random.choice(habits.length) for _ in range(habits.n_common)]
+        self.habits = Habits(self._random)
+        lengths = [self._random.choice(self.habits.length) for _ in range(self.habits.n_common)]
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[str, Alone] = {}
         self._tokenized: dict[int, list[int]] = {}
@@ -190,7 +214,7 @@ class Requests:
         choose, chance = self._random.choice, self._random.random
         choice = self.choices[model]
         params = GenerationParams(
-            n_predict=min(choose(self._habits.tokens), choice.many),
+            n_predict=min(choose(self.habits.tokens), choice.many),
             temperature=choose([0.0, 0.0, 0.8]),
             seed=self._random.randrange(3),
             stop=choose([[], [], ["e"], ["th", "in"]]),
@@ -207,10 +231,17 @@ class Requests:
             params.lora = choose([[(0, 1.0)], [(1, 0.5)], [(0, 0.5), (1, 1.0)], [(0, 0.0)]])
         if choice.options["context_shift"] and chance() < 0.1:
             params.n_predict = SLOT_CONTEXT
-        if chance() < self._habits.constrained:
+        if chance() < self.habits.constrained:
             self._constrain(params)
+        if chance() < self.habits.thinking:
+            params.thinking = ThinkingRules(
+                choose(THOUGHTS),
+                budget=choose([0, 2, 10]),
+                message=choose(["", "that is enough"]),
+                anywhere=choose([True, False]),
+            )
         prompt = self._prompt(choice)
-        private = chance() < self._habits.private
+        private = chance() < self.habits.private
         owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
         group = []
         for i in range(choose([1, 1, 1, 1, 3])):
@@ -221,21 +252,23 @@ class Requests:
         return group
 
     def _slot(self, choice: Choice) -> int:
-        is_pinned = self._random.random() < self._habits.pinned
-        return self._random.randrange(choice.options["parallel"]) if is_pinned else -1
+        n = choice.options["parallel"]
+        if self.habits.moves:
+            return self.n % int(n)
+        return self._random.randrange(n) if self._random.random() < self.habits.pinned else -1
 
     def _prompt(self, choice: Choice) -> PromptParts:
         choose, chance = self._random.choice, self._random.random
         text = f"{choose(self._common)} {self._words(self._random.randint(1, 10))}"
         before = [asked for asked in self.texts if self.choices[asked.model] is choice]
-        if before and chance() < self._habits.repeats:
+        if before and chance() < self.habits.repeats:
             return choose(before).prompt
-        if before and chance() < self._habits.goes_on:
+        if before and chance() < self.habits.goes_on:
             last = choose(before)
             said = "".join(part for part in last.prompt if isinstance(part, str))
             text = f"{said}{last.text} {self._words(self._random.randint(1, 5))}"
         text = text[-MOST_CHARACTERS:]
-        if not (choice.sees and chance() < self._habits.seeing):
+        if not (choice.sees and chance() < self.habits.seeing):
             return [text]
         cut = self._random.randrange(len(text))
         return [text[:cut], image(self._random.randrange(6)), text[cut:]]

@@ -3,7 +3,7 @@
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -18,10 +18,12 @@ from specllama.engine.helpers.inspect import inspect_main
 from specllama.engine.helpers.render import render_main
 from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.models import generation
+from specllama.engine.models.client import EngineClient
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire import link, startup
 from specllama.engine.wire.framing import MSGPACK, Decoder, Encoder
 from specllama.engine.wire.link import Link
+from specllama.engine.wire.replies import Failed, Finished, Reply, Step
 from specllama.engine.worker import process as engine_process
 from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
@@ -91,6 +93,8 @@ class Machine:
     """The first thing that was wrong between two steps."""
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
+    _ended: set[tuple[EngineClient, int]] = field(default_factory=set)
+    """The requests that have ended, by their numbers in their processes."""
 
     def program(self, child: Child) -> int:
         """What a process runs, by its command."""
@@ -140,6 +144,15 @@ class Machine:
         if used not in (None, counted) and not self.wrong:
             name = self.world.current.process.name
             self.wrong = f"{name} counts {counted} cells, and {used} have tokens"
+
+    def _hear(self, client: EngineClient, message: Step | Failed | Reply) -> None:
+        """An engine sends nothing of a request behind its end."""
+        parts: Sequence[Any] = message.events if isinstance(message, Step) else [message]
+        for part in parts:
+            if (client, part.id) in self._ended and not self.wrong:
+                self.wrong = f"request {part.id} of a process has {part} behind its end"
+            if isinstance(part, Finished | Failed):
+                self._ended.add((client, part.id))
 
     def _take_over(self, decoder: Decoder[Any], encoder: Encoder = MSGPACK) -> Link[Any, Any]:
         child = self.children[self.world.current.process]
@@ -210,7 +223,11 @@ class Machine:
             self._look(engine)
             return events
 
-        engine_step = Engine.step
+        def dispatch(client: EngineClient, message: Step | Failed | Reply) -> None:
+            self._hear(client, message)
+            client_dispatch(client, message)
+
+        engine_step, client_dispatch = Engine.step, EngineClient.dispatch
         process = {
             "take_over": self._take_over,
             "send_log": lambda level: None,
@@ -254,6 +271,7 @@ class Machine:
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
+            enter(replaced(EngineClient, {"dispatch": dispatch}))
             yield
 
 

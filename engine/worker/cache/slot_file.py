@@ -92,7 +92,7 @@ _SAMPLES, _SAMPLE_SIZE, _HEAD_SIZE = 64, 4096, 1 << 20
 
 def fingerprint(path: str) -> bytes:
     """Identifies a model (or adapter) file: its size, its beginning, and samples from
-    all over its weights; of a split model, of every part. Raises OSError."""
+    all over its weights, the end included; of a split model, of every part. Raises OSError."""
     digest = blake2b(digest_size=16)
     for part in _parts(path):
         with open(part, "rb") as file:
@@ -100,7 +100,7 @@ def fingerprint(path: str) -> bytes:
             digest.update(struct.pack("<Q", size))
             digest.update(file.read(_HEAD_SIZE))
             for i in range(_SAMPLES):
-                file.seek(size * i // _SAMPLES)
+                file.seek(max(0, size - _SAMPLE_SIZE) * i // (_SAMPLES - 1))
                 digest.update(file.read(_SAMPLE_SIZE))
     return digest.digest()
 
