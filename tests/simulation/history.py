@@ -33,7 +33,7 @@ from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_f
 from tests.simulation.processes import Child
 from tests.simulation.requests import Asked, AskedVectors, Requests, wrong_stats
 from tests.simulation.server import Machine, SimulatedModel, run_in
-from tests.simulation.world import World
+from tests.simulation.world import World, limited
 from tests.support.models import random_model
 from tests.support.options_support import server_options
 
@@ -135,7 +135,8 @@ class History:
             self.folder = folder
             self._prepare(Path(folder))
             try:
-                run_in(self.world, self.machine, self._serve)
+                with limited():
+                    run_in(self.world, self.machine, self._serve)
             finally:
                 self.n_steps = self.machine.n_steps
             if self.machine.wrong:

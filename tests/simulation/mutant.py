@@ -1,12 +1,10 @@
 """Changes of the product that histories have to find. Each makes one public call do something
 else."""
 
-import signal
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
-from types import FrameType
 from typing import Any
 
 from tests.simulation.history import History
@@ -15,8 +13,6 @@ from tests.simulation.server import Machine
 
 FINDS = 100
 """Seeds within which each mutant is found."""
-SECONDS = 60
-"""Longer than any history takes: one that takes as long goes on for ever."""
 
 
 class Acts:
@@ -63,7 +59,7 @@ class Mutant:
             with usual(machine), self.installed(acts):  # not in what a request gets alone
                 yield
 
-        with replaced(Machine, {"installed": installed}), limited():
+        with replaced(Machine, {"installed": installed}):
             try:
                 History(seed).run()
             except Exception:  # whatever a history ends with
@@ -73,22 +69,6 @@ class Mutant:
     def first_seed(self, seeds: range) -> int | None:
         """The first of `seeds` that finds it."""
         return next((seed for seed in seeds if self.is_found(seed)), None)
-
-
-@contextmanager
-def limited() -> Iterator[None]:
-    """Raises TimeoutError in what takes too long."""
-
-    def end(number: int, frame: FrameType | None) -> None:
-        raise TimeoutError("the history goes on for ever")
-
-    before = signal.signal(signal.SIGALRM, end)
-    signal.alarm(SECONDS)
-    try:
-        yield
-    finally:
-        signal.alarm(0)
-        signal.signal(signal.SIGALRM, before)
 
 
 def skips(answer: Any = None) -> Callable[..., Any]:

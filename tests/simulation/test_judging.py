@@ -13,8 +13,9 @@ from tests.simulation.forms import FORMS, TOOL_FORMS, VECTOR_FORMS, Reading
 from tests.simulation.history import History
 from tests.simulation.http import Answer
 from tests.simulation.http_clients import AskedForm, wrong_form, wrong_text
-from tests.simulation.mutant import Acts, Mutant, adds, gives, limited, skips
+from tests.simulation.mutant import Acts, Mutant, adds, gives, skips
 from tests.simulation.requests import Asked, wrong_stats
+from tests.simulation.world import StuckError, limited
 
 NATIVE = FORMS[0]
 FIRST = {"content": "one ", "stop": False}
@@ -161,6 +162,6 @@ def test_a_mutant_that_does_nothing_is_not_found(monkeypatch: pytest.MonkeyPatch
 
 
 def test_what_goes_on_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("tests.simulation.mutant.SECONDS", 1)
-    with pytest.raises(TimeoutError), limited():
+    monkeypatch.setattr("tests.simulation.world.LIMIT", 1)
+    with pytest.raises(StuckError), limited():
         time.sleep(30)

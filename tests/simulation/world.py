@@ -6,10 +6,12 @@ calls one of the edges that `tests.simulation.threads` and `tests.simulation.pro
 
 import heapq
 import random
+import signal
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import FrameType
 from typing import NoReturn
 
 from greenlet import GreenletExit, getcurrent, greenlet
@@ -20,10 +22,29 @@ STOPPED = -1
 """In the place of a task's turn: its process was stopped."""
 LONGEST = 1e6
 """Seconds of a history: what goes on for longer never ends."""
+LIMIT, AGAIN = 120, 5
+"""Seconds that a history may really take, and between two more attempts to end it."""
 
 
 class StuckError(AssertionError):
-    """Every task waits for something that no other one will do."""
+    """Every task waits for something that no other one will do, or one never waits."""
+
+
+@contextmanager
+def limited() -> Iterator[None]:
+    """Raises `StuckError` in a history that takes longer than any does, and again if the task that
+    runs catches it."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        raise StuckError(f"the history has taken {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    timer = signal.setitimer(signal.ITIMER_REAL, LIMIT, AGAIN)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, *timer)
+        signal.signal(signal.SIGALRM, before)
 
 
 @dataclass(eq=False)
