@@ -510,6 +510,8 @@ class History:
             raise HistoryError(f"a slot of {name} is left in use")
         if (n := self.machine.n_cells_used(self.paths[name])) not in (None, stats.n_cells_used):
             raise HistoryError(f"{n} cells of {name} are in use, not {stats.n_cells_used}")
+        if n := self.machine.n_media(self.paths[name]):
+            raise HistoryError(f"{n} media of {name} are never given back")
         is_only = self.machine.n_started[self.paths[name]] == 1
         if is_only and not (self.has_http or self.choices[name].embeds):
             wrong = wrong_stats(stats, self.requests.texts_of(name))

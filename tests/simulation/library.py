@@ -207,6 +207,7 @@ class ContextStandIn:
         assert 0 < len(tokens) <= self.n_batch
         self._row_of = {}
         if not self._continues(tokens):
+            self._library.report("a batch has positions that don't follow those of a sequence")
             return -1
         for cells in self.memory.cells:
             cells.update()
@@ -352,6 +353,8 @@ class LibraryStandIn:
     happens: Callable[[str], bool] = lambda what: False
     """Says whether this time a sequence can't be cut ("seq_rm"), there is no memory for a copy of
     its state ("memory"), or a state can't be set ("state")."""
+    report: Callable[[str], None] = lambda what: None
+    """Gets what no caller may do."""
     faults: list[Fault] = field(default_factory=list)
     """Of the next decodes."""
     n_decodes: int = 0

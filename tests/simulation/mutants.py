@@ -19,7 +19,6 @@ from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.cells import Cells
 from specllama.engine.worker.cache.checkpoints import Checkpoints
 from specllama.engine.worker.cache.host_cache import HostCache
-from specllama.engine.worker.cache.origin import Identity
 from specllama.engine.worker.cache.prefix_cache import OWNER, PrefixCache
 from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.cache.second_tier import SecondTier
@@ -38,7 +37,6 @@ from specllama.engine.worker.generation.sampling import Postponed
 from specllama.engine.worker.generation.verifying import Exact, Speculation
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.media.registry import MediaRegistry
-from specllama.engine.worker.preparation_queue import PreparationQueue
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sharing import Ahead
 from specllama.engine.worker.slot_actions import SlotActions
@@ -140,7 +138,7 @@ OF_MEMORY = (
     Mutant("cells are counted twice", Cells, "grow", _grown_twice),
     Mutant("a dropped text stays in the cache", PrefixCache, "drop", skips()),
     Mutant("slot files of another model are taken", slot_file, "check_origin", skips()),
-    Mutant("kept files of other settings are taken", Identity, "fits", skips(answer=True)),
+    Mutant("all models have the same fingerprint", slot_file, "fingerprint", skips(answer=b"")),
     Mutant("images of the same size are the same", MediaRegistry, "intern", _same_medium),
 )
 
@@ -239,7 +237,6 @@ OF_RUNNING = (
     Mutant("a failed batch of vectors goes on", Input, "restart", skips()),
     Mutant("cancelled vectors stay in the queue", EmbeddingBatcher, "remove", skips()),
     Mutant("cancelled vectors are computed", Embedder, "cancel", skips()),
-    Mutant("a dropped prompt is prepared", PreparationQueue, "drop", skips(answer=False)),
     Mutant("slot actions are never done", SlotActions, "run", skips()),
     Mutant("an event is lost", Generation, "put", _event_lost),
     Mutant("an event comes twice", Generation, "put", _event_twice),

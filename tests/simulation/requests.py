@@ -234,12 +234,7 @@ class Requests:
         if chance() < self.habits.constrained:
             self._constrain(params)
         if chance() < self.habits.thinking:
-            params.thinking = ThinkingRules(
-                choose(THOUGHTS),
-                budget=choose([0, 2, 10]),
-                message=choose(["", "that is enough"]),
-                anywhere=choose([True, False]),
-            )
+            self._think(params)
         prompt = self._prompt(choice)
         private = chance() < self.habits.private
         owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
@@ -285,6 +280,20 @@ class Requests:
                 params.grammar_triggers = [GrammarTrigger(text=self._random.choice("ert"))]
         else:
             params.grammar = self._random.choice(WRONG)
+
+    def _think(self, params: GenerationParams) -> None:
+        """Lets thoughts have an end; with a tool, mostly, as agents do."""
+        choose = self._random.choice
+        params.thinking = ThinkingRules(
+            choose(THOUGHTS),
+            budget=choose([0, 2, 10]),
+            message=choose(["", "that is enough"]),
+            anywhere=choose([True, False]),
+        )
+        if choose([True, True, False]):
+            params.json_schema, params.grammar = None, choose(GRAMMARS)
+            params.grammar_lazy = True
+            params.grammar_triggers = [GrammarTrigger(text=choose("ert"))]
 
     # ---- the truth -----------------------------------------------------------------------
 

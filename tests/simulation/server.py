@@ -34,6 +34,7 @@ from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
+from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from specllama.handlers.running import run_in_thread
@@ -90,9 +91,11 @@ class Machine:
     """By path, the number of engine processes that have loaded a model."""
     n_steps: int = 0
     wrong: str = ""
-    """The first thing that was wrong between two steps."""
+    """The first thing that was wrong, whatever became of the requests."""
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
+    _n_media: Counter[Process] = field(default_factory=Counter)
+    """Media that are ordered and not given back, by process."""
     _ended: set[tuple[EngineClient, int]] = field(default_factory=set)
     """The requests that have ended, by their numbers in their processes."""
 
@@ -127,12 +130,18 @@ class Machine:
 
     def n_cells_used(self, path: str) -> int | None:
         """The cells with tokens in the only process of a model; None if that isn't known."""
-        libraries = [
-            self.libraries[child.process]
-            for child in self.engines()
-            if self.paths.get(child.process) == path
-        ]
-        return libraries[0].n_cells_used() if len(libraries) == 1 else None
+        process = self._process_of(path)
+        return self.libraries[process].n_cells_used() if process is not None else None
+
+    def n_media(self, path: str) -> int:
+        """The media that the only process of a model has ordered and not given back."""
+        process = self._process_of(path)
+        return self._n_media[process] if process is not None else 0
+
+    def _process_of(self, path: str) -> Process | None:
+        """The only process that has a model; None if there are several, or none has."""
+        found = [each.process for each in self.engines() if self.paths.get(each.process) == path]
+        return found[0] if len(found) == 1 else None
 
     def library(self) -> LibraryStandIn:
         """That of the current process."""
@@ -141,16 +150,18 @@ class Machine:
     def _look(self, engine: Engine) -> None:
         """Between two steps, the cells that the scheduler counts are those with tokens."""
         counted, used = engine.scheduler.n_cells_used, self.library().n_cells_used()
-        if used not in (None, counted) and not self.wrong:
-            name = self.world.current.process.name
-            self.wrong = f"{name} counts {counted} cells, and {used} have tokens"
+        if used not in (None, counted):
+            self._report(f"{counted} cells are counted, and {used} have tokens")
+
+    def _report(self, wrong: str) -> None:
+        self.wrong = self.wrong or f"{self.world.current.process.name}: {wrong}"
 
     def _hear(self, client: EngineClient, message: Step | Failed | Reply) -> None:
         """An engine sends nothing of a request behind its end."""
         parts: Sequence[Any] = message.events if isinstance(message, Step) else [message]
         for part in parts:
-            if (client, part.id) in self._ended and not self.wrong:
-                self.wrong = f"request {part.id} of a process has {part} behind its end"
+            if (client, part.id) in self._ended:
+                self._report(f"request {part.id} of a process has {part} behind its end")
             if isinstance(part, Finished | Failed):
                 self._ended.add((client, part.id))
 
@@ -168,6 +179,7 @@ class Machine:
         library.speed = model.speed
         library.spend = self._compute
         library.happens = self.happens
+        library.report = self._report
         library.adapters = shared._adapters
         for fraction in (0.25, 0.5, 1.0):
             self.world.sleep(model.load_seconds / 3)
@@ -227,6 +239,15 @@ class Machine:
             self._hear(client, message)
             client_dispatch(client, message)
 
+        def order(encoder: MediaEncoder, *args: Any) -> Any:
+            self._n_media[self.world.current.process] += 1
+            return encoder_order(encoder, *args)
+
+        def release(encoder: MediaEncoder, order: Any) -> None:
+            self._n_media[self.world.current.process] -= 1
+            encoder_release(encoder, order)
+
+        encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
         engine_step, client_dispatch = Engine.step, EngineClient.dispatch
         process = {
             "take_over": self._take_over,
@@ -272,6 +293,7 @@ class Machine:
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
+            enter(replaced(MediaEncoder, {"order": order, "release": release}))
             yield
 
 
