@@ -151,14 +151,14 @@ class History:
 
     def _prepare(self, folder: Path) -> None:
         choose = self.random.choice
-        names = ["a", "b", "c"][: choose([1, 1, 1, 2, 3])]
+        names = ["a", "b", "c"][: choose([1, 1, 2, 2, 3])]
         files = folder / "files"
         files.mkdir()
         self.choices = {
             name: any_model(self.random, number, files, shifts=not self.has_http)
             for number, name in enumerate(names)
         }
-        if choose([True, False, False]):  # what is kept of one fits another
+        if choose([True, False]):  # what is kept of one fits another
             first = self.choices["a"]
             self.choices = {name: first.with_number(i) for i, name in enumerate(names)}
         self.requests = Requests(self._random_of, self.choices)

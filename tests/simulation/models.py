@@ -96,7 +96,7 @@ def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool)
         "cache_type_k": choose(["f16", "f16", "q8_0"]),
         "cache_disk": str(folder) if choose([True, False]) else "",
         "cache_disk_size": choose([1, 100]),
-        "slot_save_path": str(folder) if choose([True, False]) else "",
+        "slot_save_path": str(folder) if choose([True, True, False]) else "",
         "ctx_checkpoints": choose([0, 2, 8]),
         "context_shift": kind == "dense" and choose([True, False]) and shifts,
         "spec_type": tuple(random.sample(TYPES, 2)) if choose([True, True, False]) else (),

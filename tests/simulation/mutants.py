@@ -5,13 +5,13 @@ from typing import Any
 
 from llama_cpp import llama_cpp
 
+from specllama.engine.errors import EngineError
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.engine_process import EngineProcess, WaitingRequests
 from specllama.engine.models.generation import Generation
 from specllama.engine.models.records import Lease
 from specllama.engine.models.residency import Residency
 from specllama.engine.models.supervisor import Supervisor
-from specllama.engine.wire.link import Link
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import Delta, Failed, Finished
 from specllama.engine.worker.backend import Context
@@ -25,8 +25,6 @@ from specllama.engine.worker.cache.second_tier import SecondTier
 from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
-from specllama.engine.worker.embedding.embedder import Embedder
-from specllama.engine.worker.embedding.jobs import Input
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.generation import request
 from specllama.engine.worker.generation.engine import Engine
@@ -111,6 +109,13 @@ def _same_medium(real: Real, acts: Acts, digest: bytes, index: int, **about: Any
     return real(bytes([about["n_tokens"] % 2]), index, **about)
 
 
+def _any_origin(real: Real, acts: Acts, *args: Any) -> None:
+    try:
+        real(*args)
+    except EngineError:
+        acts()
+
+
 def _done(real: Real, acts: Acts, *args: Any) -> bool:
     acts.n += not real(*args)
     return True
@@ -137,7 +142,7 @@ OF_MEMORY = (
     Mutant("cells that were cut stay counted", Cells, "cut", skips()),
     Mutant("cells are counted twice", Cells, "grow", _grown_twice),
     Mutant("a dropped text stays in the cache", PrefixCache, "drop", skips()),
-    Mutant("slot files of another model are taken", slot_file, "check_origin", skips()),
+    Mutant("slot files of another model are taken", slot_file, "check_origin", _any_origin),
     Mutant("all models have the same fingerprint", slot_file, "fingerprint", skips(answer=b"")),
     Mutant("images of the same size are the same", MediaRegistry, "intern", _same_medium),
 )
@@ -165,11 +170,11 @@ def _event_twice(real: Real, acts: Acts, event: Any) -> None:
     real(event)
 
 
-def _ends_twice(real: Real, acts: Acts, event: Any) -> None:
-    real(event)
-    if isinstance(event, Finished):
-        acts()
-        real(event)
+def _ends_twice(real: Real, acts: Acts, *args: Any) -> list[Any]:
+    events = real(*args)
+    ends = [event for event in events if isinstance(event, Finished)]
+    acts.n += len(ends)
+    return [*events, *ends]
 
 
 def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
@@ -179,9 +184,10 @@ def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
         real(message)
 
 
-def _in_reverse(real: Real, acts: Acts, *messages: Any) -> None:
-    acts.n += len(messages) > 1
-    real(*reversed(messages))
+def _in_reverse(real: Real, acts: Acts, *args: Any) -> list[Any]:
+    events = real(*args)
+    acts.n += len(events) > 1
+    return list(reversed(events))
 
 
 def _right(real: Real, acts: Acts, proposed: int, sampled: int, **about: Any) -> bool:
@@ -234,13 +240,11 @@ OF_RUNNING = (
     Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),
     Mutant("orders for media are never given back", MediaEncoder, "release", skips()),
     Mutant("steps aren't counted", Counting, "decoded", skips()),
-    Mutant("a failed batch of vectors goes on", Input, "restart", skips()),
     Mutant("cancelled vectors stay in the queue", EmbeddingBatcher, "remove", skips()),
-    Mutant("cancelled vectors are computed", Embedder, "cancel", skips()),
     Mutant("slot actions are never done", SlotActions, "run", skips()),
     Mutant("an event is lost", Generation, "put", _event_lost),
     Mutant("an event comes twice", Generation, "put", _event_twice),
-    Mutant("a text ends twice", Generation, "put", _ends_twice),
+    Mutant("a text ends twice", Engine, "step", _ends_twice),
     Mutant("failures are lost", EngineClient, "dispatch", _failures_lost),
     Mutant("requests don't move to the next process", EngineClient, "succeed", skips()),
     Mutant("a client never forgets", EngineClient, "forget", skips()),
@@ -249,7 +253,7 @@ OF_RUNNING = (
     Mutant("waiting requests never go on", WaitingRequests, "go_on", skips()),
     Mutant("waiting requests never give up", WaitingRequests, "give_up", skips()),
     Mutant("a process never ends", EngineProcess, "end", skips()),
-    Mutant("messages are sent in reverse", Link, "send", _in_reverse),
+    Mutant("events are sent in reverse", Engine, "step", _in_reverse),
     Mutant("a supervisor's changes wake no task", Changes, "announce", skips()),
     Mutant("a lease is never released", Lease, "release", skips()),
     Mutant("a supervisor counts no lease back", Supervisor, "release", skips()),

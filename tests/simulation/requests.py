@@ -205,7 +205,7 @@ class Requests:
 
     def _new_vectors(self, model: str) -> AskedVectors:
         n = self._random.choice([1, 1, 3, 70])
-        inputs = [self._words(self._random.choice([1, 5, 20])) for _ in range(n)]
+        inputs = [self._words(self._random.choice([1, 5, 20, 60])) for _ in range(n)]
         asked = AskedVectors(self.n, model, inputs)
         self.vectors.append(asked)
         return asked
