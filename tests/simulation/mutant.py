@@ -11,7 +11,7 @@ from tests.simulation.history import History
 from tests.simulation.library import replaced
 from tests.simulation.server import Machine
 
-FINDS = 100
+FINDS = 150
 """Seeds within which each mutant is found."""
 
 

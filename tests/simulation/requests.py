@@ -47,6 +47,8 @@ ALSO_SET = (
     "speculative",
 )
 MOST_CHARACTERS = 600
+NEAR = 4
+"""The number of last texts, most of which are in a slot."""
 SCHEMAS = (
     '{"type":"object","properties":{"answer":{"enum":["river","stone"]},"n":{"type":"integer"}},'
     '"required":["answer"]}',
@@ -144,6 +146,8 @@ class Habits:
         """The numbers of words that these may have."""
         self.goes_on = choose([0.1, 0.5, 0.5, 0.8])
         """How likely it is that a request goes on with an earlier one's text."""
+        self.adds = choose([5, 5, 20])
+        """The most words that such a request has beside."""
         self.repeats = choose([0.0, 0.0, 0.3])
         """How likely it is that it has an earlier one's prompt."""
         self.constrained = choose([0.0, 0.25, 0.6])
@@ -161,10 +165,10 @@ class Habits:
         self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
         """Seconds before the next ones come."""
         self.moves = choose([False, False, False, True])
-        """Whether texts move between slots: requests that come together go on with any earlier
-        text, each in the slot behind that of the one before it."""
+        """Whether texts move between slots: those that come together go on with the last texts or
+        with older ones, each in the slot behind that of the one before it."""
         if self.moves:
-            self.n_common, self.goes_on, self.tokens = 4, 0.9, (1, 2, 5)
+            self.n_common, self.goes_on, self.adds, self.tokens = 4, 0.9, 20, (2, 5, 10)
             self.together, self.pauses = (2, 3, 4), (0.5, 5.0)
 
 
@@ -259,10 +263,12 @@ class Requests:
         if before and chance() < self.habits.repeats:
             return choose(before).prompt
         if before and chance() < self.habits.goes_on:
-            last = choose(before)
+            is_near = self.habits.moves and chance() < 0.5
+            last = choose(before[-NEAR:] if is_near else before)
             said = "".join(part for part in last.prompt if isinstance(part, str))
-            text = f"{said}{last.text} {self._words(self._random.randint(1, 5))}"
-        text = text[-MOST_CHARACTERS:]
+            n_more = self._random.randint(1, self.habits.adds)
+            longer = f"{said}{last.text} {self._words(n_more)}"
+            text = longer if len(longer) <= MOST_CHARACTERS else text
         if not (choice.sees and chance() < self.habits.seeing):
             return [text]
         cut = self._random.randrange(len(text))
