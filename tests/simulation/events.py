@@ -6,7 +6,7 @@ from typing import Any
 
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import Lifecycle
-from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.sampling import Postponed
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
@@ -130,7 +130,7 @@ def counted(world: World) -> Iterator[None]:
             _around(Scheduler, "submit", submitted),
             _around(Scheduler, "plan", planned),
             _around(Postponed, "put_off", put_off),
-            _around(Overlap, "defer", deferred),
+            _around(Answering, "defer", deferred),
         ):
             stack.enter_context(replaced(owner, names))
         yield

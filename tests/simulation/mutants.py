@@ -27,9 +27,9 @@ from specllama.engine.worker.constraints.lazy import LazyConstraint
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.generation import request
+from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.launch import Counting, Decoding
-from specllama.engine.worker.generation.overlap import Overlap
 from specllama.engine.worker.generation.requests import Requests
 from specllama.engine.worker.generation.sampling import Postponed
 from specllama.engine.worker.generation.verifying import Exact, Speculation
@@ -205,9 +205,11 @@ def _nothing_due(real: Real, acts: Acts) -> list[Any]:
     return []
 
 
-def _slot_kept(real: Real, acts: Acts, *chunks: Any) -> None:
+def _slot_kept(real: Real, acts: Acts, *chunks: Any) -> bool:
     requests: Requests = real.args[0]  # type: ignore[attr-defined]
-    acts.n += len(requests._overlap.ended)
+    acts.n += any(request.has_ended for request in requests.late)
+    requests.late = [request for request in requests.late if request.late is not None]
+    return False
 
 
 def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: bool) -> bool:
@@ -215,7 +217,7 @@ def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: 
     if not is_late or request.sequence.id % 3:
         return is_late
     acts()
-    real.args[0].drop(request.id)  # type: ignore[attr-defined]
+    request.late = None
     return True
 
 
@@ -233,8 +235,8 @@ OF_RUNNING = (
     Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
     Mutant("a copy of a limit of thoughts is the limit", ThinkingLimit, "fork", _itself),
     Mutant("a token waits for its mask for ever", Postponed, "due", _nothing_due),
-    Mutant("a late token is lost", Overlap, "defer", _no_end_late),
-    Mutant("late tokens are never answered", Overlap, "answer", skips(answer=[])),
+    Mutant("a late token is lost", Answering, "defer", _no_end_late),
+    Mutant("late tokens are never answered", Requests, "answer_late", skips(answer=[])),
     Mutant("ended requests keep their slots", Requests, "free_finished", _slot_kept),
     Mutant("a request is cancelled by halves", Requests, "cancel", skips()),
     Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),

@@ -16,9 +16,23 @@ class Answering:
 
     With `--context-shift` a text that fills its context loses a part of it; else it ends. Without
     a limit of its own it then ends after `--max-predict` tokens.
+
+    If a step `overlaps` with the texts of the one before, a token is chosen and the next step
+    evaluates it before its text is made. If the text ends with it, nothing of what was evaluated
+    behind it stays. Where the memory isn't `cuttable`, no such token may end a text.
     """
 
-    def __init__(self, model: Model, scheduler: Scheduler, options: ContextOptions) -> None:
+    def __init__(
+        self,
+        model: Model,
+        scheduler: Scheduler,
+        options: ContextOptions,
+        *,
+        overlaps: bool,
+        cuttable: bool,
+    ) -> None:
+        self.overlaps = overlaps
+        self._cuttable = cuttable
         self._model = model
         self._scheduler = scheduler
         self._shifts = options.context_shift
@@ -32,11 +46,33 @@ class Answering:
         if new_line := "\n" in text:
             request.has_new_line = True
         request.stop_type = self._stop_type(request, token, new_line=new_line, is_final=is_final)
-        if request.stop_type == "none" and request.params.stream:
+        if not request.has_ended and request.params.stream:
             return delta(request) if text or request.stream.is_whole else None
         return None
 
-    def decides(self, request: Request, token: int, *, is_final: bool) -> bool:
+    def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
+        """True if `token`, the newest one, is late: its text is made by `answer`. A token that ends
+        the text whatever it shows isn't: the next step must not evaluate it. `is_final` is as in
+        `accept`."""
+        if not self.overlaps or self._decides(request, token, is_final=is_final):
+            return False
+        if request.may_end_with_text and not self._cuttable:
+            return False
+        request.late = token
+        return True
+
+    def answer(self, request: Request) -> list[Event]:
+        """The events of the request's late token, if it has one. The request keeps its slot if the
+        text ends with it (`Request.has_ended`): the device may compute what is behind it."""
+        token, request.late = request.late, None
+        if token is None:
+            return []
+        event = self.accept(request, token, is_final=False)
+        if request.has_ended:
+            return finish(request)
+        return [event] if event is not None else []
+
+    def _decides(self, request: Request, token: int, *, is_final: bool) -> bool:
         """True if `token`, the newest one, ends the text or drops a part of it, whatever it shows.
         All else that may end a text is in what it shows: `Request.may_end_with_text`."""
         return (

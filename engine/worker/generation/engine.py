@@ -45,7 +45,6 @@ from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
 from specllama.engine.worker.generation.launch import Counting, Decoding
 from specllama.engine.worker.generation.media_embeddings import Embeddings
-from specllama.engine.worker.generation.overlap import Overlap
 from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids
 from specllama.engine.worker.generation.preparation import Preparation, Preparing, Prompt
 from specllama.engine.worker.generation.request import Request
@@ -112,11 +111,12 @@ class Engine:
             self.context, options, self.scheduler, has_offload=offload is not None
         )
         self._postponed = Postponed(self.context)
-        self._answering = Answering(model, self.scheduler, options.context)
-        self._overlap = Overlap(
-            self._answering,
-            enabled=self.context.is_asynchronous,
-            is_cuttable=self.context.is_cuttable,
+        self._answering = Answering(
+            model,
+            self.scheduler,
+            options.context,
+            overlaps=self.context.is_asynchronous,
+            cuttable=self.context.is_cuttable,
         )
         self._unsent: list[Event] = []  # of the last step, if they wait for the next one
         self._counting = Counting()
@@ -124,7 +124,7 @@ class Engine:
             self.context, self._sampling, self._speculation, self._embeddings, self._counting
         )
         self._requests = Requests(
-            self.scheduler, self._overlap, self._speculation, self._embeddings, self._preparation
+            self.scheduler, self._answering, self._speculation, self._preparation
         )
         self._step_seconds = 0.0  # of the last one
 
@@ -185,10 +185,12 @@ class Engine:
 
     def pause(self, id: int) -> None:
         """Give the slot of the request to others; it keeps its text."""
-        self._unsent += self._overlap.answer_one(id)
+        if (request := self._requests.running.get(id)) is None:
+            return
+        self._unsent += self._answering.answer(request)
         self._requests.free_finished()
         self.scheduler.pause(id)
-        self._speculation.forget(id)
+        self._speculation.leave(request)
 
     def resume(self, id: int) -> None:
         """Let the request, if it was paused, go on as soon as it gets a slot again."""
@@ -222,7 +224,7 @@ class Engine:
             self._step_seconds = system.now() - started
         if not self.scheduler.has_work:
             self._counting.rests()
-        if self._overlap.enabled and not is_idle and self.scheduler.active:
+        if self._answering.overlaps and not is_idle and self.scheduler.active:
             self._unsent = events
             return due
         if is_idle and not events:
@@ -236,7 +238,7 @@ class Engine:
         chunks = self._planner.plan()
         events += self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
-            events += self._overlap.answer()
+            events += self._requests.answer_late()
             self._requests.free_finished()
             return False
         now = system.now()
@@ -278,14 +280,13 @@ class Engine:
         except BackendError as error:
             events += self._requests.fail_all(requests, str(error))
             return False
-        if self._overlap.enabled:
-            events += self._overlap.answer()
+        if self._answering.overlaps:
+            events += self._requests.answer_late()
             send([*events])
             events.clear()
         self._decoding.wait()
         evaluated = chunks
-        if self._overlap.ended:
-            self._requests.free_finished(chunks)
+        if self._requests.free_finished(chunks):
             rows = zip(chunks, indices, strict=True)
             kept = [row for row in rows if row[0].sequence.id in self._requests.running]
             chunks, indices = [chunk for chunk, _ in kept], [index for _, index in kept]
@@ -373,12 +374,12 @@ class Engine:
         token = self._speculation.chosen(request, token)
         self._counting.sampled(request, now)
         request.append(token, now)
-        if not self._speculation.goes_on(request) and self._overlap.defer(
-            request, token, is_final=is_final
-        ):
+        goes_on = self._speculation.goes_on(request)
+        if not goes_on and self._answering.defer(request, token, is_final=is_final):
+            self._requests.late.append(request)
             return []
         event = self._answering.accept(request, token, is_final=is_final)
-        if request.stop_type != "none":
+        if request.has_ended:
             return self._requests.finish(request)
         return [event] if event is not None else []
 

@@ -165,7 +165,7 @@ class Decoding:
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
             self._counting.begins(system.now())
-            return [self._embeddings.decode(self._context, chunk, request.media)]
+            return [self._embeddings.decode(self._context, chunk, request)]
         self._evaluate_early(chunks)
         indices = fill(self._context.batch, chunks)
         self._sampling.attach(chunks, requests)

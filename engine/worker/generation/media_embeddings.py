@@ -5,10 +5,10 @@ from contextlib import AbstractContextManager, nullcontext
 
 from specllama.engine import system
 from specllama.engine.errors import BackendError
-from specllama.engine.worker.backend import Context, PreparedChunk, Projector
+from specllama.engine.worker.backend import Context, Projector
 from specllama.engine.worker.cache.prefix_cache import ALL
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.media.encoder import DeviceSlices, EncodeOrder, MediaEncoder
+from specllama.engine.worker.media.encoder import DeviceSlices, MediaEncoder
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 
 
@@ -28,7 +28,7 @@ class Embeddings:
         self._encoder = None
         if projector is not None:
             self._encoder = MediaEncoder(projector, keep_bytes, self._news.set, self._turns)
-        self._orders: dict[int, dict[int, EncodeOrder]] = {}  # by sequence: by id of the chunk
+        self._ordering: list[Request] = []  # those that may have orders
 
     def update(
         self, active: Iterable[Sequence], requests: Mapping[int, Request]
@@ -37,23 +37,22 @@ class Embeddings:
         if self._encoder is None:
             return []
         failed: list[tuple[Request, BackendError]] = []
-        in_slots: set[int] = set()
+        last, self._ordering = self._ordering, []
         for sequence in active:
             if not sequence.spans or sequence.spans[-1].stop <= sequence.n_past:
                 sequence.n_ready = ALL
                 continue
-            in_slots.add(sequence.id)
             request = requests[sequence.id]
-            if (error := self._update(self._encoder, sequence, request.media)) is not None:
+            self._ordering.append(request)
+            if (error := self._update(self._encoder, request)) is not None:
                 failed.append((request, error))
-        for id in self._orders.keys() - in_slots:
-            self.forget(id)
+        for request in last:
+            if request not in self._ordering:
+                request.release_media()
         return failed
 
-    def _update(
-        self, encoder: MediaEncoder, sequence: Sequence, media: Mapping[int, PreparedChunk]
-    ) -> BackendError | None:
-        orders = self._orders.setdefault(sequence.id, {})
+    def _update(self, encoder: MediaEncoder, request: Request) -> BackendError | None:
+        sequence, orders = request.sequence, request.orders
         needed: set[int] = set()
         sequence.n_ready = ALL
         for span in sequence.spans:
@@ -62,27 +61,28 @@ class Embeddings:
             id = sequence.tokens.item(span.start)
             needed.add(id)
             if id not in orders:
-                orders[id] = encoder.order(sequence.group, id, media[id])
+                orders[id] = encoder.order(sequence.group, id, request.media[id])
             order = orders[id]
             if order.error is not None:
                 return order.error
             if order.rows is None:
                 sequence.n_ready = min(sequence.n_ready, span.start)
         for id in orders.keys() - needed:
-            encoder.release(orders.pop(id))
+            orders.pop(id).release()
         return None
 
-    def decode(self, context: Context, chunk: Chunk, media: Mapping[int, PreparedChunk]) -> int:
+    def decode(self, context: Context, chunk: Chunk, request: Request) -> int:
         """Evaluate a chunk of a span. The index of its last token's logits, if it ends the text.
         Raises what `Context.decode` does."""
         sequence, span = chunk.sequence, chunk.span
         assert span is not None
         id = sequence.tokens.item(chunk.start)
-        rows = self._orders[sequence.id][id].rows
+        rows = request.orders[id].rows
         assert rows is not None
         first, stop = chunk.start - span.start, chunk.stop - span.start
+        medium = request.media[id]
         return context.decode_media(
-            sequence.seq_id, span.start, media[id], rows[first:stop], first, output=chunk.is_last
+            sequence.seq_id, span.start, medium, rows[first:stop], first, output=chunk.is_last
         )
 
     def turn(self, allowed: float) -> AbstractContextManager[None]:
@@ -94,18 +94,10 @@ class Embeddings:
         self._news.wait(seconds)
         self._news.clear()
 
-    def forget(self, id: int) -> None:
-        """The sequence has left its slot."""
-        if self._encoder is not None and (orders := self._orders.pop(id, None)) is not None:
-            for order in orders.values():
-                self._encoder.release(order)
-
     def ids(self) -> list[int]:
         """The chunks that are kept or on their way."""
         return self._encoder.ids() if self._encoder is not None else []
 
     def close(self) -> None:
         if self._encoder is not None:
-            for id in [*self._orders]:
-                self.forget(id)
             self._encoder.close()

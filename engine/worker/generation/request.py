@@ -16,7 +16,8 @@ from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.generation.asides import AnswerParts, Texts
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
-from specllama.engine.worker.scheduling.sequences import Sequence, Span
+from specllama.engine.worker.media.encoder import EncodeOrder
+from specllama.engine.worker.scheduling.sequences import Run, Sequence, Span
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 # ---- From token pieces to text that can be shown: whole characters, nothing of a stop string.
@@ -199,6 +200,9 @@ class Request:
         self.n_decoded = 0
         self.n_drafted = self.n_drafts_accepted = 0  # proposed tokens that might have been wrong
         self.has_new_line = False
+        self.late: int | None = None  # the newest token, until its text is made
+        self.run: Run | None = None  # of the step that evaluates what is proposed for it
+        self.orders: dict[int, EncodeOrder] = {}  # by id, chunks of media that are being encoded
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
@@ -251,6 +255,11 @@ class Request:
         self.stop_type = stop_type
         self.last_token = now
         self.first_token = self.first_token or now
+
+    @property
+    def has_ended(self) -> bool:
+        """True if no token follows any more."""
+        return self.stop_type != "none"
 
     @property
     def is_out_of_time(self) -> bool:
@@ -365,5 +374,14 @@ class Request:
     def take_prompt_probs(self) -> list[TokenProbs]:
         return self.prompt_probs.take() if self.prompt_probs is not None else []
 
+    def release_media(self) -> None:
+        """Give back the embeddings of media that it has ordered."""
+        for order in self.orders.values():
+            order.release()
+        self.orders.clear()
+
     def close(self) -> None:
+        """Free what it holds outside of the KV cache."""
+        self.late = None
+        self.release_media()
         self.sampler.close()

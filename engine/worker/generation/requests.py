@@ -6,9 +6,7 @@ from itertools import chain
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
-from specllama.engine.worker.generation.answering import finish
-from specllama.engine.worker.generation.media_embeddings import Embeddings
-from specllama.engine.worker.generation.overlap import Overlap
+from specllama.engine.worker.generation.answering import Answering, finish
 from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.verifying import Speculation
@@ -24,18 +22,18 @@ class Requests:
     def __init__(
         self,
         scheduler: Scheduler,
-        overlap: Overlap,
+        answering: Answering,
         speculation: Speculation,
-        embeddings: Embeddings,
         preparation: Preparation,
     ) -> None:
         self.running: dict[int, Request] = {}
         """Those that wait for a slot or have one."""
+        self.late: list[Request] = []
+        """Those of the last step whose newest tokens are late."""
         self._last_in_slot: dict[int, Request] = {}
         self._scheduler = scheduler
-        self._overlap = overlap
+        self._answering = answering
         self._speculation = speculation
-        self._embeddings = embeddings
         self._preparation = preparation
 
     def of(self, chunks: Sequence[Chunk]) -> list[Request]:
@@ -64,10 +62,9 @@ class Requests:
 
     def fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
         """The same of several that a step was to evaluate, and the texts that were put off."""
-        events = self._overlap.answer()
+        events = self.answer_late()
         for request in requests:
-            if request in self._overlap.ended:  # it is said, but its cells are not to be trusted
-                self._overlap.ended.remove(request)
+            if request.has_ended:  # it is said, but its cells are not to be trusted
                 self._scheduler.discard(request.sequence)
                 self.release(request)
             else:
@@ -80,23 +77,27 @@ class Requests:
         self._scheduler.cancel(request.id)
         self.release(request)
 
-    def free_finished(self, chunks: Sequence[Chunk] = ()) -> None:
-        """Free the slots of those whose texts have ended with a token that was put off. What was
-        evaluated of them meanwhile, the `chunks`, is taken back as what was proposed is."""
-        ended, self._overlap.ended = self._overlap.ended, []
-        ids = {request.id for request in ended}
+    def answer_late(self) -> list[Event]:
+        """The events of all late tokens. `free_finished` has to follow."""
+        return [event for request in self.late for event in self._answering.answer(request)]
+
+    def free_finished(self, chunks: Sequence[Chunk] = ()) -> bool:
+        """Free the slots of those whose texts have ended with a late token. What was evaluated of
+        them meanwhile, the `chunks`, is taken back as what was proposed is. False if there are
+        none."""
+        ended = {r.id: r for r in self.late if r.has_ended and r.id in self.running}
+        self.late = [request for request in self.late if request.late is not None]
         for chunk in chunks:
-            if chunk.sequence.id in ids:
+            if chunk.sequence.id in ended:
                 self._scheduler.finish_before(chunk)
-        for request in ended:
+        for request in ended.values():
             self.cancel(request)  # if it has no chunk: it may have had to give way
+        return bool(ended)
 
     def release(self, request: Request) -> None:
         """Forget a request that the scheduler has forgotten."""
         del self.running[request.id]
-        self._overlap.drop(request.id)
-        self._speculation.forget(request.id)
-        self._embeddings.forget(request.id)
+        self._speculation.leave(request)
         if request.slot >= 0:
             self._last_in_slot[request.slot] = request
         request.close()

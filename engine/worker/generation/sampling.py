@@ -18,7 +18,7 @@ from specllama.engine.worker.backend import (
     Sampler,
 )
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.sequences import FORCED, Chunk
 from specllama.engine.worker.tokens import TokenArray
 
 # ---- Choosing the tokens of several requests at the same time.
@@ -73,8 +73,6 @@ Output = tuple[Request, int]
 
 ALL = float(np.finfo(np.float32).max)
 """The bound of a row that nobody looks at."""
-FORCED = -1
-"""In the place of the index: there are no logits, as only one token can come."""
 
 
 class Sampling:

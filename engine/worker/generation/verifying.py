@@ -10,9 +10,9 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.options.tables.speculation import DRAFT, show_rates
 from specllama.engine.worker.backend import BackendError, Context, OffloadedSampler
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.sampling import FORCED, Output
+from specllama.engine.worker.generation.sampling import Output
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.sequences import Chunk, Run
 from specllama.engine.worker.speculation.pace import Pace
 from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
 from specllama.engine.worker.speculation.sources import proposal_sources
@@ -104,7 +104,7 @@ class Speculation:
         self._is_possible = possible
         self.n_accepted = 0
         """Tokens that were proposed and are a part of a text, since the start."""
-        self._runs: dict[int, _Run] = {}  # of this step, by id of the request
+        self._verifying: list[Request] = []  # those that have a run in this step
 
     def propose(self, requests: Mapping[int, Request]) -> None:
         """Set what the next step may evaluate of what is proposed."""
@@ -150,7 +150,8 @@ class Speculation:
         outputs: list[Output] = []
         for chunk, request, index in zip(chunks, requests, indices, strict=True):
             if chunk.proposed:
-                self._runs[request.id] = run = _Run(chunk, index)
+                request.run = run = Run(chunk, index)
+                self._verifying.append(request)
                 request.n_drafted += len(chunk.proposed) - chunk.n_forced
                 index = run.place
             if chunk.is_last:
@@ -160,7 +161,7 @@ class Speculation:
     def chosen(self, request: Request, token: int) -> int:
         """The model has chosen `token`; the next one of `request`, whose text it isn't part of
         yet."""
-        run = self._runs.get(request.id)
+        run = request.run
         if run is None or not request.sequence.n_ahead:
             return token
         proposed = run.chunk.proposed[run.n_accepted]
@@ -186,38 +187,34 @@ class Speculation:
     def goes_on(self, request: Request) -> bool:
         """True if the newest token of `request` is a proposed one, and the one behind it is chosen
         next, in the same step."""
-        return request.sequence.n_ahead > 0 and self._runs[request.id].is_right
+        return request.sequence.n_ahead > 0 and request.run is not None and request.run.is_right
 
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
         """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with
         the place of the next one's logits."""
-        if not self._runs:
-            return []
-        return [
-            (request, self._runs[request.id].place)
-            for request, _ in outputs
-            if self._is_confirmed(request)
-        ]
-
-    def _is_confirmed(self, request: Request) -> bool:
-        sequence = request.sequence
-        if not sequence.n_ahead:  # nothing was proposed there, or the text has ended
-            return False
-        if not self._runs[request.id].is_right:
-            self._scheduler.ahead.take_back(sequence)
-            return False
-        self._scheduler.ahead.confirm(sequence)
-        return True
+        confirmed: list[Output] = []
+        for request, _ in outputs:
+            sequence, run = request.sequence, request.run
+            if run is None or not sequence.n_ahead:  # nothing was proposed there, or it has ended
+                continue
+            if run.is_right:
+                self._scheduler.ahead.confirm(sequence)
+                confirmed.append((request, run.place))
+            else:
+                self._scheduler.ahead.take_back(sequence)
+        return confirmed
 
     def end(self) -> None:
         """The step is over: what isn't confirmed is taken back."""
-        for run in self._runs.values():
-            self._scheduler.ahead.take_back(run.chunk.sequence)
-            self._learn(run)
-        self._runs.clear()
+        for request in self._verifying:
+            self._scheduler.ahead.take_back(request.sequence)
+            self._learn(request)
+        self._verifying.clear()
 
-    def _learn(self, run: "_Run") -> None:
-        self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
+    def _learn(self, request: Request) -> None:
+        run, request.run = request.run, None
+        if run is not None:
+            self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
@@ -232,26 +229,10 @@ class Speculation:
         """What comes early of these has taken `seconds`."""
         self._proposing.observe_early(sum(chunk.n_early for chunk in chunks), seconds)
 
-    def forget(self, id: int) -> None:
+    def leave(self, request: Request) -> None:
         """The request has left its slot."""
-        if (run := self._runs.pop(id, None)) is not None:  # its text has ended in the step
-            self._learn(run)
-        self._proposing.forget(id)
+        self._learn(request)  # its text may have ended in the step
+        self._proposing.forget(request.id)
 
     def close(self) -> None:
         self._proposing.close()
-
-
-class _Run:
-    """A chunk with proposals, while its tokens are chosen one by one."""
-
-    def __init__(self, chunk: Chunk, index: int) -> None:
-        self.chunk = chunk
-        self.n_accepted = 0
-        self.is_right = True  # the last one
-        self._index = index
-
-    @property
-    def place(self) -> int:
-        """Where the logits for the next token are."""
-        return FORCED if self.n_accepted < self.chunk.n_forced else self._index + self.n_accepted

@@ -124,12 +124,17 @@ class EncodeOrder:
 
     owner: int
     id: int
+    encoder: "MediaEncoder"
     rows: Rows | None = None
     error: BackendError | None = None
 
     @property
     def is_done(self) -> bool:
         return self.rows is not None or self.error is not None
+
+    def release(self) -> None:
+        """It isn't needed any more, whether it is done or not. Once for each."""
+        self.encoder.release(self)
 
 
 @dataclass(eq=False, slots=True)
@@ -179,7 +184,7 @@ class MediaEncoder:
     def order(self, owner: int, id: int, chunk: PreparedChunk) -> EncodeOrder:
         """The embeddings of `chunk`, whose id in texts is `id`: done at once if they are kept.
         They are held until `release`."""
-        order = EncodeOrder(owner, id)
+        order = EncodeOrder(owner, id, self)
         with self._changed:
             if (rows := self._kept.get(id)) is not None:
                 self._kept.move_to_end(id)

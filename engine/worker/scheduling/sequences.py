@@ -205,3 +205,23 @@ class Chunk:
     def is_last(self) -> bool:
         """True if it ends with the last token of the text: the next one is to be chosen."""
         return self.stop == len(self.sequence.tokens)
+
+
+FORCED = -1
+"""In the place of the index of logits: there are none, as only one token can come."""
+
+
+class Run:
+    """An evaluated chunk with proposed tokens, while they are chosen one by one. The logits of the
+    first one are at `index` of the batch."""
+
+    def __init__(self, chunk: Chunk, index: int) -> None:
+        self.chunk = chunk
+        self.n_accepted = 0
+        self.is_right = True  # the last one
+        self._index = index
+
+    @property
+    def place(self) -> int:
+        """The index of the logits for the next token, or `FORCED`."""
+        return FORCED if self.n_accepted < self.chunk.n_forced else self._index + self.n_accepted

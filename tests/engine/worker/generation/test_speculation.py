@@ -290,7 +290,7 @@ def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyP
 def accepts_a_wrong_token(monkeypatch: pytest.MonkeyPatch) -> None:
     def always(self: Speculation, request: Request, token: int) -> int:
         token = chosen(self, request, token)
-        if (run := self._runs.get(request.id)) is not None and request.sequence.n_ahead:
+        if (run := request.run) is not None and request.sequence.n_ahead:
             run.n_accepted += not run.is_right
             run.is_right = True
         return token
