@@ -201,6 +201,7 @@ class Request:
         self.n_drafted = self.n_drafts_accepted = 0  # proposed tokens that might have been wrong
         self.has_new_line = False
         self.late: int | None = None  # the newest token, until its text is made
+        self.kept: int | None = None  # where its logits are, while they wait for a mask
         self.run: Run | None = None  # of the step that evaluates what is proposed for it
         self.orders: dict[int, EncodeOrder] = {}  # by id, chunks of media that are being encoded
         self.stop_type: StopType = "none"

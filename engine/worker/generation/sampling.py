@@ -187,7 +187,7 @@ class Postponed:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._waiting: dict[int, Output] = {}  # by id
+        self._waiting: list[Request] = []
 
     def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
         """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
@@ -201,30 +201,32 @@ class Postponed:
             if index == FORCED or _mask(request) is None:
                 ready.append((request, index))
             else:
-                self._forget(request.id)
-                self._waiting[request.id] = request, self._context.keep(index)
+                if request.kept is None:
+                    self._waiting.append(request)
+                else:
+                    self._context.release(request.kept)
+                request.kept = self._context.keep(index)
         return ready
 
     def due(self) -> list[Output]:
         """Those that can be chosen now, from logits that the caller releases. What has left its
         slot is forgotten: it gets others."""
         due: list[Output] = []
-        for id, (request, index) in [*self._waiting.items()]:
-            sequence = request.sequence
+        for request in self._waiting:
+            sequence, kept = request.sequence, request.kept
+            assert kept is not None
             if sequence.slot < 0 or sequence.n_pending:
-                self._forget(id)
+                request.kept = None
+                self._context.release(kept)
             elif _mask(request) is None:
-                due.append((request, index))
-                del self._waiting[id]
+                request.kept = None
+                due.append((request, kept))
+        self._waiting = [request for request in self._waiting if request.kept is not None]
         return due
-
-    def _forget(self, id: int) -> None:
-        if (output := self._waiting.pop(id, None)) is not None:
-            self._context.release(output[1])
 
     def wait(self, seconds: float) -> None:
         """Until one of them is due, `seconds` at most."""
-        if awaited := _awaited(request for request, _ in self._waiting.values()):
+        if awaited := _awaited(self._waiting):
             system.wait(awaited, seconds, system.ANY)
 
 
