@@ -32,8 +32,7 @@ def run_step(
     s.advance(chunks)
     for chunk in chunks:
         if chunk.is_last:
-            chunk.sequence.generating = True
-            chunk.sequence.tokens.append(next_token)
+            chunk.sequence.append(next_token)
     return chunks
 
 

@@ -248,8 +248,7 @@ class Request:
             self.first_token = now
         self.last_token = now
         self.n_decoded += 1
-        self.sequence.generating = True
-        self.sequence.tokens.append(token)
+        self.sequence.append(token)
 
     def stop(self, stop_type: StopType, now: float) -> None:
         """End without another token."""

@@ -110,7 +110,7 @@ class Speculation:
         """Set what the next step may evaluate of what is proposed."""
         if not self._is_possible:
             return
-        ready = [s for s in self._scheduler.active if s.is_next]
+        ready = [s for s in self._scheduler.active if s.phase == "ready"]
         wishes = [
             wish for sequence in ready if (wish := self._wish(requests[sequence.id])) is not None
         ]

@@ -45,7 +45,7 @@ from specllama.engine.worker.scheduling.placement import (
     Placement,
     PrefixOrigin,
 )
-from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, next_start, uncut
+from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence, next_start, uncut
 from specllama.engine.worker.scheduling.sharing import Ahead, PrefillPlanner
 from specllama.engine.worker.tokens import TokenArray
 
@@ -137,40 +137,43 @@ class Scheduler:
         """Put `sequence` (1 <= tokens < n_ctx) into the queue."""
         insort(self._waiting, sequence, key=lambda waiting: waiting.id)
 
-    def cancel(self, id: int) -> Sequence | None:
-        """Remove the sequence from the queue or from its slot; its cells stay as cache."""
-        if (paused := self._paused.pop(id, None)) is not None:
-            return paused
-        for sequence in self._waiting:
-            if sequence.id == id:
-                self._waiting.remove(sequence)
-                return sequence
-        for sequence in self._active.values():
-            if sequence.id == id:
-                self.finish(sequence)
-                return sequence
-        return None
+    def cancel(self, id: int, phase: Phase = "ended") -> Sequence | None:
+        """Remove the sequence, which enters `phase`, from the queue or from its slot; its cells
+        stay as cache."""
+        if (sequence := self._paused.pop(id, None)) is not None:
+            sequence.enter(phase)
+            return sequence
+        everyone = (*self._waiting, *self._active.values())
+        sequence = next((each for each in everyone if each.id == id), None)
+        if sequence in self._waiting:
+            self._waiting.remove(sequence)
+            sequence.enter(phase)
+        elif sequence is not None:
+            self.finish(sequence, phase)
+        return sequence
 
     def pause(self, id: int) -> None:
         """Put the sequence aside, with its text, until `resume`. Its cells stay as cache, which it
         finds again if nobody else has needed the room."""
-        if (sequence := self.cancel(id)) is not None:
+        if id not in self._paused and (sequence := self.cancel(id, "paused")) is not None:
             _start_again(sequence)
             self._paused[id] = sequence
 
     def resume(self, id: int) -> None:
         """Put the sequence into the queue again, if it was paused."""
-        if (sequence := self._paused.pop(id, None)) is not None:
+        if sequence := self._paused.pop(id, None):
+            sequence.enter("queued")
             self.submit(sequence)
 
-    def finish(self, sequence: Sequence) -> None:
-        """Free the slot of `sequence`; what it has in the KV cache stays as cache."""
+    def finish(self, sequence: Sequence, phase: Phase = "ended") -> None:
+        """Free the slot of `sequence`, which enters `phase`; what it has in the KV cache stays as
+        cache."""
         self.ahead.take_back(sequence)
         self._cut_to_whole_spans(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
         entry = CachedText(held, sequence.slot, sequence.n_exact, sequence.key)
         self.cache.close(sequence.seq_id, entry)
-        self._free_slot(sequence)
+        self._free_slot(sequence, phase)
 
     def finish_before(self, chunk: Chunk) -> None:
         """`finish` where the text of an evaluated `chunk` had ended before: nothing of it stays."""
@@ -184,10 +187,10 @@ class Scheduler:
             n = self.cache.reachable(id, n)
             sequence.n_past = n if self.cache.cut(id, n) else 0
 
-    def discard(self, sequence: Sequence) -> None:
-        """Free the slot of `sequence` and its cells, whose state is not to be trusted."""
+    def discard(self, sequence: Sequence, phase: Phase = "ended") -> None:
+        """Free the slot of `sequence`, which enters `phase`, and its cells."""
         self.cache.drop(sequence.seq_id)
-        self._free_slot(sequence)
+        self._free_slot(sequence, phase)
 
     def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
         """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
@@ -206,10 +209,12 @@ class Scheduler:
         else:
             return False
         sequence.tokens.remove(n_keep, stop)
+        sequence.settle()
         self.cache.retext(sequence.seq_id, sequence.tokens.view())
         return True
 
-    def _free_slot(self, sequence: Sequence) -> None:
+    def _free_slot(self, sequence: Sequence, phase: Phase) -> None:
+        sequence.enter(phase)
         del self._active[sequence.slot]
         del self._running[sequence.seq_id]
         self._idle.append(sequence.slot)
@@ -260,7 +265,7 @@ class Scheduler:
 
     @property
     def n_generating(self) -> int:
-        return sum(s.is_next for s in self._active.values())
+        return sum(s.phase == "ready" for s in self._active.values())
 
     @property
     def has_prompts(self) -> bool:
@@ -270,12 +275,12 @@ class Scheduler:
 
     @property
     def _n_postponed(self) -> int:
-        return sum(not s.n_pending for s in self._active.values())
+        return sum(s.phase == "choosing" for s in self._active.values())
 
     @property
     def n_waiting_for_media(self) -> int:
         """Sequences in slots that can't go on without embeddings."""
-        return sum(s.n_pending > 0 and not s.n_next for s in self._active.values())
+        return sum(s.awaits_media for s in self._active.values())
 
     @property
     def is_fresh(self) -> bool:
@@ -290,8 +295,7 @@ class Scheduler:
     @property
     def prompt_length(self) -> int:
         """Tokens in front of the next step's chunks of prompts; the most of any of them."""
-        prompts = (s for s in self._active.values() if s.n_pending > int(s.generating))
-        return max((s.n_past for s in prompts), default=0)
+        return max((s.n_past for s in self._active.values() if s.phase == "prefill"), default=0)
 
     def _take_turns(self) -> list[Key]:
         """The adapters of all active sequences in the order of their turns."""
@@ -314,7 +318,7 @@ class Scheduler:
         prompts: list[Sequence] = []
         for sequence in self._active.values():
             if sequence.adapters == key and sequence.n_next:
-                (ready if sequence.is_next else prompts).append(sequence)
+                (ready if sequence.phase == "ready" else prompts).append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):
             preempted = self._preempt_youngest()
             for line in (ready, prompts):
@@ -335,6 +339,7 @@ class Scheduler:
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             chunk.sequence.n_past = chunk.stop
+            chunk.sequence.settle()
             if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
                 del chunk.sequence.checkpoints_at[0]
                 self.cache.save(chunk.sequence.seq_id, chunk.stop)
@@ -367,6 +372,7 @@ class Scheduler:
             if sequence is not largest:
                 self.ahead.drop_proposed(sequence)
                 sequence.n_past = start if self.cache.cut(sequence.seq_id, start) else 0
+                sequence.settle()
         return largest
 
     # ---- admission -----------------------------------------------------------------------
@@ -424,6 +430,7 @@ class Scheduler:
         self._idle.remove(slot)
         self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
+        sequence.settle()
         start = next_start(sequence.spans, sequence.n_past)
         sequence.n_ready = ALL if start is None else start
 
@@ -441,7 +448,7 @@ class Scheduler:
     def _preempt_youngest(self) -> Sequence:
         """Preempt the sequence admitted last: it goes back to the queue, with its text."""
         sequence = next(reversed(self._active.values()))
-        self.discard(sequence)
+        self.discard(sequence, "queued")
         _start_again(sequence)
         self.submit(sequence)
         return sequence

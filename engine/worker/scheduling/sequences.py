@@ -1,10 +1,11 @@
 """Sequences and chunks: what the scheduler plans with."""
 
 from bisect import bisect, bisect_left
+from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from operator import itemgetter
-from typing import NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from specllama.engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
 from specllama.engine.worker.tokens import TokenBuffer
@@ -60,11 +61,40 @@ def next_start(spans: SequenceOf[Span], at: int) -> int | None:
     return spans[following].start if following < len(spans) else None
 
 
+# ---- Where a sequence is on its way.
+
+
+Phase = Literal[
+    "queued",  # it waits for a slot
+    "paused",  # put aside, until it is resumed
+    "prefill",  # in a slot: more than the token that was chosen last is to be evaluated
+    "ready",  # in a slot: the token that was chosen last is to be evaluated
+    "choosing",  # in a slot: all is evaluated, and the next token is to be chosen
+    "ended",
+]
+_LEAVING: Final[frozenset[Phase]] = frozenset({"queued", "paused", "ended"})
+"""From a slot: preempted, put aside, or ended."""
+TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
+    "queued": frozenset({"paused", "prefill", "ready", "ended"}),
+    "paused": frozenset({"queued", "ended"}),
+    "prefill": _LEAVING | {"ready", "choosing"},
+    "ready": _LEAVING | {"prefill", "choosing"},
+    "choosing": _LEAVING | {"prefill", "ready"},
+    "ended": frozenset(),
+}
+"""From a slot back to `prefill`: the memory has lost cells of the text."""
+
+
+class TransitionError(RuntimeError):
+    """The table has no such transition."""
+
+
 @dataclass(eq=False, kw_only=True)
 class Sequence:
     """One text of a request; those with the same `group` belong to one.
 
-    `n_past` tokens are in the KV cache under `seq_id`, for slot `slot` (-1: waiting). `n_cached`
+    `phase` is where it is on its way. `n_past` tokens are in the KV cache under `seq_id`, for slot
+    `slot` (-1: none). `n_cached`
     of the prompt were there when it was admitted: `n_shared` of these in another sequence, or
     `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
@@ -94,6 +124,7 @@ class Sequence:
     n_exact: int = ALL
     key: Key = ()
     owner: int = 0
+    phase: Phase = "queued"
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
@@ -126,10 +157,32 @@ class Sequence:
         """Tokens still to be evaluated; 1 for a sequence that just generates."""
         return len(self.tokens) - self.n_past
 
+    def enter(self, phase: Phase) -> None:
+        """Makes the transition to `phase`. Raises `TransitionError`."""
+        if phase not in TRANSITIONS[self.phase]:
+            raise TransitionError(f"a sequence that is {self.phase} can't become {phase}")
+        self.phase = phase
+
+    def settle(self) -> None:
+        """The phase of a sequence in a slot, after its text or its part of the KV cache has
+        changed."""
+        n = self.n_pending
+        phase: Phase = "choosing" if not n else "prefill"
+        if n == 1 and self.generating:
+            phase = "ready"
+        if phase != self.phase:
+            self.enter(phase)
+
+    def append(self, token: int) -> None:
+        """Go on with `token`, which has been chosen."""
+        self.generating = True
+        self.tokens.append(token)
+        self.settle()
+
     @property
-    def is_next(self) -> bool:
-        """True if the next step is to evaluate the token that was chosen last."""
-        return self.generating and self.n_pending == 1
+    def awaits_media(self) -> bool:
+        """True if it is in a slot and can't go on without embeddings."""
+        return self.phase == "prefill" and not self.n_next
 
     @property
     def span(self) -> Span | None:

@@ -210,6 +210,7 @@ class Ahead:
         evaluating."""
         sequence.n_past += 1
         sequence.n_ahead -= 1
+        sequence.settle()
 
     def take_back(self, sequence: Sequence) -> None:
         """Forget what is ahead of an active sequence."""
@@ -217,6 +218,7 @@ class Ahead:
             sequence.n_ahead = 0
             if not self._cache.cut(sequence.seq_id, sequence.n_past):
                 sequence.n_past = 0
+                sequence.settle()
 
     def drop_proposed(self, sequence: Sequence) -> None:
         """Evaluate nothing of what is proposed for `sequence` now."""

@@ -107,8 +107,7 @@ def test_who_has_no_next_token_yet_holds_up_nobody() -> None:
     for _ in range(3):
         assert [c.sequence.id for c in run_step(s, kv)] == [2]
     assert s.in_slot(late.slot) is late
-    late.generating = True
-    late.tokens.append(7)
+    late.append(7)
     assert [(c.sequence.id, c.start) for c in run_step(s, kv)] == [(1, 3), (2, 4)]
 
 
@@ -291,7 +290,7 @@ def test_what_was_cut_is_no_burst_any_more() -> None:
         assert chunks[1].stop - chunks[1].start == n
         kv.evaluate(chunks)
         s.advance(chunks)
-        chunks[0].sequence.tokens.append(7)
+        chunks[0].sequence.append(7)
 
 
 def test_separate_caches_in_use_are_neighbours() -> None:

@@ -165,7 +165,8 @@ class Histories(RuleBasedStateMachine):
         if any(c.proposed for c in chunks) and all(c.sequence.id in running for c in chunks):
             n_free, n_new = self.s.cache.n_free, sum(c.n_tokens for c in chunks)
             assert n_free is None or n_new <= n_free, "cells that nobody has left"
-            if all(c.sequence.is_next for c in chunks) and len(chunks) == len(self.s.active):
+            is_all = len(chunks) == len(self.s.active)
+            if is_all and all(c.sequence.phase == "ready" for c in chunks):
                 n_before = self.n_free_before
                 if n_before is not None and n_before >= len(chunks):
                     assert entries == [*self.s.cache.entries], "a cached text made room for them"
@@ -174,9 +175,7 @@ class Histories(RuleBasedStateMachine):
         if any(not c.sequence.generating for c in chunks):
             served = {c.sequence.id for c in chunks}
             waiting = [
-                q
-                for q in self.s.active
-                if q.generating and q.n_pending == 1 and q.key == chunks[0].sequence.key
+                q for q in self.s.active if q.phase == "ready" and q.key == chunks[0].sequence.key
             ]
             assert all(q.id in served for q in waiting), "a prompt held generation up"
         self.kv.evaluate(chunks)
@@ -204,7 +203,7 @@ class Histories(RuleBasedStateMachine):
         return True
 
     def _check_proposed(self, chunks: list[Chunk]) -> None:
-        ready = [c for c in chunks if c.sequence.is_next]
+        ready = [c for c in chunks if c.sequence.phase == "ready"]
         assert all(c.n_early <= c.n_forced <= len(c.proposed) for c in chunks)
         if self.kv.n_cells is None:
             assert len({c.n_late for c in ready}) <= 1, "separate caches are cut into many batches"
@@ -218,7 +217,7 @@ class Histories(RuleBasedStateMachine):
         n_tokens = sum(c.n_tokens for c in chunks) - n_media
         assert n_tokens + (0 if is_whole else n_media) <= self.n_batch
         if self.n_prompt is not None and not is_whole:
-            n_of_prompts = sum(c.n_tokens for c in chunks if not c.sequence.is_next)
+            n_of_prompts = sum(c.n_tokens for c in chunks if c.sequence.phase != "ready")
             assert n_of_prompts <= max(2 * self.n_prompt, 4)
 
     def _encode(self) -> None:
@@ -266,7 +265,7 @@ class Histories(RuleBasedStateMachine):
         """What is right, or wrong from some place on."""
         self.n_free_before = self.s.cache.n_free
         for each in self.s.active:
-            if each.is_next and self.proposes:
+            if each.phase == "ready" and self.proposes:
                 text = each.tokens.view().tolist()
                 n_right = (each.id + len(text)) % (self.proposes + 1)
                 for n in range(self.proposes):
@@ -356,8 +355,7 @@ class Histories(RuleBasedStateMachine):
             assert not any(c.proposed for c in self.s.plan())
 
     def _sample(self, done: Sequence) -> None:
-        done.generating = True
-        done.tokens.append(sum(done.tokens.view().tolist()) % 3)
+        done.append(sum(done.tokens.view().tolist()) % 3)
         self.limits[done.id] -= 1
         if not self.limits[done.id] or (len(done.tokens) >= 24 and not self._shift(done)):
             self.s.finish(done)
@@ -396,6 +394,19 @@ class Histories(RuleBasedStateMachine):
             assert is_uncut(entry.tokens.tolist())
 
     @invariant()
+    def phases_are_what_the_counts_say(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for each in self.alive.values():
+            if each not in self.s.active:
+                assert each.phase == ("paused" if each.id in self.paused else "queued")
+            elif not each.n_pending:
+                assert each.phase == "choosing"
+            else:
+                is_ready = each.generating and each.n_pending == 1
+                assert each.phase == ("ready" if is_ready else "prefill")
+
+    @invariant()
     def nothing_is_ahead_between_steps(self) -> None:
         if not hasattr(self, "s"):
             return
@@ -403,7 +414,7 @@ class Histories(RuleBasedStateMachine):
             assert not each.n_ahead
             assert not each.proposed or each in self.s.active
             if each.proposed:
-                assert each.is_next
+                assert each.phase == "ready"
 
     @invariant()
     def the_cache_claims_what_is_held(self) -> None:
