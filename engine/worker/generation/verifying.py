@@ -12,7 +12,7 @@ from specllama.engine.worker.backend import BackendError, Context, OffloadedSamp
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import Output
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Chunk, Run
+from specllama.engine.worker.scheduling.sequences import Chunk, ProposalRun
 from specllama.engine.worker.speculation.pace import Pace
 from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
 from specllama.engine.worker.speculation.sources import proposal_sources
@@ -150,7 +150,7 @@ class Speculation:
         outputs: list[Output] = []
         for chunk, request, index in zip(chunks, requests, indices, strict=True):
             if chunk.proposed:
-                request.run = run = Run(chunk, index)
+                request.run = run = ProposalRun(chunk, index)
                 self._verifying.append(request)
                 request.n_drafted += len(chunk.proposed) - chunk.n_forced
                 index = run.place

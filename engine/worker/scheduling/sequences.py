@@ -85,7 +85,7 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
 """From a slot back to `prefill`: the memory has lost cells of the text."""
 
 
-class TransitionError(RuntimeError):
+class PhaseError(RuntimeError):
     """The table has no such transition."""
 
 
@@ -158,9 +158,9 @@ class Sequence:
         return len(self.tokens) - self.n_past
 
     def enter(self, phase: Phase) -> None:
-        """Makes the transition to `phase`. Raises `TransitionError`."""
+        """Makes the transition to `phase`. Raises `PhaseError`."""
         if phase not in TRANSITIONS[self.phase]:
-            raise TransitionError(f"a sequence that is {self.phase} can't become {phase}")
+            raise PhaseError(f"a sequence that is {self.phase} can't become {phase}")
         self.phase = phase
 
     def settle(self) -> None:
@@ -264,7 +264,7 @@ FORCED = -1
 """In the place of the index of logits: there are none, as only one token can come."""
 
 
-class Run:
+class ProposalRun:
     """An evaluated chunk with proposed tokens, while they are chosen one by one. The logits of the
     first one are at `index` of the batch."""
 
