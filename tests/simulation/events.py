@@ -9,7 +9,7 @@ from specllama.engine.models.lifecycle import Lifecycle
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.sampling import Postponed
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence
 from tests.simulation.library import replaced
 from tests.simulation.world import World
 
@@ -95,8 +95,8 @@ def counted(world: World) -> Iterator[None]:
         world.happens("a paused request goes on")
         paused_ids.discard(id)
 
-    def cancelled(result: Any, scheduler: Scheduler, id: int) -> None:
-        if result is not None:
+    def cancelled(result: Any, scheduler: Scheduler, id: int, phase: Phase = "ended") -> None:
+        if result is not None and phase == "ended":
             is_running = result.n_past > 0
             how = "while it runs" if is_running else "while it waits"
             world.happens(f"a request is cancelled {how}")

@@ -180,6 +180,7 @@ class History:
         if self.has_http:
             application()  # made here, as its locks outlive the world
         self.machine = Machine(self.world, models)
+        self.requests.is_approximate = self._is_approximate
         if self.has_faults:
             self.machine.chances = {kind: p for kind, p in CHANCES.items() if choose([True, False])}
         entries = [
@@ -368,6 +369,7 @@ class History:
             async for event in generation:
                 if asked.end is not None:
                     raise HistoryError(f"request {asked.number} has an event behind its end")
+                asked.number_in_process = event.id
                 asked.tokens += event.tokens
                 asked.text += event.text
                 if isinstance(event, Finished):
@@ -517,6 +519,9 @@ class History:
             wrong = wrong_stats(stats, self.requests.texts_of(name))
             if wrong:
                 raise HistoryError(f"{name} {wrong}")
+
+    def _is_approximate(self, asked: Asked) -> bool:
+        return (self.paths[asked.model], asked.number_in_process) in self.machine.approximate
 
     def _has_failed(self) -> bool:
         """True if something has failed in this history, on purpose."""

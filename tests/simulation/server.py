@@ -3,7 +3,8 @@
 import gc
 import sys
 from collections import Counter
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field
 from functools import partial
@@ -35,6 +36,8 @@ from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
 from specllama.engine.worker.media.encoder import MediaEncoder
+from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from specllama.handlers.running import run_in_thread
@@ -94,6 +97,10 @@ class Machine:
     """The first thing that was wrong, whatever became of the requests."""
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
+    approximate: set[tuple[str, int]] = field(default_factory=set)
+    """The requests of which something was evaluated again behind a shift of the context, by path of
+    the model and number in the process. Others get what they get alone."""
+    _shifted: set[Sequence] = field(default_factory=set)
     _n_media: Counter[Process] = field(default_factory=Counter)
     """Media that are ordered and not given back, by process."""
     _ended: set[tuple[EngineClient, int]] = field(default_factory=set)
@@ -158,7 +165,7 @@ class Machine:
 
     def _hear(self, client: EngineClient, message: Step | Failed | Reply) -> None:
         """An engine sends nothing of a request behind its end."""
-        parts: Sequence[Any] = message.events if isinstance(message, Step) else [message]
+        parts: list[Any] = [*message.events] if isinstance(message, Step) else [message]
         for part in parts:
             if (client, part.id) in self._ended:
                 self._report(f"request {part.id} of a process has {part} behind its end")
@@ -239,6 +246,19 @@ class Machine:
             self._hear(client, message)
             client_dispatch(client, message)
 
+        def shift(scheduler: Scheduler, sequence: Sequence, *args: Any) -> bool:
+            self._shifted.add(sequence)
+            return scheduler_shift(scheduler, sequence, *args)
+
+        def advance(scheduler: Scheduler, chunks: SequenceOf[Chunk]) -> None:
+            path = self.paths[self.world.current.process]
+            self.approximate |= {
+                (path, chunk.sequence.id)
+                for chunk in chunks
+                if chunk.sequence in self._shifted and not chunk.is_single
+            }
+            scheduler_advance(scheduler, chunks)
+
         def order(encoder: MediaEncoder, *args: Any) -> Any:
             self._n_media[self.world.current.process] += 1
             return encoder_order(encoder, *args)
@@ -247,6 +267,7 @@ class Machine:
             self._n_media[self.world.current.process] -= 1
             encoder_release(encoder, order)
 
+        scheduler_shift, scheduler_advance = Scheduler.shift, Scheduler.advance
         encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
         engine_step, client_dispatch = Engine.step, EngineClient.dispatch
         process = {
@@ -293,6 +314,7 @@ class Machine:
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
+            enter(replaced(Scheduler, {"shift": shift, "advance": advance}))
             enter(replaced(MediaEncoder, {"order": order, "release": release}))
             yield
 
