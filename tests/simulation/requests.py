@@ -184,7 +184,8 @@ class Requests:
         self.restored: set[str] = set()
         """The models of which a slot may have got another text."""
         self.is_approximate: Callable[[Asked], bool] = lambda asked: True
-        """Whether something of a text may have been evaluated again behind a shift."""
+        """Whether a text may come from moved cells, or from some that were evaluated again behind a
+        shift."""
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
@@ -328,14 +329,15 @@ class Requests:
     def _n_exact(self, asked: Asked, truth: list[int]) -> int | None:
         """The number of tokens of `asked` that are certain; None if its text is not certain at all.
 
-        `n_cache_reuse` approximates a text, by design. So does a shift of the context: what is
-        behind it is another text if it was evaluated again, after a preemption for instance.
+        `n_cache_reuse` approximates a text, by design, if cells are moved. So does a shift of the
+        context: what is behind it is another text if it was evaluated again, after a preemption
+        for instance.
         """
+        if not self.is_approximate(asked):
+            return max(len(truth), len(asked.tokens))
         if asked.params.n_cache_reuse:
             return None
         choice = self.choices[asked.model]
-        if not (choice.options["context_shift"] and self.is_approximate(asked)):
-            return max(len(truth), len(asked.tokens))
         n_prompt = asked.end.n_prompt if isinstance(asked.end, Finished) else MOST_CHARACTERS
         return max(0, choice.slot_context - n_prompt)
 

@@ -30,6 +30,7 @@ from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
 from specllama.engine.worker.backend.watch import ThreadWatch
 from specllama.engine.worker.cache import disk_cache, slot_file
+from specllama.engine.worker.cache.prefix_cache import ALL
 from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
@@ -98,8 +99,9 @@ class Machine:
     chances: dict[str, float] = field(default_factory=dict)
     """How likely it is that something fails, by name."""
     approximate: set[tuple[str, int]] = field(default_factory=set)
-    """The requests of which something was evaluated again behind a shift of the context, by path of
-    the model and number in the process. Others get what they get alone."""
+    """The requests that go on from moved cells, or of which something was evaluated again behind a
+    shift of the context, by path of the model and number in the process. Others get what they get
+    alone."""
     _shifted: set[Sequence] = field(default_factory=set)
     _n_media: Counter[Process] = field(default_factory=Counter)
     """Media that are ordered and not given back, by process."""
@@ -252,11 +254,12 @@ class Machine:
 
         def advance(scheduler: Scheduler, chunks: SequenceOf[Chunk]) -> None:
             path = self.paths[self.world.current.process]
-            self.approximate |= {
-                (path, chunk.sequence.id)
-                for chunk in chunks
-                if chunk.sequence in self._shifted and not chunk.is_single
-            }
+            for chunk in chunks:
+                sequence = chunk.sequence
+                is_again = sequence in self._shifted and not chunk.is_single
+                is_moved = sequence not in self._shifted and sequence.n_exact < ALL
+                if is_again or is_moved:
+                    self.approximate.add((path, sequence.id))
             scheduler_advance(scheduler, chunks)
 
         def order(encoder: MediaEncoder, *args: Any) -> Any:
