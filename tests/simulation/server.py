@@ -252,6 +252,11 @@ class Machine:
             self._shifted.add(sequence)
             return scheduler_shift(scheduler, sequence, *args)
 
+        def submit(scheduler: Scheduler, sequence: Sequence) -> None:
+            if sequence in self._shifted:  # it left its slot, and finds its text evaluated again
+                self.approximate.add((self.paths[self.world.current.process], sequence.id))
+            scheduler_submit(scheduler, sequence)
+
         def advance(scheduler: Scheduler, chunks: SequenceOf[Chunk]) -> None:
             path = self.paths[self.world.current.process]
             for chunk in chunks:
@@ -271,6 +276,7 @@ class Machine:
             encoder_release(encoder, order)
 
         scheduler_shift, scheduler_advance = Scheduler.shift, Scheduler.advance
+        scheduler_submit = Scheduler.submit
         encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
         engine_step, client_dispatch = Engine.step, EngineClient.dispatch
         process = {
@@ -317,7 +323,7 @@ class Machine:
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
-            enter(replaced(Scheduler, {"shift": shift, "advance": advance}))
+            enter(replaced(Scheduler, {"shift": shift, "advance": advance, "submit": submit}))
             enter(replaced(MediaEncoder, {"order": order, "release": release}))
             yield
 
