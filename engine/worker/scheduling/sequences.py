@@ -94,14 +94,12 @@ class Sequence:
     """One text of a request; those with the same `group` belong to one.
 
     `phase` is where it is on its way. `n_past` tokens are in the KV cache under `seq_id`, for slot
-    `slot` (-1: none). `n_cached`
-    of the prompt were there when it was admitted: `n_shared` of these in another sequence, or
-    `n_restored` in the second tier. It is `generating` once its first token
-    is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to
-    where the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the
-    same `key` share cells, and only those with the same adapters a step. `owner` is who asked for
-    it. `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be
-    made.
+    `slot` (-1: none). `n_cached` of the prompt were there when it was admitted: `n_shared` of these
+    in another sequence, or `n_restored` in the second tier. It is `generating` once its first token
+    is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to where
+    the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the same
+    `key` share cells, and only those with the same adapters a step. `owner` is who asked for it.
+    `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be made.
 
     `spans` are the places of media in the prompt, in order. The embeddings of those in the first
     `n_ready` tokens are there; what is behind waits for its own.
