@@ -97,7 +97,7 @@ class Sequence:
     `slot` (-1: none). `n_cached` of the prompt were there when it was admitted: `n_shared` of these
     in another sequence, or `n_restored` in the second tier. It is `generating` once its first token
     is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to where
-    the prompt has them; `n_exact` is that of `prefix_cache.Entry`. Only sequences with the same
+    the prompt has them; `n_exact` is that of `CachedText`. Only sequences with the same
     `key` share cells, and only those with the same adapters a step. `owner` is who asked for it.
     `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be made.
 
