@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.params import GenerationParams
@@ -39,25 +40,43 @@ class SharedModel(Model):
 
 
 @cache
-def shared_model(*, has_adapters: bool = False, number: int = 0) -> SharedModel:
-    """Each `number` is a model of its own, with its own handle."""
+def _loaded(name: str) -> SharedModel:
     initialize()
-    paths = tuple((str(ensure_adapter(name)), 1.0) for name in ADAPTERS) if has_adapters else ()
-    return SharedModel(str(random_model()), engine_options(lora=paths))
+    paths = [(str(ensure_adapter(name)), 1.0) for name in ADAPTERS] if name == "adapters" else []
+    return SharedModel(str(random_model()), engine_options(lora=tuple(paths)))
+
+
+def shared_model(*, has_adapters: bool = False) -> SharedModel:
+    """The one that all models of histories have."""
+    return _loaded("adapters" if has_adapters else "plain")
+
+
+def shared_draft() -> SharedModel:
+    """The same with a handle of its own."""
+    return _loaded("draft")
+
+
+def load_shared() -> None:
+    """Loads them all, which looks at the clock: so it happens outside of a history."""
+    for name in ("plain", "adapters", "draft"):
+        _loaded(name)
 
 
 _answers: dict[bytes, Answer] = {}
+_real = {name: getattr(system, name) for name in ("Lock", "call_later")}
 
 
 def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
-    """What a real trial process answers, which is asked once for each source."""
+    """What a real trial process answers, which is asked once for each source. Its lock and timer
+    are real: a history doesn't depend on those before it."""
     key = msgspec.msgpack.encode((job.source, sorted(job.ids), job.leniently))
     if key not in _answers:
-        process = TrialProcess(1 << 30, TRIAL_SECONDS)
-        job = msgspec.structs.replace(job, seconds=TRIAL_SECONDS)
-        _answers[key] = process.ask(job, vocabulary)
-        process.kill()
-        process.close()
+        with replaced(system, _real):
+            process = TrialProcess(1 << 30, TRIAL_SECONDS)
+            job = msgspec.structs.replace(job, seconds=TRIAL_SECONDS)
+            _answers[key] = process.ask(job, vocabulary)
+            process.kill()
+            process.close()
     return _answers[key]
 
 

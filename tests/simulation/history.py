@@ -17,7 +17,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.wire.replies import Finished
-from tests.simulation.alone import NORM
+from tests.simulation.alone import NORM, load_shared
 from tests.simulation.http import application, started
 from tests.simulation.http_clients import (
     KEYS,
@@ -177,6 +177,7 @@ class History:
             )
             for name, path in paths.items()
         }
+        load_shared()
         if self.has_http:
             application()  # made here, as its locks outlive the world
         self.machine = Machine(self.world, models)

@@ -26,7 +26,6 @@ from tests.simulation.memory import (
     StateError,
     States,
     combined,
-    mixed,
     mixed_each,
 )
 
@@ -198,6 +197,8 @@ class ContextStandIn:
         self.embeds = bool(params.embeddings)
         self._vectors: dict[int, npt.NDArray[np.float32]] = {}
         self._numbers = np.arange(n_vocab, dtype=np.uint64) * np.uint64(0x9E3779B97F4A7C15)
+        likely = mixed_each(np.arange(N_FOLLOWING, dtype=np.uint64)) % np.uint64(n_vocab)
+        self._likely: list[int] = likely.tolist()
 
     # ---- evaluating ----------------------------------------------------------------------
 
@@ -270,32 +271,36 @@ class ContextStandIn:
         whole = combined(*(token.value for token in part)) if not self.is_causal else 0
         readers = [cells.reader() for cells in self.memory.cells]
         for number, token in enumerate(part):
-            own = combined(token.value, token.position, self.adapters, whole, self._weights)
-            seen = [reader.attended(token.sequence, token.position) for reader in readers]
+            value, position, sequence = token
+            seen = [reader.attended(sequence, position) for reader in readers]
             if self.memory.states is not None:
                 seen.append(self.memory.states.advance(token, combined(self.adapters, *seen)))
-            value = combined(own, *seen)
+            hashed = combined(value, position, self.adapters, whole, self._weights, *seen)
             for reader, of_part in zip(readers, places, strict=True):
-                reader.write(token.sequence, of_part[number], token.position, value)
-            hashes.append(value)
+                reader.write(sequence, of_part[number], position, hashed)
+            hashes.append(hashed)
         return hashes
 
     # ---- outputs -------------------------------------------------------------------------
 
-    def _set_rows(self, tokens: list[BatchToken], hashes: list[int], wanted: list[bool]) -> None:
+    def _set_rows(self, tokens: list[BatchToken], hashes: list[int], wanted: list[int]) -> None:
         indices = [index for index, is_wanted in enumerate(wanted) if is_wanted]
         if len(indices) > len(self._rows):
             self._rows = np.zeros((2 * len(indices), self._n_vocab), np.float32)
-        for row, index in enumerate(indices):
-            self._row_of[index] = row
-            self._rows[row] = self._logits(tokens[index].value, hashes[index])
+        if indices:
+            self._row_of = {index: row for row, index in enumerate(indices)}
+            values = np.array([hashes[index] for index in indices], np.uint64)
+            last = [tokens[index].value for index in indices]
+            self._rows[: len(indices)] = self._logits(last, values)
 
-    def _logits(self, token: int, value: int) -> npt.NDArray[np.float32]:
-        """Mostly the same token follows a token, so that a text repeats itself and can be
-        guessed; any wrong cell changes all logits, and what follows every few tokens."""
-        bits: Hashes = mixed_each(self._numbers ^ np.uint64(value))
+    def _logits(self, tokens: list[int], values: Hashes) -> npt.NDArray[np.float32]:
+        """The rows behind these tokens, whose hashes are `values`. Mostly the same token follows a
+        token, so that a text repeats itself and can be guessed; any wrong cell changes all logits,
+        and what follows every few tokens."""
+        bits: Hashes = mixed_each(self._numbers ^ values[:, np.newaxis])
         logits = (bits >> np.uint64(44)).astype(np.float32) * np.float32(8 / (1 << 20))
-        logits[mixed(token % N_FOLLOWING) % self._n_vocab] += np.float32(LIKELY)
+        likely = [self._likely[token % N_FOLLOWING] for token in tokens]
+        logits[range(len(tokens)), likely] += np.float32(LIKELY)
         return logits
 
     def _vector(self, value: int) -> npt.NDArray[np.float32]:
@@ -318,22 +323,16 @@ class ContextStandIn:
         return row
 
 
-def _tokens(batch: Any, n_embd: int) -> tuple[list[BatchToken], list[bool]]:
-    """The tokens of a llama_batch, and which of their outputs are wanted."""
+def _tokens(batch: Any, n_embd: int) -> tuple[list[BatchToken], list[int]]:
+    """The tokens of a llama_batch, and for each whether its output is wanted, 0 or 1."""
     n = int(batch.n_tokens)
-    positions = np.ctypeslib.as_array(batch.pos, (n,)).tolist()
-    wanted = np.ctypeslib.as_array(batch.logits, (n,)).tolist()
-    addresses = np.ctypeslib.as_array(
-        ctypes.cast(batch.seq_id, ctypes.POINTER(ctypes.c_uint64)), (n,)
-    )
-    sequences = [ctypes.c_int32.from_address(address).value for address in addresses.tolist()]
+    sequences = [each[0] for each in batch.seq_id[:n]]
     if batch.token:
-        values = np.ctypeslib.as_array(batch.token, (n,)).tolist()
+        values = batch.token[:n]
     else:
         rows = np.ctypeslib.as_array(batch.embd, (n, n_embd))
         values = [combined(*row.view(np.uint32).tolist()) for row in rows]
-    tokens = [BatchToken(*each) for each in zip(values, positions, sequences, strict=True)]
-    return tokens, [bool(each) for each in wanted]
+    return list(map(BatchToken, values, batch.pos[:n], sequences)), batch.logits[:n]
 
 
 @dataclass

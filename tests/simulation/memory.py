@@ -7,9 +7,8 @@ the pinned release: `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp`, `llama-memo
 `llama-memory-recurrent.cpp`.
 """
 
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal, NamedTuple
 
 import numpy as np
@@ -22,22 +21,15 @@ Mask = npt.NDArray[np.bool_]
 Arrays = tuple[npt.NDArray[np.int64], Hashes, npt.NDArray[np.int64]]
 
 MAX_SEQUENCES = 64  # bits of a cell's set of sequences
+_BITS: Hashes = np.uint64(1) << np.arange(MAX_SEQUENCES, dtype=np.uint64)
 END = 1 << 40
 """Behind every position."""
 _MASK = (1 << 64) - 1
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
-def mixed(value: int) -> int:
-    """64 bits that depend on all bits of `value` (the finalizer of SplitMix64)."""
-    value = (value + _STEP) & _MASK
-    value = ((value ^ (value >> 30)) * _FIRST) & _MASK
-    value = ((value ^ (value >> 27)) * _SECOND) & _MASK
-    return value ^ (value >> 31)
-
-
 def mixed_each(values: Hashes) -> Hashes:
-    """`mixed` of each element."""
+    """64 bits that depend on all bits of each element (the finalizer of SplitMix64)."""
     values = values + np.uint64(_STEP)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
@@ -45,15 +37,17 @@ def mixed_each(values: Hashes) -> Hashes:
 
 
 def combined(*parts: int) -> int:
-    """A hash of `parts` in their order."""
-    total = 0
-    for part in parts:
-        total = mixed(total ^ (part & _MASK))
-    return total
+    """A hash of `parts` in their order, 64 bits. Python's own one of tuples of integers is the same
+    in each process."""
+    return hash(parts) & _MASK
 
 
-@dataclass(frozen=True)
-class BatchToken:
+def _term(value: int, position: int) -> int:
+    """What a cell adds to `Cells.attended`: its hash, and the position in its key."""
+    return combined(value, position)
+
+
+class BatchToken(NamedTuple):
     """A token of a decode; `value` is its id, or a hash of its embedding."""
 
     value: int
@@ -82,11 +76,12 @@ class Cells:
         self._terms = np.zeros((n_streams, size), np.uint64)  # what each cell adds to `attended`
         self._heads = [0] * n_streams
         self._copies: list[tuple[int, int]] = []
+        self._has_moved = False  # some cells, since the last `update`
 
     @property
     def n_used(self) -> int:
         """The cells that hold something."""
-        return int((self._sequences != 0).sum())
+        return int(np.count_nonzero(self._sequences))
 
     def _stream(self, sequence: int) -> int:
         return sequence if self._n_streams > 1 else 0
@@ -146,6 +141,7 @@ class Cells:
         found = self._between(sequence, max(0, start), stop if stop >= 0 else END)
         self._positions[stream][found] += by
         self._shifts[stream][found] += by
+        self._has_moved = True
         gone = found & (self._positions[stream] < 0)
         self._sequences[stream][gone] = 0
         self._positions[stream][gone], self._shifts[stream][gone] = -1, 0
@@ -170,40 +166,43 @@ class Cells:
             self._rotated[other] = self._rotated[one]
             self._terms[other] = self._terms[one]
         self._copies.clear()
-        if self._shifts.any():
+        if self._has_moved:
+            self._has_moved = False
             self._rotated += self._shifts
+            for stream, cell in np.argwhere(self._shifts).tolist():
+                value, position = self._hashes[stream, cell], self._rotated[stream, cell]
+                self._terms[stream, cell] = _term(int(value), int(position))
             self._shifts[:] = 0
-            self._terms = self._mixed(self._hashes, self._rotated)
-
-    @staticmethod
-    def _mixed(hashes: Hashes, rotated: npt.NDArray[np.int64]) -> Hashes:
-        return mixed_each(hashes ^ mixed_each(rotated.view(np.uint64)))
 
     def find(self, tokens: Sequence[BatchToken]) -> list[int] | None:
         """Cells that these tokens can have; None if there aren't enough."""
-        counts = Counter(self._stream(token.sequence) for token in tokens)
-        free = {stream: self._free(stream, n) for stream, n in counts.items()}
-        if any(len(free[stream]) < n for stream, n in counts.items()):
-            return None
-        return [free[self._stream(token.sequence)].pop(0) for token in tokens]
+        streams = [self._stream(token.sequence) for token in tokens]
+        free = {}
+        for stream, n in Counter(streams).items():
+            cells = self._free(stream, n)
+            if len(cells) < n:
+                return None
+            free[stream] = iter(cells)
+        return [next(free[stream]) for stream in streams]
 
     def place(self, tokens: Sequence[BatchToken], places: Sequence[int]) -> None:
         """Let each token hold its cell from now on."""
-        last: dict[int, int] = {}
-        overwritten: dict[int, int] = {}
-        for token, cell in zip(tokens, places, strict=True):
-            stream = self._stream(token.sequence)
-            if (position := int(self._positions[stream][cell])) >= 0:
-                owner = int(self._sequences[stream][cell]).bit_length() - 1
-                overwritten[owner] = max(overwritten.get(owner, -1), position)
-            self._positions[stream][cell] = token.position
-            self._shifts[stream][cell] = 0
-            self._sequences[stream][cell] = np.uint64(1 << token.sequence)
-            last[stream] = cell
-        for owner, position in overwritten.items():
-            # A sequence has no gaps between its first and its last cell.
-            self.remove(owner, 0, position + 1)
-        for stream, cell in last.items():
+        streams = [self._stream(token.sequence) for token in tokens]
+        where = streams, [*places]
+        before, owners = self._positions[where], self._sequences[where]
+        self._positions[where] = [token.position for token in tokens]
+        self._shifts[where] = 0
+        self._sequences[where] = _BITS[[token.sequence for token in tokens]]
+        if self.window and before.max(initial=-1) >= 0:
+            overwritten: dict[int, int] = {}
+            for position, bits in zip(before.tolist(), owners.tolist(), strict=True):
+                if position >= 0:
+                    owner = bits.bit_length() - 1
+                    overwritten[owner] = max(overwritten.get(owner, -1), position)
+            for owner, position in overwritten.items():
+                # A sequence has no gaps between its first and its last cell.
+                self.remove(owner, 0, position + 1)
+        for stream, cell in zip(*where, strict=True):
             self._heads[stream] = cell + 1
 
     def _free(self, stream: int, n: int) -> list[int]:
@@ -217,12 +216,13 @@ class Cells:
                 end = self.highest(bits.bit_length() - 1) + 1
                 usable |= of_owner & (end - positions >= self.window)
         head = self._heads[stream]
-        if head > int((sequences != 0).sum()) + 2 * n:
+        if head > np.count_nonzero(sequences) + 2 * n:
             head = 0
         found = np.flatnonzero(usable)
         at = int(np.searchsorted(found, head))
-        cells: list[int] = np.concatenate((found[at:], found[:at])).tolist()
-        return cells[:n]
+        cells: list[int] = found[at : at + n].tolist()
+        cells += found[: min(at, n - len(cells))].tolist()
+        return cells
 
     def try_to_place(self, parts: Sequence[Sequence[BatchToken]]) -> list[list[int]] | None:
         """The cells that the tokens of each micro-batch will get; None if there aren't enough for
@@ -252,22 +252,20 @@ class Cells:
             self._heads = heads
         return found if len(found) == len(parts) else None
 
-    def attended(self, sequence: int, position: int) -> int:
-        """A hash of the cells before it that a token of `sequence` at `position` attends to, in no
-        order."""
+    def terms(self, sequence: int, stop: int) -> tuple[npt.NDArray[np.int64], Hashes]:
+        """The positions before `stop` that `sequence` has, and what their cells add to a hash of
+        those that a token attends to, which are in no order."""
         stream = self._stream(sequence)
-        positions = self._positions[stream]
-        seen = self._of(sequence) & (positions < position)
-        if self.window:
-            seen &= position - positions < self.window
-        return int(self._terms[stream][seen].sum())
+        found = self._between(sequence, 0, stop)
+        return self._positions[stream][found], self._terms[stream][found]
 
     def write(self, sequence: int, cell: int, position: int, value: int) -> int:
-        """The device has computed the token in `cell`. Returns what it adds to `attended`."""
-        stream, term = self._stream(sequence), mixed(value ^ mixed(position))
-        self._hashes[stream][cell] = value
-        self._rotated[stream][cell] = position
-        self._terms[stream][cell] = term
+        """The device has computed the token in `cell`. Returns what it adds to those that attend to
+        it."""
+        stream, term = self._stream(sequence), _term(value, position)
+        self._hashes[stream, cell] = value
+        self._rotated[stream, cell] = position
+        self._terms[stream, cell] = term
         return term
 
     def reader(self) -> "Reader":
@@ -299,28 +297,42 @@ class Cells:
         stream = self._stream(sequence)
         hashes, rotated = saved[:, 1].copy().view(np.uint64), saved[:, 2].copy()
         self._hashes[stream][places], self._rotated[stream][places] = hashes, rotated
-        self._terms[stream][places] = self._mixed(hashes, rotated)
+        pairs = zip(hashes.tolist(), rotated.tolist(), strict=True)
+        self._terms[stream][places] = np.array([_term(*pair) for pair in pairs], np.uint64)
 
 
 class Reader:
-    """What the tokens of a micro-batch attend to. Without a window, each sequence's cells are
-    looked up once: each token attends to all that its predecessor did, and to that."""
+    """What the tokens of a micro-batch attend to: the cells of each sequence are looked up once.
+    Each token attends to all that its predecessor did, and to that; with a window, without those
+    that have left it."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
-        self._attended: dict[int, int] = {}  # by sequence
+        self._totals: dict[int, int] = {}  # by sequence
+        self._terms: dict[int, deque[tuple[int, int]]] = {}  # the same, by position; with a window
 
     def attended(self, sequence: int, position: int) -> int:
-        if self._cells.window:
-            return self._cells.attended(sequence, position)
-        if sequence not in self._attended:
-            self._attended[sequence] = self._cells.attended(sequence, position)
-        return self._attended[sequence]
+        """A hash of the cells before it that a token of `sequence` at `position` attends to."""
+        if sequence not in self._totals:
+            positions, terms = self._cells.terms(sequence, position)
+            self._totals[sequence] = int(terms.sum())
+            if self._cells.window:
+                order = positions.argsort()
+                pairs = zip(positions[order].tolist(), terms[order].tolist(), strict=True)
+                self._terms[sequence] = deque(pairs)
+        total = self._totals[sequence]
+        if window := self._cells.window:
+            in_window = self._terms[sequence]
+            while in_window and in_window[0][0] <= position - window:
+                total -= in_window.popleft()[1]
+        self._totals[sequence] = total = total & _MASK
+        return total
 
     def write(self, sequence: int, cell: int, position: int, value: int) -> None:
         term = self._cells.write(sequence, cell, position, value)
-        if not self._cells.window:
-            self._attended[sequence] = (self._attended[sequence] + term) & _MASK
+        self._totals[sequence] += term
+        if self._cells.window:
+            self._terms[sequence].append((position, term))
 
 
 class RecurrentState(NamedTuple):

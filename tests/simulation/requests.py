@@ -2,10 +2,10 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from itertools import takewhile
 from random import Random
 
 import msgspec
+import numpy as np
 
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.params import (
@@ -19,6 +19,7 @@ from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Finished, Vectors
 from specllama.engine.wire.requests import PromptParts
 from specllama.engine.wire.stats import Stats
+from specllama.engine.worker.tokens import TokenArray
 from tests.simulation.alone import Alone, shared_model
 from tests.simulation.models import SLOT_CONTEXT, Choice, image
 
@@ -193,7 +194,8 @@ class Requests:
         lengths = [self._random.choice(self.habits.length) for _ in range(self.habits.n_common)]
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[str, Alone] = {}
-        self._tokenized: dict[int, list[int]] = {}
+        self._tokenized: dict[int, TokenArray] = {}  # prompts, by number of the request
+        self._texts: dict[int, TokenArray] = {}
 
     def texts_of(self, model: str) -> list[Asked]:
         """The requests to a model for texts."""
@@ -370,16 +372,25 @@ class Requests:
         for other in self.texts:
             if other is asked or other.model != asked.model or _sharing(other) != whose:
                 continue
-            pairs = zip(own, [*self._tokens(other), *other.tokens], strict=False)
-            most = max(most, sum(1 for _ in takewhile(lambda pair: pair[0] == pair[1], pairs)))
+            text = self._text(other)[: len(own)]
+            is_equal = text == own[: len(text)]
+            most = max(most, len(text) if is_equal.all() else int(is_equal.argmin()))
         return most
 
-    def _tokens(self, asked: Asked) -> list[int]:
+    def _text(self, asked: Asked) -> TokenArray:
+        """The tokens of its prompt, and those that it has got."""
+        if asked.number not in self._texts:
+            tokens = np.array(asked.tokens, np.int32)
+            self._texts[asked.number] = np.concatenate((self._tokens(asked), tokens))
+        return self._texts[asked.number]
+
+    def _tokens(self, asked: Asked) -> TokenArray:
         if asked.number not in self._tokenized:
             (text,) = asked.prompt
             assert isinstance(text, str)
-            tokens = shared_model().tokenize(text.encode(), add_special=True, parse_special=True)
-            self._tokenized[asked.number] = tokens.tolist()
+            self._tokenized[asked.number] = shared_model().tokenize(
+                text.encode(), add_special=True, parse_special=True
+            )
         return self._tokenized[asked.number]
 
     def wrong_vectors(self, asked: AskedVectors) -> str:

@@ -24,7 +24,7 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire import link, startup
 from specllama.engine.wire.framing import MSGPACK, Decoder, Encoder
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Failed, Finished, Reply, Step
+from specllama.engine.wire.replies import Failed, Finished, Reply, Step, Vectors
 from specllama.engine.worker import process as engine_process
 from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
@@ -34,6 +34,7 @@ from specllama.engine.worker.cache.prefix_cache import ALL
 from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
+from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
 from specllama.engine.worker.media.encoder import MediaEncoder
@@ -42,7 +43,7 @@ from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from specllama.handlers.running import run_in_thread
-from tests.simulation.alone import shared_model, trial_answer
+from tests.simulation.alone import shared_draft, shared_model, trial_answer
 from tests.simulation.disk import SimulatedDisk
 from tests.simulation.events import counted
 from tests.simulation.library import LibraryStandIn, ModelShape, Speed, installed, replaced
@@ -212,7 +213,7 @@ class Machine:
 
     def _load_draft(self, path: str, options: EngineOptions) -> Model:
         """The same for a draft model, which is dense."""
-        shared = shared_model(number=1)
+        shared = shared_draft()
         self.library().others[int(shared._model)] = ModelShape(n_ctx_train=2048)
         if self.happens("load"):
             raise BackendError(f"cannot load the model {path!r}")
@@ -243,6 +244,10 @@ class Machine:
             events = engine_step(engine, *args)
             self._look(engine)
             return events
+
+        def embed(embedder: Embedder) -> list[Vectors | Failed]:
+            self.n_steps += 1
+            return embedder_step(embedder)
 
         def dispatch(client: EngineClient, message: Step | Failed | Reply) -> None:
             self._hear(client, message)
@@ -278,7 +283,8 @@ class Machine:
         scheduler_shift, scheduler_advance = Scheduler.shift, Scheduler.advance
         scheduler_submit = Scheduler.submit
         encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
-        engine_step, client_dispatch = Engine.step, EngineClient.dispatch
+        engine_step, embedder_step = Engine.step, Embedder.step
+        client_dispatch = EngineClient.dispatch
         process = {
             "take_over": self._take_over,
             "send_log": lambda level: None,
@@ -322,6 +328,7 @@ class Machine:
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
             enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
+            enter(replaced(Embedder, {"step": embed}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
             enter(replaced(Scheduler, {"shift": shift, "advance": advance, "submit": submit}))
             enter(replaced(MediaEncoder, {"order": order, "release": release}))

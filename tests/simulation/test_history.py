@@ -46,6 +46,13 @@ def test_a_history_is_played_again() -> None:
     assert story(2) == first
 
 
+def test_a_history_is_the_same_behind_others() -> None:
+    for seed in (3, 4):
+        history = History(seed)
+        history.run()
+    assert history.story == story(1)
+
+
 @pytest.mark.parametrize("words", IN_SHORT)
 def test_a_mutant_is_found(words: str) -> None:
     (mutant,) = [mutant for mutant in MUTANTS if mutant.name == words]
