@@ -197,13 +197,11 @@ class Worker:
                 self._link.send(StatsReply(id, self._engine.stats()))
 
     def _step(self) -> None:
-        engine = self._engine
         stepping.begin("a step")
-        self._send(engine.step(self._send) if isinstance(engine, Engine) else engine.step())
+        self._engine.step(self._send)
 
     def _send(self, events: Sequence[Event | Vectors]) -> None:
-        if events:
-            self._link.send(Step([*events]))
+        self._link.send(Step([*events]))
 
     # ---- the reader and its workers ------------------------------------------------------
 

@@ -22,6 +22,7 @@ from tests.simulation.library import LibraryStandIn, installed, replaced
 from tests.simulation.models import ADAPTERS, PROJECTOR, Choice, SimulatedProjector
 from tests.support.models import random_model
 from tests.support.options_support import engine_options, model_options
+from tests.support.playing import stepped
 from tools.models.build import ensure_adapter
 
 SEEN = ("lora", "context_shift", "ubatch_size", "cache_type_k")
@@ -161,7 +162,7 @@ class Alone:
             return [], ""
         events = engine.submit(request)
         while engine.has_work:
-            events += engine.step()
+            events += stepped(engine)
         for event in events:
             if isinstance(event, Finished):
                 return event.tokens, event.text
@@ -174,9 +175,9 @@ class Alone:
         if text not in self._vectors:
             with self._installed():
                 engine.submit(engine.prepare(Embed(1, [[text]], NORM)))
-                events = engine.step()
+                events = stepped(engine)
                 while engine.has_work:
-                    events += engine.step()
+                    events += stepped(engine)
                 (event,) = events
                 assert isinstance(event, Vectors)
                 self._vectors[text] = event.values

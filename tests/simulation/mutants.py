@@ -170,11 +170,13 @@ def _event_twice(real: Real, acts: Acts, event: Any) -> None:
     real(event)
 
 
-def _ends_twice(real: Real, acts: Acts, *args: Any) -> list[Any]:
-    events = real(*args)
-    ends = [event for event in events if isinstance(event, Finished)]
-    acts.n += len(ends)
-    return [*events, *ends]
+def _ends_twice(real: Real, acts: Acts, send: Callable[[list[Any]], None]) -> None:
+    def sends(events: list[Any]) -> None:
+        ends = [event for event in events if isinstance(event, Finished)]
+        acts.n += len(ends)
+        send([*events, *ends])
+
+    real(sends)
 
 
 def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
@@ -184,10 +186,12 @@ def _failures_lost(real: Real, acts: Acts, message: Any) -> None:
         real(message)
 
 
-def _in_reverse(real: Real, acts: Acts, *args: Any) -> list[Any]:
-    events = real(*args)
-    acts.n += len(events) > 1
-    return list(reversed(events))
+def _in_reverse(real: Real, acts: Acts, send: Callable[[list[Any]], None]) -> None:
+    def sends(events: list[Any]) -> None:
+        acts.n += len(events) > 1
+        send(events[::-1])
+
+    real(sends)
 
 
 def _right(real: Real, acts: Acts, proposed: int, sampled: int, **about: Any) -> bool:

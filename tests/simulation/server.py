@@ -24,7 +24,7 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire import link, startup
 from specllama.engine.wire.framing import MSGPACK, Decoder, Encoder
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Failed, Finished, Reply, Step, Vectors
+from specllama.engine.wire.replies import Event, Failed, Finished, Reply, Step, Vectors
 from specllama.engine.worker import process as engine_process
 from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
@@ -239,15 +239,14 @@ class Machine:
 
         machine = self
 
-        def step(engine: Engine, *args: Any) -> Any:
+        def step(engine: Engine, send: Callable[[list[Event]], None]) -> None:
             self.n_steps += 1
-            events = engine_step(engine, *args)
+            engine_step(engine, send)
             self._look(engine)
-            return events
 
-        def embed(embedder: Embedder) -> list[Vectors | Failed]:
+        def embed(embedder: Embedder, send: Callable[[list[Vectors | Failed]], None]) -> None:
             self.n_steps += 1
-            return embedder_step(embedder)
+            embedder_step(embedder, send)
 
         def dispatch(client: EngineClient, message: Step | Failed | Reply) -> None:
             self._hear(client, message)

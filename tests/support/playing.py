@@ -1,6 +1,7 @@
 """Engines in this process, whose output can be compared token by token."""
 
-from typing import Any
+from collections.abc import Callable
+from typing import Any, Protocol, TypeVar
 
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Event, Failed, Finished
@@ -8,6 +9,8 @@ from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
+
+E = TypeVar("E")
 
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
@@ -19,6 +22,19 @@ EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type
 
 def engine(model: Model, **options: Any) -> Engine:
     return Engine(model, engine_options(**{**EXACT, **options}))
+
+
+class Stepping(Protocol[E]):
+    """An engine whose steps give events of this type."""
+
+    def step(self, send: Callable[[list[E]], None]) -> None: ...
+
+
+def stepped(engine: Stepping[E]) -> list[E]:
+    """The events of a step."""
+    events: list[E] = []
+    engine.step(events.extend)
+    return events
 
 
 def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:
@@ -37,6 +53,6 @@ def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finishe
         for event in engine.submit(request):
             note(event)
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             note(event)
     return results

@@ -15,7 +15,7 @@ from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.speculation.pace import Offer, Pace
 from specllama.engine.worker.speculation.source import Ask
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY
+from tests.support.playing import GREEDY, stepped
 
 Mode = Literal["right", "wrong", "half", "random"]
 MODES: tuple[Mode, ...] = ("right", "wrong", "half", "random")
@@ -138,7 +138,7 @@ def run_all(e: Engine, submits: Sequence[Submit]) -> dict[int, Finished]:
     for submit in submits:
         e.submit(e.prepare(submit))
     while e.has_work:
-        for event in e.step():
+        for event in stepped(e):
             assert not isinstance(event, Failed), event
             if not isinstance(event, Delta | Finished):
                 continue

@@ -6,7 +6,7 @@ thread; everything else belongs to the thread that calls `step`.
 """
 
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
 import numpy as np
 import numpy.typing as npt
@@ -237,8 +237,13 @@ class Embedder:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def step(self) -> list[Vectors | Failed]:
-        """Evaluate a batch; the answers of the requests that are complete, or failed."""
+    def step(self, send: Callable[[list[Vectors | Failed]], None]) -> None:
+        """Evaluate a batch. `send` gets the answers of the requests that are complete, or failed,
+        if there are any."""
+        if answers := self._step():
+            send(answers)
+
+    def _step(self) -> list[Vectors | Failed]:
         self._apply_adapters()
         pieces = self._latest = self._planner.plan()
         n_tokens = sum(piece.n for piece in pieces)

@@ -69,6 +69,9 @@ PATIENCE, LEAST_PATIENCE = 0.25, 0.001
 has none then gets its next token later, and the others go on."""
 
 
+Send = Callable[[list[Event]], None]
+
+
 class Engine:
     """One model, its KV cache, and the requests being served. `projector` is what the model sees
     and hears with, if it can; the engine closes it."""
@@ -118,7 +121,7 @@ class Engine:
             overlaps=self.context.is_asynchronous,
             cuttable=self.context.is_cuttable,
         )
-        self._unsent: list[Event] = []  # of the last step, if they wait for the next one
+        self._events: list[Event] = []  # that wait to be sent
         self._counting = Counting()
         self._decoding = Decoding(
             self.context, self._sampling, self._speculation, self._embeddings, self._counting
@@ -172,7 +175,7 @@ class Engine:
 
     def cancel(self, id: int) -> None:
         """Nothing more is said of the request."""
-        self._unsent = [event for event in self._unsent if event.id != id]
+        self._events = [event for event in self._events if event.id != id]
         if request := self._requests.running.get(id):
             self._requests.cancel(request)
 
@@ -187,7 +190,7 @@ class Engine:
         """Give the slot of the request to others; it keeps its text."""
         if (request := self._requests.running.get(id)) is None:
             return
-        self._unsent += self._answering.answer(request)
+        self._events += self._answering.answer(request)
         self._requests.free_finished()
         self.scheduler.pause(id)
         self._speculation.leave(request)
@@ -198,7 +201,7 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or bool(self._unsent)
+        return self.scheduler.has_work or bool(self._events)
 
     @property
     def gather_seconds(self) -> float:
@@ -208,82 +211,72 @@ class Engine:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def step(self, send: Callable[[list[Event]], None] | None = None) -> list[Event]:
-        """Plan, fill, decode, sample, answer; the events of all requests that have any.
+    def step(self, send: Send) -> None:
+        """Plan, fill, decode, sample, answer. `send` gets the events of all requests that have any.
 
         On a device that computes beside the host, the next step is launched before anything is
-        done that it doesn't need, so that texts and events are those of the step before. `send`
-        gets these while the device computes; without, they are returned."""
-        due: list[Event] = []
-        events, self._unsent = self._unsent, []
-        events += self._answer_postponed()
-        events += self._look_for_embeddings()
+        done that it doesn't need: `send` gets the events of a step while the device computes the
+        next one."""
+        self._answer_postponed()
+        self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
             started = system.now()
-            is_idle = not self._compute(events, send or due.extend)
+            is_idle = not self._compute(send)
             self._step_seconds = system.now() - started
         if not self.scheduler.has_work:
             self._counting.rests()
-        if self._answering.overlaps and not is_idle and self.scheduler.active:
-            self._unsent = events
-            return due
-        if is_idle and not events:
+        if is_idle and not self._events:
             self._wait()
-        return due + events
+        if is_idle or not (self._answering.overlaps and self.scheduler.active):
+            self._send(send)
 
-    def _compute(self, events: list[Event], send: Callable[[list[Event]], None]) -> bool:
-        """All of a step that uses the device; what comes of it is added to `events`, but for what
-        `send` gets. False if nobody can go on."""
+    def _send(self, send: Send) -> None:
+        events, self._events = self._events, []
+        if events:
+            send(events)
+
+    def _compute(self, send: Send) -> bool:
+        """All of a step that uses the device. False if nobody can go on."""
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
-        events += self._look_for_embeddings()  # of those who have just got a slot
+        self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
-            events += self._requests.answer_late()
+            self._events += self._requests.answer_late()
             self._requests.free_finished()
             return False
-        now = system.now()
-        events += self._enter(self._requests.of(chunks), now)
+        self._enter(self._requests.of(chunks), system.now())
         self._decoding.apply(chunks[0].sequence.adapters)
         # Embeddings and tokens can't be in one batch.
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
-        if media and not self._evaluate(media, events, send, n_waiting=len(texts)):
+        if media and not self._evaluate(media, send, n_waiting=len(texts)):
             return True
         texts = [chunk for chunk in texts if chunk.sequence.id in self._requests.running]
         if texts:
-            self._evaluate(texts, events, send)
+            self._evaluate(texts, send)
         return True
 
-    def _evaluate(
-        self,
-        chunks: Sequence[Chunk],
-        events: list[Event],
-        send: Callable[[list[Event]], None],
-        *,
-        n_waiting: int = 0,
-    ) -> bool:
-        """Evaluate what fits into one decode, and answer: what comes of it is added to `events`,
-        and while the device computes, `send` gets what is there. `n_waiting` others of the same
-        step wait for it. False if it can't be done; what else was planned may be wrong then."""
+    def _evaluate(self, chunks: Sequence[Chunk], send: Send, *, n_waiting: int = 0) -> bool:
+        """Evaluate what fits into one decode, and answer. `n_waiting` others of the same step wait
+        for it. False if it can't be done; what else was planned may be wrong then."""
         started = system.now()
         requests = self._requests.of(chunks)
         try:
             indices = self._decoding.launch(chunks, requests)
         except OutOfCellsError:
             if not self.scheduler.relieve():
-                events += self._requests.fail_all(requests, "the KV cache is full")
+                self._events += self._requests.fail_all(requests, "the KV cache is full")
             return False
         except OutOfMemoryError as error:
-            largest = self.scheduler.do_without_largest(chunks)
-            events += self._requests.fail_all([self._requests.running[largest.id]], str(error))
+            largest = self._requests.running[self.scheduler.do_without_largest(chunks).id]
+            self._events += self._requests.fail_all([largest], str(error))
             return False
         except BackendError as error:
-            events += self._requests.fail_all(requests, str(error))
+            self._events += self._requests.fail_all(requests, str(error))
             return False
         if self._answering.overlaps:
-            events += self._requests.answer_late()
-            send([*events])
-            events.clear()
+            self._events += self._requests.answer_late()
+            self._send(send)
         self._decoding.wait()
         evaluated = chunks
         if self._requests.free_finished(chunks):
@@ -293,7 +286,7 @@ class Engine:
             requests = self._requests.of(chunks)
         self.scheduler.advance(chunks)
         self._counting.decoded(chunks, len(self.scheduler.active))
-        events += [progress(request) for request in requests if request.reports_progress]
+        self._events += [progress(request) for request in requests if request.reports_progress]
         self._read_prompts(chunks, requests, indices)
         outputs = self._speculation.begin(chunks, requests, indices)
         now = system.now()
@@ -302,7 +295,7 @@ class Engine:
             outputs = self._postponed.put_off(outputs, until)
             self._sampling.sample_ahead(outputs)
             for request, index in outputs:
-                events += self._answer(request, index)
+                self._events += self._answer(request, index)
             outputs = self._speculation.confirmed(outputs)
         self._speculation.end()
         seconds = self._planner.measure(evaluated, started, n_waiting)
@@ -319,15 +312,13 @@ class Engine:
                 rows = range(index - chunk.n_tokens + 1, index + 1)
                 request.prompt_probs.note(self.context, chunk.start, rows)
 
-    def _look_for_embeddings(self) -> list[Event]:
-        """The failures of requests with media that can't be encoded."""
-        failed = self._embeddings.update(self.scheduler.active, self._requests.running)
-        for request, _ in failed:
+    def _look_for_embeddings(self) -> None:
+        """Requests fail whose media can't be encoded."""
+        for request, error in self._embeddings.update(
+            self.scheduler.active, self._requests.running
+        ):
             self._requests.cancel(request)
-        return [
-            Failed(request.id, ErrorInfo("invalid_request_error", str(error)))
-            for request, error in failed
-        ]
+            self._events.append(Failed(request.id, ErrorInfo("invalid_request_error", str(error))))
 
     def _wait(self) -> None:
         """Until somebody can go on, a little at most."""
@@ -336,24 +327,20 @@ class Engine:
         else:
             self._postponed.wait(MASK_SECONDS)
 
-    def _answer_postponed(self) -> list[Event]:
+    def _answer_postponed(self) -> None:
         """The tokens whose masks the last steps haven't waited for."""
-        events: list[Event] = []
         for request, index in self._postponed.due():
-            events += self._answer(request, index)
+            self._events += self._answer(request, index)
             self.context.release(index)
-        return events
 
-    def _enter(self, requests: Sequence[Request], now: float) -> list[Event]:
+    def _enter(self, requests: Sequence[Request], now: float) -> None:
         """Note the slots; the first events of the requests that have just got one."""
-        events: list[Event] = []
         for request in requests:
             if request.enter(now):
                 self._counting.admitted(request, now)
-                events.append(Begun(request.id))
+                self._events.append(Begun(request.id))
                 if request.reports_progress:
-                    events.append(progress(request))
-        return events
+                    self._events.append(progress(request))
 
     def _answer(self, request: Request, index: int) -> list[Event]:
         """Take the next token of `request` from the logits at `index` of the batch."""

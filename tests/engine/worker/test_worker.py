@@ -8,7 +8,7 @@ import pytest
 from specllama.engine import system
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Event, Failed, Step, ToServer
+from specllama.engine.wire.replies import Failed, Step, ToServer
 from specllama.engine.wire.requests import Cancel, Submit, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.backend.watch import stepping
@@ -18,7 +18,7 @@ from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS
 from specllama.engine.worker.tokens import TokenArray
 from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
-from tests.support.playing import engine, play
+from tests.support.playing import engine, play, stepped
 from tests.support.watching import without_limits
 
 PATIENT = 3600.0
@@ -54,7 +54,7 @@ def test_who_comes_with_others_waits_for_them(
         one._inbox.put(prepared(served, id))
     assert one._gather()
     assert served.scheduler.n_waiting == 3
-    served.step()
+    stepped(served)
     assert len(served.scheduler.active) == 3
 
 
@@ -71,7 +71,7 @@ def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None
     served.submit(prepared(served, 1))
     assert one._gather(), "nobody is being prepared"
     assert served.gather_seconds > 0
-    served.step()
+    stepped(served)
     assert served.scheduler.n_generating == 1
     assert served.gather_seconds == 0
     one._preparing = {2}
@@ -86,10 +86,9 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
     without_limits(monkeypatch, stepping)
     told: list[str | None] = []
 
-    def step(send: object) -> list[Event]:
+    def step(send: object) -> None:
         told.append(stepping.look(1.0))
         one._inbox.put(None)
-        return []
 
     one = worker(served)
     monkeypatch.setattr(system, "start_thread", lambda run, name: None)

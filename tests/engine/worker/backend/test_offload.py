@@ -11,7 +11,7 @@ from specllama.engine.worker.backend import Model, Offload, OffloadedSampler, Sa
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 
 PROMPTS = [f"def function_{i}(self, value):" for i in range(5)]
 JSON_OBJECT = '{"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}'
@@ -142,7 +142,7 @@ def _run(engine: Engine, submits: list[Submit]) -> dict[int, list[int]]:
     for submit in submits:
         engine.submit(engine.prepare(submit))
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             tokens[event.id] += getattr(event, "tokens", [])
     return tokens
 
@@ -173,9 +173,9 @@ def test_requests_that_go_leave_nothing_behind(model: Model) -> None:
             params = GenerationParams(n_predict=8, seed=id, backend_sampling=True)
             device.submit(device.prepare(Submit(id, [f"module_{id}"], params)))
         for _ in range(round % 5):
-            device.step()
+            stepped(device)
         device.cancel(ids[0])
         while device.has_work:
-            device.step()
+            stepped(device)
     assert device._sampling._offload is not None
     assert not device._sampling._offload._attached

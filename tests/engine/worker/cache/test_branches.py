@@ -20,7 +20,7 @@ from specllama.engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 from tests.support.options_support import engine_options
-from tests.support.playing import EXACT, GREEDY
+from tests.support.playing import EXACT, GREEDY, stepped
 from tests.support.slots import Slots
 from tools.models.build import ensure
 
@@ -74,7 +74,7 @@ def ask(engine: Engine, *prompt: str | int) -> Finished:
     params = GenerationParams(n_predict=N_PREDICT, **GREEDY)
     events = engine.submit(engine.prepare(Submit(1, [*prompt], params)))
     while engine.has_work:
-        events += engine.step()
+        events += stepped(engine)
     (finished,) = (event for event in events if isinstance(event, Finished))
     return finished
 

@@ -14,6 +14,7 @@ from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.trial import BusyError, TrialLanes
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 
 pytestmark = pytest.mark.slow
 
@@ -41,7 +42,7 @@ def play(engine: Engine, *requests: dict[str, Any]) -> list[list[Event]]:
         request = engine.prepare(Submit(id, ["Once upon a time"], params))
         events[id] += engine.submit(request)
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             if not isinstance(event, Begun):
                 events[event.id].append(event)
     return events

@@ -19,6 +19,7 @@ from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.lazy import Guide, TriggerSearch
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 
 pytestmark = pytest.mark.slow
 
@@ -216,7 +217,7 @@ def finish(engine: Engine, **params: Any) -> Finished:
     request = engine.prepare(Submit(0, ["Once upon a time"], asked))
     events = list(engine.submit(request))
     while engine.has_work:
-        events += engine.step()
+        events += stepped(engine)
     event = events[-1]
     assert isinstance(event, Finished), event
     return event

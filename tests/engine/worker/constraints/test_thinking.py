@@ -19,6 +19,7 @@ from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.tokens import TokenArray
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 
 PIECES = [b"a", b"<t>", b"</t>", b"<", b"t>", b"/t>", b"\xc3", b"\xa4", b"!", b"END", b"</t>b"]
 CLOSING = [3, 5]  # "<", "/t>"
@@ -186,7 +187,7 @@ def finish(engine: Engine, end_after: int = -1, **params: Any) -> tuple[Finished
     while engine.has_work:
         if request.n_decoded == end_after:
             engine.end_thoughts(0)
-        events += engine.step()
+        events += stepped(engine)
     assert isinstance(events[-1], Finished), events[-1]
     return events[-1], "".join(e.text for e in events if isinstance(e, Delta))
 

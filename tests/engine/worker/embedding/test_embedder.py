@@ -22,6 +22,7 @@ from specllama.engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
 from tests.support.media import image
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 from tools.models.build import ensure
 
 pytestmark = pytest.mark.slow
@@ -71,7 +72,7 @@ def run(engine: Embedder, *messages: Embed | Rerank) -> dict[int, list[Rows]]:
         engine.submit(engine.prepare(message))
     answers: dict[int, list[Rows]] = {}
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             assert isinstance(event, Vectors), event
             answers[event.id] = split(event)
     assert answers.keys() == {message.id for message in messages}
@@ -221,7 +222,7 @@ def test_inputs_of_all_requests_share_a_step() -> None:
     engine = embedder("tiny-bert")
     for id in range(1, 5):
         engine.submit(engine.prepare(Embed(id, [["wool"], ["bus"]], 2)))
-    events = engine.step()
+    events = stepped(engine)
     assert sorted(event.id for event in events) == [1, 2, 3, 4]
     assert not engine.has_work
 
@@ -229,9 +230,9 @@ def test_inputs_of_all_requests_share_a_step() -> None:
 def test_a_request_with_many_inputs_keeps_nobody_waiting() -> None:
     engine = embedder("tiny-bert", ubatch_size=32)
     engine.submit(engine.prepare(Embed(1, [[text] for text in TEXTS[:3] * 30], 2)))
-    engine.step()
+    stepped(engine)
     engine.submit(engine.prepare(Embed(2, [["wool"]], 2)))
-    done = [event.id for _ in range(2) for event in engine.step()]
+    done = [event.id for _ in range(2) for event in stepped(engine)]
     assert done == [2]
     assert engine.has_work
 
@@ -252,12 +253,12 @@ def test_every_input_gets_its_own_vector(data: st.DataObject) -> None:
         engine.submit(engine.prepare(Embed(id, [[" ".join(each)] for each in texts], 2)))
     answers: dict[int, list[Rows]] = {}
     for id in cancelled:
-        for event in engine.step() if engine.has_work else []:
+        for event in stepped(engine) if engine.has_work else []:
             assert isinstance(event, Vectors), event
             answers[event.id] = split(event)
         engine.cancel(id)
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             assert isinstance(event, Vectors), event
             answers[event.id] = split(event)
     assert answers.keys() >= set(range(1, len(requests) + 1)) - cancelled
@@ -280,7 +281,7 @@ def alone(text: str) -> Rows:
 def test_a_cancelled_request_is_forgotten() -> None:
     engine = embedder("tiny-embed", ubatch_size=16)
     engine.submit(engine.prepare(Embed(1, [[" ".join(TEXTS * 3)]], 2)))
-    assert engine.step() == []
+    assert stepped(engine) == []
     engine.cancel(1)
     assert not engine.has_work
     engine.cancel(1)
@@ -356,7 +357,7 @@ def test_numbers_that_are_none_fail_their_request(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(engine.context, "vector_of_sequence", vector)
     for id in (1, 2):
         engine.submit(engine.prepare(Embed(id, [["wool"], ["bus"]], 2)))
-    failed, fine = sorted(engine.step(), key=lambda event: not isinstance(event, Failed))
+    failed, fine = sorted(stepped(engine), key=lambda event: not isinstance(event, Failed))
     assert isinstance(failed, Failed)
     assert isinstance(fine, Vectors)
     assert not engine.has_work
@@ -373,12 +374,12 @@ def test_a_decode_that_fails_ends_its_requests_only(monkeypatch: pytest.MonkeyPa
 
     with monkeypatch.context() as patch:
         patch.setattr(engine.context, "decode", decode)
-        [event] = engine.step()
+        [event] = stepped(engine)
     assert isinstance(event, Failed)
     assert (event.id, event.error.type, event.error.message) == (1, "server_error", "no")
     answers = []
     while engine.has_work:
-        answers += engine.step()
+        answers += stepped(engine)
     assert [(answer.id, type(answer)) for answer in answers] == [(2, Vectors)]
 
 
@@ -393,7 +394,7 @@ def test_slots_show_what_is_worked_on(slotted: Embedder) -> None:
     assert [slot.id for slot in slotted.slots()] == [0, 1, 2]
     assert not any(slot.is_processing for slot in slotted.slots())
     slotted.submit(slotted.prepare(Embed(7, [[" ".join(TEXTS * 3)]], 2)))
-    slotted.step()
+    stepped(slotted)
     [working] = [slot for slot in slotted.slots() if slot.is_processing]
     assert (working.id_task, working.n_prompt_tokens_processed) == (7, 16)
     assert slotted.info.n_slots == 3

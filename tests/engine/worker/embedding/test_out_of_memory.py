@@ -11,6 +11,7 @@ from specllama.engine.wire.requests import Embed, PromptParts
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.embedding.embedder import Embedder
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 from tests.support.scarce_memory import Device
 from tools.models.build import ensure
 
@@ -32,7 +33,7 @@ def answers(engine: Embedder, *requests: tuple[str, ...]) -> dict[int, Vectors |
         engine.submit(engine.prepare(Embed(id, inputs, 2)))
     found: dict[int, Vectors | Failed] = {}
     while engine.has_work:
-        found |= {event.id: event for event in engine.step()}
+        found |= {event.id: event for event in stepped(engine)}
     return found
 
 
@@ -84,12 +85,12 @@ def test_an_input_of_several_steps_begins_anew(monkeypatch: pytest.MonkeyPatch, 
     device = Device(monkeypatch, evaluates=True)
     device.most = 100
     engine.submit(engine.prepare(Embed(1, [[LONG]], 2)))
-    assert engine.step() == []
+    assert stepped(engine) == []
     device.failing = 1
     engine.submit(engine.prepare(Embed(2, [[SHORT[0]]], 2)))
     found: dict[int, Vectors | Failed] = {}
     while engine.has_work:
-        found |= {event.id: event for event in engine.step()}
+        found |= {event.id: event for event in stepped(engine)}
     assert device.n_failed == 1
     assert all(same(found[id], wanted[id]) for id in (1, 2))
     engine.close()
@@ -101,9 +102,9 @@ def test_who_is_gone_is_not_evaluated_again(monkeypatch: pytest.MonkeyPatch) -> 
     device.most = 0
     for id in (1, 2):
         engine.submit(engine.prepare(Embed(id, [[SHORT[0]]], 2)))
-    assert engine.step() == []
+    assert stepped(engine) == []
     engine.cancel(1)
-    [event] = engine.step()
+    [event] = stepped(engine)
     assert isinstance(event, Failed)
     assert event.id == 2
     assert not engine.has_work

@@ -16,6 +16,7 @@ from specllama.engine.worker.backend import BackendError, Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 from tests.support.slots import Slots
 from tools.models.build import ensure, ensure_adapter
 
@@ -61,7 +62,7 @@ def submit(engine: Engine, id: int, **params: Any) -> None:
 def finish(engine: Engine) -> dict[int, Finished]:
     done: dict[int, Finished] = {}
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             assert not isinstance(event, Failed), event
             if isinstance(event, Finished):
                 done[event.id] = event
@@ -300,7 +301,7 @@ def test_without_room_in_the_cache_it_is_unavailable(
     actions.act(0, "save")
     submit(engine, 2, id_slot=1, n_predict=400)
     while engine.slots()[1].n_decoded < 350:
-        engine.step()
+        stepped(engine)
     with pytest.raises(EngineError) as caught:
         actions.act(0, "restore")
     assert caught.value.info.type == "unavailable_error"
@@ -314,7 +315,7 @@ def test_a_busy_slot_is_waited_for_and_others_are_not(
     engine, actions = slots(model, options, tmp_path, parallel=2)
     submit(engine, 1, id_slot=0)
     submit(engine, 2, id_slot=0)
-    engine.step()
+    stepped(engine)
     actions.begin(0, "save", id=7)
     actions.begin(0, "erase", id=8)
     actions.begin(0, "erase", id=9)
@@ -326,7 +327,7 @@ def test_a_busy_slot_is_waited_for_and_others_are_not(
     actions.actions.cancel(9)
     order: list[Finished] = []
     while engine.has_work:
-        order += [event for event in engine.step() if isinstance(event, Finished)]
+        order += [event for event in stepped(engine) if isinstance(event, Finished)]
         actions.actions.run()
     assert [event.id for event in order] == [1, 2]
     assert order[1].timings.cache_n == 0, "both actions came before request 2"

@@ -22,7 +22,7 @@ from specllama.engine.worker.backend import BackendError, Context, Model, initia
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.scheduling.placement import context_shift
 from tests.support.options_support import engine_options
-from tests.support.playing import EXACT
+from tests.support.playing import EXACT, stepped
 from tools.models.gguf_file import write_model
 from tools.models.recipes import RECIPES, Recipe
 
@@ -65,7 +65,7 @@ def run(
     assert not engine.submit(request)
     deltas = []
     while engine.has_work:
-        for event in engine.step():
+        for event in stepped(engine):
             if isinstance(event, Delta):
                 deltas.append(event)
             elif isinstance(event, Finished):
@@ -151,7 +151,7 @@ def test_several_shift_side_by_side(model: Model) -> None:
         e.submit(e.prepare(Submit(id, list(prompt), params)))
     ends: dict[int, Finished] = {}
     while e.has_work:
-        ends |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        ends |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}
     for id, prompt in enumerate(prompts):
         _, alone = run(engine(model), list(prompt), n_predict=350, n_keep=7)
         assert ends[id].tokens == alone.tokens

@@ -15,7 +15,7 @@ from specllama.engine.worker.generation.request import Request
 from tests.support.model_files import damaged
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
 
@@ -88,18 +88,18 @@ def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bo
     finished: dict[int, Finished] = {}
     for id in range(2, 8):
         for _ in range(id):
-            e.step()
+            stepped(e)
         e.pause(1)
         assert e.stats().n_deferred == 1
         assert not e.has_work
         n_predict = 200 if crowded else 3
         e.submit(e.prepare(Submit(id, [other], GenerationParams(n_predict=n_predict, **GREEDY))))
         while e.has_work:
-            finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+            finished |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}
         assert id in finished, "the other one has had the slot"
         e.resume(1)
     while e.has_work:
-        finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        finished |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}
     assert finished[1].tokens == wanted
 
 
@@ -129,7 +129,7 @@ def test_a_model_that_computes_no_numbers_fails(tmp_path: Path, params: dict[str
         assert not isinstance(event, Failed)
     events: list[Event] = []
     while e.has_work:
-        events += e.step()
+        events += stepped(e)
     assert [event.error.type for event in events if isinstance(event, Failed)] == ["server_error"]
     assert not any(isinstance(event, Delta | Finished) for event in events)
     broken.close()
@@ -265,7 +265,7 @@ def events_of(model: Model, prompt: str, **params: Any) -> list[Event]:
     request = served.prepare(Submit(1, [prompt], GenerationParams(stream=True, **params)))
     events = served.submit(request)
     while served.has_work:
-        events += served.step()
+        events += stepped(served)
     return events
 
 

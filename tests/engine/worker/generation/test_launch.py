@@ -8,7 +8,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.launch import Counting
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -40,7 +40,7 @@ def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
         params = GenerationParams(n_predict=4, **GREEDY)
         served.submit(served.prepare(Submit(id, ["import os"], params)))
     assert (served.stats().n_processing, served.stats().n_deferred) == (0, 2)
-    served.step()
+    stepped(served)
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 1)
     served.cancel(2)
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)

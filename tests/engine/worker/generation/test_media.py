@@ -27,7 +27,7 @@ from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.worker import Worker
 from tests.support.media import image, sound
 from tests.support.options_support import engine_options
-from tests.support.playing import EXACT, GREEDY
+from tests.support.playing import EXACT, GREEDY, stepped
 from tests.support.slots import Slots
 from tools.models.build import ensure
 
@@ -98,7 +98,7 @@ def play(engine: Engine, prompts: Sequence[PromptParts], **params: Any) -> list[
         given = GenerationParams(**{**GREEDY, **params})
         events += engine.submit(engine.prepare(Submit(id, prompt, given, group=id)))
     while engine.has_work:
-        events += engine.step()
+        events += stepped(engine)
     assert not [event for event in events if isinstance(event, Failed)]
     found = {event.id: event for event in events if isinstance(event, Finished)}
     return [found[id] for id in range(1, len(prompts) + 1)]
@@ -316,7 +316,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
         own = msgspec.structs.replace(params)
         events += engine.submit(engine.prepare(Submit(id, prompt, own, group=id)))
     while engine.has_work:
-        events += engine.step()
+        events += stepped(engine)
     (failed,) = [event for event in events if isinstance(event, Failed)]
     assert (failed.id, failed.error.message) == (2, "this one can't be encoded")
     said = {event.id: event.tokens for event in events if isinstance(event, Finished)}
@@ -338,7 +338,7 @@ def test_several_answers_to_one_prompt_and_its_tokens(plain: Stage) -> None:
         assert isinstance(request, Request)
         events += engine.submit(request)
     while engine.has_work:
-        events += engine.step()
+        events += stepped(engine)
     said = {event.id: event.tokens for event in events if isinstance(event, Finished)}
     assert said == dict.fromkeys((1, 2, 3), plain.alone(("Look: ", 1, 1, "!"), 12))
     assert engine._embeddings._encoder is not None

@@ -8,6 +8,7 @@ from specllama.engine.worker.backend import Model, Projector, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.media import image
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 from tools.models.build import ensure
 
 
@@ -27,13 +28,13 @@ def test_media_count_as_prompts_beside_those_who_wait(monkeypatch: pytest.Monkey
     endless = GenerationParams(n_predict=1000, ignore_eos=True)
     for id in (1, 2):
         engine.submit(engine.prepare(Submit(id, [f"stream {id}"], endless, group=id)))
-    engine.step()
+    stepped(engine)
     engine.submit(
         engine.prepare(Submit(3, [image(1, 160, 160)], GenerationParams(n_predict=1), group=3))
     )
     observed.clear()
     while any(request == 3 for request in engine._requests.running):
-        engine.step()
+        stepped(engine)
     engine.close()
     model.close()
     n_media = sum(n_prompt for n_others, n_prompt in observed if n_others == 2)

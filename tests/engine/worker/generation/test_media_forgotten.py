@@ -11,7 +11,7 @@ from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import registry
 from tests.engine.worker.generation.test_media import Stage, play
-from tests.support.playing import GREEDY
+from tests.support.playing import GREEDY, stepped
 
 
 @pytest.fixture(scope="module")
@@ -94,7 +94,7 @@ def test_those_of_requests_that_wait_are_not(stage: Stage, tidy_always: None) ->
     engine.pause(2)
     n_finished = 0
     while engine.has_work and n_finished < 4:
-        events += engine.step()
+        events += stepped(engine)
         engine.tidy()
         n_finished = sum(isinstance(event, Finished) for event in events)
         if n_finished == 3:

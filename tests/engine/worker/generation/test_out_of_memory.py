@@ -11,7 +11,7 @@ from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 from tests.support.scarce_memory import Device
 from tools.models.build import ensure
 
@@ -33,7 +33,7 @@ def together(e: Engine, *prompts: str) -> dict[str, Finished | Failed]:
         params = GenerationParams(n_predict=12, **GREEDY)
         e.submit(e.prepare(Submit(id, [prompt], params)))
     while e.has_work:
-        for event in e.step():
+        for event in stepped(e):
             if isinstance(event, Finished | Failed):
                 found[prompts[event.id - 1]] = event
     return found

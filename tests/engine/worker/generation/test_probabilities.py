@@ -31,6 +31,7 @@ from specllama.handlers.apis.native.probabilities import (
 )
 from specllama.handlers.running.choices import mean_log_probability
 from tests.support.options_support import engine_options
+from tests.support.playing import stepped
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -163,7 +164,7 @@ def play(engine: Engine, prompt: str, logits: list[Any] | None = None, **params:
     assert not engine.submit(engine.prepare(Submit(1, [prompt], GenerationParams(**params))))
     text, tokens, probs = "", list[int](), list[TokenProbs]()
     while True:
-        for event in engine.step():
+        for event in stepped(engine):
             if isinstance(event, Begun):
                 continue
             assert isinstance(event, Delta | Finished)

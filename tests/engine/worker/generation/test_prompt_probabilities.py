@@ -14,7 +14,7 @@ from specllama.engine.worker.generation import preparation
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.prompts import tokenize_prompt
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 from tools.models.build import ensure
 
 TEXT = "A llama carries wool 🦙, and the bus leaves at nine: <|im_end|> yes.\n\n" * 3
@@ -36,7 +36,7 @@ def run(served: Engine, prompts: list[list[int]], **params: Any) -> dict[int, li
         submit = Submit(id, [*prompt], asked, prompt_probs=True)
         events[id] = served.submit(served.prepare(submit))
     while served.has_work:
-        for event in served.step():
+        for event in stepped(served):
             assert not isinstance(event, Failed), event
             events[event.id].append(event)
     return events
@@ -59,7 +59,7 @@ def own(served: Engine, prompt: list[int], **params: Any) -> list[dict[int, floa
         [last] = [
             event
             for _ in iter(lambda: served.has_work, False)
-            for event in served.step()
+            for event in stepped(served)
             if isinstance(event, Finished)
         ]
         found.append({id: value for id, _, value in last.probs[0].top})
@@ -159,11 +159,11 @@ def test_a_text_that_gives_way_is_told_once(model: Model) -> None:
     expected = own(served, prompt)
     asked = GenerationParams(n_predict=4, n_probs=N_TOP, stream=True, **GREEDY)
     events = served.submit(served.prepare(Submit(1, [*prompt], asked, prompt_probs=True)))
-    events += served.step()
+    events += stepped(served)
     served.pause(1)
     served.resume(1)
     while served.has_work:
-        events += served.step()
+        events += stepped(served)
     check(prompt, told(events), expected)
 
 

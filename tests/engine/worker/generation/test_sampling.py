@@ -14,7 +14,7 @@ from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints import constraint as masks
 from specllama.engine.worker.constraints.constraint import Mask, Masks
 from specllama.engine.worker.generation.engine import Engine
-from tests.support.playing import GREEDY, engine
+from tests.support.playing import GREEDY, engine, stepped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders")]
 
@@ -49,7 +49,7 @@ def run(e: Engine, *ids: int) -> dict[int, Finished]:
     """Until these are finished."""
     finished: dict[int, Finished] = {}
     while not finished.keys() >= {*ids}:
-        for event in e.step():
+        for event in stepped(e):
             assert not isinstance(event, Failed), event
             if isinstance(event, Finished):
                 finished[event.id] = event
@@ -77,7 +77,7 @@ def test_others_go_on_while_a_mask_is_computed(
     assert {id: f.text for id, f in others.items()} == {
         id: alone(model, f"import module_{id}", 30).text for id in others
     }
-    assert e.step() == [], "nothing but the mask is waited for, and messages are taken"
+    assert stepped(e) == [], "nothing but the mask is waited for, and messages are taken"
     gate.set()
     late = run(e, 1)[1]
     assert late.tokens == wanted.tokens
@@ -94,8 +94,8 @@ def test_who_leaves_its_slot_while_a_mask_is_computed(
     gate.clear()
     e = engine(model, parallel=2)
     submit(e, 1, "x = ", 20, grammar=GRAMMAR)
-    e.step()
-    e.step()
+    stepped(e)
+    stepped(e)
     assert e.context._kept
     if leaves == "cancel":
         e.cancel(1)

@@ -17,7 +17,7 @@ from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.sharing import Ahead
-from tests.support.playing import GREEDY
+from tests.support.playing import GREEDY, stepped
 from tests.support.speculating import (
     MODES,
     PROMPTS,
@@ -145,7 +145,7 @@ def test_who_leaves_its_slot(
     submit(e, 1, prompt, **GREEDY)
     finished: dict[int, Finished] = {}
     for n in range(200):
-        finished |= {event.id: event for event in e.step() if isinstance(event, Finished)}
+        finished |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}
         if n == 3 and leaves == "pause":
             e.pause(1)
         elif n == 3 and leaves == "preempt":
@@ -172,7 +172,7 @@ def test_texts_of_one_prompt(model: Model, monkeypatch: pytest.MonkeyPatch, mode
             submit(e, id, PROMPTS[0], seed=id, ignore_eos=True)
         told: dict[int, list[int]] = {}
         while e.has_work:
-            told |= {event.id: event.tokens for event in e.step() if isinstance(event, Finished)}
+            told |= {event.id: event.tokens for event in stepped(e) if isinstance(event, Finished)}
         found.append(told)
         begin = model.tokenize(PROMPTS[0].encode(), add_special=True, parse_special=True).tolist()
         oracle.texts += [[*begin, *tokens] for tokens in told.values()]
@@ -278,7 +278,7 @@ def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyP
     submit(e, 1, PROMPTS[0], **GREEDY)
     tokens: list[int] = []
     while e.has_work:
-        tokens += [t for event in e.step() if isinstance(event, Finished) for t in event.tokens]
+        tokens += [t for event in stepped(e) if isinstance(event, Finished) for t in event.tokens]
     assert tokens == wanted[PROMPTS[0]].tokens
     assert n_tokens[2] > 1
     assert n_tokens[3] == 1

@@ -12,7 +12,7 @@ from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.verifying import Exact, Speculation
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY
+from tests.support.playing import GREEDY, stepped
 from tests.support.speculating import Oracle, speculating
 
 pytestmark = pytest.mark.slow
@@ -34,7 +34,7 @@ def run(e: Engine, **params: Any) -> list[Finished]:
         e.submit(e.prepare(Submit(id, [prompt], GenerationParams(**given))))
     found: dict[int, Finished] = {}
     while e.has_work:
-        for event in e.step():
+        for event in stepped(e):
             assert not isinstance(event, Failed), event
             if isinstance(event, Finished):
                 found[event.id] = event

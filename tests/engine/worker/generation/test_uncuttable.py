@@ -17,7 +17,7 @@ from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.cache.checkpoints import NEAR_END
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.options_support import engine_options
-from tests.support.playing import GREEDY, engine, play
+from tests.support.playing import GREEDY, engine, play, stepped
 from tools.models.build import ensure
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(1)]
@@ -104,7 +104,7 @@ def test_shared_windows_leave_room(model: Model) -> None:
     first = e.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))
     e.submit(first)
     while not first.n_decoded:
-        e.step()
+        stepped(e)
     second = e.prepare(Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY)))
     e.submit(second)
     running = {1: (text, 200), 2: (f"{text}x", 200)}
@@ -151,7 +151,7 @@ def test_after_a_cancelled_prompt(model: Model, unified: bool) -> None:
             params = GenerationParams(n_predict=50, **GREEDY)
             e.submit(e.prepare(Submit(100 + id, [PREFIX + end], params)))
         for _ in range(n_steps):
-            e.step()
+            stepped(e)
         for id in range(3):
             e.cancel(100 + id)
         check(e, [PREFIX + "two", PREFIX + "four"])
@@ -219,7 +219,7 @@ def test_histories(model: Model, unified: bool) -> None:
 
 
 def finish(e: Engine, running: dict[int, tuple[str, int]]) -> None:
-    for event in e.step():
+    for event in stepped(e):
         assert not isinstance(event, Failed), event
         if isinstance(event, Finished):
             prompt, n_predict = running.pop(event.id)
