@@ -10,7 +10,7 @@ from specllama.engine import system
 from specllama.engine.errors import EngineError
 from specllama.engine.helpers.trial.trial_jobs import Answer, Costly, TrialJob
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Finished, Vectors
+from specllama.engine.wire.replies import Failed, Finished, Vectors
 from specllama.engine.wire.requests import Embed, PromptParts, Submit
 from specllama.engine.worker.backend import Model, initialize
 from specllama.engine.worker.constraints import trial
@@ -131,6 +131,7 @@ class Alone:
             projector = SimulatedProjector(PROJECTOR, choice.shape, lambda: None)
         self._library = LibraryStandIn(choice.shape, adapters=model._adapters)
         self._vectors: dict[str, bytes] = {}
+        self.n_steps = 0
         self._engine: Engine | Embedder
         with self._installed():
             if choice.embeds:
@@ -157,11 +158,12 @@ class Alone:
         assert isinstance(engine, Engine)
         params = GenerationParams(**asked, cache_prompt=False)
         try:
-            request = engine.prepare(Submit(1, prompt, params))
+            request = engine.preparation.prepare(Submit(1, prompt, params))
         except EngineError:
             return [], ""
         events = engine.submit(request)
         while engine.has_work:
+            self.n_steps += 1
             events += stepped(engine)
         for event in events:
             if isinstance(event, Finished):
@@ -175,8 +177,9 @@ class Alone:
         if text not in self._vectors:
             with self._installed():
                 engine.submit(engine.prepare(Embed(1, [[text]], NORM)))
-                events = stepped(engine)
+                events: list[Vectors | Failed] = []
                 while engine.has_work:
+                    self.n_steps += 1
                     events += stepped(engine)
                 (event,) = events
                 assert isinstance(event, Vectors)

@@ -108,6 +108,7 @@ class History:
         self.random = self._random_of("history")
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
+        """Those of all engines, and of requests alone."""
         self.is_over = False
         """Whether all clients have ended."""
         self.has_http = self.random.random() < 0.3
@@ -138,7 +139,7 @@ class History:
                 with limited():
                     run_in(self.world, self.machine, self._serve)
             finally:
-                self.n_steps = self.machine.n_steps
+                self.n_steps += self.machine.n_steps
             if self.machine.wrong:
                 raise HistoryError(self.machine.wrong)
             try:
@@ -147,6 +148,7 @@ class History:
                 for asked_vectors in self.requests.vectors:
                     self._check(asked_vectors)
             finally:
+                self.n_steps += self.requests.n_steps_alone
                 self.requests.close()
 
     def _prepare(self, folder: Path) -> None:

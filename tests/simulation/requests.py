@@ -416,6 +416,11 @@ class Requests:
             self._alone[model] = Alone(self.choices[model])
         return self._alone[model]
 
+    @property
+    def n_steps_alone(self) -> int:
+        """The steps that were done to know what each request gets alone."""
+        return sum(each.n_steps for each in self._alone.values())
+
     def close(self) -> None:
         for engine in self._alone.values():
             engine.close()
