@@ -63,7 +63,19 @@ DENSE_8B = Shape(
     n_head_kv=8,
     n_ff=14_336,
 )
+DENSE_1B = Shape(
+    architecture="llama",
+    n_vocab=32_768,
+    n_embd=2048,
+    n_layer=24,
+    n_head=16,
+    n_head_kv=16,
+    n_ff=5632,
+    weight_type=WeightType.Q4_0,
+    better=WeightType.Q4_0,
+)
 SHAPES = {
+    "1.3b": DENSE_1B,
     "8b": DENSE_8B,
     "30b-a3b": Shape(
         architecture="qwen3moe",
@@ -98,7 +110,8 @@ SHAPES = {
         n_expert_used=4,
     ),
 }
-"""By name: as Llama 3 8B and Qwen3 30B A3B in Q4_K_M, and two small ones to try a script with."""
+"""By name: 1.3 B parameters in Q4_0, for processors; as Llama 3 8B and Qwen3 30B A3B in Q4_K_M; and
+two small ones to try a script with."""
 
 
 @dataclass(frozen=True)
@@ -161,7 +174,8 @@ def matrices(shape: Shape) -> Iterator[Matrix]:
 def blocks(kind: WeightType, n: int, std: float, rng: np.random.Generator) -> NDArray[np.uint8]:
     """`n` blocks of the type, in bytes. The layouts are those of ggml-common.h: weights of Q4_K are
     `d * scale * q - d_min * minimum` with 6 bits for each scale and minimum and 4 for q, those of
-    Q6_K `d * scale * (q - 32)` with 8 bits and 6, those of Q8_0 `d * q` with 8."""
+    Q6_K `d * scale * (q - 32)` with 8 bits and 6, those of Q8_0 `d * q` with 8, those of Q4_0
+    `d * (q - 8)` with 4."""
     size = GGML_QUANT_SIZES[kind][1]
     words = rng.integers(0, 1 << 64, size=-(-n * size // 8), dtype=np.uint64)
     found: NDArray[np.uint8] = words.view(np.uint8)[: n * size].reshape(n, size)
@@ -176,6 +190,12 @@ def blocks(kind: WeightType, n: int, std: float, rng: np.random.Generator) -> ND
         scales, q = _moments(np.arange(-128, 128)), _moments(np.arange(64) - 32)
         d = std / math.sqrt(scales.square * q.square)
         found[:, -2:] = np.array([d], np.float16).view(np.uint8)
+    elif kind == WeightType.Q4_0:
+        pairs = found[:, 2:]  # 8 in the place of 0: else weights would have a mean
+        pairs |= np.where(pairs & 0x0F, 0, 0x08).astype(np.uint8)
+        pairs |= np.where(pairs & 0xF0, 0, 0x80).astype(np.uint8)
+        d = std / math.sqrt(_moments(np.array([8, *range(1, 16)]) - 8).square)
+        found[:, 0:2] = np.array([d], np.float16).view(np.uint8)
     elif kind == WeightType.Q8_0:
         d = std / math.sqrt(_moments(np.arange(-128, 128)).square)
         found[:, 0:2] = np.array([d], np.float16).view(np.uint8)
@@ -269,7 +289,8 @@ def _add_facts(writer: GGUFWriter, shape: Shape, name: str) -> None:
     writer.add_name(name)
     writer.add_description("Random weights in the shape of a real model, to measure speed with.")
     writer.add_license("MIT")
-    writer.add_file_type(LlamaFileType.MOSTLY_Q4_K_M)
+    is_plain = shape.weight_type == WeightType.Q4_0
+    writer.add_file_type(LlamaFileType.MOSTLY_Q4_0 if is_plain else LlamaFileType.MOSTLY_Q4_K_M)
     writer.add_vocab_size(shape.n_vocab)
     writer.add_context_length(shape.n_ctx_train)
     writer.add_embedding_length(shape.n_embd)

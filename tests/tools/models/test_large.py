@@ -15,11 +15,13 @@ from tools.models.large import CHUNK, DENSE_8B, SHAPES, Shape, blocks, matrices,
 
 SMALL = {
     name: replace(SHAPES[name], n_layer=2, n_vocab=4096, n_embd=256, n_head=2, n_head_kv=1)
-    for name in ("trial", "trial-moe")
+    for name in ("1.3b", "trial", "trial-moe")
 }
 
 
-@pytest.mark.parametrize("kind", [WeightType.Q4_K, WeightType.Q6_K, WeightType.Q8_0])
+@pytest.mark.parametrize(
+    "kind", [WeightType.Q4_0, WeightType.Q4_K, WeightType.Q6_K, WeightType.Q8_0]
+)
 def test_random_blocks_have_the_size_that_is_asked_for(kind: WeightType) -> None:
     weights = dequantize(blocks(kind, 2000, 0.02, np.random.default_rng(1)), kind)
     assert np.isfinite(weights).all()
