@@ -18,6 +18,7 @@ from specllama.engine.worker.generation.asides import AnswerParts, Texts
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.media.encoder import EncodeOrder
 from specllama.engine.worker.scheduling.sequences import ProposalRun, Sequence, Span
+from specllama.engine.worker.speculation.pace import ProposalRecord
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 # ---- From token pieces to text that can be shown: whole characters, nothing of a stop string.
@@ -203,6 +204,7 @@ class Request:
         self.late: int | None = None  # the newest token, until its text is made
         self.kept: int | None = None  # where its logits are, while they wait for a mask
         self.run: ProposalRun | None = None  # of the step that evaluates what is proposed for it
+        self.proposals = ProposalRecord()
         self.orders: dict[int, EncodeOrder] = {}  # by id, chunks of media that are being encoded
         self.stop_type: StopType = "none"
         self.truncated = False

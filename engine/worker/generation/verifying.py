@@ -8,7 +8,7 @@ from typing import Protocol
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.options.tables.speculation import DRAFT, show_rates
-from specllama.engine.worker.backend import BackendError, Context, OffloadedSampler
+from specllama.engine.worker.backend import BackendError, Context
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import Output
 from specllama.engine.worker.scheduling.scheduler import Scheduler
@@ -120,8 +120,6 @@ class Speculation:
             self._scheduler.ahead.takes_early = self._proposing.pays_early(n_forced, len(ready))
 
     def _wish(self, request: Request) -> Wish | None:
-        if isinstance(request.sampler, OffloadedSampler):
-            return None
         n = MOST if request.n_remain < 0 else min(MOST, request.n_remain - 1)
         n = min(n, self._scheduler.n_ctx - len(request.sequence.tokens) - 1)
         if n <= 0:
@@ -135,6 +133,7 @@ class Speculation:
             likely = guide.likely(n)[len(forced) :]
         return Wish(
             request.sequence,
+            request.proposals,
             min(n, wanted.n_max),
             n_min=wanted.n_min,
             p_min=wanted.p_min,
@@ -214,7 +213,9 @@ class Speculation:
     def _learn(self, request: Request) -> None:
         run, request.run = request.run, None
         if run is not None:
-            self._proposing.verified(run.chunk, run.n_accepted, is_refuted=not run.is_right)
+            is_refuted = not run.is_right
+            record = request.proposals
+            self._proposing.verified(record, run.chunk, run.n_accepted, is_refuted=is_refuted)
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""

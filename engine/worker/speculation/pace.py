@@ -126,22 +126,12 @@ NEW = 16
 """The same before the first trial, where the source has not paid for others."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offer:
-    """`n` tokens that `source` has for sequence `id`, of which less than `n_min` are of no use."""
+class _Trials:
+    """The past of one source with one sequence."""
 
-    id: int
-    source: str
-    n: int
-    n_min: int = 0
-
-
-class _Record:
-    """The past of a source with one sequence."""
-
-    def __init__(self, wait: int) -> None:
+    def __init__(self) -> None:
         self.acceptance = Acceptance(FADING)
-        self.wait = self.n_steps = wait
+        self.wait = self.n_steps = NEW
         """Steps from trial to trial, and how many are left of these."""
         self.n_worth = 0
         """Steps in a row that it was worth its time."""
@@ -169,6 +159,35 @@ class _Record:
         self.wait = self.n_steps = min(2 * self.wait, LATE)
 
 
+class ProposalRecord:
+    """What became of the proposals for one sequence so far."""
+
+    def __init__(self) -> None:
+        self.asked: tuple[str, int] | None = None
+        """The source of what is proposed now, and the tokens that it was asked for."""
+        self._trials: dict[str, _Trials] = {}
+
+    def of(self, source: str) -> _Trials:
+        if source not in self._trials:
+            self._trials[source] = _Trials()
+        return self._trials[source]
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """`n` tokens that `source` has for the sequence of `record`, of which less than `n_min` are of
+    no use."""
+
+    record: ProposalRecord
+    source: str
+    n: int
+    n_min: int = 0
+
+    @property
+    def trials(self) -> _Trials:
+        return self.record.of(self.source)
+
+
 class Pace:
     """Learns from the steps. `target` is that of a step in seconds, 0 for none."""
 
@@ -178,7 +197,6 @@ class Pace:
         self._costs: dict[int, StepCost] = {}  # by generating sequences
         self._tried: dict[tuple[int, int], int] = {}  # steps, by sequences and rows
         self._of_all: dict[str, Acceptance] = {}  # by source
-        self._records: dict[tuple[int, str], _Record] = {}
         self._n_steps = self._last_trial = 0
         self._n_plain: dict[int, int] = {}  # steps without proposals, by sequences
         self._since_plain = 0
@@ -195,16 +213,16 @@ class Pace:
         second one, and so on; 0 if they are found already."""
         chosen = self._worth(n_generating, offers, seconds_each)
         for at, offer in enumerate(offers):
-            record = self._record(offer)
+            trials = offer.trials
             if chosen[at]:
-                record.worth()
+                trials.worth()
             elif (
-                record.is_due()
+                trials.is_due()
                 and offer.n
                 and self._debt <= 0
                 and not self._is_hopeless(n_generating, offer, seconds_each)
             ):
-                record.begin_trial()
+                trials.begin_trial()
                 chosen[at] = min(offer.n, max(1, offer.n_min))
                 self._debt += self._price(n_generating, chosen[at], seconds_each)
         return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
@@ -288,23 +306,23 @@ class Pace:
 
     # ---- learning ------------------------------------------------------------------------
 
-    def verified(self, id: int, source: str, n_proposed: int, n_accepted: int) -> None:
+    def verified(
+        self, record: ProposalRecord, source: str, n_proposed: int, n_accepted: int
+    ) -> None:
         """So many of a proposal's tokens that were evaluated are confirmed."""
-        if not n_proposed:
-            return
-        record = self._record(Offer(id, source, n_proposed))
-        record.acceptance.verified(n_proposed, n_accepted)
-        self._all(source).verified(n_proposed, n_accepted)
+        if n_proposed:
+            record.of(source).acceptance.verified(n_proposed, n_accepted)
+            self._all(source).verified(n_proposed, n_accepted)
 
     def owe(self, seconds: float) -> None:
         """A source has taken so much longer than was expected when it was chosen."""
         self._debt = max(0.0, self._debt + seconds)
 
-    def put_off(self, id: int, source: str) -> None:
+    def put_off(self, record: ProposalRecord, source: str) -> None:
         """The source was asked and wasn't ready: nothing is learned, and it is asked again as soon
         as there is time for it."""
-        record = self._record(Offer(id, source, 0))
-        record.is_put_off, record.n_steps = True, 0
+        trials = record.of(source)
+        trials.is_put_off, trials.n_steps = True, 0
 
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
         """A step without prompts took so long, until the device had finished it."""
@@ -320,20 +338,9 @@ class Pace:
         if size is not None:
             self._tried[n_generating, size] = self._n_steps
 
-    def forget(self, id: int) -> None:
-        """The sequence has ended."""
-        for key in [key for key in self._records if key[0] == id]:
-            del self._records[key]
-
     def _all(self, source: str) -> Acceptance:
         return self._of_all.setdefault(source, Acceptance(FADING_OF_ALL))
 
-    def _record(self, offer: Offer) -> _Record:
-        key = offer.id, offer.source
-        if key not in self._records:
-            self._records[key] = _Record(NEW)
-        return self._records[key]
-
     def _chances(self, offer: Offer) -> list[float]:
         expected = self._all(offer.source).chances(offer.n)
-        return self._record(offer).acceptance.chances(offer.n, expected)
+        return offer.trials.acceptance.chances(offer.n, expected)

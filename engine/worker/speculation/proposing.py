@@ -7,7 +7,7 @@ from itertools import takewhile
 from specllama.engine import system
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
-from specllama.engine.worker.speculation.pace import Early, Offer, Pace
+from specllama.engine.worker.speculation.pace import Early, Offer, Pace, ProposalRecord
 from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
 
 # ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
@@ -69,6 +69,7 @@ class Wish:
     them. They come instead."""
 
     sequence: Text
+    record: ProposalRecord
     n: int
     n_min: int = 0
     p_min: float = 0.0
@@ -100,10 +101,6 @@ class Proposing:
         self._only_texts = only_texts
         self._clock = clock or system.now
         self._finding = {name: ProposalCost() for name in self._sources}
-        # The source of what is proposed, and the tokens that it was asked for, by id of the
-        # sequence.
-        self._asked: dict[int, tuple[str, int]] = {}
-        self._known: set[int] = set()
 
     @property
     def names(self) -> list[str]:
@@ -116,7 +113,6 @@ class Proposing:
         open_wishes: list[Wish] = []
         for wish in wishes:
             sequence = wish.sequence
-            self._known.add(sequence.id)
             sequence.proposed, sequence.n_forced = tuple(wish.forced), len(wish.forced)
             if not wish.forced and wish.n > 0:
                 open_wishes.append(wish)
@@ -150,7 +146,7 @@ class Proposing:
             most = [max(1, wishes[0].n_min)] + [0] * (len(wishes) - 1)
         elif not is_cheap:
             offers = [
-                Offer(wish.sequence.id, name, n, wish.n_min)
+                Offer(wish.record, name, n, wish.n_min)
                 for wish, n in zip(wishes, most, strict=True)
             ]
             most = self._pace.choose(n_generating, offers, each)
@@ -178,7 +174,7 @@ class Proposing:
             if len(tokens) >= max(1, wish.n_min):
                 self._set(name, wish, tokens[:n], n)
             else:  # as good as wrong: the time is spent
-                self._pace.verified(wish.sequence.id, name, 1, 0)
+                self._pace.verified(wish.record, name, 1, 0)
 
     def _ready(
         self,
@@ -196,8 +192,9 @@ class Proposing:
             if wish.sequence.id not in unread
         ]
         if len(ready) < len(asked):  # the time says nothing of what proposals take
-            for id in unread:
-                self._pace.put_off(id, name)
+            for wish, _ in asked:
+                if wish.sequence.id in unread:
+                    self._pace.put_off(wish.record, name)
             return ready
         longest = max(len(tokens) for _, _, tokens in ready)
         self._finding[name].found(len(ready), longest, taken)
@@ -210,7 +207,7 @@ class Proposing:
         some = [(wish, tokens) for wish, tokens in zip(wishes, found, strict=True) if tokens]
         if not some:
             return
-        offers = [Offer(w.sequence.id, name, len(tokens), w.n_min) for w, tokens in some]
+        offers = [Offer(wish.record, name, len(tokens), wish.n_min) for wish, tokens in some]
         numbers = self._pace.choose(n_generating, offers)
         for (wish, tokens), n in zip(some, numbers, strict=True):
             self._set(name, wish, tokens[:n])
@@ -218,13 +215,15 @@ class Proposing:
     def _set(self, name: str, wish: Wish, tokens: Sequence[int], n_asked: int = 0) -> None:
         if tokens and len(tokens) >= wish.n_min:
             wish.sequence.proposed += tuple(tokens)
-            self._asked[wish.sequence.id] = name, n_asked
+            wish.record.asked = name, n_asked
 
-    def verified(self, chunk: Chunk, n_accepted: int, *, is_refuted: bool) -> None:
+    def verified(
+        self, record: ProposalRecord, chunk: Chunk, n_accepted: int, *, is_refuted: bool
+    ) -> None:
         """So many of the tokens that were proposed in `chunk` are confirmed; the next one is wrong
         if it `is_refuted`, else nobody knows."""
         n_forced = chunk.n_forced
-        asked = self._asked.pop(chunk.sequence.id, None)
+        asked, record.asked = record.asked, None
         n_proposed = len(chunk.proposed) - n_forced
         if asked is None or n_proposed <= 0:
             return
@@ -233,7 +232,7 @@ class Proposing:
         n_known = n_proposed if is_refuted else n_accepted
         if n_accepted == n_proposed < n_asked:
             n_known += 1  # the source knew no further, which is as good as wrong
-        self._pace.verified(chunk.sequence.id, name, n_known, n_accepted)
+        self._pace.verified(record, name, n_known, n_accepted)
         if (source := self._sources.get(name)) is not None:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
 
@@ -252,11 +251,6 @@ class Proposing:
 
     def forget(self, id: int) -> None:
         """The sequence has left its slot."""
-        if id not in self._known:
-            return
-        self._known.remove(id)
-        self._asked.pop(id, None)
-        self._pace.forget(id)
         for source in self._sources.values():
             source.forget(id)
 

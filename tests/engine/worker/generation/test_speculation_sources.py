@@ -14,6 +14,7 @@ from specllama.engine.worker.constraints import constraint as masks
 from specllama.engine.worker.generation import verifying as speculation
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.verifying import Exact
+from specllama.engine.worker.speculation.pace import ProposalRecord
 from specllama.engine.worker.speculation.proposing import Proposing
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
@@ -88,10 +89,12 @@ class Heard:
         self.n_evaluated: Counter[str] = Counter()
         verified = Proposing.verified
 
-        def count(proposing: Proposing, chunk: Any, *args: Any, **kwargs: Any) -> None:
-            if (asked := proposing._asked.get(chunk.sequence.id)) is not None:
-                self.n_evaluated[asked[0]] += len(chunk.proposed) - chunk.n_forced
-            verified(proposing, chunk, *args, **kwargs)
+        def count(
+            proposing: Proposing, record: ProposalRecord, chunk: Any, *args: Any, **kwargs: Any
+        ) -> None:
+            if record.asked is not None:
+                self.n_evaluated[record.asked[0]] += len(chunk.proposed) - chunk.n_forced
+            verified(proposing, record, chunk, *args, **kwargs)
 
         monkeypatch.setattr(Proposing, "verified", count)
 

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from specllama.engine.worker.speculation.pace import PLAIN, Offer, Pace
+from specllama.engine.worker.speculation.pace import PLAIN, Offer, Pace, ProposalRecord
 
 pytestmark = pytest.mark.slow
 
@@ -51,7 +51,7 @@ class Simulation:
 
     def __post_init__(self) -> None:
         self.pace = Pace(self.target, 512)
-        self.ids = list(range(self.n))
+        self.records = [ProposalRecord() for _ in range(self.n)]
         self.said = [0] * self.n
         self.rows: list[int] = []
         self.seconds: list[float] = []
@@ -60,14 +60,14 @@ class Simulation:
         """Tokens per second, as a multiple of those without proposals."""
         tokens, seconds = 0, 0.0
         for _ in range(steps):
-            offers = [Offer(id, "source", self.n_each) for id in self.ids]
+            offers = [Offer(record, "source", self.n_each) for record in self.records]
             chosen = self.pace.choose(self.n, offers)
             took = self.cost(self.n + sum(chosen)) * self.rng.choice([1, 1, 1, 1.05, 1.3])
             for at, (offer, k) in enumerate(zip(offers, chosen, strict=True)):
                 right = 0
                 while right < k and self.rng.random() < self.p:
                     right += 1
-                self.pace.verified(offer.id, "source", k, right)
+                self.pace.verified(offer.record, "source", k, right)
                 tokens += 1 + right
                 self._count(at, 1 + right)
             self.pace.observe(self.n, sum(chosen), took)
@@ -80,8 +80,7 @@ class Simulation:
     def _count(self, at: int, n: int) -> None:
         self.said[at] += n
         if self.length and self.said[at] >= self.length:
-            self.pace.forget(self.ids[at])
-            self.ids[at] = max(self.ids) + 1
+            self.records[at] = ProposalRecord()
             self.said[at] = 0
 
 
@@ -140,11 +139,11 @@ def test_a_machine_that_changes_is_followed() -> None:
 def test_one_that_copies_beside_those_that_do_not() -> None:
     """The rows go to whom they help."""
     pace, rng = Pace(0.0, 512), random.Random(1)
-    given = [0, 0, 0, 0]
+    records, given = [ProposalRecord() for _ in range(4)], [0, 0, 0, 0]
     for step in range(500):
-        chosen = pace.choose(4, [Offer(id, "source", 8) for id in range(4)])
+        chosen = pace.choose(4, [Offer(record, "source", 8) for record in records])
         for id, k in enumerate(chosen):
-            pace.verified(id, "source", k, k if id == 2 else 0)
+            pace.verified(records[id], "source", k, k if id == 2 else 0)
             given[id] += k * (step > 250)
         seconds = bandwidth_cpu(4 + sum(chosen)) * rng.choice([1, 1.05])
         pace.observe(4, sum(chosen), seconds)
@@ -161,32 +160,32 @@ def test_steps_keep_their_target() -> None:
 
 
 def test_few_are_none_if_few_are_of_no_use() -> None:
-    pace = Pace(0.0, 512)
+    pace, record = Pace(0.0, 512), ProposalRecord()
     for _ in range(300):
-        (k,) = pace.choose(1, [Offer(1, "source", 6, n_min=5)])
+        (k,) = pace.choose(1, [Offer(record, "source", 6, n_min=5)])
         assert k in (0, 5, 6)
-        pace.verified(1, "source", k, 0)
+        pace.verified(record, "source", k, 0)
         pace.observe(1, k, steep_cpu(1 + k))
 
 
 def test_no_more_than_a_batch_has_room_for() -> None:
-    pace = Pace(0.0, 16)
+    pace, records = Pace(0.0, 16), [ProposalRecord() for _ in range(8)]
     for _ in range(100):
-        chosen = pace.choose(8, [Offer(id, "source", 30) for id in range(8)])
+        chosen = pace.choose(8, [Offer(record, "source", 30) for record in records])
         assert sum(chosen) <= 8
-        for id, k in enumerate(chosen):
-            pace.verified(id, "source", k, k)
+        for record, k in zip(records, chosen, strict=True):
+            pace.verified(record, "source", k, k)
         pace.observe(8, sum(chosen), flat_gpu(8 + sum(chosen)))
 
 
 def test_finding_them_takes_time_too() -> None:
     """A draft model that takes as long as the model itself."""
-    pace = Pace(0.0, 512)
+    pace, record = Pace(0.0, 512), ProposalRecord()
     asked = []
     for _ in range(300):
-        (k,) = pace.choose(1, [Offer(1, "draft", 8)], flat_gpu(1))
+        (k,) = pace.choose(1, [Offer(record, "draft", 8)], flat_gpu(1))
         asked.append(k)
-        pace.verified(1, "draft", k, min(k, 3))
+        pace.verified(record, "draft", k, min(k, 3))
         pace.observe(1, k, flat_gpu(1 + k))
     assert sum(asked) < 100, "trials"
 
@@ -200,12 +199,14 @@ def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
     pace, seconds, finding = Pace(0.0, 512), 0.0, 0.0
     steps = 2000
     for step in range(steps):
+        if step % 100 == 0:
+            records = [ProposalRecord() for _ in range(n)]
         for source in ("a", "b", "c"):
-            offers = [Offer(n * (step // 100) + at, source, 8) for at in range(n)]
+            offers = [Offer(record, source, 8) for record in records]
             chosen = pace.choose(n, offers, seconds_each)
             finding += seconds_each * max(chosen)
             for offer, k in zip(offers, chosen, strict=True):
-                pace.verified(offer.id, source, k, 0)
+                pace.verified(offer.record, source, k, 0)
         pace.observe(n, 0, flat_gpu(n))
         seconds += flat_gpu(n)
     assert finding < 0.03 * seconds

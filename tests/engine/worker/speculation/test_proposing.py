@@ -5,7 +5,7 @@ from collections.abc import Sequence, Set
 import pytest
 
 from specllama.engine.worker.scheduling.sequences import Chunk
-from specllama.engine.worker.speculation.pace import Pace
+from specllama.engine.worker.speculation.pace import Pace, ProposalRecord
 from specllama.engine.worker.speculation.proposing import Proposing, Wish
 from specllama.engine.worker.speculation.source import Ask
 from tests.support.scheduling import sequence
@@ -41,17 +41,17 @@ def eager() -> Pace:
 
 def test_the_first_source_that_knows_something_is_heard() -> None:
     silent, first, second = Known("a", []), Known("b", [4, 5]), Known("c", [6])
-    text = sequence(1, [1, 2])
+    text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([silent, first, second], eager())
-    proposing.propose([Wish(text, 3, p_min=0.5)], 1)
+    proposing.propose([Wish(text, record, 3, p_min=0.5)], 1)
     assert [*text.proposed] == [4], "the first token says what it takes"
-    proposing.propose([Wish(text, 3, p_min=0.5)], 1)
+    proposing.propose([Wish(text, record, 3, p_min=0.5)], 1)
     assert text.proposed == (4, 5)
     assert text.n_forced == 0
     assert [(ask.id, ask.n, ask.p_min) for ask in first.asks] == [(1, 1, 0.5), (1, 3, 0.5)]
     assert silent.asks
     assert not second.asks
-    proposing.verified(Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
+    proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
     assert first.told == [(1, 2, 1)]
     assert not silent.told
     proposing.forget(1)
@@ -60,36 +60,36 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
 
 def test_what_a_constraint_forces_comes_instead() -> None:
     source = Known("a", [4, 5])
-    text = sequence(1, [1, 2])
+    text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], eager())
-    proposing.propose([Wish(text, 0, forced=[7, 8], likely=[9])], 1)
+    proposing.propose([Wish(text, record, 0, forced=[7, 8], likely=[9])], 1)
     assert (text.proposed, text.n_forced) == ((7, 8, 9), 2)
     assert not source.asks
-    proposing.verified(Chunk(text, 1, 2, text.proposed, 2), 3, is_refuted=False)
+    proposing.verified(record, Chunk(text, 1, 2, text.proposed, 2), 3, is_refuted=False)
     assert not source.told
-    proposing.propose([Wish(text, 0)], 1)
+    proposing.propose([Wish(text, record, 0)], 1)
     assert not text.proposed, "none are wanted"
 
 
 def test_a_source_keeps_its_limits() -> None:
     source = Known("a", [4, 5, 6, 7])
-    text = sequence(1, [1, 2])
+    text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], eager(), limits={"a": (0, 2)})
     for _ in range(2):
-        proposing.propose([Wish(text, 9)], 1)
+        proposing.propose([Wish(text, record, 9)], 1)
     assert text.proposed == (4, 5)
-    Proposing([source], eager(), limits={"a": (5, 9)}).propose([Wish(text, 9)], 1)
+    Proposing([source], eager(), limits={"a": (5, 9)}).propose([Wish(text, record, 9)], 1)
     assert not text.proposed, "fewer are of no use"
 
 
 def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
     seconds = iter(range(1000))
     source = Known("a", [4, 5, 6, 7])
-    text = sequence(1, [1, 2])
+    text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], Pace(0.0, 64), clock=lambda: float(next(seconds)))
     for _ in range(200):
-        proposing.propose([Wish(text, 4)], 1)
-        proposing.verified(Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
+        proposing.propose([Wish(text, record, 4)], 1)
+        proposing.verified(record, Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
         proposing.observe(1, len(text.proposed), 0.01)
     assert len(source.asks) < 30
 
@@ -103,12 +103,13 @@ def test_what_a_source_takes_is_found_out_with_one_text() -> None:
             now[0] += max(ask.n for ask in asks)
             return super().propose(asks)
 
-    source, texts = Slow("a", [4, 5, 6]), [sequence(id, [1, 2]) for id in range(3)]
+    source = Slow("a", [4, 5, 6])
+    wishes = [Wish(sequence(id, [1, 2]), ProposalRecord(), 9) for id in range(3)]
     proposing = Proposing([source], eager(), clock=lambda: now[0])
     numbers = []
     for _ in range(3):
         source.asks.clear()
-        proposing.propose([Wish(text, 9) for text in texts], 3)
+        proposing.propose(wishes, 3)
         numbers.append([ask.n for ask in source.asks])
     assert numbers == [[1], [1, 1, 1], [9, 9, 9]]
 
@@ -120,15 +121,15 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
     proposing = Proposing([right, wrong], Pace(0.0, 64), clock=lambda: now[0])
     numbers = {4: 0, 7: 0}
     for id in range(10):
-        text = sequence(id, [1, 2])
+        text, record = sequence(id, [1, 2]), ProposalRecord()
         for _ in range(100):
-            proposing.propose([Wish(text, 3)], 1)
+            proposing.propose([Wish(text, record, 3)], 1)
             proposed = text.proposed
             if proposed:
                 numbers[proposed[0]] += 1
                 is_right = proposed[0] == 4
                 chunk = Chunk(text, 1, 2, proposed)
-                proposing.verified(chunk, is_right * len(proposed), is_refuted=not is_right)
+                proposing.verified(record, chunk, is_right * len(proposed), is_refuted=not is_right)
             proposing.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
         proposing.forget(id)
     assert numbers[4] > 0, "trials"
@@ -170,12 +171,13 @@ def drafted(source: Drafting, steps: int, most: int = 8) -> float:
     """Tokens per second, as a multiple of those without; a step takes 10 ms, whatever its rows.
     All that is found is right."""
     now, text, tokens = source.now, sequence(1, [1, 2]), 0
+    record = ProposalRecord()
     proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
     begun = now[0]
     for _ in range(steps):
-        proposing.propose([Wish(text, most)], 1)
+        proposing.propose([Wish(text, record, most)], 1)
         n = len(text.proposed)
-        proposing.verified(Chunk(text, 1, 2, text.proposed), n, is_refuted=False)
+        proposing.verified(record, Chunk(text, 1, 2, text.proposed), n, is_refuted=False)
         now[0] += 0.01
         proposing.observe(1, n, 0.01)
         tokens += 1 + n
@@ -216,10 +218,11 @@ def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
     now = source.now
     proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
     for id in range(1, 100):
-        text, n_asked = sequence(id, [1, 2]), source.n_asked
+        text, record = sequence(id, [1, 2]), ProposalRecord()
+        n_asked = source.n_asked
         for _ in range(100):
             source.seconds = 0.3 if source.n_asked == n_asked else 0.01
-            proposing.propose([Wish(text, 8)], 1)
+            proposing.propose([Wish(text, record, 8)], 1)
             now[0] += 0.01
             proposing.observe(1, 0, 0.01)
         proposing.forget(id)
