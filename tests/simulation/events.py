@@ -9,7 +9,7 @@ from specllama.engine.models.lifecycle import Lifecycle
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.sampling import Postponed
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.simulation.library import replaced
 from tests.simulation.world import World
 
@@ -77,7 +77,7 @@ def counted(world: World) -> Iterator[None]:
     """Meanwhile, `world.events` counts what happens inside of the product."""
     known: set[Sequence] = set()
     preempted: set[Sequence] = set()
-    paused_ids: set[int] = set()
+    away: set[Sequence] = set()  # those that are paused
 
     def entered(result: bool, lifecycle: Lifecycle, state: str) -> None:
         if result:
@@ -87,25 +87,23 @@ def counted(world: World) -> Iterator[None]:
         if client.n_running:
             world.happens("a request moves to another process")
 
-    def paused(result: None, scheduler: Scheduler, id: int) -> None:
+    def paused(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
         world.happens("a request is paused", scheduler.n_paused > 0)
-        paused_ids.add(id)
+        away.add(sequence)
 
-    def resumed(result: None, scheduler: Scheduler, id: int) -> None:
+    def resumed(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
         world.happens("a paused request goes on")
-        paused_ids.discard(id)
+        away.discard(sequence)
 
-    def cancelled(result: Any, scheduler: Scheduler, id: int, phase: Phase = "ended") -> None:
-        if result is not None and phase == "ended":
-            is_running = result.n_past > 0
-            how = "while it runs" if is_running else "while it waits"
-            world.happens(f"a request is cancelled {how}")
+    def cancelled(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
+        how = "while it runs" if sequence.n_past > 0 else "while it waits"
+        world.happens(f"a request is cancelled {how}")
 
     def put_off(result: list[Any], postponed: Postponed, outputs: list[Any], until: float) -> None:
         world.happens("a token waits for its mask", len(result) < len(outputs))
 
     def submitted(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
-        if sequence in known and sequence.id not in paused_ids:
+        if sequence in known and sequence not in away:
             world.happens("a sequence is preempted")
             preempted.add(sequence)
         known.add(sequence)

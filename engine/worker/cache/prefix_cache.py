@@ -137,7 +137,6 @@ class PrefixCache:
         self._unused = list(range(n_sequences - 1, -1, -1))
         self._indices: dict[Key, RadixIndex] = {}
         self._keys: dict[int, Key] = {}  # of those in an index
-        self._n_cells = n_cells
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
         self.is_cuttable = kv.is_cuttable
@@ -178,12 +177,6 @@ class PrefixCache:
     def n_free(self) -> int | None:
         """Cells that nobody holds; None without a common cache."""
         return self._cells.n_free if self._cells is not None else None
-
-    def n_cells_used(self) -> int | None:
-        """Cells that are held, shared ones counted once; None without a common cache."""
-        if self._cells is None or self._n_cells is None:
-            return None
-        return self._n_cells - self._cells.n_free
 
     def n_cells_of(self, ids: Iterable[int]) -> int:
         """Cells that these texts hold, shared ones counted once; 0 without a common cache."""

@@ -192,12 +192,13 @@ class Engine:
             return
         self._events += self._answering.answer(request)
         self._requests.free_finished()
-        self.scheduler.pause(id)
+        self.scheduler.pause(request.sequence)
         self._speculation.leave(request)
 
     def resume(self, id: int) -> None:
         """Let the request, if it was paused, go on as soon as it gets a slot again."""
-        self.scheduler.resume(id)
+        if request := self._requests.running.get(id):
+            self.scheduler.resume(request.sequence)
 
     @property
     def has_work(self) -> bool:

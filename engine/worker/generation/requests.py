@@ -74,7 +74,7 @@ class Requests:
 
     def cancel(self, request: Request) -> None:
         """End a request of which nothing more is said."""
-        self._scheduler.cancel(request.id)
+        self._scheduler.cancel(request.sequence)
         self.release(request)
 
     def answer_late(self) -> list[Event]:

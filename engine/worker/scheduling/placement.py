@@ -8,7 +8,6 @@ which sequence gets a slot.
 from bisect import bisect, insort
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
 from typing import NamedTuple
 
 from specllama.engine.worker.cache import checkpoints
@@ -21,6 +20,7 @@ from specllama.engine.worker.cache.prefix_cache import (
     PrefixCache,
     Tier,
 )
+from specllama.engine.worker.scheduling.layout import CacheLayout, PrefixOrigin
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
@@ -30,9 +30,9 @@ from specllama.engine.worker.tokens import TokenArray, common_prefix
 class IdleTexts:
     """They stay as cache until somebody needs the room."""
 
-    def __init__(self, cache: PrefixCache, *, unified: bool) -> None:
+    def __init__(self, cache: PrefixCache, layout: CacheLayout) -> None:
         self._cache = cache
-        self._unified = unified
+        self._layout = layout
 
     def erase(self, slot: int) -> int:
         """Forget the cached text of an idle slot; how many tokens it had."""
@@ -62,7 +62,7 @@ class IdleTexts:
         self.erase(slot)
         if self._cache.make_room(len(tokens)) < len(tokens) or not self._cache.make_id():
             return None
-        id = self._cache.open(None if self._unified else slot, tokens, key)
+        id = self._cache.open(self._layout.id_of(slot), tokens, key)
         self._cache.grow(id, len(tokens))
         self._cache.adopt(id, checkpoints)
         self._cache.close(id, CachedText(tokens, slot, n_exact, key))
@@ -139,8 +139,6 @@ def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
     return at // width if at >= 0 else -1
 
 
-MIN_COPY = 16
-"""Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
 MIN_KEEP = 0.5
 """Part of a finished text. A sequence that takes it over and keeps less than this offers it to the
 second tier before it is cut."""
@@ -148,40 +146,26 @@ MIN_FOLLOW = 8
 """Tokens that a leader has to be about to evaluate for it to be worth the wait."""
 
 
-@dataclass(frozen=True, slots=True)
-class PrefixOrigin:
-    """The longest prefix of a text that a sequence holds: `n` tokens of sequence `seq_id` (-1: of
-    none). A leader is about to evaluate `n_soon` more. The longest common prefix with any sequence
-    has `n_same` tokens, whether its cells can be shared or not."""
-
-    seq_id: int = -1
-    n: int = 0
-    n_soon: int = 0
-    n_same: int = 0
-
-
 class Placement:
     """Gives sequences the cells that hold the beginnings of their texts.
 
-    `running` are those in slots by sequence id, as the scheduler keeps them. `n_cells` is what all
-    sequences share, or None if each slot has `n_ctx` of its own.
+    `running` are those in slots by sequence id, as the scheduler keeps them.
     """
 
     def __init__(
         self,
         cache: PrefixCache,
+        layout: CacheLayout,
         tier: Tier | None,
         running: Mapping[int, Sequence],
         *,
         n_ctx: int,
-        n_cells: int | None,
     ) -> None:
         self._cache = cache
+        self._layout = layout
         self._tier = tier
         self._running = running
         self._n_ctx = n_ctx
-        self._n_cells = n_cells
-        self._unified = n_cells is not None
 
     def find(self, sequence: Sequence) -> PrefixOrigin:
         """The longest prefix that is held now, and how much more of it is about to be."""
@@ -224,11 +208,8 @@ class Placement:
         found = self._tier.find(text, sequence.key, source.n) if len(text) else None
         if found is None or found.length > self._n_ctx:
             return None
-        if self._n_cells is not None:
-            n_free = self._n_cells - self._cache.n_cells_of(self._running)
-            if found.length > n_free:
-                return None
-        return found
+        has_room = self._layout.has_room(self._cache, self._running, found.length)
+        return found if has_room else None
 
     def place(
         self, sequence: Sequence, source: PrefixOrigin, found: Found | None, slot: int
@@ -237,7 +218,10 @@ class Placement:
         from `source`, or from the second tier if there is a `found`."""
         if found is not None:
             self._restore(sequence, found, slot)
-        elif (taken := self._to_take(sequence, source, slot)) is not None:
+        elif (
+            sequence.cache_prompt
+            and (taken := self._layout.to_take(self._cache, sequence, source, slot)) is not None
+        ):
             self._take(sequence, taken)
         else:
             self._share(sequence, source, slot)
@@ -259,31 +243,6 @@ class Placement:
             return 0
         n = self._tier.common_prefix(sequence.tokens.view(), sequence.key)
         return uncut(sequence.spans, min(n, len(sequence.tokens) - 1))
-
-    def _to_take(self, sequence: Sequence, source: PrefixOrigin, slot: int) -> int | None:
-        """The finished text whose cells `sequence` takes over rather than shares: all of them are
-        of use, or no other sequence id is free, or some of them are to be moved."""
-        entries = self._cache.entries
-        own = self._cache.of_slot(slot)
-        found = source.seq_id if source.seq_id in entries else None
-        if not sequence.cache_prompt:
-            return None
-        if not self._unified:
-            if own is None or entries[own].key != sequence.key:
-                return None
-            n_own = self._cache.common_prefix(own, sequence.tokens.view(), sequence.key)
-            n_own = self._cache.reachable(own, min(n_own, entries[own].n_exact))
-            better = source.n - n_own >= MIN_COPY
-            return None if better and not sequence.n_reuse else own
-        if sequence.n_reuse:
-            if found is None and own is not None and entries[own].key == sequence.key:
-                return own
-            return found
-        if found is None:
-            return None
-        is_all_of_use = source.n >= len(entries[found].tokens) - 1
-        is_last_id = not self._cache.has_unused and len(entries) == 1
-        return found if is_all_of_use or is_last_id else None
 
     def _take(self, sequence: Sequence, id: int) -> None:
         text, key = sequence.tokens.view(), sequence.key
@@ -315,13 +274,8 @@ class Placement:
 
     def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
         """A sequence id without cells. Another text than `keep` is evicted for it if need be."""
-        wanted = None
-        if self._unified:
-            self._cache.make_id(keep)
-        else:
-            wanted = slot
-            if (own := self._cache.of_slot(slot)) is not None:
-                self._cache.give_up(own)
+        self._layout.make_id(self._cache, slot, keep)
+        wanted = self._layout.id_of(slot)
         return self._cache.open(wanted, sequence.tokens.view(), sequence.key)
 
     def _restore(self, sequence: Sequence, found: Found, slot: int) -> None:
@@ -339,7 +293,7 @@ class Placement:
 
     def _share(self, sequence: Sequence, source: PrefixOrigin, slot: int) -> None:
         id = self._open(sequence, slot, keep=source.seq_id)
-        n = source.n if self._unified or source.n >= MIN_COPY else 0
+        n = source.n if source.n >= self._layout.least_copy else 0
         sequence.n_past = n if n and self._cache.copy(source.seq_id, id, n) else 0
         sequence.seq_id, sequence.n_exact = id, ALL
         if not sequence.generating:

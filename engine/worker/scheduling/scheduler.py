@@ -39,11 +39,11 @@ from specllama.engine.worker.cache.prefix_cache import (
     PrefixCache,
     Tier,
 )
+from specllama.engine.worker.scheduling.layout import PrefixOrigin, layout_of
 from specllama.engine.worker.scheduling.placement import (
     MIN_FOLLOW,
     IdleTexts,
     Placement,
-    PrefixOrigin,
 )
 from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence, next_start, uncut
 from specllama.engine.worker.scheduling.sharing import Ahead, PrefillPlanner
@@ -82,24 +82,23 @@ class Scheduler:
         self.n_ctx = n_ctx
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
         self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
-        self._unified = n_cells is not None
-        self.ahead = Ahead(self.cache, n_batch=n_batch, n_ctx=n_ctx, unified=self._unified)
+        self._layout = layout_of(n_cells)
+        self.ahead = Ahead(self.cache, self._layout, n_batch=n_batch, n_ctx=n_ctx)
         """What is proposed for sequences."""
-        self.texts = IdleTexts(self.cache, unified=self._unified)
+        self.texts = IdleTexts(self.cache, self._layout)
         """Those that idle slots have served last."""
-        self._n_cells = n_cells
         self._n_batch = n_batch
         self._similarity = similarity
         self._continuous = continuous
         self._waiting: list[Sequence] = []  # by id
-        self._paused: dict[int, Sequence] = {}  # by id
+        self.n_paused = 0
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
         self._running: dict[int, Sequence] = {}  # the same by sequence id
-        self._placement = Placement(self.cache, tier, self._running, n_ctx=n_ctx, n_cells=n_cells)
+        self._placement = Placement(self.cache, self._layout, tier, self._running, n_ctx=n_ctx)
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
-        self._sharing = PrefillPlanner(self.cache, n_batch=n_batch, unified=self._unified)
+        self._sharing = PrefillPlanner(self.cache, self._layout, n_batch=n_batch)
         self._is_full = False  # whether one was preempted, as llama.cpp had no cells
 
     # ---- submit, cancel, finish -----------------------------------------------------------
@@ -118,17 +117,9 @@ class Scheduler:
         return len(self._waiting)
 
     @property
-    def n_paused(self) -> int:
-        return len(self._paused)
-
-    @property
     def n_cells_used(self) -> int:
         """Cells with tokens of running and of cached texts; shared ones count once."""
-        used = self.cache.n_cells_used()
-        if used is not None:
-            return used
-        cached = sum(len(entry.tokens) for entry in self.cache.entries.values())
-        return cached + sum(s.n_past for s in self._active.values())
+        return self._layout.n_used(self.cache, self._active.values())
 
     def in_slot(self, slot: int) -> Sequence | None:
         return self._active.get(slot)
@@ -137,33 +128,37 @@ class Scheduler:
         """Put `sequence` (1 <= tokens < n_ctx) into the queue."""
         insort(self._waiting, sequence, key=lambda waiting: waiting.id)
 
-    def cancel(self, id: int, phase: Phase = "ended") -> Sequence | None:
-        """Remove the sequence, which enters `phase`, from the queue or from its slot; its cells
-        stay as cache."""
-        if (sequence := self._paused.pop(id, None)) is not None:
-            sequence.enter(phase)
-            return sequence
-        everyone = (*self._waiting, *self._active.values())
-        sequence = next((each for each in everyone if each.id == id), None)
-        if sequence in self._waiting:
-            self._waiting.remove(sequence)
-            sequence.enter(phase)
-        elif sequence is not None:
-            self.finish(sequence, phase)
-        return sequence
+    def cancel(self, sequence: Sequence) -> None:
+        """Remove the sequence from the queue or from its slot; its cells stay as cache. Has no
+        effect on one that has ended."""
+        if sequence.phase != "ended":
+            self._withdraw(sequence, "ended")
 
-    def pause(self, id: int) -> None:
+    def pause(self, sequence: Sequence) -> None:
         """Put the sequence aside, with its text, until `resume`. Its cells stay as cache, which it
-        finds again if nobody else has needed the room."""
-        if id not in self._paused and (sequence := self.cancel(id, "paused")) is not None:
+        finds again if nobody else has needed the room. Has no effect on one that is paused, or has
+        ended."""
+        if sequence.phase not in ("paused", "ended"):
+            self._withdraw(sequence, "paused")
             _start_again(sequence)
-            self._paused[id] = sequence
+            self.n_paused += 1
 
-    def resume(self, id: int) -> None:
-        """Put the sequence into the queue again, if it was paused."""
-        if sequence := self._paused.pop(id, None):
-            sequence.enter("queued")
+    def resume(self, sequence: Sequence) -> None:
+        """Put the sequence into the queue again, if it is paused."""
+        if sequence.phase == "paused":
+            self._withdraw(sequence, "queued")
             self.submit(sequence)
+
+    def _withdraw(self, sequence: Sequence, phase: Phase) -> None:
+        """Take the sequence, which enters `phase`, from where it is."""
+        if sequence.slot >= 0:
+            self.finish(sequence, phase)
+            return
+        if sequence.phase == "queued":
+            self._waiting.remove(sequence)
+        else:
+            self.n_paused -= 1
+        sequence.enter(phase)
 
     def finish(self, sequence: Sequence, phase: Phase = "ended") -> None:
         """Free the slot of `sequence`, which enters `phase`; what it has in the KV cache stays as
@@ -324,9 +319,7 @@ class Scheduler:
             for line in (ready, prompts):
                 if preempted in line:
                     line.remove(preempted)
-        if not self._unified:
-            # llama.cpp evaluates separate caches together only in the order of their ids.
-            ready.sort(key=lambda s: s.seq_id)
+        ready = self._layout.in_order(ready)
         parts: list[Chunk] = []
         if prompts and (self._continuous or not ready):
             parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
@@ -418,12 +411,7 @@ class Scheduler:
         wanted = self._similarity * len(sequence.tokens)
         if entry is not None and entry.slot >= 0 and 0 < wanted < source.n:
             return entry.slot
-        if not self._unified:
-            # llama.cpp evaluates separate caches together only if their ids follow each other.
-            for slot in self._idle:
-                if slot - 1 in self._active or slot + 1 in self._active:
-                    return slot
-        return self._idle[0]
+        return self._layout.choose_slot(self._idle, self._active)
 
     def _occupy(self, slot: int, sequence: Sequence) -> None:
         self.cache.unlabel(slot)
@@ -439,11 +427,11 @@ class Scheduler:
     def _fits(self, sequence: Sequence, source: PrefixOrigin, found: Found | None) -> bool:
         """True if the whole text fits beside the cells that running sequences still need. What is
         `found` in the second tier gets cells of its own."""
-        if self._n_cells is None or not self._active:
+        if not self._active:
             return True
         shared = source.n if found is None and source.seq_id in self._running else 0
-        needed = self.cache.n_cells_of(self._running) + len(sequence.tokens) - shared
-        return needed + sum(s.n_pending for s in self._active.values()) <= self._n_cells
+        needed = len(sequence.tokens) - shared + sum(s.n_pending for s in self._active.values())
+        return self._layout.has_room(self.cache, self._running, needed)
 
     def _preempt_youngest(self) -> Sequence:
         """Preempt the sequence admitted last: it goes back to the queue, with its text."""

@@ -4,6 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.layout import CacheLayout
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
 
@@ -18,10 +19,10 @@ LAST_STEPS = 3
 class PrefillPlanner:
     """Plans the chunks of prompts, step after step."""
 
-    def __init__(self, cache: PrefixCache, *, n_batch: int, unified: bool) -> None:
+    def __init__(self, cache: PrefixCache, layout: CacheLayout, *, n_batch: int) -> None:
         self._cache = cache
+        self._layout = layout
         self._n_batch = n_batch
-        self._unified = unified
         self._n_steps = 0  # that prompts had a part of
         self._n_planned = 0  # tokens of the next step
         self._n_most = n_batch  # tokens of a step; fewer after llama.cpp had no cells for more
@@ -68,7 +69,7 @@ class PrefillPlanner:
             n_prompt = evenly(n_pending, n_prompt)
         wanted = min(n_prompt, self._n_batch - n_ready, n_pending)
         room = self._cache.make_room(n_ready + wanted) - n_ready
-        least = FEW_ROWS + 1 if n_ready and not self._unified else 1
+        least = self._layout.least_rows(n_ready)
         for sequence, n in shares(prompts, min(wanted, room), least=least, turn=self._n_steps):
             chunks.append(_chunk(sequence, min(n, sequence.n_to_checkpoint)))
         return chunks
@@ -153,14 +154,16 @@ class Ahead:
     """Plans what is proposed for sequences into room that nobody else wants, and keeps what comes
     of it."""
 
-    def __init__(self, cache: PrefixCache, *, n_batch: int, n_ctx: int, unified: bool) -> None:
+    def __init__(
+        self, cache: PrefixCache, layout: CacheLayout, *, n_batch: int, n_ctx: int
+    ) -> None:
         self._cache = cache
+        self._layout = layout
         self._n_batch = n_batch
         self._n_ctx = n_ctx
-        self._unified = unified
         self.takes_early = True
-        """With separate caches, whether tokens that are forced may be evaluated before the rest of
-        the step."""
+        """Whether tokens that are forced may be evaluated before the rest of the step, where not
+        all rows can be together."""
         self._planned: list[Chunk] = []  # those of the next step that have proposed tokens
         self._is_short = False  # whether there were no cells for them
 
@@ -172,14 +175,7 @@ class Ahead:
             room = min(room, n_free - n_others)
         if self._is_short or not self._cache.is_cuttable:
             room = 0
-        # llama.cpp evaluates separate caches together in batches of as many tokens of each.
-        grants = granted(
-            ready,
-            max(0, room),
-            self._n_ctx,
-            alike=not self._unified,
-            early=self.takes_early,
-        )
+        grants = self._layout.grants(ready, max(0, room), self._n_ctx, early=self.takes_early)
         chunks = [
             Chunk(s, s.n_past, s.n_past + 1, s.proposed[:n], min(s.n_forced, n), n_early)
             for s, (n, n_early) in zip(ready, grants, strict=True)
@@ -223,34 +219,3 @@ class Ahead:
     def drop_proposed(self, sequence: Sequence) -> None:
         """Evaluate nothing of what is proposed for `sequence` now."""
         sequence.proposed, sequence.n_forced = (), 0
-
-
-def granted(
-    ready: SequenceOf[Sequence], n: int, n_ctx: int, *, alike: bool, early: bool
-) -> list[tuple[int, int]]:
-    """How many tokens each of `ready` gets evaluated of what is proposed for it: `n` tokens of all,
-    and of each no more than its context has room for; and how many of its chunk come early.
-
-    If `alike`, the step has as many tokens of each. What more of them is forced may come `early`.
-    """
-    wanted = [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
-    if not alike or not ready:
-        grants: list[tuple[int, int]] = []
-        for each in wanted:
-            grants.append((min(each, n), 0))
-            n -= grants[-1][0]
-        return grants
-    if not early:
-        return len(ready) * [(min(*wanted, n // len(ready)), 0)]
-    forced = [min(s.n_forced, each) for s, each in zip(ready, wanted, strict=True)]
-    n_together = min(*forced, n // len(ready))
-    n_likely = min(each - n_forced for each, n_forced in zip(wanted, forced, strict=True))
-    n -= n_together * len(ready)
-    parts: list[int] = []
-    for each in forced:
-        parts.append(min(each - n_together, n))
-        n -= parts[-1]
-    if any(n_early < each - n_together for n_early, each in zip(parts, forced, strict=True)):
-        n_likely = 0  # it comes behind all that is forced
-    n_together += min(n_likely, n // len(ready))
-    return [(n_together + n_early, n_early) for n_early in parts]

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine.worker.scheduling.layout import SeparateLayout, UnifiedLayout
 from specllama.engine.worker.scheduling.sequences import Sequence
-from specllama.engine.worker.scheduling.sharing import granted
 from tests.support.scheduling import sequence
 
 N_CTX = 40
@@ -19,26 +19,26 @@ def proposing(id: int, n_proposed: int, n_forced: int, length: int = 4) -> Seque
 
 def test_one_cache_gives_each_what_it_wants() -> None:
     ready = [proposing(1, 3, 0), proposing(2, 0, 0), proposing(3, 9, 2)]
-    assert granted(ready, 7, N_CTX, alike=False, early=True) == [(3, 0), (0, 0), (4, 0)]
+    assert UnifiedLayout(99).grants(ready, 7, N_CTX, early=True) == [(3, 0), (0, 0), (4, 0)]
 
 
 @pytest.mark.parametrize("early", [False, True])
 def test_separate_caches_get_as_many_of_what_may_be_wrong(early: bool) -> None:
     ready = [proposing(1, 3, 0), proposing(2, 9, 0)]
-    assert granted(ready, 99, N_CTX, alike=True, early=early) == [(3, 0), (3, 0)]
-    assert granted(ready, 5, N_CTX, alike=True, early=early) == [(2, 0), (2, 0)]
+    assert SeparateLayout().grants(ready, 99, N_CTX, early=early) == [(3, 0), (3, 0)]
+    assert SeparateLayout().grants(ready, 5, N_CTX, early=early) == [(2, 0), (2, 0)]
 
 
 def test_what_is_forced_comes_early_where_others_have_less_of_it() -> None:
     ready = [proposing(1, 5, 5), proposing(2, 0, 0), proposing(3, 2, 2)]
-    assert granted(ready, 99, N_CTX, alike=True, early=True) == [(5, 5), (0, 0), (2, 2)]
-    assert granted(ready, 6, N_CTX, alike=True, early=True) == [(5, 5), (0, 0), (1, 1)]
-    assert granted(ready, 99, N_CTX, alike=True, early=False) == [(0, 0)] * 3
+    assert SeparateLayout().grants(ready, 99, N_CTX, early=True) == [(5, 5), (0, 0), (2, 2)]
+    assert SeparateLayout().grants(ready, 6, N_CTX, early=True) == [(5, 5), (0, 0), (1, 1)]
+    assert SeparateLayout().grants(ready, 99, N_CTX, early=False) == [(0, 0)] * 3
 
 
 def test_what_all_have_to_say_comes_together() -> None:
     ready = [proposing(1, 5, 4), proposing(2, 4, 2)]
-    assert granted(ready, 99, N_CTX, alike=True, early=True) == [(5, 2), (3, 0)]
+    assert SeparateLayout().grants(ready, 99, N_CTX, early=True) == [(5, 2), (3, 0)]
 
 
 sequences = st.builds(
@@ -52,8 +52,10 @@ sequences = st.builds(
 @given(texts=st.lists(sequences, min_size=1, max_size=5), n=st.integers(0, 80))
 def test_grants_keep_their_bounds(texts: list[tuple[int, int, int]], n: int) -> None:
     ready = [proposing(id, *each) for id, each in enumerate(texts)]
-    for alike, early in ((False, True), (True, True), (True, False)):
-        grants = granted(ready, n, N_CTX, alike=alike, early=early)
+    unified, separate = UnifiedLayout(99), SeparateLayout()
+    for layout, early in ((unified, True), (separate, True), (separate, False)):
+        alike = layout is separate
+        grants = layout.grants(ready, n, N_CTX, early=early)
         assert sum(each for each, _ in grants) <= n
         for text, (n_granted, n_early) in zip(ready, grants, strict=True):
             assert 0 <= n_early <= min(text.n_forced, n_granted)

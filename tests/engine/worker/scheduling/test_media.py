@@ -114,7 +114,7 @@ def test_who_leaves_in_a_span_leaves_what_is_before_it() -> None:
     ready(one, kv)
     run_step(s, kv, n_prompt=4)
     assert one.n_past == 6
-    s.cancel(1)
+    s.cancel(one)
     (entry,) = s.cache.entries.values()
     assert entry.tokens.tolist() == [1, 1]
 

@@ -64,10 +64,10 @@ def test_a_paused_sequence_gives_its_slot_and_goes_on_where_it_was() -> None:
     for _ in range(4):
         run_step(s, kv)
     s.submit(other)
-    s.pause(1)
+    s.pause(unread)
     assert (s.n_waiting, s.n_paused) == (1, 1)
     assert [c.sequence.id for c in run_step(s, kv)] == [2]
-    s.resume(1)
+    s.resume(unread)
     assert [c.sequence.id for c in run_step(s, kv)] == [2], "the other has the slot"
     s.finish(other)
     (chunk,) = run_step(s, kv)
@@ -77,18 +77,18 @@ def test_a_paused_sequence_gives_its_slot_and_goes_on_where_it_was() -> None:
 def test_a_paused_sequence_can_be_cancelled_and_is_no_work() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=1)
-    for id in (1, 2):
-        s.submit(sequence(id, [1, 2, 3]))
+    first, second = (sequence(id, [1, 2, 3]) for id in (1, 2))
+    s.submit(first)
+    s.submit(second)
     run_step(s, kv)
-    for id in (1, 2, 3):
-        s.pause(id)
+    s.pause(first)
+    s.pause(second)
     assert not s.has_work
     assert s.plan() == []
-    cancelled = s.cancel(2)
-    assert cancelled is not None
-    s.resume(2)
+    s.cancel(second)
+    s.resume(second)
     assert not s.has_work
-    s.resume(1)
+    s.resume(first)
     assert [c.sequence.id for c in run_step(s, kv)] == [1]
 
 

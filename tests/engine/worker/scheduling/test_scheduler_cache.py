@@ -273,7 +273,7 @@ def test_a_cancelled_leader_hands_over() -> None:
     run_step(s, kv)
     run_step(s, kv)
     assert [one.slot >= 0 for one in texts] == [True, False, False]
-    s.cancel(texts[0].id)
+    s.cancel(texts[0])
     run_step(s, kv)
     assert [one.n_cached for one in texts[1:]] == [16, 0]
     while not all(one.generating for one in texts[1:]):

@@ -120,11 +120,13 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def cancel(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.alive)))
-        assert self.s.cancel(id) is self.alive.pop(id)
-        assert self.s.cancel(id) is None
+        sequence = self.alive.pop(id)
+        for _ in range(2):
+            self.s.cancel(sequence)
         self.paused.discard(id)
-        self.s.pause(id)
-        self.s.resume(id)
+        self.s.pause(sequence)
+        self.s.resume(sequence)
+        assert sequence.phase == "ended"
 
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
@@ -132,7 +134,7 @@ class Histories(RuleBasedStateMachine):
         """Nobody reads it, or still nobody does."""
         id = data.draw(st.sampled_from(sorted(self.alive)))
         text = self.alive[id].tokens.view().tolist()
-        self.s.pause(id)
+        self.s.pause(self.alive[id])
         self.paused.add(id)
         assert self.alive[id] not in self.s.active
         assert self.alive[id].tokens.view().tolist() == text
@@ -141,7 +143,7 @@ class Histories(RuleBasedStateMachine):
     @rule(data=st.data())
     def resume(self, data: st.DataObject) -> None:
         id = data.draw(st.sampled_from(sorted(self.alive)))
-        self.s.resume(id)
+        self.s.resume(self.alive[id])
         self.paused.discard(id)
 
     @rule()
@@ -245,7 +247,7 @@ class Histories(RuleBasedStateMachine):
         """One of those that wait has a medium that can't be encoded."""
         for active in self.s.active:
             if active.n_pending and not active.n_next:
-                assert self.s.cancel(active.id) is self.alive.pop(active.id)
+                self.s.cancel(self.alive.pop(active.id))
                 return
 
     @rule(n=st.integers(1, 8), pauses=st.booleans())
@@ -253,11 +255,11 @@ class Histories(RuleBasedStateMachine):
         for _ in range(n):
             for active in self.s.active:
                 if active.span is not None and active.n_past > active.span.start:
-                    self.s.pause(active.id)
+                    self.s.pause(active)
                     if pauses:
                         self.paused.add(active.id)
                     else:
-                        assert self.s.cancel(active.id) is self.alive.pop(active.id)
+                        self.s.cancel(self.alive.pop(active.id))
                     return
             self.step()
 
@@ -460,7 +462,7 @@ class Histories(RuleBasedStateMachine):
         assert self.s.n_paused == len(self.paused)
         assert not self.s.has_work, "the paused ones are no work"
         for id in sorted(self.paused):
-            self.s.resume(id)
+            self.s.resume(self.alive[id])
         self.paused.clear()
         self._go_through(set(self.alive))
         assert not self.s.has_work

@@ -1,0 +1,205 @@
+"""The layout of a KV cache: all sequences share one array of cells, or each slot has its own.
+
+Whatever depends on it in the scheduling is decided here: where a text may go and what it takes
+over, what fits, and which rows a step evaluates together.
+"""
+
+from collections.abc import Container, Iterable
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass
+from typing import Protocol
+
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
+
+MIN_COPY = 16
+"""Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
+
+
+@dataclass(frozen=True, slots=True)
+class PrefixOrigin:
+    """The longest prefix of a text that a sequence holds: `n` tokens of sequence `seq_id` (-1: of
+    none). A leader is about to evaluate `n_soon` more. The longest common prefix with any sequence
+    has `n_same` tokens, whether its cells can be shared or not."""
+
+    seq_id: int = -1
+    n: int = 0
+    n_soon: int = 0
+    n_same: int = 0
+
+
+class CacheLayout(Protocol):
+    """One of the two. `cache` is the one that it lays out."""
+
+    least_copy: int
+    """Tokens that a copy has to save to be worth it."""
+
+    def has_room(self, cache: PrefixCache, running: Iterable[int], n: int) -> bool:
+        """True if `n` cells are not held by the `running` sequences."""
+
+    def n_used(self, cache: PrefixCache, active: Iterable[Sequence]) -> int:
+        """Cells with tokens of the active and of the cached texts; shared ones count once."""
+
+    def choose_slot(self, idle: SequenceOf[int], busy: Container[int]) -> int:
+        """One of the idle slots, of which the least recently used one is in front."""
+
+    def id_of(self, slot: int) -> int | None:
+        """The sequence id that a text in `slot` has to have; None if any will do."""
+
+    def make_id(self, cache: PrefixCache, slot: int, keep: int | None = None) -> None:
+        """Have an unused sequence id for a text in `slot`, by eviction if need be, but not of the
+        text `keep`."""
+
+    def to_take(
+        self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
+    ) -> int | None:
+        """The finished text whose cells `sequence`, which is going to be in `slot`, takes over
+        rather than shares; None if there is none."""
+
+    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
+        """Generating sequences in the order of their rows."""
+
+    def least_rows(self, n_ready: int) -> int:
+        """The fewest tokens of a prompt that are worth a part of a step with `n_ready` generating
+        sequences."""
+
+    def grants(
+        self, ready: SequenceOf[Sequence], n: int, n_ctx: int, *, early: bool
+    ) -> list[tuple[int, int]]:
+        """How many tokens each of `ready` gets evaluated of what is proposed for it: `n` tokens of
+        all, and of each no more than its context has room for. And how many of these come in a
+        decode of their own before the step; none unless `early`."""
+
+
+def layout_of(n_cells: int | None) -> CacheLayout:
+    """That of `n_cells` which all sequences share; None: each has cells of its own."""
+    return SeparateLayout() if n_cells is None else UnifiedLayout(n_cells)
+
+
+class UnifiedLayout:
+    """One array of `n_cells`. A prefix that is shared takes no cells, a text can have any sequence
+    id, and all rows can be together."""
+
+    least_copy = 1
+
+    def __init__(self, n_cells: int) -> None:
+        self._n_cells = n_cells
+
+    def has_room(self, cache: PrefixCache, running: Iterable[int], n: int) -> bool:
+        return cache.n_cells_of(running) + n <= self._n_cells
+
+    def n_used(self, cache: PrefixCache, active: Iterable[Sequence]) -> int:
+        assert cache.n_free is not None
+        return self._n_cells - cache.n_free
+
+    def choose_slot(self, idle: SequenceOf[int], busy: Container[int]) -> int:
+        return idle[0]
+
+    def id_of(self, slot: int) -> int | None:
+        return None
+
+    def make_id(self, cache: PrefixCache, slot: int, keep: int | None = None) -> None:
+        cache.make_id(keep)
+
+    def to_take(
+        self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
+    ) -> int | None:
+        """All of it is of use, or no other sequence id is free, or some of it is to be moved."""
+        entries = cache.entries
+        found = source.seq_id if source.seq_id in entries else None
+        if sequence.n_reuse:
+            own = cache.of_slot(slot)
+            if found is None and own is not None and entries[own].key == sequence.key:
+                return own
+            return found
+        if found is None:
+            return None
+        is_all_of_use = source.n >= len(entries[found].tokens) - 1
+        is_last_id = not cache.has_unused and len(entries) == 1
+        return found if is_all_of_use or is_last_id else None
+
+    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
+        return [*ready]
+
+    def least_rows(self, n_ready: int) -> int:
+        return 1
+
+    def grants(
+        self, ready: SequenceOf[Sequence], n: int, n_ctx: int, *, early: bool
+    ) -> list[tuple[int, int]]:
+        grants: list[tuple[int, int]] = []
+        for each in _wanted(ready, n_ctx):
+            grants.append((min(each, n), 0))
+            n -= grants[-1][0]
+        return grants
+
+
+class SeparateLayout:
+    """One array for each slot, whose number is the sequence id. llama.cpp evaluates the rows of
+    several together if their ids follow each other, and if it has as many of each."""
+
+    least_copy = MIN_COPY
+
+    def has_room(self, cache: PrefixCache, running: Iterable[int], n: int) -> bool:
+        return True
+
+    def n_used(self, cache: PrefixCache, active: Iterable[Sequence]) -> int:
+        cached = sum(len(entry.tokens) for entry in cache.entries.values())
+        return cached + sum(s.n_past for s in active)
+
+    def choose_slot(self, idle: SequenceOf[int], busy: Container[int]) -> int:
+        beside = (slot for slot in idle if slot - 1 in busy or slot + 1 in busy)
+        return next(beside, idle[0])
+
+    def id_of(self, slot: int) -> int | None:
+        return slot
+
+    def make_id(self, cache: PrefixCache, slot: int, keep: int | None = None) -> None:
+        if (own := cache.of_slot(slot)) is not None:
+            cache.give_up(own)
+
+    def to_take(
+        self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
+    ) -> int | None:
+        """That of the slot, unless another one has much more of the text."""
+        own = cache.of_slot(slot)
+        if own is None or cache.entries[own].key != sequence.key:
+            return None
+        n_own = cache.common_prefix(own, sequence.tokens.view(), sequence.key)
+        n_own = cache.reachable(own, min(n_own, cache.entries[own].n_exact))
+        better = source.n - n_own >= MIN_COPY
+        return None if better and not sequence.n_reuse else own
+
+    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
+        return sorted(ready, key=lambda s: s.seq_id)
+
+    def least_rows(self, n_ready: int) -> int:
+        return FEW_ROWS + 1 if n_ready else 1
+
+    def grants(
+        self, ready: SequenceOf[Sequence], n: int, n_ctx: int, *, early: bool
+    ) -> list[tuple[int, int]]:
+        """As many of each. What more of them is forced may come `early`."""
+        if not ready:
+            return []
+        wanted = _wanted(ready, n_ctx)
+        if not early:
+            return len(ready) * [(min(*wanted, n // len(ready)), 0)]
+        forced = [min(s.n_forced, each) for s, each in zip(ready, wanted, strict=True)]
+        n_together = min(*forced, n // len(ready))
+        n_likely = min(each - n_forced for each, n_forced in zip(wanted, forced, strict=True))
+        n -= n_together * len(ready)
+        parts: list[int] = []
+        for each in forced:
+            parts.append(min(each - n_together, n))
+            n -= parts[-1]
+        if any(n_early < each - n_together for n_early, each in zip(parts, forced, strict=True)):
+            n_likely = 0  # it comes behind all that is forced
+        n_together += min(n_likely, n // len(ready))
+        return [(n_together + n_early, n_early) for n_early in parts]
+
+
+def _wanted(ready: Iterable[Sequence], n_ctx: int) -> list[int]:
+    """The proposed tokens of each that its context has room for."""
+    return [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
