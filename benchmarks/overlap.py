@@ -96,7 +96,7 @@ def idle_seconds(
             params = GenerationParams(
                 n_predict=n_tokens, temperature=0.0, stream=True, stop=["\nUser:", "###"]
             )
-            engine.submit(engine.prepare(Submit(id, [f"{id} apples and"], params)))
+            engine.submit(engine.preparation.prepare(Submit(id, [f"{id} apples and"], params)))
         began = 0.0
         while engine.has_work:
             if not began and device.n_steps >= GENERATES:

@@ -8,6 +8,7 @@ ends the process.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from functools import partial
 from queue import Empty
 from typing import TypeVar
@@ -82,6 +83,15 @@ GATHER_SECONDS = 0.01
 LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
 
 
+@dataclass(eq=False)
+class Arrival:
+    """A request on its way to the main thread."""
+
+    is_cancelled: bool = False
+    compiling: Preparing | None = None
+    """What is prepared of it, while its constraint is compiled."""
+
+
 class Worker:
     """Serves one loaded engine until the server closes the pipe."""
 
@@ -90,9 +100,7 @@ class Worker:
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
         self._inbox: system.SimpleQueue[Incoming | None] = system.SimpleQueue()
-        self._preparing: set[int] = set()
-        self._cancelled: set[int] = set()  # while they are being prepared
-        self._compiling: dict[int, Preparing] = {}  # those whose constraint is being compiled
+        self._arriving: dict[int, Arrival] = {}
         self._lanes = PreparationQueue()
 
     def run(self) -> None:
@@ -145,10 +153,10 @@ class Worker:
     def _gather(self) -> bool:
         """Before a step for nobody but who has just come: wait for the others who have come with
         them, to evaluate them together. False at the end of the messages."""
-        if not (isinstance(self._engine, Engine) and self._preparing):
+        if not (isinstance(self._engine, Engine) and self._arriving):
             return True
         deadline = system.now() + min(GATHER_SECONDS, self._engine.gather_seconds)
-        while len(self._preparing) > len(self._compiling):
+        while any(each.compiling is None for each in [*self._arriving.values()]):
             seconds = deadline - system.now()
             try:
                 message = self._inbox.get(seconds > 0, max(0.0, seconds))
@@ -162,24 +170,19 @@ class Worker:
     def _handle(self, message: Incoming) -> None:
         match message:
             case Request(id=id):
-                self._preparing.discard(id)
-                if id in self._cancelled:
-                    self._cancelled.discard(id)
+                if not self._arrive(id):
                     message.close()
                 elif events := self._generator.submit(message):
                     self._link.send(Step([*events]))
             case EmbeddingJob(id=id):
-                self._preparing.discard(id)
-                if id in self._cancelled:
-                    self._cancelled.discard(id)
-                else:
+                if self._arrive(id):
                     self._embedder.submit(message)
             case Cancel(id=id):
                 if self._lanes.drop(id):
-                    self._preparing.discard(id)
-                elif id in self._preparing:
-                    self._cancelled.add(id)
-                    self._drop(id)
+                    self._arriving.pop(id, None)
+                elif (arrival := self._arriving.get(id)) is not None:
+                    arrival.is_cancelled = True
+                    self._drop(arrival)
                 else:
                     self._engine.cancel(id)
                     self._slot_actions.cancel(id)
@@ -195,6 +198,11 @@ class Worker:
                 self._slot_actions.add(message)
             case GetStats(id=id):
                 self._link.send(StatsReply(id, self._engine.stats()))
+
+    def _arrive(self, id: int) -> bool:
+        """The request is prepared. False if it was cancelled meanwhile."""
+        arrival = self._arriving.pop(id, None)
+        return arrival is None or not arrival.is_cancelled
 
     def _step(self) -> None:
         stepping.begin("a step")
@@ -216,14 +224,14 @@ class Worker:
         """Answer at once what takes less time than to hand it over; start everything else."""
         match message:
             case Submit(id=id) if not message.others:
-                self._preparing.add(id)
+                self._arriving[id] = Arrival()
                 self._start(message, self._prepare)
             case Submit():
-                self._preparing.update(ids(message))
+                self._arriving.update((id, Arrival()) for id in ids(message))
                 # Not under the id of one text: who cancels that one doesn't mean the others.
                 self._lanes.start(-message.id, size(message), partial(self._prepare_all, message))
             case Embed(id=id) | Rerank(id=id):
-                self._preparing.add(id)
+                self._arriving[id] = Arrival()
                 self._start(message, self._prepare_job)
             case Tokenize(id=id, content=[str(text)]) if len(text) <= SHORT:
                 return self._outcome(id, self._tokenize, message)
@@ -274,56 +282,55 @@ class Worker:
         except Exception as error:
             log.exception("request %d failed", id)
             failure = ErrorInfo("server_error", f"{type(error).__name__}: {error}")
-        self._preparing.discard(id)
-        self._cancelled.discard(id)
+        self._arriving.pop(id, None)
         return Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
         """As far as possible without waiting for a constraint: a thread that waits prepares
         nothing for others."""
-        preparing = self._generator.begin(message)
+        preparing = self._generator.preparation.begin(message)
         if preparing.order.is_ready:
             self._complete(preparing)
             return
-        self._compiling[message.id] = preparing
-        if message.id in self._cancelled:
-            self._drop(message.id)
+        arrival = self._arriving[message.id]
+        arrival.compiling = preparing
+        if arrival.is_cancelled:  # since then
+            self._drop(arrival)
         preparing.order.when_ready(partial(self._go_on, preparing))
 
     def _go_on(self, preparing: Preparing) -> None:
         submit = preparing.submit
-        self._compiling.pop(submit.id, None)
+        self._arriving[submit.id].compiling = None
         self._start_for(submit, partial(self._outcome, submit.id, self._complete, preparing))
 
     def _complete(self, preparing: Preparing) -> None:
-        self._inbox.put(self._generator.complete(preparing))
+        self._inbox.put(self._generator.preparation.finish(preparing))
 
-    def _drop(self, id: int) -> None:
-        """End the compilation that only the cancelled request `id` has wanted."""
-        if (preparing := self._compiling.pop(id, None)) is not None:
-            self._generator.drop(preparing)
+    def _drop(self, arrival: Arrival) -> None:
+        """End the compilation that only a cancelled request has wanted."""
+        if (preparing := arrival.compiling) is not None:
+            self._generator.preparation.drop(preparing)
 
     def _prepare_all(self, message: Submit) -> None:
         """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
 
         def tokenize(submit: Submit) -> None:
-            tokens, media = self._generator.tokenize(submit)
+            tokens, media = self._generator.preparation.tokenize(submit)
             prompt: Prompt = tokens.tolist()
             self._prepare_next(apart(submit, submit.prompt if media else prompt))
 
         failed = self._outcome(message.id, tokenize, message)
         if isinstance(failed, Failed):
             everyone = ids(message)
-            self._preparing.difference_update(everyone)
-            self._cancelled.difference_update(everyone)
+            for id in everyone:
+                self._arriving.pop(id, None)
             self._link.send(Step([Failed(id, failed.error) for id in everyone]))
 
     def _prepare_next(self, texts: Iterator[Submit]) -> None:
         """One of `texts`, and the rest behind those who have come since."""
         for text in texts:
-            if text.id in self._cancelled:
-                self._cancelled.discard(text.id)
-                self._preparing.discard(text.id)
+            if self._arriving[text.id].is_cancelled:
+                del self._arriving[text.id]
                 continue
             if (failed := self._outcome(text.id, self._prepare, text)) is not None:
                 self._link.send(failed)

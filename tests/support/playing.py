@@ -49,7 +49,7 @@ def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finishe
 
     for id, prompt in enumerate(prompts, start=1):
         names[id] = prompt
-        request = engine.prepare(Submit(id, [prompt], GenerationParams(**params)))
+        request = engine.preparation.prepare(Submit(id, [prompt], GenerationParams(**params)))
         for event in engine.submit(request):
             note(event)
     while engine.has_work:

@@ -136,7 +136,7 @@ def run_all(e: Engine, submits: Sequence[Submit]) -> dict[int, Finished]:
     results: dict[int, Finished] = {}
     streamed: dict[int, tuple[str, list[int], list[Any]]] = {}
     for submit in submits:
-        e.submit(e.prepare(submit))
+        e.submit(e.preparation.prepare(submit))
     while e.has_work:
         for event in stepped(e):
             assert not isinstance(event, Failed), event

@@ -136,6 +136,7 @@ class CompileOrder:
         self.params = params
         self.work = work
         self.vocabulary = vocabulary  # if there is a limit of thinking
+        self.is_dropped = False
 
     @property
     def is_ready(self) -> bool:
@@ -243,11 +244,15 @@ class Compiler:
         return self._memory.n_bytes
 
     def drop(self, order: CompileOrder) -> None:
-        """Nobody waits for `order` any more: unless others want the same, it is not done."""
+        """Nobody waits for `order` any more: unless others want the same, it is not done. Has no
+        effect the second time."""
         work = order.work
         if work is None:
             return
         with self._lock:
+            if order.is_dropped:
+                return
+            order.is_dropped = True
             work.n_orders -= 1
             if work.n_orders > 0 or work.compiled.done():
                 return

@@ -1,7 +1,6 @@
 """The engine proper: from prepared requests to events, one step at a time.
 
-`prepare`, or `begin` and `complete`, may run in any thread; everything else belongs to the thread
-that calls `step`.
+`Engine.preparation` may run in any thread; everything else belongs to the thread that calls `step`.
 """
 
 import logging
@@ -21,7 +20,6 @@ from specllama.engine.wire.replies import (
     Relaxed,
     SlotState,
 )
-from specllama.engine.wire.requests import Submit
 from specllama.engine.wire.startup import resident
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import (
@@ -43,10 +41,10 @@ from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
-from specllama.engine.worker.generation.launch import Counting, Decoding
+from specllama.engine.worker.generation.launch import Counting, Decoding, StepBatch
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids
-from specllama.engine.worker.generation.preparation import Preparation, Preparing, Prompt
+from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
 from specllama.engine.worker.generation.sampling import Postponed, Sampling
@@ -55,7 +53,6 @@ from specllama.engine.worker.media.encoder import DeviceSlices
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import MediaRegistry, ids_in
 from specllama.engine.worker.scheduling.scheduler import Scheduler
-from specllama.engine.worker.scheduling.sequences import Chunk
 
 log = logging.getLogger("specllama.engine.worker.generation.engine")
 
@@ -98,7 +95,7 @@ class Engine:
             check_promise(self.context, options)
         offload = Offload(self.context) if options.sampling.backend_sampling else None
         n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
-        self._preparation = Preparation(
+        self.preparation = Preparation(
             self.context,
             options,
             self.lora,
@@ -109,6 +106,7 @@ class Engine:
             n_slots=n_slots,
             n_ctx=n_ctx,
         )
+        """Makes requests of messages."""
         self._sampling = Sampling(self.context, offload)
         self._speculation = speculation(
             self.context, options, self.scheduler, has_offload=offload is not None
@@ -127,7 +125,7 @@ class Engine:
             self.context, self._sampling, self._speculation, self._embeddings, self._counting
         )
         self._requests = Requests(
-            self.scheduler, self._answering, self._speculation, self._preparation
+            self.scheduler, self._answering, self._speculation, self.preparation
         )
         self._step_seconds = 0.0  # of the last one
 
@@ -141,26 +139,6 @@ class Engine:
         )
 
     # ---- requests ------------------------------------------------------------------------
-
-    def tokenize(self, submit: Submit) -> Prompt:
-        """The tokens of a prompt that fits. Raises `EngineError`."""
-        return self._preparation.tokenize(submit)
-
-    def prepare(self, submit: Submit) -> Request:
-        """Tokenize, check and build what the steps need. Raises `EngineError`."""
-        return self._preparation.prepare(submit)
-
-    def begin(self, submit: Submit) -> Preparing:
-        """As much of `prepare` as doesn't wait for a constraint. Raises `EngineError`."""
-        return self._preparation.begin(submit)
-
-    def complete(self, preparing: Preparing) -> Request:
-        """The rest of `prepare`. Raises `EngineError`."""
-        return self._preparation.finish(preparing)
-
-    def drop(self, preparing: Preparing) -> None:
-        """Nobody waits for the request any more; `complete` may fail."""
-        self._preparation.drop(preparing)
 
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. An empty prompt is answered at once."""
@@ -213,102 +191,112 @@ class Engine:
     # ---- the step ------------------------------------------------------------------------
 
     def step(self, send: Send) -> None:
-        """Plan, fill, decode, sample, answer. `send` gets the events of all requests that have any.
+        """Plan, launch, finish the last step, choose, measure. `send` gets the events of all
+        requests that have any.
 
-        On a device that computes beside the host, the next step is launched before anything is
-        done that it doesn't need: `send` gets the events of a step while the device computes the
-        next one."""
+        On a device that computes beside the host, a step is launched before anything is done that
+        it doesn't need: `send` gets the events of the last one while the device computes."""
         self._answer_postponed()
         self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
             started = system.now()
-            is_idle = not self._compute(send)
+            batches = self._plan()
+            for batch in batches:
+                if not self._launch(batch):
+                    break  # what else was planned may be wrong
+                self._finish_last(batch, send)
+                self._choose(batch)
+                self._measure(batch)
             self._step_seconds = system.now() - started
         if not self.scheduler.has_work:
             self._counting.rests()
-        if is_idle and not self._events:
+        if not batches and not self._events:
             self._wait()
-        if is_idle or not (self._answering.overlaps and self.scheduler.active):
+        if not (batches and self._answering.overlaps and self.scheduler.active):
             self._send(send)
 
-    def _send(self, send: Send) -> None:
-        events, self._events = self._events, []
-        if events:
-            send(events)
-
-    def _compute(self, send: Send) -> bool:
-        """All of a step that uses the device. False if nobody can go on."""
+    def _plan(self) -> list[StepBatch]:
+        """What the step evaluates; nothing if nobody can go on."""
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
         self._look_for_embeddings()  # of those who have just got a slot
         if not chunks:
             self._events += self._requests.answer_late()
             self._requests.free_finished()
-            return False
+            return []
         self._enter(self._requests.of(chunks), system.now())
         self._decoding.apply(chunks[0].sequence.adapters)
         # Embeddings and tokens can't be in one batch.
         media = [chunk for chunk in chunks if chunk.span is not None]
         texts = [chunk for chunk in chunks if chunk.span is None]
-        if media and not self._evaluate(media, send, n_waiting=len(texts)):
-            return True
-        texts = [chunk for chunk in texts if chunk.sequence.id in self._requests.running]
-        if texts:
-            self._evaluate(texts, send)
-        return True
+        batches = [StepBatch(texts, self._requests.of(texts))] if texts else []
+        if media:
+            batches.insert(0, StepBatch(media, self._requests.of(media), n_waiting=len(texts)))
+        return batches
 
-    def _evaluate(self, chunks: Sequence[Chunk], send: Send, *, n_waiting: int = 0) -> bool:
-        """Evaluate what fits into one decode, and answer. `n_waiting` others of the same step wait
-        for it. False if it can't be done; what else was planned may be wrong then."""
-        started = system.now()
-        requests = self._requests.of(chunks)
+    def _launch(self, batch: StepBatch) -> bool:
+        """Let the device evaluate what is left of it. False if it doesn't."""
+        batch.keep(self._requests.running)
+        if not batch.chunks:
+            return False
         try:
-            indices = self._decoding.launch(chunks, requests)
+            self._decoding.launch(batch)
         except OutOfCellsError:
             if not self.scheduler.relieve():
-                self._events += self._requests.fail_all(requests, "the KV cache is full")
+                self._events += self._requests.fail_all(batch.requests, "the KV cache is full")
             return False
         except OutOfMemoryError as error:
-            largest = self._requests.running[self.scheduler.do_without_largest(chunks).id]
+            largest = self._requests.running[self.scheduler.do_without_largest(batch.chunks).id]
             self._events += self._requests.fail_all([largest], str(error))
             return False
         except BackendError as error:
-            self._events += self._requests.fail_all(requests, str(error))
+            self._events += self._requests.fail_all(batch.requests, str(error))
             return False
+        return True
+
+    def _finish_last(self, batch: StepBatch, send: Send) -> None:
+        """Make the texts of the last step, while the device computes. Requests that end with these
+        leave `batch`, of which everything is computed then."""
         if self._answering.overlaps:
             self._events += self._requests.answer_late()
             self._send(send)
         self._decoding.wait()
-        evaluated = chunks
-        if self._requests.free_finished(chunks):
-            rows = zip(chunks, indices, strict=True)
-            kept = [row for row in rows if row[0].sequence.id in self._requests.running]
-            chunks, indices = [chunk for chunk, _ in kept], [index for _, index in kept]
-            requests = self._requests.of(chunks)
-        self.scheduler.advance(chunks)
-        self._counting.decoded(chunks, len(self.scheduler.active))
-        self._events += [progress(request) for request in requests if request.reports_progress]
-        self._read_prompts(chunks, requests, indices)
-        outputs = self._speculation.begin(chunks, requests, indices)
+        if self._requests.free_finished(batch.chunks):
+            batch.keep(self._requests.running)
+
+    def _choose(self, batch: StepBatch) -> None:
+        """The next token of each request that has logits; then the one behind it, where it was
+        proposed."""
+        self.scheduler.advance(batch.chunks)
+        self._counting.decoded(batch.chunks, len(self.scheduler.active))
+        self._events += [progress(each) for each in batch.requests if each.reports_progress]
+        self._read_prompts(batch)
+        outputs = self._speculation.begin(batch.chunks, batch.requests, batch.indices)
         now = system.now()
-        until = now + max(LEAST_PATIENCE, PATIENCE * (now - started))
-        while outputs:  # the next token of each; then the one behind it, where it was proposed
+        until = now + max(LEAST_PATIENCE, PATIENCE * (now - batch.started))
+        while outputs:
             outputs = self._postponed.put_off(outputs, until)
             self._sampling.sample_ahead(outputs)
             for request, index in outputs:
                 self._events += self._answer(request, index)
             outputs = self._speculation.confirmed(outputs)
         self._speculation.end()
-        seconds = self._planner.measure(evaluated, started, n_waiting)
-        self._speculation.stepped(evaluated, seconds)
-        self._counting.stepped(seconds)
-        return True
 
-    def _read_prompts(
-        self, chunks: Sequence[Chunk], requests: Sequence[Request], indices: Sequence[int]
-    ) -> None:
+    def _measure(self, batch: StepBatch) -> None:
+        """Learn from the time that it took."""
+        seconds = self._planner.measure(batch.evaluated, batch.started, batch.n_waiting)
+        self._speculation.stepped(batch.evaluated, seconds)
+        self._counting.stepped(seconds)
+
+    def _send(self, send: Send) -> None:
+        events, self._events = self._events, []
+        if events:
+            send(events)
+
+    def _read_prompts(self, batch: StepBatch) -> None:
         """Notes the probabilities of prompts, where they are wanted, before anybody samples."""
-        for chunk, request, index in zip(chunks, requests, indices, strict=True):
+        rows_of = zip(batch.chunks, batch.requests, batch.indices, strict=True)
+        for chunk, request, index in rows_of:
             if request.prompt_probs is not None and chunk.sequence.wants_outputs:
                 rows = range(index - chunk.n_tokens + 1, index + 1)
                 request.prompt_probs.note(self.context, chunk.start, rows)

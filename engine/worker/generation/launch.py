@@ -1,6 +1,7 @@
 """From a plan to the batch that is decoded."""
 
-from collections.abc import Sequence
+from collections.abc import Container, Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
@@ -16,6 +17,30 @@ from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray
+
+
+@dataclass
+class StepBatch:
+    """What one decode of a step evaluates: some texts, or a part of one medium."""
+
+    chunks: Sequence[Chunk]
+    requests: Sequence[Request]
+    """That of each chunk."""
+    n_waiting: int = 0
+    """Chunks of the same step that are evaluated behind it: to who generates, both are one."""
+    started: float = 0.0  # s
+    indices: Sequence[int] = ()
+    """Where in the batch the logits behind each chunk's text are."""
+    evaluated: Sequence[Chunk] = ()
+    """All chunks that the device has got; those of requests that end meanwhile are no others."""
+
+    def keep(self, running: Container[int]) -> None:
+        """Drop the chunks of requests whose ids aren't in `running`."""
+        kept = [at for at, request in enumerate(self.requests) if request.id in running]
+        if len(kept) < len(self.requests):
+            self.chunks = [self.chunks[at] for at in kept]
+            self.requests = [self.requests[at] for at in kept]
+            self.indices = [self.indices[at] for at in kept] if self.indices else ()
 
 
 def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
@@ -159,19 +184,20 @@ class Decoding:
             self._applied = key
             self._context.set_adapters(key)
 
-    def launch(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> list[int]:
-        """Let the device evaluate the chunks, which are texts, or one of a medium. The indices of
-        the last tokens' outputs. Raises what `Context.decode` does."""
+    def launch(self, batch: StepBatch) -> None:
+        """Let the device evaluate it. Raises what `Context.decode` does."""
+        chunks, requests = batch.chunks, batch.requests
+        batch.started, batch.evaluated = system.now(), chunks
         if chunks[0].span is not None:
             (chunk,), (request,) = chunks, requests
             self._counting.begins(system.now())
-            return [self._embeddings.decode(self._context, chunk, request)]
+            batch.indices = [self._embeddings.decode(self._context, chunk, request)]
+            return
         self._evaluate_early(chunks)
-        indices = fill(self._context.batch, chunks)
+        batch.indices = fill(self._context.batch, chunks)
         self._sampling.attach(chunks, requests)
         self._counting.begins(system.now())
         self._context.decode()
-        return indices
 
     def wait(self) -> None:
         """Until all is computed: progress, patience and timings are of work that is done."""

@@ -2,6 +2,7 @@
 
 import os
 import threading
+from collections.abc import Callable
 
 import pytest
 
@@ -16,7 +17,7 @@ from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS
 from specllama.engine.worker.tokens import TokenArray
-from specllama.engine.worker.worker import Worker
+from specllama.engine.worker.worker import Arrival, Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play, stepped
 from tests.support.watching import without_limits
@@ -35,7 +36,7 @@ def served(model: Model) -> Engine:
 
 def prepared(engine: Engine, id: int) -> Request:
     params = GenerationParams(n_predict=4, ignore_eos=True)
-    return engine.prepare(Submit(id, [f"import module_{id}"], params))
+    return engine.preparation.prepare(Submit(id, [f"import module_{id}"], params))
 
 
 def worker(engine: Engine) -> Worker:
@@ -48,7 +49,7 @@ def test_who_comes_with_others_waits_for_them(
     monkeypatch.setattr("specllama.engine.worker.worker.GATHER_SECONDS", PATIENT)
     monkeypatch.setattr("specllama.engine.worker.generation.engine.GATHER_SHARE", 1e9)
     one = worker(served)
-    one._preparing = {2, 3}
+    one._arriving = {2: Arrival(), 3: Arrival()}
     served.submit(prepared(served, 1))
     for id in (2, 3):
         one._inbox.put(prepared(served, id))
@@ -60,7 +61,7 @@ def test_who_comes_with_others_waits_for_them(
 
 def test_the_end_comes_while_others_are_waited_for(served: Engine) -> None:
     one = worker(served)
-    one._preparing = {2}
+    one._arriving = {2: Arrival()}
     served.submit(prepared(served, 1))
     one._inbox.put(None)
     assert not one._gather()
@@ -74,7 +75,7 @@ def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None
     stepped(served)
     assert served.scheduler.n_generating == 1
     assert served.gather_seconds == 0
-    one._preparing = {2}
+    one._arriving = {2: Arrival()}
     served.submit(prepared(served, 3))
     assert served.gather_seconds == 0
     assert one._gather(), "who is not there yet is not waited for"
@@ -105,13 +106,18 @@ class Said(Link[ToEngine, ToServer]):
     def __init__(self) -> None:
         super().__init__(lambda n: b"", len, to_engine_decoder)
         self.failed: list[int] = []
-        self.over = threading.Event()
 
     def send(self, *messages: ToServer) -> None:
         for message in messages:
             assert isinstance(message, Step)
             self.failed += [event.id for event in message.events if isinstance(event, Failed)]
-        self.over.set()
+
+
+def deferred(one: Worker, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
+    """What `one` is to prepare, instead of starting it."""
+    works: list[Callable[[], None]] = []
+    monkeypatch.setattr(one._lanes, "start", lambda id, size, work: works.append(work))
+    return works
 
 
 def many(prompt: str) -> Submit:
@@ -131,8 +137,11 @@ def test_a_prompt_of_many_texts_is_tokenized_once(
 
     monkeypatch.setattr(Model, "tokenize", counted)
     one = worker(served)
-    one._cancelled = {4}
+    works = deferred(one, monkeypatch)
     assert one._take(many("def f(self, x):")) is None
+    one._handle(Cancel(4))
+    while works:
+        works.pop(0)()
     found = [one._inbox.get() for _ in range(3)]
     assert asked == [b"def f(self, x):"]
     assert [
@@ -144,21 +153,21 @@ def test_a_prompt_of_many_texts_is_tokenized_once(
         (2, 7, -1),
         (5, 9, -1),
     ]
-    done = threading.Event()
-    one._lanes.start(99, 0, done.set)  # behind the last text
-    done.wait()
-    assert not one._cancelled
-    assert 4 not in one._preparing
+    assert one._arriving.keys() == {1, 2, 5}
 
 
-def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(served: Engine) -> None:
+def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
     said = Said()
     one = Worker(served, said, engine_options())
-    one._cancelled = {4}
+    works = deferred(one, monkeypatch)
     one._take(many("word " * 10_000))
-    said.over.wait()
+    one._handle(Cancel(4))
+    for work in works:
+        work()
     assert said.failed == [1, 2, 4, 5]
-    assert not one._preparing | one._cancelled
+    assert not one._arriving
     assert one._inbox.empty()
 
 
@@ -195,8 +204,7 @@ def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
     assert isinstance(request, Request)
     assert request.id == 11
     one._handle(Cancel(10))
-    assert 10 not in one._preparing
-    assert 10 not in one._cancelled
+    assert 10 not in one._arriving
     go_on.set()
     done = threading.Event()
     one._lanes.start(12, LONG, done.set)

@@ -31,7 +31,7 @@ def offloading(model: Model, **options: Any) -> Engine:
 
 def sampler_of(engine: Engine, **params: Any) -> Sampler | OffloadedSampler:
     params = {"backend_sampling": True, **params}
-    request = engine.prepare(Submit(1, ["once"], GenerationParams(**params)))
+    request = engine.preparation.prepare(Submit(1, ["once"], GenerationParams(**params)))
     request.close()
     return request.sampler
 
@@ -140,7 +140,7 @@ def test_both_kinds_in_one_batch(model: Model) -> None:
 def _run(engine: Engine, submits: list[Submit]) -> dict[int, list[int]]:
     tokens: dict[int, list[int]] = {submit.id: [] for submit in submits}
     for submit in submits:
-        engine.submit(engine.prepare(submit))
+        engine.submit(engine.preparation.prepare(submit))
     while engine.has_work:
         for event in stepped(engine):
             tokens[event.id] += getattr(event, "tokens", [])
@@ -171,7 +171,7 @@ def test_requests_that_go_leave_nothing_behind(model: Model) -> None:
         ids = range(10 * round, 10 * round + 3)
         for id in ids:
             params = GenerationParams(n_predict=8, seed=id, backend_sampling=True)
-            device.submit(device.prepare(Submit(id, [f"module_{id}"], params)))
+            device.submit(device.preparation.prepare(Submit(id, [f"module_{id}"], params)))
         for _ in range(round % 5):
             stepped(device)
         device.cancel(ids[0])

@@ -72,7 +72,7 @@ def fresh(model: Model, options: EngineOptions) -> Callable[..., list[int]]:
 
 def ask(engine: Engine, *prompt: str | int) -> Finished:
     params = GenerationParams(n_predict=N_PREDICT, **GREEDY)
-    events = engine.submit(engine.prepare(Submit(1, [*prompt], params)))
+    events = engine.submit(engine.preparation.prepare(Submit(1, [*prompt], params)))
     while engine.has_work:
         events += stepped(engine)
     (finished,) = (event for event in events if isinstance(event, Finished))

@@ -39,7 +39,7 @@ def play(engine: Engine, *requests: dict[str, Any]) -> list[list[Event]]:
     events: list[list[Event]] = [[] for _ in requests]
     for id, asked in enumerate(requests):
         params = GenerationParams(**{"n_predict": 200, "seed": id, **asked})
-        request = engine.prepare(Submit(id, ["Once upon a time"], params))
+        request = engine.preparation.prepare(Submit(id, ["Once upon a time"], params))
         events[id] += engine.submit(request)
     while engine.has_work:
         for event in stepped(engine):

@@ -214,7 +214,7 @@ def test_wrong_triggers(engine: Engine, params: GenerationParams, message: str) 
 
 def finish(engine: Engine, **params: Any) -> Finished:
     asked = GenerationParams(**{"n_predict": 40, "seed": 1, **params})
-    request = engine.prepare(Submit(0, ["Once upon a time"], asked))
+    request = engine.preparation.prepare(Submit(0, ["Once upon a time"], asked))
     events = list(engine.submit(request))
     while engine.has_work:
         events += stepped(engine)

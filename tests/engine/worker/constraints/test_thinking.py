@@ -182,7 +182,7 @@ def engine(model: Model) -> Iterator[Engine]:
 def finish(engine: Engine, end_after: int = -1, **params: Any) -> tuple[Finished, str]:
     """The end, and all text; `end_after` so many tokens the thoughts are ended."""
     asked = GenerationParams(**{"n_predict": 40, "seed": 1, "stream": True, **params})
-    request = engine.prepare(Submit(0, ["Once upon a time"], asked))
+    request = engine.preparation.prepare(Submit(0, ["Once upon a time"], asked))
     events = list(engine.submit(request))
     while engine.has_work:
         if request.n_decoded == end_after:
@@ -241,7 +241,7 @@ def test_control_tokens_are_markers_too(engine: Engine, model: Model) -> None:
     thoughts = Thoughts("<think>", marker, open=True)
     [token] = model.tokenize(marker.encode(), add_special=False, parse_special=True).tolist()
     asked = GenerationParams(n_predict=8, seed=1, thinking=ThinkingRules(thoughts, 3))
-    request = engine.prepare(Submit(0, ["Once upon a time"], asked))
+    request = engine.preparation.prepare(Submit(0, ["Once upon a time"], asked))
     assert isinstance(request.guide, ThinkingLimit)
     for n in range(3):
         assert request.guide.allowed is None, n

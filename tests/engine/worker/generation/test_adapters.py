@@ -56,7 +56,7 @@ def model(options: EngineOptions) -> Iterator[Model]:
 
 def submit(engine: Engine, id: int, **params: Any) -> None:
     wanted = {"temperature": 0.0, "ignore_eos": True, "n_predict": 16, **params}
-    engine.submit(engine.prepare(Submit(id, [PROMPT], GenerationParams(**wanted))))
+    engine.submit(engine.preparation.prepare(Submit(id, [PROMPT], GenerationParams(**wanted))))
 
 
 def finish(engine: Engine) -> dict[int, Finished]:

@@ -61,7 +61,9 @@ def engine(model: Model, **options: Any) -> Engine:
 def run(
     engine: Engine, prompt: PromptParts | Infill, **params: Any
 ) -> tuple[list[Delta], Finished]:
-    request = engine.prepare(Submit(1, prompt, GenerationParams(**{**GREEDY, **params})))
+    request = engine.preparation.prepare(
+        Submit(1, prompt, GenerationParams(**{**GREEDY, **params}))
+    )
     assert not engine.submit(request)
     deltas = []
     while engine.has_work:
@@ -148,7 +150,7 @@ def test_several_shift_side_by_side(model: Model) -> None:
     prompts = [some_tokens(model, 50 + 20 * i, seed=i) for i in range(3)]
     for id, prompt in enumerate(prompts):
         params = GenerationParams(n_predict=350, n_keep=7, **GREEDY)
-        e.submit(e.prepare(Submit(id, list(prompt), params)))
+        e.submit(e.preparation.prepare(Submit(id, list(prompt), params)))
     ends: dict[int, Finished] = {}
     while e.has_work:
         ends |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}

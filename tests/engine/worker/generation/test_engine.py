@@ -84,7 +84,7 @@ def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bo
     prompt, other = "import module_1", "class Other:"
     wanted = play(engine(model), [prompt], n_predict=60, **GREEDY)[prompt].tokens
     e = engine(model, parallel=1, ctx_size=256)
-    e.submit(e.prepare(Submit(1, [prompt], GenerationParams(n_predict=60, **GREEDY))))
+    e.submit(e.preparation.prepare(Submit(1, [prompt], GenerationParams(n_predict=60, **GREEDY))))
     finished: dict[int, Finished] = {}
     for id in range(2, 8):
         for _ in range(id):
@@ -93,7 +93,11 @@ def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bo
         assert e.stats().n_deferred == 1
         assert not e.has_work
         n_predict = 200 if crowded else 3
-        e.submit(e.prepare(Submit(id, [other], GenerationParams(n_predict=n_predict, **GREEDY))))
+        e.submit(
+            e.preparation.prepare(
+                Submit(id, [other], GenerationParams(n_predict=n_predict, **GREEDY))
+            )
+        )
         while e.has_work:
             finished |= {event.id: event for event in stepped(e) if isinstance(event, Finished)}
         assert id in finished, "the other one has had the slot"
@@ -125,7 +129,9 @@ def test_a_model_that_computes_no_numbers_fails(tmp_path: Path, params: dict[str
     initialize()
     broken = Model(str(damaged(Path(random_model()), tmp_path / "nan.gguf")), engine_options())
     e = engine(broken)
-    for event in e.submit(e.prepare(Submit(1, ["a"], GenerationParams(n_predict=4, **params)))):
+    for event in e.submit(
+        e.preparation.prepare(Submit(1, ["a"], GenerationParams(n_predict=4, **params)))
+    ):
         assert not isinstance(event, Failed)
     events: list[Event] = []
     while e.has_work:
@@ -176,12 +182,12 @@ def test_an_empty_prompt_is_answered_with_nothing(model: Model) -> None:
 @pytest.mark.parametrize("token", [-1, 4096, 2**31 - 1, 2**40])
 def test_tokens_out_of_the_vocabulary_are_refused(model: Model, token: int) -> None:
     with pytest.raises(EngineError, match=f"token {token} is not in the vocabulary"):
-        engine(model).prepare(Submit(1, ["a", token], GenerationParams()))
+        engine(model).preparation.prepare(Submit(1, ["a", token], GenerationParams()))
 
 
 def test_a_prompt_that_does_not_fit_says_by_how_much(model: Model) -> None:
     with pytest.raises(EngineError) as caught:
-        engine(model, ctx_size=256, parallel=1).prepare(
+        engine(model, ctx_size=256, parallel=1).preparation.prepare(
             Submit(1, list(range(300)), GenerationParams())
         )
     info = caught.value.info
@@ -262,7 +268,9 @@ def test_extreme_parameters_generate_something(model: Model, params: dict[str, o
 
 def events_of(model: Model, prompt: str, **params: Any) -> list[Event]:
     served = engine(model, parallel=1)
-    request = served.prepare(Submit(1, [prompt], GenerationParams(stream=True, **params)))
+    request = served.preparation.prepare(
+        Submit(1, [prompt], GenerationParams(stream=True, **params))
+    )
     events = served.submit(request)
     while served.has_work:
         events += stepped(served)
@@ -298,15 +306,15 @@ def test_the_infill_sampler_is_left_out_under_a_grammar(model: Model) -> None:
         GenerationParams(samplers=samplers, grammar='root ::= "a"'),
         GenerationParams(samplers=samplers, json_schema="{}"),
     ):
-        assert served.prepare(Submit(1, ["x"], constraint)).params.samplers == ["top_k"]
+        assert served.preparation.prepare(Submit(1, ["x"], constraint)).params.samplers == ["top_k"]
     free = GenerationParams(samplers=samplers)
-    assert served.prepare(Submit(1, ["x"], free)).params.samplers == samplers
+    assert served.preparation.prepare(Submit(1, ["x"], free)).params.samplers == samplers
 
 
 @pytest.mark.parametrize("id_slot", [-1, 2, 2**31 - 1])
 def test_a_slot_that_does_not_exist_is_any(model: Model, id_slot: int) -> None:
     served = engine(model, parallel=2)
-    request = served.prepare(Submit(1, ["x"], GenerationParams(id_slot=id_slot)))
+    request = served.preparation.prepare(Submit(1, ["x"], GenerationParams(id_slot=id_slot)))
     assert request.params.id_slot == request.sequence.id_slot == -1
 
 

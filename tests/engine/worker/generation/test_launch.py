@@ -38,7 +38,7 @@ def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
     served = engine(model, parallel=1)
     for id in (1, 2):
         params = GenerationParams(n_predict=4, **GREEDY)
-        served.submit(served.prepare(Submit(id, ["import os"], params)))
+        served.submit(served.preparation.prepare(Submit(id, ["import os"], params)))
     assert (served.stats().n_processing, served.stats().n_deferred) == (0, 2)
     stepped(served)
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 1)

@@ -96,7 +96,7 @@ def play(engine: Engine, prompts: Sequence[PromptParts], **params: Any) -> list[
     events: list[Event] = []
     for id, prompt in enumerate(prompts, start=1):
         given = GenerationParams(**{**GREEDY, **params})
-        events += engine.submit(engine.prepare(Submit(id, prompt, given, group=id)))
+        events += engine.submit(engine.preparation.prepare(Submit(id, prompt, given, group=id)))
     while engine.has_work:
         events += stepped(engine)
     assert not [event for event in events if isinstance(event, Failed)]
@@ -274,13 +274,13 @@ def test_the_context_is_full(plain: Stage) -> None:
 def test_prompts_are_shown_with_markers(plain: Stage) -> None:
     engine = plain.engine()
     submit = Submit(1, plain.prompt("Two: ", 1, 1, "."), GenerationParams(n_predict=1))
-    request = engine.prepare(Submit(1, submit.prompt, submit.params, echo_prompt=True))
+    request = engine.preparation.prepare(Submit(1, submit.prompt, submit.params, echo_prompt=True))
     assert request.prompt.count("<__media__>") == 2
 
 
 def refusal(engine: Engine, *prompt: int | str | Media) -> EngineError:
     with pytest.raises(EngineError) as caught:
-        engine.prepare(Submit(1, [*prompt], GenerationParams()))
+        engine.preparation.prepare(Submit(1, [*prompt], GenerationParams()))
     return caught.value
 
 
@@ -314,7 +314,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
     events: list[Event] = []
     for id, prompt in enumerate(prompts, start=1):
         own = msgspec.structs.replace(params)
-        events += engine.submit(engine.prepare(Submit(id, prompt, own, group=id)))
+        events += engine.submit(engine.preparation.prepare(Submit(id, prompt, own, group=id)))
     while engine.has_work:
         events += stepped(engine)
     (failed,) = [event for event in events if isinstance(event, Failed)]

@@ -27,10 +27,12 @@ def test_media_count_as_prompts_beside_those_who_wait(monkeypatch: pytest.Monkey
     )
     endless = GenerationParams(n_predict=1000, ignore_eos=True)
     for id in (1, 2):
-        engine.submit(engine.prepare(Submit(id, [f"stream {id}"], endless, group=id)))
+        engine.submit(engine.preparation.prepare(Submit(id, [f"stream {id}"], endless, group=id)))
     stepped(engine)
     engine.submit(
-        engine.prepare(Submit(3, [image(1, 160, 160)], GenerationParams(n_predict=1), group=3))
+        engine.preparation.prepare(
+            Submit(3, [image(1, 160, 160)], GenerationParams(n_predict=1), group=3)
+        )
     )
     observed.clear()
     while any(request == 3 for request in engine._requests.running):

@@ -90,7 +90,7 @@ def test_those_of_requests_that_wait_are_not(stage: Stage, tidy_always: None) ->
     for id, key in enumerate(keys):
         params = GenerationParams(**GREEDY, n_predict=12)
         submit = Submit(id, stage.prompt(*key), params, group=id)
-        events += engine.submit(engine.prepare(submit))
+        events += engine.submit(engine.preparation.prepare(submit))
     engine.pause(2)
     n_finished = 0
     while engine.has_work and n_finished < 4:

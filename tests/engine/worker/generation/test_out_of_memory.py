@@ -31,7 +31,7 @@ def together(e: Engine, *prompts: str) -> dict[str, Finished | Failed]:
     found: dict[str, Finished | Failed] = {}
     for id, prompt in enumerate(prompts, start=1):
         params = GenerationParams(n_predict=12, **GREEDY)
-        e.submit(e.prepare(Submit(id, [prompt], params)))
+        e.submit(e.preparation.prepare(Submit(id, [prompt], params)))
     while e.has_work:
         for event in stepped(e):
             if isinstance(event, Finished | Failed):

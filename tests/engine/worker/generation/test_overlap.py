@@ -42,7 +42,9 @@ def make(monkeypatch: pytest.MonkeyPatch) -> Callable[..., Engine]:
 
 def submit(e: Engine, id: int, prompt: str, **params: Any) -> list[Event]:
     return e.submit(
-        e.prepare(Submit(id, [prompt], GenerationParams(**{**GREEDY, "seed": 1, **params})))
+        e.preparation.prepare(
+            Submit(id, [prompt], GenerationParams(**{**GREEDY, "seed": 1, **params}))
+        )
     )
 
 

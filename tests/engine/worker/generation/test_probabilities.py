@@ -161,7 +161,9 @@ def engine(model: Model) -> Iterator[Engine]:
 
 def play(engine: Engine, prompt: str, logits: list[Any] | None = None, **params: Any) -> Finished:
     """The whole answer (of a stream: put together); `logits` gets those of every step."""
-    assert not engine.submit(engine.prepare(Submit(1, [prompt], GenerationParams(**params))))
+    assert not engine.submit(
+        engine.preparation.prepare(Submit(1, [prompt], GenerationParams(**params)))
+    )
     text, tokens, probs = "", list[int](), list[TokenProbs]()
     while True:
         for event in stepped(engine):

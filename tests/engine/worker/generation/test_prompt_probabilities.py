@@ -34,7 +34,7 @@ def run(served: Engine, prompts: list[list[int]], **params: Any) -> dict[int, li
     for id, prompt in enumerate(prompts, 1):
         asked = GenerationParams(**{"n_predict": 1, "n_probs": N_TOP, **GREEDY, **params})
         submit = Submit(id, [*prompt], asked, prompt_probs=True)
-        events[id] = served.submit(served.prepare(submit))
+        events[id] = served.submit(served.preparation.prepare(submit))
     while served.has_work:
         for event in stepped(served):
             assert not isinstance(event, Failed), event
@@ -55,7 +55,7 @@ def own(served: Engine, prompt: list[int], **params: Any) -> list[dict[int, floa
     found = []
     for n in range(1, len(prompt)):
         asked = GenerationParams(n_predict=1, n_probs=served.model.n_vocab, **GREEDY, **params)
-        served.submit(served.prepare(Submit(1, [*prompt[:n]], asked)))
+        served.submit(served.preparation.prepare(Submit(1, [*prompt[:n]], asked)))
         [last] = [
             event
             for _ in iter(lambda: served.has_work, False)
@@ -158,7 +158,9 @@ def test_a_text_that_gives_way_is_told_once(model: Model) -> None:
     prompt = tokens_of(model)
     expected = own(served, prompt)
     asked = GenerationParams(n_predict=4, n_probs=N_TOP, stream=True, **GREEDY)
-    events = served.submit(served.prepare(Submit(1, [*prompt], asked, prompt_probs=True)))
+    events = served.submit(
+        served.preparation.prepare(Submit(1, [*prompt], asked, prompt_probs=True))
+    )
     events += stepped(served)
     served.pause(1)
     served.resume(1)
@@ -171,8 +173,10 @@ def test_what_has_none(model: Model) -> None:
     asked = GenerationParams(n_predict=1, n_probs=1)
     device = engine(model, ctx_size=256, parallel=1, backend_sampling=True)
     with pytest.raises(EngineError, match="--backend-sampling"):
-        device.prepare(Submit(1, [1, 2], asked, prompt_probs=True))
+        device.preparation.prepare(Submit(1, [1, 2], asked, prompt_probs=True))
     plain = engine(model, ctx_size=256, parallel=1)
-    assert plain.prepare(Submit(1, [1, 2], asked)).prompt_probs is None
+    assert plain.preparation.prepare(Submit(1, [1, 2], asked)).prompt_probs is None
     none = GenerationParams(n_predict=1)
-    assert plain.prepare(Submit(2, [1, 2], none, prompt_probs=True)).prompt_probs is None
+    assert (
+        plain.preparation.prepare(Submit(2, [1, 2], none, prompt_probs=True)).prompt_probs is None
+    )

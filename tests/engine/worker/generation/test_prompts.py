@@ -42,7 +42,7 @@ def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.M
     text = "🦙" * (COUNTED // 4 + 1)
     monkeypatch.setattr(Model, "tokenize", None)
     with pytest.raises(EngineError, match=r"exceeds the available context size \(256") as error:
-        e.prepare(Submit(1, [text], GenerationParams()))
+        e.preparation.prepare(Submit(1, [text], GenerationParams()))
     n = error.value.info.n_prompt_tokens
     assert n is not None
     assert 256 < n <= 5 * COUNTED
@@ -60,7 +60,7 @@ def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> 
     expected = len(tokenize_prompt(model, whole))
     generator = engine(model, ctx_size=256, parallel=1)
     with pytest.raises(EngineError) as error:
-        generator.prepare(Submit(1, whole, GenerationParams()))
+        generator.preparation.prepare(Submit(1, whole, GenerationParams()))
     assert error.value.info.n_prompt_tokens == expected
     assert not error.value.info.n_prompt_tokens_is_lower_bound
 
@@ -68,7 +68,9 @@ def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> 
 def test_the_owner_of_a_text(model: Model) -> None:
     e = engine(model, ctx_size=256, parallel=1)
     found = [
-        e.prepare(Submit(id, ["a"], GenerationParams(), owner=7, private=private)).sequence
+        e.preparation.prepare(
+            Submit(id, ["a"], GenerationParams(), owner=7, private=private)
+        ).sequence
         for id, private in enumerate([False, True], 1)
     ]
     assert [each.owner for each in found] == [7, 7]

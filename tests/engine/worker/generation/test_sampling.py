@@ -42,7 +42,7 @@ def gate(monkeypatch: pytest.MonkeyPatch) -> Iterator[threading.Event]:
 
 def submit(e: Engine, id: int, prompt: str, n: int, **params: Any) -> None:
     given = GenerationParams(**{"n_predict": n, **GREEDY, **params})
-    e.submit(e.prepare(Submit(id, [prompt], given)))
+    e.submit(e.preparation.prepare(Submit(id, [prompt], given)))
 
 
 def run(e: Engine, *ids: int) -> dict[int, Finished]:

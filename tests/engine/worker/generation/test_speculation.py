@@ -88,7 +88,7 @@ def submit(e: Engine, id: int, prompt: str, **params: Any) -> None:
     given = GenerationParams(
         **{"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
     )
-    e.submit(e.prepare(Submit(id, [prompt], given)))
+    e.submit(e.preparation.prepare(Submit(id, [prompt], given)))
 
 
 @pytest.mark.parametrize("at", [1, 14, 37])

@@ -31,7 +31,7 @@ def made_up(*rates: float, **options: Any) -> dict[str, Any]:
 def run(e: Engine, **params: Any) -> list[Finished]:
     given = {"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
     for id, prompt in enumerate(PROMPTS):
-        e.submit(e.prepare(Submit(id, [prompt], GenerationParams(**given))))
+        e.submit(e.preparation.prepare(Submit(id, [prompt], GenerationParams(**given))))
     found: dict[int, Finished] = {}
     while e.has_work:
         for event in stepped(e):

@@ -101,11 +101,13 @@ def test_shared_windows_leave_room(model: Model) -> None:
     # a sliding window's 256 cells here, most would be of both.
     e = uncut(model, True, parallel=2, batch_size=64, ubatch_size=64)
     text = PREFIX * 3
-    first = e.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))
+    first = e.preparation.prepare(Submit(1, [text], GenerationParams(n_predict=200, **GREEDY)))
     e.submit(first)
     while not first.n_decoded:
         stepped(e)
-    second = e.prepare(Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY)))
+    second = e.preparation.prepare(
+        Submit(2, [f"{text}x"], GenerationParams(n_predict=200, **GREEDY))
+    )
     e.submit(second)
     running = {1: (text, 200), 2: (f"{text}x", 200)}
     for _ in range(600):
@@ -149,7 +151,7 @@ def test_after_a_cancelled_prompt(model: Model, unified: bool) -> None:
         e = uncut(model, unified, batch_size=32, ubatch_size=16, parallel=2)
         for id, end in enumerate(["one", "two", "three"]):
             params = GenerationParams(n_predict=50, **GREEDY)
-            e.submit(e.prepare(Submit(100 + id, [PREFIX + end], params)))
+            e.submit(e.preparation.prepare(Submit(100 + id, [PREFIX + end], params)))
         for _ in range(n_steps):
             stepped(e)
         for id in range(3):
@@ -204,7 +206,7 @@ def test_histories(model: Model, unified: bool) -> None:
                 id_slot=rng.choice([-1, -1, 0]),
                 **GREEDY,
             )
-            e.submit(e.prepare(Submit(id, [prompt], params)))
+            e.submit(e.preparation.prepare(Submit(id, [prompt], params)))
             running[id] = prompt, n_predict
             if rng.random() < 0.2:
                 gone = rng.choice(list(running))
