@@ -195,7 +195,6 @@ class Requests:
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[str, Alone] = {}
         self._tokenized: dict[int, TokenArray] = {}  # prompts, by number of the request
-        self._texts: dict[int, TokenArray] = {}
 
     def texts_of(self, model: str) -> list[Asked]:
         """The requests to a model for texts."""
@@ -379,10 +378,7 @@ class Requests:
 
     def _text(self, asked: Asked) -> TokenArray:
         """The tokens of its prompt, and those that it has got."""
-        if asked.number not in self._texts:
-            tokens = np.array(asked.tokens, np.int32)
-            self._texts[asked.number] = np.concatenate((self._tokens(asked), tokens))
-        return self._texts[asked.number]
+        return np.concatenate((self._tokens(asked), np.array(asked.tokens, np.int32)))
 
     def _tokens(self, asked: Asked) -> TokenArray:
         if asked.number not in self._tokenized:
