@@ -92,22 +92,6 @@ TWO_CORES = Machine(
 """bench-100m beside two streams, unified cache: short prompts are cheap in any size, behind
 long texts a step of 32 tokens costs three times as much as one of 64."""
 
-LARGE_ROWS = (16, 32, 48, 64, 72, 96, 128, 256, 512)
-LARGE = Machine(
-    "2 cores, large model",
-    0.13,
-    measured(
-        LARGE_ROWS,
-        {
-            0: (400, 720, 1040, 1280, 1420, 1900, 2550, 5100, 10200),
-            1500: (620, 1200, 1750, 1350, 1500, 2050, 2700, 5300, 10600),
-        },
-        0.13,
-    ),
-)
-"""1.3 B parameters in Q4_0 beside two streams: no size keeps the target. Measured were 32, 72 and
-128 tokens of a prompt of 1,500; a token costs half as much in a step of 72 as in one of 32."""
-
 FAST = Machine("fast CPU", 2e-3, lambda n, length: n * (5e-5 + 1e-8 * length))
 GPU = Machine("GPU", 0.011, lambda n, length: 0.0115 + n * (2e-5 + 2e-9 * length), shared=0.011)
 LARGE_GPU_MODEL = Machine(
@@ -118,4 +102,4 @@ OVERFLOW = Machine("cache that overflows", 0.010, lambda n, _: n * 1.5e-4 if n <
 SLOW = Machine("slow machine", 0.3, lambda n, length: n * (0.06 + 1e-6 * length))
 MISSES = Machine("misses the target", 0.15, lambda n, _: 0.02 + 0.01 * n)
 
-MACHINES = (*(BUSY, TWO_CORES, LARGE, FAST, GPU, LARGE_GPU_MODEL, STAIRS, OVERFLOW, SLOW, MISSES),)
+MACHINES = (*(BUSY, TWO_CORES, FAST, GPU, LARGE_GPU_MODEL, STAIRS, OVERFLOW, SLOW, MISSES),)

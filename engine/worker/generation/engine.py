@@ -216,7 +216,7 @@ class Engine:
             self._send(send)
 
     def _plan(self) -> list[StepBatch]:
-        """What the step evaluates; nothing if nobody can go on."""
+        """What the step evaluates, one batch for each decode; nothing if no request can go on."""
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
         self._look_for_embeddings()  # of those who have just got a slot
@@ -255,8 +255,8 @@ class Engine:
         return True
 
     def _finish_last(self, batch: StepBatch, send: Send) -> None:
-        """Make the texts of the last step, while the device computes. Requests that end with these
-        leave `batch`, of which everything is computed then."""
+        """Make the texts of the last step while the device computes, then wait for the device.
+        Requests whose texts have ended leave `batch`."""
         if self._answering.overlaps:
             self._events += self._requests.answer_late()
             self._send(send)

@@ -27,12 +27,12 @@ class StepBatch:
     requests: Sequence[Request]
     """That of each chunk."""
     n_waiting: int = 0
-    """Chunks of the same step that are evaluated behind it: to who generates, both are one."""
+    """Chunks of the same step that the next decode evaluates: generating sequences wait for it."""
     started: float = 0.0  # s
     indices: Sequence[int] = ()
-    """Where in the batch the logits behind each chunk's text are."""
+    """Where in the batch the logits of the last token of each chunk's text are."""
     evaluated: Sequence[Chunk] = ()
-    """All chunks that the device has got; those of requests that end meanwhile are no others."""
+    """The chunks that were launched, including those that `keep` has dropped since."""
 
     def keep(self, running: Container[int]) -> None:
         """Drop the chunks of requests whose ids aren't in `running`."""

@@ -2,10 +2,9 @@
 their next tokens in time.
 
 Of the chunk sizes whose steps keep the target, it takes the one with the most prompt tokens per
-second, as `engine.worker.scheduling.step_cost` has measured them. Where none keeps it, it takes the
-one at the knee: a larger one would cost the streams more than it gives the prompt. An untried size
-may be better, and costs change, so other sizes are tried now and then: soon after a change, seldom
-while steps take as long as expected, and never one that would take far longer than it may.
+second, as `engine.worker.scheduling.step_cost` has measured them. An untried size may be better,
+and costs change, so other sizes are tried now and then: soon after a change, seldom while steps
+take as long as expected, and never one that would take far longer than the target allows.
 """
 
 from specllama.engine.worker.scheduling.step_cost import FEW_ROWS, CostVerdict, StepCost
@@ -149,9 +148,8 @@ class PrefillBudget:
 
     def _most(self, n_generating: int, seconds: dict[int, float]) -> float:
         """Seconds that a step may take: the target, if anything can keep it."""
-        least = min(seconds.values())
-        most = max(self._target, (1 + MIN_SHARE) * self.cost.decode_seconds(n_generating))
-        return max(most, HARDLY * least, seconds[knee(seconds)] if least > most else 0.0)
+        decode = self.cost.decode_seconds(n_generating)
+        return max(self._target, (1 + MIN_SHARE) * decode, HARDLY * min(seconds.values()))
 
     def _untried(self, best: int, seconds: dict[int, float], decode: float, most: float) -> int:
         """A size worth a trial, the nearest; 0 if there is none."""
@@ -175,12 +173,6 @@ class PrefillBudget:
             ):
                 return size
         return 0
-
-
-def knee(seconds: dict[int, float]) -> int:
-    """The size from which on a larger one makes a step longer, in proportion, than it makes prompts
-    faster, and a smaller one prompts slower than steps shorter."""
-    return max(seconds, key=lambda n: n / seconds[n] ** 2)
 
 
 def _is_coarse(size: int) -> bool:

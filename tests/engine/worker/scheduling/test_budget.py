@@ -14,7 +14,6 @@ from specllama.engine.worker.scheduling.budget import (
     PATHS,
     PrefillBudget,
     _best,
-    knee,
 )
 from specllama.engine.worker.scheduling.step_cost import (
     FORGET,
@@ -23,7 +22,6 @@ from specllama.engine.worker.scheduling.step_cost import (
     low_median,
     sizes,
 )
-from tests.support.machines import LARGE
 
 
 @given(st.integers(1, 9000))
@@ -88,20 +86,6 @@ def test_a_bigger_step_that_takes_hardly_longer() -> None:
     assert HARDLY * 0.098 >= 0.108
     assert _best({32: 0.098, 64: 0.5, 96: 0.108, 128: 0.3}, 0.1) == 96
     assert _best({32: 0.05, 64: 0.09, 96: 0.3, 128: 0.4}, 0.1) == 64
-
-
-def test_the_knee_is_where_a_token_stops_to_get_cheaper() -> None:
-    assert knee({32: 1.2, 72: 1.5, 128: 2.7}) == 72
-    assert knee({32: 0.47, 48: 0.63, 64: 0.79}) == 32
-
-
-def test_where_no_size_keeps_the_target_a_step_is_not_the_shortest() -> None:
-    budget = PrefillBudget(0.15, n_batch=2048, n_ubatch=512)
-    for _ in range(40):
-        budget.observe(2, 0, 0, 0.13)
-        n = budget.limit(2, 1500)
-        budget.observe(2, n, 1500, LARGE.seconds(2, n, 1500))
-    assert 64 <= n <= 96
 
 
 def test_prompts_go_on_where_the_target_is_out_of_reach() -> None:

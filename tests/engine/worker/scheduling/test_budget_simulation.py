@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 import pytest
 
-from specllama.engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget, knee
-from tests.support.machines import BUSY, LARGE, MACHINES, Machine
+from specllama.engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
+from tests.support.machines import BUSY, MACHINES, Machine
 
 pytestmark = pytest.mark.slow
 
@@ -25,8 +25,8 @@ class Run:
     `spent` has for every step with prompts what it costs, without the noise, and what its tokens
     would cost in steps of the best constant size; `overrun` the part of the time allowed that it
     takes. A size may take as long as the target says, or half as long again as a step without
-    prompts, or hardly longer than the quickest one; where each takes longer, as long as the one at
-    the knee. Of those, the best has the most tokens per second.
+    prompts, or hardly longer than the quickest one; of those, the best has the most tokens per
+    second.
     """
 
     def __init__(self, seed: int, n_generating: int = 2, n_longest: int = 3000) -> None:
@@ -68,10 +68,12 @@ class Run:
     def _count(self, machine: Machine, n: int) -> None:
         g, length = self._n_generating, self._n_past
         seconds = {size: machine.seconds(g, size, length) for size in SIZES}
-        least = min(seconds.values())
-        most = max(TARGET, (1 + MIN_SHARE) * machine.seconds(g, 0, length))
-        most = max(most, HARDLY * least, seconds[knee(seconds)] if least > most else 0.0)
-        self.can_keep_target &= least <= TARGET
+        most = max(
+            TARGET,
+            (1 + MIN_SHARE) * machine.seconds(g, 0, length),
+            HARDLY * min(seconds.values()),
+        )
+        self.can_keep_target &= min(seconds.values()) <= TARGET
         each = min(s / size for size, s in seconds.items() if s <= most)
         took = machine.seconds(g, n, length)
         self.spent.append((took, n * each))
@@ -151,12 +153,8 @@ def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
         assert ratio(run.spent[start:stop]) <= 1.3, (start, stop)
 
 
-SMALL = [machine for machine in MACHINES if machine is not LARGE]
-"""Machines with models of a size: the one of a process stays, whatever becomes of the machine."""
-
-
-@pytest.mark.parametrize("second", SMALL, ids=lambda machine: machine.name)
-@pytest.mark.parametrize("first", SMALL, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
+@pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
 def test_after_another_machine(first: Machine, second: Machine) -> None:
     run = Run(3)
     run.steps(first, 60)
