@@ -248,14 +248,16 @@ class Scheduler:
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
         while self._active:
+            n_active = len(self._active)
             for key in self._take_turns():
                 if chunks := self._plan_key(key, n_most, n_burst):
                     return chunks
             if self._n_postponed or self.n_waiting_for_media:
                 break
             # Unfinished prompts hold every cell and none can go on. The youngest gives its own to
-            # the others before it is admitted again.
-            self._preempt_youngest()
+            # the others before it is admitted again; unless one has just done so.
+            if len(self._active) == n_active:
+                self._preempt_youngest()
         return []
 
     @property
