@@ -43,7 +43,7 @@ def combined(*parts: int) -> int:
 
 
 def _term(value: int, position: int) -> int:
-    """What a cell adds to `Cells.attended`: its hash, and the position in its key."""
+    """What a cell adds to `Reader.attended`, of its hash and the position in its key."""
     return combined(value, position)
 
 

@@ -63,19 +63,18 @@ DENSE_8B = Shape(
     n_head_kv=8,
     n_ff=14_336,
 )
-DENSE_1B = Shape(
-    architecture="llama",
-    n_vocab=32_768,
-    n_embd=2048,
-    n_layer=24,
-    n_head=16,
-    n_head_kv=16,
-    n_ff=5632,
-    weight_type=WeightType.Q4_0,
-    better=WeightType.Q4_0,
-)
 SHAPES = {
-    "1.3b": DENSE_1B,
+    "1.3b": Shape(
+        architecture="llama",
+        n_vocab=32_768,
+        n_embd=2048,
+        n_layer=24,
+        n_head=16,
+        n_head_kv=16,
+        n_ff=5632,
+        weight_type=WeightType.Q4_0,
+        better=WeightType.Q4_0,
+    ),
     "8b": DENSE_8B,
     "30b-a3b": Shape(
         architecture="qwen3moe",

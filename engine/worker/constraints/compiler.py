@@ -244,8 +244,8 @@ class Compiler:
         return self._memory.n_bytes
 
     def drop(self, order: CompileOrder) -> None:
-        """Nobody waits for `order` any more: unless others want the same, it is not done. Has no
-        effect the second time."""
+        """Withdraws `order`. Its source is not compiled, unless another order has the same one. Has
+        no effect the second time."""
         work = order.work
         if work is None:
             return

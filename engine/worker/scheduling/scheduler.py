@@ -135,9 +135,9 @@ class Scheduler:
             self._withdraw(sequence, "ended")
 
     def pause(self, sequence: Sequence) -> None:
-        """Put the sequence aside, with its text, until `resume`. Its cells stay as cache, which it
-        finds again if nobody else has needed the room. Has no effect on one that is paused, or has
-        ended."""
+        """Put the sequence aside, with its text, until `resume`. Its cells stay as cache: `resume`
+        finds those that were not evicted meanwhile. Has no effect on a sequence that is paused or
+        has ended."""
         if sequence.phase not in ("paused", "ended"):
             self._withdraw(sequence, "paused")
             _start_again(sequence)
