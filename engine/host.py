@@ -1,7 +1,10 @@
 """The machine and the user that a process runs for: the processor, and the directory of caches."""
 
+import os
 import sys
+import tempfile
 from collections.abc import Mapping
+from contextlib import suppress
 from pathlib import Path
 from typing import NamedTuple
 
@@ -43,3 +46,16 @@ def user_cache(environ: Mapping[str, str]) -> Path:
     else:
         base = Path(environ.get("XDG_CACHE_HOME") or Path.home() / ".cache")
     return base / "specllama"
+
+
+def write_whole(path: Path, data: bytes) -> None:
+    """Write a file that others find as a whole or not at all. Raises OSError."""
+    descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".part", dir=path.parent)
+    try:
+        with open(descriptor, "wb") as file:
+            file.write(data)
+        os.replace(part, path)
+    except OSError:
+        with suppress(OSError):
+            os.unlink(part)
+        raise

@@ -11,7 +11,6 @@ merges first.
 import hashlib
 import logging
 import os
-import tempfile
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from pathlib import Path
@@ -20,7 +19,7 @@ from typing import Any
 import msgspec
 import yaml
 
-from specllama.engine.host import user_cache
+from specllama.engine.host import user_cache, write_whole
 
 log = logging.getLogger(__name__)
 
@@ -236,14 +235,7 @@ def _write(place: Path, document: Node) -> None:
     content = msgspec.json.encode(document)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, name = tempfile.mkstemp(dir=place.parent, suffix=".tmp")
-        try:
-            with open(descriptor, "wb") as file:
-                file.write(_checksum(content) + b"\n" + content)
-            os.replace(name, place)
-        except OSError:
-            os.unlink(name)
-            raise
+        write_whole(place, _checksum(content) + b"\n" + content)
         _forget_old(place.parent)
     except OSError as error:
         log.debug("the description can't be remembered: %s", error)

@@ -35,6 +35,7 @@ from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.embedding.embedder import Embedder
+from specllama.engine.worker.generation import planning
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media import encoder
 from specllama.engine.worker.media.encoder import MediaEncoder
@@ -315,6 +316,7 @@ class Machine:
             disk = SimulatedDisk(self.world, self.happens)
             enter(replaced(disk_cache, {"os": disk}))
             enter(replaced(slot_file, {"os": disk, "open": disk.open_file}))
+            enter(replaced(planning, {"_place": lambda context, options: None}))
             enter(replaced(vocabulary, {"Vocabulary": shared_vocabulary}))
             enter(replaced(startup, {"resume_gc": lambda: None}))
             own = {"setswitchinterval": lambda seconds: None, "argv": [*sys.argv]}

@@ -4,6 +4,8 @@ from bisect import bisect
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
+from specllama.engine.worker.scheduling.sweep import Sweep, measure
+
 
 @dataclass(frozen=True)
 class Machine:
@@ -20,6 +22,15 @@ class Machine:
         if not n:
             return decode
         return max(decode, decode - self.shared * bool(n_generating) + self.prompts(n, length))
+
+    def sweep(self) -> Sweep:
+        """As the engine's at the start; rows with logits take as long as prompts' tokens."""
+
+        def evaluate(lengths: Sequence[int], every: bool) -> float:
+            singles, n = (lengths[:-1], lengths[-1]) if lengths[-1] > 1 else (lengths, 0)
+            return self.seconds(len(singles), n, 0)
+
+        return measure(evaluate, n_most=512, n_sequences=4, n_rows=32)
 
     def times(self, factor: float) -> "Machine":
         """The same one with other work on it, or without."""

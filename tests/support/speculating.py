@@ -12,6 +12,8 @@ from specllama.engine.wire.replies import Delta, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.scheduling.step_clock import StepClock
+from specllama.engine.worker.scheduling.sweep import Sweep
 from specllama.engine.worker.speculation.pace import Offer, Pace
 from specllama.engine.worker.speculation.source import Ask
 from tests.support.options_support import engine_options
@@ -92,6 +94,22 @@ class Oracle:
 
     def close(self) -> None:
         pass
+
+
+class Timed(Pace):
+    """With a clock of its own, which begins with `sweep`, and which `observe` tells of steps."""
+
+    def __init__(self, target: float, n_batch: int, sweep: Sweep | None = None) -> None:
+        self.clock = StepClock(n_batch, sweep)
+        super().__init__(self.clock, target, n_batch)
+
+    def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
+        """A step without prompts has taken so long."""
+        if n_proposed:
+            self.clock.observe_proposals(n_generating, n_proposed, seconds)
+        else:
+            self.clock.observe(n_generating, 0, 0, seconds)
+        self.stepped(n_proposed, seconds)
 
 
 class Eager(Pace):

@@ -11,6 +11,7 @@ import numpy as np
 import numpy.typing as npt
 from llama_cpp import llama_cpp as C
 
+from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU
@@ -234,16 +235,22 @@ class Context:
         are wanted. All sequences must be empty. Raises `BackendError`."""
         self.evaluate([1])
 
-    def evaluate(self, lengths: Sequence[int]) -> None:
+    def evaluate(self, lengths: Sequence[int], *, every: bool = False, erase: bool = True) -> float:
         """The same for several tokens of each of the first sequences, at once: 1 or more of
-        each, n_batch of all at most. Returns when the device has finished."""
-        token = max(self.model.bos, self.model.eos, 0)
+        each, n_batch of all at most; the logits of the last one of each are wanted, or of `every`
+        one. Returns the seconds until the device has finished it. What was computed stays in the
+        memory, without an owner, unless it is to `erase` it."""
         self.batch.clear()
         for sequence, length in enumerate(lengths):
-            self.batch.add([token] * length, 0, sequence)
+            # Of experts, other tokens take others.
+            tokens = (7919 * np.arange(length, dtype=np.int32) + sequence) % self.model.n_vocab
+            self.batch.add(tokens, 0, sequence, output=length if every else 1)
+        started = system.now()
         self.decode()
         self.synchronize()
-        self._clear(erase=True)
+        seconds = system.now() - started
+        self._clear(erase=erase)
+        return seconds
 
     def _clear(self, *, erase: bool) -> None:
         C.llama_memory_clear(self._memory, erase)

@@ -10,7 +10,6 @@ import logging
 import os
 import subprocess
 import sys
-import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -18,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from specllama.engine.errors import BackendError
-from specllama.engine.host import Processor, user_cache
+from specllama.engine.host import Processor, user_cache, write_whole
 from specllama.engine.wire.commands import describe_exit
 
 log = logging.getLogger("specllama.engine.kernels")
@@ -149,16 +148,9 @@ def _recall(place: Path) -> KernelVerdict | None:
 
 
 def _remember(place: Path, verdict: KernelVerdict) -> None:
-    part = ""
     try:
-        descriptor, part = tempfile.mkstemp(prefix=".verdict-", suffix=".part", dir=place.parent)
-        with open(descriptor, "wb") as file:
-            file.write(msgspec.json.encode(verdict))
-        os.replace(part, place)
+        write_whole(place, msgspec.json.encode(verdict))
     except OSError as error:
-        if part:
-            with suppress(OSError):
-                os.unlink(part)
         log.info("the verdict on llama.cpp's kernels can't be remembered: %s", error)
 
 

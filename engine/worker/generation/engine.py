@@ -43,7 +43,7 @@ from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
 from specllama.engine.worker.generation.launch import Counting, Decoding, StepBatch
 from specllama.engine.worker.generation.media_embeddings import Embeddings
-from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids
+from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids, swept
 from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
@@ -86,13 +86,15 @@ class Engine:
         self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
         turns = None if has_cores_for(options, times=2) else DeviceSlices()
         self._embeddings = Embeddings(projector, options.media.media_cache << 20, turns)
-        self._planner = StepPlanner(self.context, options, self.registry)
-        self.scheduler: Scheduler = self._planner.scheduler
-        """The scheduler, for actions on idle slots between steps."""
-        self.compiler = Compiler(model)
+        times = None
         if options.model.warmup:
             warm_up(self.context)
             check_promise(self.context, options)
+            times = swept(self.context, options)
+        self._planner = StepPlanner(self.context, options, self.registry, times)
+        self.scheduler: Scheduler = self._planner.scheduler
+        """The scheduler, for actions on idle slots between steps."""
+        self.compiler = Compiler(model)
         offload = Offload(self.context) if options.sampling.backend_sampling else None
         n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
         self.preparation = Preparation(
@@ -109,7 +111,11 @@ class Engine:
         """Makes requests of messages."""
         self._sampling = Sampling(self.context, offload)
         self._speculation = speculation(
-            self.context, options, self.scheduler, has_offload=offload is not None
+            self.context,
+            options,
+            self.scheduler,
+            self._planner.clock,
+            has_offload=offload is not None,
         )
         self._postponed = Postponed(self.context)
         self._answering = Answering(
@@ -122,7 +128,7 @@ class Engine:
         self._events: list[Event] = []  # that wait to be sent
         self._counting = Counting()
         self._decoding = Decoding(
-            self.context, self._sampling, self._speculation, self._embeddings, self._counting
+            self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
         self._requests = Requests(
             self.scheduler, self._answering, self._speculation, self.preparation

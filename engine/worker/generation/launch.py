@@ -13,9 +13,9 @@ from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import Sampling
-from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.tokens import TokenArray
 
 
@@ -167,13 +167,13 @@ class Decoding:
         self,
         context: Context,
         sampling: Sampling,
-        speculation: Speculation,
+        clock: StepClock,
         embeddings: Embeddings,
         counting: Counting,
     ) -> None:
         self._context = context
         self._sampling = sampling
-        self._speculation = speculation
+        self._clock = clock
         self._embeddings = embeddings
         self._counting = counting
         self._applied: Key = ()  # the adapters of the last step
@@ -205,7 +205,7 @@ class Decoding:
         self._counting.computed(system.now())
 
     def _evaluate_early(self, chunks: Sequence[Chunk]) -> None:
-        if any(chunk.n_early for chunk in chunks):
+        if n := sum(chunk.n_early for chunk in chunks):
             fill_early(self._context.batch, chunks)
             started = system.now()
             self._counting.begins(started)
@@ -213,4 +213,4 @@ class Decoding:
             self._context.synchronize()
             now = system.now()
             self._counting.computed(now)
-            self._speculation.evaluated_early(chunks, now - started)
+            self._clock.observe_rows(n, now - started)

@@ -1,20 +1,30 @@
 """The scheduler of one context, and how much a step may take: measured, not assumed."""
 
 import logging
+import os
 from collections.abc import Iterator, Sequence
+from hashlib import blake2b
+from pathlib import Path
 
 from specllama.engine import system
+from specllama.engine.host import this_processor, user_cache
 from specllama.engine.options import EngineOptions
 from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context
+from specllama.engine.worker.backend.context_setup import threads
+from specllama.engine.worker.backend.library import devices
+from specllama.engine.worker.backend.loaded import libraries
 from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache
 from specllama.engine.worker.cache.origin import Identity
 from specllama.engine.worker.cache.second_tier import SecondTier
 from specllama.engine.worker.media.registry import MediaRegistry, ids_in
+from specllama.engine.worker.scheduling import sweep
 from specllama.engine.worker.scheduling.budget import PrefillBudget
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.step_clock import StepClock
+from specllama.engine.worker.scheduling.sweep import Sweep
 
 log = logging.getLogger("specllama.engine.worker.generation.planning")
 
@@ -56,11 +66,61 @@ def slot_context(context: Context, options: EngineOptions) -> int:
     return trained
 
 
+def swept(context: Context, options: EngineOptions) -> Sweep:
+    """The times of steps of `context`, whose sequences are empty: remembered, or else measured
+    now. Raises `BackendError`."""
+    place = _place(context, options)
+    if place is not None and (found := sweep.recall(place)) is not None:
+        return found
+    one_row = options.sampling.backend_sampling or not context.is_cuttable
+    n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)
+    found = sweep.measure(
+        lambda lengths, every: context.evaluate(lengths, every=every, erase=False),
+        n_most=n_most,
+        n_sequences=context.n_seq,
+        n_rows=1 if one_row else n_most,
+    )
+    context.evaluate_any()  # and erase the rest
+    log.debug("seconds of steps: %s", found)
+    if place is not None:
+        sweep.remember(place, found)
+    return found
+
+
+def _place(context: Context, options: EngineOptions) -> Path | None:
+    """The file of what decides the times: the model, the device and the options. None if the user
+    has no place for it."""
+    digest, processor = blake2b(digest_size=16), this_processor()
+    try:
+        deciding = (
+            Identity.of_cells(options),
+            options.compute,
+            threads(options),
+            [(name, about, total) for name, about, _, total in devices()],
+            (processor.name, sorted(processor.flags)),
+            [(str(path), path.stat().st_mtime_ns) for path in libraries()],
+            (context.n_batch, context.n_ubatch, context.n_ctx, context.n_seq),
+            options.sampling.backend_sampling,
+        )
+        directory = user_cache(os.environ) / "steps"
+    except (OSError, RuntimeError):  # an unreadable file; no home
+        return None
+    digest.update(repr(deciding).encode())
+    return directory / f"{digest.hexdigest()}.json"
+
+
 class StepPlanner:
     """Plans the steps of `context`, and learns from the time that they take. Raises
     `BackendError` for options that the model's memory can't have."""
 
-    def __init__(self, context: Context, options: EngineOptions, registry: MediaRegistry) -> None:
+    def __init__(
+        self,
+        context: Context,
+        options: EngineOptions,
+        registry: MediaRegistry,
+        times: Sweep | None = None,
+    ) -> None:
+        """`times` are those of `swept`, if there are any."""
         self._context = context
         self._registry = registry
         self._tier = self._make_tier(options)
@@ -76,8 +136,13 @@ class StepPlanner:
             continuous=options.context.cont_batching,
             tier=self._tier,
         )
+        self.clock = StepClock(context.n_batch, times)
+        """What steps take; corrected by `measure`."""
         self._budget = PrefillBudget(
-            1e-3 * options.context.target_itl_ms, n_batch=context.n_batch, n_ubatch=context.n_ubatch
+            self.clock,
+            1e-3 * options.context.target_itl_ms,
+            n_batch=context.n_batch,
+            n_ubatch=context.n_ubatch,
         )
         _check_shifting(context, options)
 
@@ -153,13 +218,15 @@ class StepPlanner:
         self._context.synchronize()
         seconds = system.now() - started
         prompts = [chunk for chunk in chunks if not chunk.is_single]
-        n_prompt = sum(chunk.n_tokens for chunk in prompts)
         n_proposed = sum(len(chunk.proposed) for chunk in chunks)
-        if prompts or not n_proposed:  # else it says nothing of prompts, and nothing of decoding
+        if prompts or not n_proposed:
+            n_prompt = sum(chunk.n_tokens for chunk in prompts)
             length = max((chunk.start for chunk in prompts), default=0)
             n_others = len(chunks) - len(prompts) + n_waiting
-            whole = seconds + self._budget.cost.decode_seconds(n_waiting)
-            self._budget.observe(n_others, n_prompt + n_proposed, length, whole)
+            whole = seconds + self.clock.decode_seconds(n_waiting)
+            self.clock.observe(n_others, n_prompt + n_proposed, length, whole)
+        elif not any(chunk.n_forced for chunk in chunks):  # these need no logits
+            self.clock.observe_proposals(len(chunks), n_proposed, seconds)
         return seconds
 
     def close(self) -> None:

@@ -13,6 +13,7 @@ from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import Output
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, ProposalRun
+from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace
 from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
 from specllama.engine.worker.speculation.sources import proposal_sources
@@ -63,7 +64,12 @@ class Synthetic:
 
 
 def speculation(
-    context: Context, options: EngineOptions, scheduler: Scheduler, *, has_offload: bool
+    context: Context,
+    options: EngineOptions,
+    scheduler: Scheduler,
+    clock: StepClock,
+    *,
+    has_offload: bool,
 ) -> "Speculation":
     """The speculation that `options` ask for. Raises `BackendError` if a source has no room, or if
     there is nothing to be measured."""
@@ -84,21 +90,28 @@ def speculation(
             show_rates(rates),
         )
         verifier = Synthetic(rates, context.model.eog)
-    pace = Pace(1e-3 * options.context.target_itl_ms, context.n_batch)
+    pace = Pace(clock, 1e-3 * options.context.target_itl_ms, context.n_batch)
     limits: dict[str, tuple[int, int]] = {DRAFT: options.speculation.draft_sizes()}
     proposing = Proposing(sources, pace, limits=limits, only_texts={DRAFT})
-    return Speculation(proposing, verifier, scheduler, possible=possible)
+    return Speculation(proposing, pace, verifier, scheduler, possible=possible)
 
 
 class Speculation:
     """What is proposed for the requests of one engine. Belongs to the thread that steps."""
 
     def __init__(
-        self, proposing: Proposing, verifier: Verifier, scheduler: Scheduler, *, possible: bool
+        self,
+        proposing: Proposing,
+        pace: Pace,
+        verifier: Verifier,
+        scheduler: Scheduler,
+        *,
+        possible: bool,
     ) -> None:
         """`possible` says that the memory can take tokens back, and more than one row of a
         sequence can have logits."""
         self._proposing = proposing
+        self._pace = pace
         self._verifier = verifier
         self._scheduler = scheduler
         self._is_possible = possible
@@ -117,7 +130,7 @@ class Speculation:
         if wishes:
             self._proposing.propose(wishes, len(ready))
             n_forced = sum(len(wish.forced) for wish in wishes)
-            self._scheduler.ahead.takes_early = self._proposing.pays_early(n_forced, len(ready))
+            self._scheduler.ahead.takes_early = self._pace.pays_early(n_forced, len(ready))
 
     def _wish(self, request: Request) -> Wish | None:
         n = MOST if request.n_remain < 0 else min(MOST, request.n_remain - 1)
@@ -219,16 +232,8 @@ class Speculation:
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
-        # What is forced needs no logits, so what it takes says nothing of other rows.
-        if self._is_possible and all(
-            c.sequence.generating and c.is_single and not c.n_forced for c in chunks
-        ):
-            n_proposed = sum(len(chunk.proposed) for chunk in chunks)
-            self._proposing.observe(len(chunks), n_proposed, seconds)
-
-    def evaluated_early(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """What comes early of these has taken `seconds`."""
-        self._proposing.observe_early(sum(chunk.n_early for chunk in chunks), seconds)
+        if all(chunk.is_single for chunk in chunks):
+            self._pace.stepped(sum(len(chunk.proposed) for chunk in chunks), seconds)
 
     def leave(self, request: Request) -> None:
         """The request has left its slot."""

@@ -11,7 +11,7 @@ from typing import Protocol
 
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.scheduling.sequences import Sequence
-from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
+from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""

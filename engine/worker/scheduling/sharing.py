@@ -6,12 +6,12 @@ from collections.abc import Sequence as SequenceOf
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.scheduling.layout import CacheLayout
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
-from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
+from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 LITTLE_MORE = 1.25
 """Beside generating sequences, a step may have this many times as many tokens of a prompt as it
 should if that spares one with the rest: few rows of a long text can take longer than many (see
-`engine.worker.scheduling.step_cost.FEW_ROWS`)."""
+`engine.worker.scheduling.step_clock.FEW_ROWS`)."""
 LAST_STEPS = 3
 """So many steps share the rest of a prompt evenly."""
 

@@ -2,11 +2,9 @@
 
 A row more costs time, and gives a token with the chance that it is confirmed. Of all numbers of
 rows, the one with the most expected tokens per second is taken; which tokens they are follows from
-their chances. Both are measured: the chances by sequence and source
-(`engine.worker.speculation.pace`), the costs by sequences and rows
-(`engine.worker.scheduling.step_cost`), as no machine's cost is linear. What doesn't pay is tried
-again, ever more seldom; trials of all sources and sequences together may take a small part of the
-time.
+their chances. The chances are measured here, by sequence and source; what rows cost says
+`engine.worker.scheduling.step_clock`. A source that doesn't pay is tried again, ever more seldom;
+trials of all sources and sequences together may take a small part of the time.
 """
 
 from collections.abc import Sequence
@@ -14,7 +12,7 @@ from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter, mul
 
-from specllama.engine.worker.scheduling.step_cost import StepCost
+from specllama.engine.worker.scheduling.step_clock import StepClock
 
 # ---- How often proposals are right: measured by position, fading, for one sequence or for all.
 
@@ -70,49 +68,13 @@ class Acceptance:
         return found
 
 
-# ---- The time of forced tokens that are evaluated on their own, before the rest of a step.
-#
-# llama.cpp evaluates separate caches together only with as many tokens of each. What is forced of
-# one sequence alone takes another reading of the weights, but no logits: on a CPU it nearly always
-# pays, on a GPU if there are enough tokens.
-
-
-MOST = 1 << 10
-"""Tokens up to which sizes are told apart."""
-
-
-class Early:
-    """Learns from what it took."""
-
-    def __init__(self) -> None:
-        self._cost = StepCost(MOST)
-        self._n_refused = 0
-
-    def pays(self, n: int, n_generating: int, usual: float) -> bool:
-        """True if `n` tokens take no longer than in steps of `n_generating` sequences, which take
-        `usual` seconds. What is not known is tried, and what did not pay is tried again."""
-        seconds = self._cost.seconds(0, n, 0)
-        if not n or seconds is None or not usual or seconds <= n * usual / n_generating:
-            return True
-        self._n_refused += 1
-        return self._n_refused % RETRY == 0
-
-    def observe(self, n: int, seconds: float) -> None:
-        """So many tokens took so long."""
-        self._cost.observe(0, n, 0, seconds)
+# ---- How many of them pay.
 
 
 GAIN = 1.1
 """Proposals have to promise so much more speed: what is measured is never exact."""
-HOPE = 1.1
-"""A number of rows that was never measured is tried if it would give so much more speed for
-nothing."""
-PAUSE = 8
-"""Least steps between two such trials."""
-RETRY = 1024
-"""Steps after which a number of rows that didn't pay is tried again: costs change."""
-LEAP = 3.0
-"""No trial if what is known says that the step would take so many times as long."""
+SPARED = 1024
+"""Trials of a source that are spared, as finding takes too long, until one is made all the same."""
 STRETCH = 1.5
 """Proposals may make a step so many times as long, where it misses its target anyway."""
 SOON, LATE = 4, 64
@@ -189,17 +151,15 @@ class Offer:
 
 
 class Pace:
-    """Learns from the steps. `target` is that of a step in seconds, 0 for none."""
+    """Chooses by the `clock` and by what became of proposals. `target` is that of a step in
+    seconds, 0 for none."""
 
-    def __init__(self, target: float, n_batch: int) -> None:
+    def __init__(self, clock: StepClock, target: float, n_batch: int) -> None:
+        self._clock = clock
         self._target = target
         self._n_batch = n_batch
-        self._costs: dict[int, StepCost] = {}  # by generating sequences
-        self._tried: dict[tuple[int, int], int] = {}  # steps, by sequences and rows
         self._of_all: dict[str, Acceptance] = {}  # by source
-        self._n_steps = self._last_trial = 0
-        self._n_plain: dict[int, int] = {}  # steps without proposals, by sequences
-        self._since_plain = 0
+        self._since_plain = 0  # steps with proposals since the last one without
         self._hopeless: dict[str, int] = {}  # trials in a row that were spared, by source
         self._debt = 0.0  # seconds that trials took, as far as they aren't made up for
 
@@ -235,15 +195,12 @@ class Pace:
             self._hopeless.pop(offer.source, None)
             return False
         n = self._hopeless[offer.source] = self._hopeless.get(offer.source, 0) + 1
-        return n % (RETRY * n_generating) != 0
+        return n % (SPARED * n_generating) != 0
 
     def _price(self, n_generating: int, n: int, seconds_each: float) -> float:
-        """Seconds that a trial of `n` tokens is expected to take; nothing as long as costs aren't
-        known."""
-        cost = self._costs.get(n_generating)
-        usual = cost.decode_seconds(n_generating) if cost is not None else 0.0
-        seconds = cost.seconds(n_generating, n, 0) if cost is not None else None
-        return n * seconds_each + max(0.0, (seconds or usual) - usual)
+        """Seconds that a trial of `n` tokens is expected to take beside the step."""
+        more = self._clock.proposal_seconds(n_generating, n) - self.usual(n_generating)
+        return n * seconds_each + max(0.0, more)
 
     def _worth(self, n_generating: int, offers: Sequence[Offer], seconds_each: float) -> list[int]:
         gains: list[tuple[float, int, int]] = []  # tokens, the offer, its position
@@ -262,47 +219,31 @@ class Pace:
         self, n_generating: int, gains: Sequence[tuple[float, int, int]], seconds_each: float
     ) -> int:
         """How many of `gains`, the largest in front, are worth their time."""
-        cost = self._costs.get(n_generating)
-        if cost is None or self._n_plain.get(n_generating, 0) < 2 or self._since_plain >= PLAIN:
+        if self._clock.n_decoded(n_generating) < 2 or self._since_plain >= PLAIN:
             return 0
-        usual = cost.decode_seconds(n_generating)
+        usual = self.usual(n_generating)
         most = max(self._target, STRETCH * usual) if self._target else float("inf")
         best, best_rate = 0, GAIN * n_generating / usual
         tokens = list(accumulate((gain for gain, _, _ in gains), initial=float(n_generating)))
         depths = list(accumulate((p + 1 for _, _, p in gains), max, initial=0))
-        sizes = [n for n in cost.sizes if n < len(gains)] + [len(gains)] * bool(gains)
-        trial = 0
+        sizes = [n for n in self._clock.sizes if n < len(gains)] + [len(gains)] * bool(gains)
         for n in sizes:
-            finding = seconds_each * depths[n]
-            seconds = cost.seconds(n_generating, n, 0)
-            if seconds is not None:
-                seconds = max(usual, seconds) + finding
-                if seconds <= most and tokens[n] / seconds > best_rate:
-                    best, best_rate = n, tokens[n] / seconds
-            if not trial and self._may_try(n_generating, n, cost):
-                hoped = tokens[n] / (usual + finding)
-                is_far = seconds is not None and seconds > LEAP * usual + finding
-                trial = n if hoped > HOPE * best_rate and not is_far else 0
-        if trial and trial != best:
-            self._last_trial = self._n_steps
-            return trial
+            seconds = max(usual, self._clock.proposal_seconds(n_generating, n))
+            seconds += seconds_each * depths[n]
+            if seconds <= most and tokens[n] / seconds > best_rate:
+                best, best_rate = n, tokens[n] / seconds
         return best
-
-    def _may_try(self, n_generating: int, n: int, cost: StepCost) -> bool:
-        """True if `n` rows more are worth a trial, as far as their cost isn't known: each size
-        after the one before it."""
-        if n not in cost.sizes or self._n_steps - self._last_trial < PAUSE:
-            return False
-        tried = self._tried.get((n_generating, n))
-        if tried is not None:
-            return self._n_steps - tried >= RETRY
-        at = cost.sizes.index(n)
-        return at < 2 or (n_generating, cost.sizes[at - 1]) in self._tried
 
     def usual(self, n_generating: int) -> float:
         """Seconds of a step of so many sequences without proposals; 0 if this is not known."""
-        cost = self._costs.get(n_generating)
-        return cost.decode_seconds(n_generating) if cost is not None else 0.0
+        return self._clock.decode_seconds(n_generating)
+
+    def pays_early(self, n: int, n_generating: int) -> bool:
+        """True if `n` forced tokens take no longer in a decode of their own than in the steps that
+        they save `n_generating` sequences. These need no logits: on a CPU it nearly always pays, on
+        a GPU if there are enough tokens."""
+        usual = self.usual(n_generating)
+        return not n or self._clock.rows_seconds(n) * n_generating <= n * usual
 
     # ---- learning ------------------------------------------------------------------------
 
@@ -324,19 +265,10 @@ class Pace:
         trials = record.of(source)
         trials.is_put_off, trials.n_steps = True, 0
 
-    def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts took so long, until the device had finished it."""
+    def stepped(self, n_proposed: int, seconds: float) -> None:
+        """A step without prompts has taken so long."""
         self._debt = max(0.0, self._debt - TRIALS * seconds)
-        self._n_steps += 1
-        self._since_plain += 1
-        if not n_proposed:
-            self._n_plain[n_generating] = self._n_plain.get(n_generating, 0) + 1
-            self._since_plain = 0
-        cost = self._costs.setdefault(n_generating, StepCost(self._n_batch))
-        cost.observe(n_generating, n_proposed, 0, seconds)
-        size = cost.size_of(n_proposed) if n_proposed else None
-        if size is not None:
-            self._tried[n_generating, size] = self._n_steps
+        self._since_plain = self._since_plain + 1 if n_proposed else 0
 
     def _all(self, source: str) -> Acceptance:
         return self._of_all.setdefault(source, Acceptance(FADING_OF_ALL))

@@ -7,7 +7,7 @@ from itertools import takewhile
 from specllama.engine import system
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
-from specllama.engine.worker.speculation.pace import Early, Offer, Pace, ProposalRecord
+from specllama.engine.worker.speculation.pace import Offer, Pace, ProposalRecord
 from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
 
 # ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
@@ -96,7 +96,6 @@ class Proposing:
         Sources in `only_texts` can make nothing of a text with media."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
-        self._early = Early()
         self._limits = limits or {}
         self._only_texts = only_texts
         self._clock = clock or system.now
@@ -235,19 +234,6 @@ class Proposing:
         self._pace.verified(record, name, n_known, n_accepted)
         if (source := self._sources.get(name)) is not None:
             source.verified(chunk.sequence.id, n_proposed, n_accepted)
-
-    def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts, and without forced tokens, took so long."""
-        self._pace.observe(n_generating, n_proposed, seconds)
-
-    def pays_early(self, n: int, n_generating: int) -> bool:
-        """True if `n` forced tokens take no longer on their own than in the steps that they save
-        `n_generating` sequences."""
-        return self._early.pays(n, n_generating, self._pace.usual(n_generating))
-
-    def observe_early(self, n: int, seconds: float) -> None:
-        """So many forced tokens on their own took so long."""
-        self._early.observe(n, seconds)
 
     def forget(self, id: int) -> None:
         """The sequence has left its slot."""

@@ -21,7 +21,7 @@ def test_media_count_as_prompts_beside_those_who_wait(monkeypatch: pytest.Monkey
     engine = Engine(model, options, projector)
     observed: list[tuple[int, int]] = []
     monkeypatch.setattr(
-        engine._planner._budget,
+        engine._planner.clock,
         "observe",
         lambda n_others, n_prompt, length, seconds: observed.append((n_others, n_prompt)),
     )

@@ -1,7 +1,6 @@
 """Proposed tokens change no text: same seed, same tokens, whatever is proposed."""
 
 from collections.abc import Callable, Mapping
-from collections.abc import Sequence as SequenceOf
 from typing import Any
 
 import msgspec
@@ -15,7 +14,7 @@ from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.verifying import Speculation
-from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.sequences import Sequence
 from specllama.engine.worker.scheduling.sharing import Ahead
 from tests.support.playing import GREEDY, stepped
 from tests.support.speculating import (
@@ -217,13 +216,13 @@ def test_what_a_schema_forces_comes_early_in_separate_caches(
     wanted = run_all(off, slow)
     e = speculating(monkeypatch, model, None, parallel=4)
     early: list[int] = []
-    evaluated = e._speculation.evaluated_early
+    observe = e._planner.clock.observe_rows
 
-    def note(chunks: SequenceOf[Chunk], seconds: float) -> None:
-        early.append(sum(each.n_early for each in chunks))
-        evaluated(chunks, seconds)
+    def note(n: int, seconds: float) -> None:
+        early.append(n)
+        observe(n, seconds)
 
-    monkeypatch.setattr(e._speculation, "evaluated_early", note)
+    monkeypatch.setattr(e._planner.clock, "observe_rows", note)
     found = run_all(e, submits)
     for id, each in found.items():
         assert_same(each, wanted[id])

@@ -136,8 +136,10 @@ def test_nothing_can_be_measured(model: Model) -> None:
 def test_a_mutant_that_compares_is_caught(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     init = Speculation.__init__
 
-    def exact(self: Speculation, proposing: Any, verifier: Any, *args: Any, **kwargs: Any) -> None:
-        init(self, proposing, Exact(), *args, **kwargs)
+    def exact(
+        self: Speculation, proposing: Any, pace: Any, verifier: Any, *args: Any, **kwargs: Any
+    ) -> None:
+        init(self, proposing, pace, Exact(), *args, **kwargs)
 
     monkeypatch.setattr(Speculation, "__init__", exact)
     with pytest.raises(AssertionError):

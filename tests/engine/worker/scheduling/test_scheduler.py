@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from specllama.engine.worker.cache.prefix_cache import ALL
 from specllama.engine.worker.scheduling.scheduler import KEY_STEPS
 from specllama.engine.worker.scheduling.sharing import LAST_STEPS, LITTLE_MORE, evenly, shares
-from specllama.engine.worker.scheduling.step_cost import FEW_ROWS
+from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import A, B, run_step, scheduler, sequence, together
 

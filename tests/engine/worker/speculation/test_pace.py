@@ -6,7 +6,9 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from specllama.engine.worker.speculation.pace import PLAIN, Offer, Pace, ProposalRecord
+from specllama.engine.worker.scheduling.sweep import Sweep, measure
+from specllama.engine.worker.speculation.pace import PLAIN, Offer, ProposalRecord
+from tests.support.speculating import Timed
 
 pytestmark = pytest.mark.slow
 
@@ -36,6 +38,10 @@ def stairs(rows: int) -> float:
 MACHINES = [flat_gpu, bandwidth_cpu, steep_cpu, stairs]
 
 
+def sweep_of(cost: Cost) -> Sweep:
+    return measure(lambda lengths, _: cost(sum(lengths)), n_most=512, n_sequences=4, n_rows=64)
+
+
 @dataclass
 class Simulation:
     """`n` sequences whose proposals are right with the chance `p` at each place."""
@@ -45,12 +51,13 @@ class Simulation:
     p: float
     target: float = 0.0
     n_each: int = 8
+    is_swept: bool = True
     length: int = 0
     """Tokens after which a sequence ends and another begins; 0: never."""
     rng: random.Random = field(default_factory=lambda: random.Random(7))
 
     def __post_init__(self) -> None:
-        self.pace = Pace(self.target, 512)
+        self.pace = Timed(self.target, 512, sweep_of(self.cost) if self.is_swept else None)
         self.records = [ProposalRecord() for _ in range(self.n)]
         self.said = [0] * self.n
         self.rows: list[int] = []
@@ -138,7 +145,7 @@ def test_a_machine_that_changes_is_followed() -> None:
 
 def test_one_that_copies_beside_those_that_do_not() -> None:
     """The rows go to whom they help."""
-    pace, rng = Pace(0.0, 512), random.Random(1)
+    pace, rng = Timed(0.0, 512, sweep_of(bandwidth_cpu)), random.Random(1)
     records, given = [ProposalRecord() for _ in range(4)], [0, 0, 0, 0]
     for step in range(500):
         chosen = pace.choose(4, [Offer(record, "source", 8) for record in records])
@@ -160,7 +167,7 @@ def test_steps_keep_their_target() -> None:
 
 
 def test_few_are_none_if_few_are_of_no_use() -> None:
-    pace, record = Pace(0.0, 512), ProposalRecord()
+    pace, record = Timed(0.0, 512, sweep_of(steep_cpu)), ProposalRecord()
     for _ in range(300):
         (k,) = pace.choose(1, [Offer(record, "source", 6, n_min=5)])
         assert k in (0, 5, 6)
@@ -169,7 +176,7 @@ def test_few_are_none_if_few_are_of_no_use() -> None:
 
 
 def test_no_more_than_a_batch_has_room_for() -> None:
-    pace, records = Pace(0.0, 16), [ProposalRecord() for _ in range(8)]
+    pace, records = Timed(0.0, 16, sweep_of(flat_gpu)), [ProposalRecord() for _ in range(8)]
     for _ in range(100):
         chosen = pace.choose(8, [Offer(record, "source", 30) for record in records])
         assert sum(chosen) <= 8
@@ -180,7 +187,7 @@ def test_no_more_than_a_batch_has_room_for() -> None:
 
 def test_finding_them_takes_time_too() -> None:
     """A draft model that takes as long as the model itself."""
-    pace, record = Pace(0.0, 512), ProposalRecord()
+    pace, record = Timed(0.0, 512, sweep_of(flat_gpu)), ProposalRecord()
     asked = []
     for _ in range(300):
         (k,) = pace.choose(1, [Offer(record, "draft", 8)], flat_gpu(1))
@@ -196,7 +203,7 @@ def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
     n: int, seconds_each: float
 ) -> None:
     """Several sources of which none is ever right, and texts that end soon."""
-    pace, seconds, finding = Pace(0.0, 512), 0.0, 0.0
+    pace, seconds, finding = Timed(0.0, 512, sweep_of(flat_gpu)), 0.0, 0.0
     steps = 2000
     for step in range(steps):
         if step % 100 == 0:
@@ -210,3 +217,31 @@ def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
         pace.observe(n, 0, flat_gpu(n))
         seconds += flat_gpu(n)
     assert finding < 0.03 * seconds
+
+
+# ---- forced tokens in a decode of their own ----------------------------------------------
+
+
+def early(seconds_of_one: float, seconds_each: float, n: int) -> bool:
+    """Whether `n` tokens pay beside four sequences, whose steps take 40 ms."""
+    pace = Timed(0.0, 64)
+    for n_generating in (1, 4):
+        pace.observe(n_generating, 0, 0.040)
+    for n_rows in (1, 2, 4, 8, 16):
+        for _ in range(3):
+            pace.clock.observe_rows(n_rows, seconds_of_one + n_rows * seconds_each)
+    return pace.pays_early(n, 4)
+
+
+@pytest.mark.parametrize(("n", "pays"), [(1, False), (2, False), (8, True), (16, True)])
+def test_a_reading_of_the_weights_pays_with_enough_tokens(n: int, pays: bool) -> None:
+    """A GPU, on which it takes as long as a step."""
+    assert early(0.040, 0.0, n) is pays
+
+
+def test_rows_without_logits_always_pay_if_they_are_what_costs() -> None:
+    assert all(early(0.001, 0.002, n) for n in range(2, 17))
+
+
+def test_early_tokens_are_tried_where_nothing_is_known() -> None:
+    assert Timed(0.0, 64).pays_early(1, 4)

@@ -5,11 +5,12 @@ from collections.abc import Sequence, Set
 import pytest
 
 from specllama.engine.worker.scheduling.sequences import Chunk
+from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace, ProposalRecord
 from specllama.engine.worker.speculation.proposing import Proposing, Wish
 from specllama.engine.worker.speculation.source import Ask
 from tests.support.scheduling import sequence
-from tests.support.speculating import Eager
+from tests.support.speculating import Eager, Timed
 
 
 class Known:
@@ -36,7 +37,7 @@ class Known:
 
 
 def eager() -> Pace:
-    return Eager(0.0, 64)
+    return Eager(StepClock(64), 0.0, 64)
 
 
 def test_the_first_source_that_knows_something_is_heard() -> None:
@@ -86,11 +87,12 @@ def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
     seconds = iter(range(1000))
     source = Known("a", [4, 5, 6, 7])
     text, record = sequence(1, [1, 2]), ProposalRecord()
-    proposing = Proposing([source], Pace(0.0, 64), clock=lambda: float(next(seconds)))
+    pace = Timed(0.0, 64)
+    proposing = Proposing([source], pace, clock=lambda: float(next(seconds)))
     for _ in range(200):
         proposing.propose([Wish(text, record, 4)], 1)
         proposing.verified(record, Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
-        proposing.observe(1, len(text.proposed), 0.01)
+        pace.observe(1, len(text.proposed), 0.01)
     assert len(source.asks) < 30
 
 
@@ -118,7 +120,8 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
     """Where rows cost too much for one that is always right, no other one is tried instead."""
     right, wrong = Known("a", [4, 5, 6]), Known("b", [7, 8, 9])
     now = [0.0]
-    proposing = Proposing([right, wrong], Pace(0.0, 64), clock=lambda: now[0])
+    pace = Timed(0.0, 64)
+    proposing = Proposing([right, wrong], pace, clock=lambda: now[0])
     numbers = {4: 0, 7: 0}
     for id in range(10):
         text, record = sequence(id, [1, 2]), ProposalRecord()
@@ -130,7 +133,7 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
                 is_right = proposed[0] == 4
                 chunk = Chunk(text, 1, 2, proposed)
                 proposing.verified(record, chunk, is_right * len(proposed), is_refuted=not is_right)
-            proposing.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
+            pace.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
         proposing.forget(id)
     assert numbers[4] > 0, "trials"
     assert numbers[7] <= 1
@@ -172,14 +175,15 @@ def drafted(source: Drafting, steps: int, most: int = 8) -> float:
     All that is found is right."""
     now, text, tokens = source.now, sequence(1, [1, 2]), 0
     record = ProposalRecord()
-    proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
+    pace = Timed(0.0, 64)
+    proposing = Proposing([source], pace, clock=lambda: now[0])
     begun = now[0]
     for _ in range(steps):
         proposing.propose([Wish(text, record, most)], 1)
         n = len(text.proposed)
         proposing.verified(record, Chunk(text, 1, 2, text.proposed), n, is_refuted=False)
         now[0] += 0.01
-        proposing.observe(1, n, 0.01)
+        pace.observe(1, n, 0.01)
         tokens += 1 + n
     return tokens * 0.01 / (now[0] - begun)
 
@@ -216,7 +220,8 @@ def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
     """Each text has to be read first, which takes as long as thirty steps."""
     source = Drafting([0.0], 0.01, [], 0)
     now = source.now
-    proposing = Proposing([source], Pace(0.0, 64), clock=lambda: now[0])
+    pace = Timed(0.0, 64)
+    proposing = Proposing([source], pace, clock=lambda: now[0])
     for id in range(1, 100):
         text, record = sequence(id, [1, 2]), ProposalRecord()
         n_asked = source.n_asked
@@ -224,6 +229,6 @@ def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
             source.seconds = 0.3 if source.n_asked == n_asked else 0.01
             proposing.propose([Wish(text, record, 8)], 1)
             now[0] += 0.01
-            proposing.observe(1, 0, 0.01)
+            pace.observe(1, 0, 0.01)
         proposing.forget(id)
     assert 9900 * 0.01 / now[0] >= 0.95

@@ -1,0 +1,282 @@
+"""The clock of the step: its seconds by generating sequences, the tokens beside theirs, and the
+length of the texts.
+
+A sweep at the start (`engine.worker.scheduling.sweep`) measures steps of some sizes; between them
+the clock interpolates, as kernels take other paths at other sizes (llama.cpp's flash attention on a
+CPU is several times faster from 64 rows of a sequence on; a GPU takes as long for 1 row as for 64).
+Every step corrects the clock: by one factor for all sizes, by the growth of the cost with the
+length, and by a factor for its own size. So what a step takes is an input of the next plan; no step
+is made in order to learn.
+"""
+
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Iterable, Mapping
+from typing import Final
+
+from specllama.engine.worker.scheduling.sweep import Sweep
+
+FEW_ROWS = 64
+"""With up to so many tokens of prompts, other sequences beside them decide which path a kernel
+takes: flash attention on a CPU wants 64 rows, of all sequences in a unified cache; of separate
+caches, which llama.cpp evaluates in batches of as many tokens of each, one row less is together."""
+RECENT = 5
+"""Measurements that a level is the median of: a change shows after three."""
+OF_SIZE = 9
+"""The same for the factor of a size, which hardly changes."""
+SWEPT = 3
+"""Measurements of a size of prompts that the sweep counts as."""
+LONG = 512
+"""Tokens of a text behind which the growth of cost with the length is measured; steps behind
+shorter ones tell what a token costs in front."""
+LEAST_SHARE = 0.02
+"""Prompts take at least this part of a step, even if it takes no longer than one without."""
+WRONG = 1.5
+"""A size that the sweep measured, or one between two of these, takes at most this many times as
+long as the clock expects of the others, or as little: what is more is the machine's."""
+NEAR = 0.75
+"""A step with fewer tokens than this part of its size says little about it."""
+FORGET = 512
+"""Steps with prompts (or with proposed tokens) after which the clock forgets the factor of a size
+that no step had."""
+FORGET_FEW, FORGET_MANY = 64, 12
+"""The same for the growth of the paths of the kernels for few and for many rows. The clock expects
+little of one that it has forgotten, so that the next steps may try it."""
+ROWS_ALONE = (0, 0)
+"""Stands for steps of rows without others: one factor for all sizes."""
+GUESSED_TOKEN = 1e-3
+"""Seconds of a prompt's token without a sweep. The first step replaces them."""
+GUESSED_ROW = 1 / 16
+"""Part of a step's time that one more row takes without a sweep."""
+
+
+def sizes(n_most: int) -> list[int]:
+    """The sizes that stand for all, up to `n_most`: half an octave apart where batches are small, a
+    fourth or less where prompts are cut."""
+    small = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, FEW_ROWS, 72)
+    found = [n for n in (*small, *range(96, 257, 32)) if n < n_most]
+    octave = 256
+    while octave < n_most:
+        found += [n for n in range(octave + octave // 4, 2 * octave + 1, octave // 4) if n < n_most]
+        octave *= 2
+    return [*found, n_most]
+
+
+def low_median(values: Iterable[float]) -> float:
+    """The median, or the smaller of the two in the middle: what disturbs a step makes it longer."""
+    ordered = sorted(values)
+    return ordered[(len(ordered) - 1) // 2]
+
+
+class _Factors:
+    """Factors by generating sequences and size: what steps took, as multiples of what was
+    expected."""
+
+    def __init__(self, n_swept: int, most: float) -> None:
+        """The sweep counts as `n_swept` measurements of each. They are from `1 / most` to
+        `most`."""
+        self._first = [1.0] * n_swept
+        self._most = most
+        self._recent: dict[tuple[int, int], deque[float]] = {}
+        self._seen: dict[tuple[int, int], int] = {}
+        self._now = 0
+
+    def of(self, key: tuple[int, int]) -> float:
+        if key not in self._recent:
+            return 1.0
+        return min(self._most, max(1 / self._most, low_median(self._recent[key])))
+
+    def put(self, key: tuple[int, int], factor: float) -> None:
+        self._recent.setdefault(key, deque(self._first, maxlen=OF_SIZE)).append(factor)
+        self._seen[key] = self._now
+
+    def age(self) -> None:
+        """Another step is over."""
+        self._now += 1
+        for old in [each for each, seen in self._seen.items() if self._now - seen > FORGET]:
+            del self._seen[old], self._recent[old]
+
+
+class _Growth:
+    """The growth of a token's cost with the text before it, on one path of the kernels: behind
+    `length` tokens it costs `1 + each * length` times as much as in front."""
+
+    def __init__(self, forget: int) -> None:
+        """What is known is forgotten after so many steps with prompts."""
+        self._forget = forget
+        self._samples: deque[tuple[int, float]] = deque(maxlen=RECENT)  # steps and growths
+
+    @property
+    def each(self) -> float | None:
+        """None if nothing is known."""
+        return low_median(growth for _, growth in self._samples) if self._samples else None
+
+    def put(self, length: float, longer: float, now: int) -> None:
+        """Behind `length` tokens, a token has cost `longer` times as much as in front."""
+        self._samples.append((now, (longer - 1) / length))
+
+    def fade(self, now: int) -> None:
+        while self._samples and now - self._samples[0][0] > self._forget:
+            self._samples.popleft()
+
+
+class StepClock:
+    """What steps take, from a `sweep` and from all steps since. `n_batch` tokens are the most that
+    a step may have.
+
+    `length` is everywhere how many tokens of cached text the attention of the prompts reads.
+    """
+
+    def __init__(self, n_batch: int, sweep: Sweep | None = None) -> None:
+        self.sizes: Final = sizes(n_batch)
+        sweep = sweep or Sweep()
+        self._rows = sweep.rows
+        self._prompts = sweep.prompts
+        self._alone = sweep.alone
+        self._decode: dict[int, deque[float]] = {}  # seconds, by generating sequences
+        self._factor: deque[float] = deque(maxlen=RECENT)  # of prompts
+        self._in_front: deque[float] = deque(maxlen=RECENT)  # the same, behind short texts
+        self._few, self._many = _Growth(FORGET_FEW), _Growth(FORGET_MANY)
+        is_swept = bool(sweep.prompts)
+        self._of_prompts = _Factors(SWEPT * is_swept, WRONG if is_swept else float("inf"))
+        self._of_proposals = _Factors(0, float("inf"))
+        self._now = 0  # steps with prompts
+
+    # ---- generating sequences ------------------------------------------------------------
+
+    def decode_seconds(self, n_generating: int) -> float:
+        """Of a step without prompts; as for the nearest number of sequences that was measured, 0 if
+        none was or there are none."""
+        if not n_generating:
+            return 0.0
+        if not self._decode:
+            return _between(self._rows, n_generating) if self._rows else 0.0
+        nearest = min(self._decode, key=lambda n: abs(n - n_generating))
+        scale = self._width(n_generating) / self._width(nearest) if self._rows else 1.0
+        return scale * low_median(self._decode[nearest])
+
+    def n_decoded(self, n_generating: int) -> int:
+        """The measured steps of so many generating sequences, 5 at most."""
+        return len(self._decode.get(n_generating, ()))
+
+    def proposal_seconds(self, n_generating: int, n_proposed: int) -> float:
+        """Of a step without prompts, in which the generating sequences have `n_proposed` tokens
+        more. 0 if nothing is known."""
+        factor = self._of_proposals.of((n_generating, self.size_of(n_proposed)))
+        return self.decode_seconds(n_generating) * factor * self._widened(n_generating, n_proposed)
+
+    def rows_seconds(self, n: int) -> float:
+        """Of `n` rows on their own; 0 if nothing is known."""
+        usual = self.decode_seconds(1)
+        return usual * self._of_proposals.of(ROWS_ALONE) * self._widened(1, n - 1)
+
+    def _widened(self, n_generating: int, n: int) -> float:
+        """A step with `n` rows more, as a multiple of one without."""
+        return self._width(n_generating + n) / self._width(n_generating)
+
+    def _width(self, n_rows: int) -> float:
+        """A step with so many rows, compared with others. Behind the swept ones, they go on as
+        these do."""
+        if not self._rows:
+            return 1 + GUESSED_ROW * (n_rows - 1)
+        last = max(self._rows)
+        if n_rows <= last or last == 1:
+            return _between(self._rows, n_rows)
+        before = max(n for n in self._rows if 2 * n <= last)
+        slope = (self._rows[last] - self._rows[before]) / (last - before)
+        return self._rows[last] + max(0.0, slope) * (n_rows - last)
+
+    # ---- prompts -------------------------------------------------------------------------
+
+    def seconds(self, n_generating: int, n_prompt: int, length: float) -> float | None:
+        """Of a step in which `n_generating` sequences have one token each, and prompts `n_prompt`;
+        None if nothing is known."""
+        decode = self.decode_seconds(n_generating)
+        if not n_prompt:
+            return decode or None
+        if not (self._prompts or self._factor):
+            return None
+        alone = 0.0 if n_generating else self._speed * self._alone
+        return decode + alone + self._prompt_seconds(n_prompt, length)
+
+    def _prompt_seconds(self, n: int, length: float) -> float:
+        """Of `n` tokens, beside generating sequences."""
+        growth = self._growth_of(n)
+        level = self._speed * self._of_prompts.of((0, self.size_of(n)))
+        return level * self._base(n) * (1 + growth * length)
+
+    @property
+    def _speed(self) -> float:
+        """How many times as long as in the sweep prompts take now."""
+        return low_median(self._factor) if self._factor else 1.0
+
+    def _growth_of(self, n: int) -> float:
+        """Of a path that no step has taken it is that of the other one, if that is faster: what
+        isn't known is expected to be good, so that it is tried when it matters."""
+        many = self._many.each or 0.0
+        few = self._few.each
+        return few if n <= FEW_ROWS and few is not None else many
+
+    def _base(self, n: int) -> float:
+        """Seconds of `n` tokens of a prompt in front, as in the sweep."""
+        return _between(self._prompts, n) if self._prompts else GUESSED_TOKEN * n
+
+    def size_of(self, n: int) -> int:
+        """The size that stands for `n` tokens."""
+        return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
+
+    # ---- learning ------------------------------------------------------------------------
+
+    def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
+        """A step without proposed tokens took so long, from its planning to the end of the device's
+        work."""
+        if n_prompt:
+            self._observe_prompt(n_generating, n_prompt, length, seconds)
+        elif n_generating:
+            self._of_proposals.age()
+            self._decode.setdefault(n_generating, deque(maxlen=RECENT)).append(seconds)
+
+    def observe_proposals(self, n_generating: int, n_proposed: int, seconds: float) -> None:
+        """A step without prompts had `n_proposed` tokens more than its generating sequences."""
+        size = self.size_of(n_proposed)
+        usual = self.decode_seconds(n_generating)
+        self._of_proposals.age()
+        if usual and n_proposed >= NEAR * size:
+            expected = usual * self._widened(n_generating, n_proposed)
+            self._of_proposals.put((n_generating, size), seconds / expected)
+
+    def observe_rows(self, n: int, seconds: float) -> None:
+        """`n` rows on their own took so long."""
+        if usual := self.decode_seconds(1):
+            self._of_proposals.put(ROWS_ALONE, seconds / (usual * self._widened(1, n - 1)))
+
+    def _observe_prompt(self, n_generating: int, n: int, length: float, seconds: float) -> None:
+        size = self.size_of(n)
+        if n < NEAR * size:
+            return
+        self._now += 1
+        self._of_prompts.age()
+        beside = self.decode_seconds(n_generating) if n_generating else self._speed * self._alone
+        level = max(LEAST_SHARE * seconds, seconds - beside) / self._base(n)
+        own = self._of_prompts.of((0, size))
+        for growth in (self._few, self._many):
+            growth.fade(self._now)
+        front = low_median(self._in_front) if self._in_front else 1.0
+        if length < LONG or level < own * front:  # in front it never costs more
+            self._in_front.append(level / own)
+        elif size != FEW_ROWS:  # these may be on either path
+            growth = self._few if n <= FEW_ROWS else self._many
+            growth.put(length, level / own / front, self._now)
+        longer = 1 + self._growth_of(n) * length
+        self._factor.append(level / (own * longer))
+        self._of_prompts.put((0, size), level / (self._speed * longer))
+
+
+def _between(points: Mapping[int, float], n: int) -> float:
+    """Of `n`: between two points on a line, in front of all and behind them in proportion."""
+    below = max((at for at in points if at <= n), default=0)
+    above = min((at for at in points if at >= n), default=0)
+    if not (below and above) or below == above:
+        nearest = below or above
+        return points[nearest] * n / nearest
+    return points[below] + (points[above] - points[below]) * (n - below) / (above - below)

@@ -1,0 +1,144 @@
+"""The sweep: steps of some sizes, measured at the start, and remembered.
+
+They are in the user's cache, one file for each model, device and options. A file that is damaged,
+or a cache that can't be written, costs another sweep and nothing more.
+"""
+
+import logging
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+
+import msgspec
+
+from specllama.engine.host import write_whole
+
+log = logging.getLogger("specllama.engine.worker.scheduling.sweep")
+
+SECONDS = 2.0
+"""The longest sweep."""
+REPEATS = 3
+"""A size is measured twice; if these disagree, so many times."""
+LONG = 0.1
+"""Seconds of a step that is measured once: what disturbs it is a small part of it."""
+AGREE = 1.25
+"""Measurements agree if the longer one takes at most this many times as long."""
+BESIDE = 2
+"""Generating sequences beside which prompts are measured."""
+FEW = 4
+"""Rows that may take as long as one."""
+ROWS = (2, 4, 8, 16, 32, 3, 6, 12, 24)
+PROMPTS = (8, 72, 32, 128, 512, 256, 96, 192, 64, 384, 48, 1024, 2048, 16, 160, 1536)
+"""Sizes in the order of their worth: a slow machine measures the first ones only."""
+FIRST = 3
+"""Sizes of prompts that come before those of rows."""
+REMEMBERED = 200
+"""Files in the cache; older ones are removed."""
+
+Evaluate = Callable[[Sequence[int], bool], float]
+"""Evaluates so many tokens of each of the first sequences from their beginning, and forgets them;
+the seconds that it took. If the flag is set, with the logits of all tokens, else with those of the
+last one of each sequence."""
+
+
+class Sweep(msgspec.Struct, frozen=True):
+    """Measured seconds; nothing where nothing is known."""
+
+    rows: dict[int, float] = {}
+    """Of steps by rows with logits; as many sequences, or as many tokens of some."""
+    prompts: dict[int, float] = {}
+    """That so many tokens of a prompt add to a step of generating sequences."""
+    alone: float = 0.0
+    """That a step of prompts alone takes beside this."""
+
+
+class _Meter:
+    """Measures for `SECONDS`."""
+
+    def __init__(self, evaluate: Evaluate) -> None:
+        self._evaluate = evaluate
+        self._spent = 0.0  # seconds
+        self._known: dict[int, float] = {}  # seconds, by tokens
+
+    def seconds(self, lengths: Sequence[int], *, every: bool = False) -> float | None:
+        """Of a step with these; None if there is no time for it, or measurements disagree."""
+        n = sum(lengths)
+        found: list[float] = []
+        while len(found) < REPEATS:
+            expected = found[0] if found else self._expected(n)
+            if self._spent + expected > SECONDS:
+                return None
+            found.append(self._evaluate(lengths, every))
+            self._spent += found[-1]
+            self._known[n] = min(found)
+            if found[0] > LONG or (len(found) > 1 and _agree(found)):
+                return min(found)
+        return None
+
+    def _expected(self, n: int) -> float:
+        """Seconds of `n` tokens: some rows take little longer than one, more in proportion."""
+        below = max((at for at in self._known if at <= n), default=0)
+        if not below:
+            return min(self._known.values(), default=0.0)
+        return self._known[below] * (1 + (n - below) / max(below, FEW))
+
+
+def _agree(found: Sequence[float]) -> bool:
+    first, second = sorted(found)[:2]
+    return second <= AGREE * first
+
+
+def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -> Sweep:
+    """Measures steps of up to `n_most` tokens of `n_sequences` sequences; `n_rows` is the most
+    logits of one sequence in a batch."""
+    meter = _Meter(evaluate)
+    n_beside = min(BESIDE, n_sequences - 1)
+    one, beside = meter.seconds([1]), meter.seconds([1] * n_beside) if n_beside else 0.0
+    if one is None or beside is None:
+        return Sweep()
+    rows, prompts, alone = {1: one}, {}, one
+    for kind, n in _in_turns(n_rows, n_most - n_beside):
+        if kind == "rows" and (seconds := meter.seconds([n], every=True)):
+            rows[n] = max(one, seconds)
+        elif kind == "prompt" and (seconds := meter.seconds([*[1] * n_beside, n])):
+            prompts[n] = max(1e-6, seconds - beside)
+    if prompts and n_beside:
+        largest = max(prompts)
+        whole = meter.seconds([largest])
+        alone = one if whole is None else max(0.0, whole - prompts[largest])
+    return Sweep(dict(sorted(rows.items())), dict(sorted(prompts.items())), alone)
+
+
+def _in_turns(n_rows: int, n_prompt: int) -> Iterator[tuple[str, int]]:
+    """What is measured, in the order of its worth."""
+    rows = [("rows", n) for n in ROWS if n <= n_rows]
+    prompts = [("prompt", n) for n in PROMPTS if n <= n_prompt]
+    yield from prompts[:FIRST]
+    for at in range(max(len(rows), len(prompts))):
+        yield from rows[at : at + 1]
+        yield from prompts[FIRST + at : FIRST + at + 1]
+
+
+# ---- memory ------------------------------------------------------------------------------
+
+
+def recall(place: Path) -> Sweep | None:
+    """The sweep in the file; None if there is none that can be used."""
+    try:
+        return msgspec.json.decode(place.read_bytes(), type=Sweep)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.info("%s can't be used: %s", place, error)
+    return None
+
+
+def remember(place: Path, sweep: Sweep) -> None:
+    """Writes the file, for the next start."""
+    try:
+        place.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(place, msgspec.json.encode(sweep))
+        files = sorted(place.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-REMEMBERED]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        log.info("the times of steps can't be remembered: %s", error)
