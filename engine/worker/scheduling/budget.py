@@ -3,7 +3,8 @@ their next tokens in time.
 
 Of the chunk sizes whose steps keep the target, it takes the one with the most prompt tokens per
 second, as `engine.worker.scheduling.step_clock` knows them. Where no size keeps the target, the
-smallest would be the worst for all: it takes the smallest one that gets on nearly as fast as any.
+smallest may be the worst for all: it takes the smallest one that gets on nearly as fast as any that
+doesn't take much longer.
 """
 
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS, StepClock
@@ -15,8 +16,9 @@ MIN_SHARE = 0.5
 missed: on a machine that can't meet it, prompts go on nevertheless."""
 HARDLY = 1.15
 """A step that takes this many times as long is hardly longer: worth it if its tokens cost less."""
-KNEE = 0.75
-"""Where no size keeps the target, prompts get at least this part of the most tokens per second."""
+KNEE, STRETCH = 0.85, 3.0
+"""Where no size keeps the target, prompts get at least this part of the most tokens per second
+that steps reach which take at most so many times as long as the quickest."""
 BURST = 3
 """Prompts that arrive together and take no more than this many targets are evaluated in one step:
 cutting them would make several gaps of one, and no sequence would wait less in all."""
@@ -116,12 +118,13 @@ class PrefillBudget:
 def choose(seconds: dict[int, float], most: float) -> int:
     """The size with the most tokens per second of those that take at most `most` seconds, or one
     that takes hardly longer and gets on faster. If each takes longer, the smallest one that gets on
-    nearly as fast as any."""
+    nearly as fast as any that doesn't take much longer."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
     if not within:
-        enough = KNEE * max(rates.values())
-        return min(n for n in seconds if rates[n] >= enough)
+        near = [n for n in seconds if seconds[n] <= STRETCH * min(seconds.values())]
+        enough = KNEE * max(rates[n] for n in near)
+        return min(n for n in near if rates[n] >= enough)
     best = max(within, key=lambda n: (rates[n], n))
     near = [n for n in seconds if n >= best and seconds[n] <= HARDLY * seconds[best]]
     return max(near, key=lambda n: (rates[n], n))

@@ -18,8 +18,9 @@ SECONDS = 2.0
 """The longest sweep."""
 REPEATS = 3
 """A size is measured twice; if these disagree, so many times."""
-LONG = 0.1
-"""Seconds of a step that is measured once: what disturbs it is a small part of it."""
+LONG, USUAL = 0.1, 1.5
+"""A step is measured once if it takes longer than these seconds, but not more than so many times as
+long as smaller ones say: what disturbs it is a small part of it."""
 AGREE = 1.25
 """Measurements agree if the longer one takes at most this many times as long."""
 BESIDE = 2
@@ -64,13 +65,13 @@ class _Meter:
         n = sum(lengths)
         found: list[float] = []
         while len(found) < REPEATS:
-            expected = found[0] if found else self._expected(n)
-            if self._spent + expected > SECONDS:
+            expected = self._expected(n)
+            if self._spent + (found[0] if found else expected) > SECONDS:
                 return None
             found.append(self._evaluate(lengths, every))
             self._spent += found[-1]
             self._known[n] = min(found)
-            if found[0] > LONG or (len(found) > 1 and _agree(found)):
+            if LONG < found[0] <= USUAL * expected or (len(found) > 1 and _agree(found)):
                 return min(found)
         return None
 

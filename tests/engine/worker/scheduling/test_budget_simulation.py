@@ -8,7 +8,7 @@ import pytest
 from specllama.engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep
-from tests.support.machines import BUSY, MACHINES, OVERFLOW, Machine
+from tests.support.machines import BUSY, MACHINES, Machine
 
 pytestmark = pytest.mark.slow
 
@@ -169,11 +169,11 @@ def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
 @pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
 def test_after_steps_of_another_machine(first: Machine, second: Machine) -> None:
-    """Where cost jumps with the size, it takes longer until all of it is forgotten."""
+    """It takes longer until all that holds there is forgotten: some of the next steps are wrong."""
     run = Run(3, second.sweep())
     run.steps(first, 60)
     run.steps(second, 160)
-    check_rate(run, 80, 1.5 if second is OVERFLOW else 1.3)
+    check_rate(run, 80, 1.5)
     check(run, 120)
 
 
