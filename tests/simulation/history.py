@@ -184,6 +184,7 @@ class History:
             application()  # made here, as its locks outlive the world
         self.machine = Machine(self.world, models)
         self.requests.is_approximate = self._is_approximate
+        self.requests.is_started_again = lambda model: self.machine.n_started[self.paths[model]] > 1
         if self.has_faults:
             self.machine.chances = {kind: p for kind, p in CHANCES.items() if choose([True, False])}
         entries = [

@@ -187,6 +187,8 @@ class Requests:
         self.is_approximate: Callable[[Asked], bool] = lambda asked: True
         """Whether a text may come from moved cells, or from some that were evaluated again behind a
         shift."""
+        self.is_started_again: Callable[[str], bool] = lambda model: False
+        """Whether a process of the model has ended: the next one gets its requests again."""
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
@@ -364,7 +366,10 @@ class Requests:
         return ""
 
     def _most_cached(self, asked: Asked) -> int:
-        """The most tokens of the prompt that other requests have had which may share with it."""
+        """The most tokens of the prompt that other requests have had which may share with it. On a
+        disk it may find its own, from a process that has ended."""
+        if self.choices[asked.model].options["cache_disk"] and self.is_started_again(asked.model):
+            return len(self._tokens(asked))
         whose = _sharing(asked)
         own = self._tokens(asked)
         most = 0
