@@ -139,8 +139,6 @@ class PrefixCache:
         self._keys: dict[int, Key] = {}  # of those in an index
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
-        self.is_cuttable = kv.is_cuttable
-        self.needs_checkpoints = n_checkpoints > 0 and not kv.is_cuttable
 
     # ---- looking -------------------------------------------------------------------------
 

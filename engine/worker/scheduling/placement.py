@@ -5,12 +5,10 @@ Plain data and the `KVCache` protocol, as in `engine.worker.scheduling.scheduler
 which sequence gets a slot.
 """
 
-from bisect import bisect, insort
 from collections.abc import Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
-from specllama.engine.worker.cache import checkpoints
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import (
     ALL,
@@ -20,7 +18,7 @@ from specllama.engine.worker.cache.prefix_cache import (
     PrefixCache,
     Tier,
 )
-from specllama.engine.worker.scheduling.layout import CacheLayout, PrefixOrigin
+from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting, PrefixOrigin
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
@@ -142,8 +140,6 @@ def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
 MIN_KEEP = 0.5
 """Part of a finished text. A sequence that takes it over and keeps less than this offers it to the
 second tier before it is cut."""
-MIN_FOLLOW = 8
-"""Tokens that a leader has to be about to evaluate for it to be worth the wait."""
 
 
 class Placement:
@@ -156,6 +152,7 @@ class Placement:
         self,
         cache: PrefixCache,
         layout: CacheLayout,
+        cutting: Cutting,
         tier: Tier | None,
         running: Mapping[int, Sequence],
         *,
@@ -163,6 +160,7 @@ class Placement:
     ) -> None:
         self._cache = cache
         self._layout = layout
+        self._cutting = cutting
         self._tier = tier
         self._running = running
         self._n_ctx = n_ctx
@@ -183,21 +181,11 @@ class Placement:
             else:
                 n = self._cache.reachable(id, min(n_same, running.n_given))
                 if not running.generating and n < n_same <= running.n_exact:
-                    soon = max(soon, self._soon(running, n, n_same))
+                    soon = max(soon, self._cutting.n_soon(running, n, n_same))
             # A finished text rather than a running one: it may be taken over.
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
         return PrefixOrigin(best, longest, max(0, soon - longest), most)
-
-    def _soon(self, leader: Sequence, n: int, n_same: int) -> int:
-        """The number of the `n_same` tokens that a waiting text has in common with the prompt of
-        `leader` which can be shared once they are evaluated; `n` can be shared now."""
-        if not self._cache.needs_checkpoints:
-            return n_same if self._cache.is_cuttable else n
-        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
-            _add_checkpoint(leader, n_same)
-        at = leader.checkpoints_at
-        return at[bisect(at, n_same) - 1] if at else n
 
     def find_below(self, sequence: Sequence, source: PrefixOrigin) -> Found | None:
         """A longer prefix in the second tier, if there is room to restore it."""
@@ -227,15 +215,7 @@ class Placement:
             self._share(sequence, source, slot)
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
-            if self._cache.needs_checkpoints:
-                if 0 < sequence.n_past <= sequence.n_exact:
-                    # The end of a turn, mostly: where one text goes on, others do.
-                    self._cache.save(sequence.seq_id, sequence.n_past)
-                sequence.checkpoints_at = _checkpoints_at(sequence)
-                n_same = max(source.n_same, self._n_same_below(sequence))
-                if n_same - sequence.n_past >= MIN_FOLLOW:
-                    # A third text is likely to diverge here, too.
-                    _add_checkpoint(sequence, n_same)
+            self._cutting.begin(sequence, lambda: max(source.n_same, self._n_same_below(sequence)))
 
     def _n_same_below(self, sequence: Sequence) -> int:
         """The longest common prefix with any text in the second tier."""
@@ -302,14 +282,3 @@ class Placement:
 
 def _has_media(tokens: TokenArray) -> bool:
     return bool((tokens < 0).any())
-
-
-def _checkpoints_at(sequence: Sequence) -> list[int]:
-    wanted = checkpoints.positions(sequence.n_past, sequence.n_prompt)
-    places = {uncut(sequence.spans, n) for n in wanted}
-    return sorted(n for n in places if n > sequence.n_past)
-
-
-def _add_checkpoint(sequence: Sequence, n: int) -> None:
-    if n not in sequence.checkpoints_at:
-        insort(sequence.checkpoints_at, n)

@@ -39,9 +39,13 @@ from specllama.engine.worker.cache.prefix_cache import (
     PrefixCache,
     Tier,
 )
-from specllama.engine.worker.scheduling.layout import PrefixOrigin, layout_of
-from specllama.engine.worker.scheduling.placement import (
+from specllama.engine.worker.scheduling.memory import (
     MIN_FOLLOW,
+    PrefixOrigin,
+    cutting_of,
+    layout_of,
+)
+from specllama.engine.worker.scheduling.placement import (
     IdleTexts,
     Placement,
 )
@@ -83,7 +87,8 @@ class Scheduler:
         n_ids = n_slots if n_sequences is None or n_cells is None else n_sequences
         self.cache = PrefixCache(kv, n_ids, n_cells, n_checkpoints, tier)
         self._layout = layout_of(n_cells)
-        self.ahead = Ahead(self.cache, self._layout, n_batch=n_batch, n_ctx=n_ctx)
+        self._cutting = cutting_of(kv, self.cache, n_checkpoints)
+        self.ahead = Ahead(self.cache, self._layout, self._cutting, n_batch=n_batch, n_ctx=n_ctx)
         """What is proposed for sequences."""
         self.texts = IdleTexts(self.cache, self._layout)
         """Those that idle slots have served last."""
@@ -94,7 +99,9 @@ class Scheduler:
         self.n_paused = 0
         self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
         self._running: dict[int, Sequence] = {}  # the same by sequence id
-        self._placement = Placement(self.cache, self._layout, tier, self._running, n_ctx=n_ctx)
+        self._placement = Placement(
+            self.cache, self._layout, self._cutting, tier, self._running, n_ctx=n_ctx
+        )
         self._idle = list(range(n_slots))  # least recently used first
         self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
         self._steps = 0  # that it has had in a row
@@ -335,9 +342,7 @@ class Scheduler:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             chunk.sequence.n_past = chunk.stop
             chunk.sequence.settle()
-            if chunk.sequence.checkpoints_at and chunk.sequence.checkpoints_at[0] == chunk.stop:
-                del chunk.sequence.checkpoints_at[0]
-                self.cache.save(chunk.sequence.seq_id, chunk.stop)
+        self._cutting.evaluated(chunks)
         self.ahead.evaluated(chunks)
         self._sharing.evaluated()
         self._is_full = False

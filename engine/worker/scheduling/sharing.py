@@ -4,7 +4,7 @@ import math
 from collections.abc import Sequence as SequenceOf
 
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
-from specllama.engine.worker.scheduling.layout import CacheLayout
+from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
@@ -155,10 +155,17 @@ class Ahead:
     of it."""
 
     def __init__(
-        self, cache: PrefixCache, layout: CacheLayout, *, n_batch: int, n_ctx: int
+        self,
+        cache: PrefixCache,
+        layout: CacheLayout,
+        cutting: Cutting,
+        *,
+        n_batch: int,
+        n_ctx: int,
     ) -> None:
         self._cache = cache
         self._layout = layout
+        self._cutting = cutting
         self._n_batch = n_batch
         self._n_ctx = n_ctx
         self.takes_early = True
@@ -173,9 +180,8 @@ class Ahead:
         room = self._n_batch - n_others
         if (n_free := self._cache.n_free) is not None:
             room = min(room, n_free - n_others)
-        if self._is_short or not self._cache.is_cuttable:
-            room = 0
-        grants = self._layout.grants(ready, max(0, room), self._n_ctx, early=self.takes_early)
+        n = 0 if self._is_short else self._cutting.n_ahead(max(0, room))
+        grants = self._layout.grants(ready, n, self._n_ctx, early=self.takes_early)
         chunks = [
             Chunk(s, s.n_past, s.n_past + 1, s.proposed[:n], min(s.n_forced, n), n_early)
             for s, (n, n_early) in zip(ready, grants, strict=True)

@@ -22,7 +22,7 @@ from specllama.engine.worker.backend import (
     StateArray,
 )
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.scheduling.layout import MIN_COPY
+from specllama.engine.worker.scheduling.memory import MIN_COPY
 from specllama.engine.worker.speculation.source import Ask
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
 

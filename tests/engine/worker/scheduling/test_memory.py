@@ -1,11 +1,18 @@
-"""What is granted of the tokens that are proposed for sequences."""
+"""What the kind of memory decides: what is granted of proposed tokens, and where texts are cut."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.scheduling.layout import SeparateLayout, UnifiedLayout
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.scheduling.memory import (
+    MIN_FOLLOW,
+    SeparateLayout,
+    UnifiedLayout,
+    cutting_of,
+)
 from specllama.engine.worker.scheduling.sequences import Sequence
+from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import sequence
 
 N_CTX = 40
@@ -66,3 +73,21 @@ def test_grants_keep_their_bounds(texts: list[tuple[int, int, int]], n: int) -> 
         if alike and early and n >= 60:
             wanted = [min(t.n_forced, N_CTX - len(t.tokens) - 1) for t in ready]
             assert all(g >= w for (g, _), w in zip(grants, wanted, strict=True))
+
+
+def test_a_prefix_of_a_leader_is_shared_as_far_as_its_memory_can_be_cut() -> None:
+    leader, n_same = sequence(1, [1] * 100), 60
+    leader.checkpoints_at = [32, 64]
+    soon = {}
+    for name, cuttable, n_checkpoints in (
+        ("anywhere", True, 2),
+        ("nowhere", False, 0),
+        ("at checkpoints", False, 2),
+    ):
+        kv = FakeKV(None, 100, cuttable)
+        cutting = cutting_of(kv, PrefixCache(kv, 1, None, n_checkpoints), n_checkpoints)
+        soon[name] = cutting.n_soon(leader, 8, n_same)
+        assert cutting.n_ahead(5) == (5 if cuttable else 0)
+    assert soon == {"anywhere": 60, "nowhere": 8, "at checkpoints": 60}
+    assert leader.checkpoints_at == [32, 60, 64], "the leader makes one there"
+    assert n_same - 8 >= MIN_FOLLOW

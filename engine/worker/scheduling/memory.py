@@ -1,20 +1,29 @@
-"""The layout of a KV cache: all sequences share one array of cells, or each slot has its own.
+"""What the kind of a KV cache's memory decides for the scheduling.
 
-Whatever depends on it in the scheduling is decided here: where a text may go and what it takes
-over, what fits, and which rows a step evaluates together.
+Its layout: all sequences share one array of cells, or each slot has its own. That decides where a
+text may go and what it takes over, what fits, and which rows a step evaluates together.
+
+How its texts can be cut: anywhere, at checkpoints, or not at all. A text that can be cut shares any
+prefix, and takes tokens back that were evaluated in vain. Memory that keeps a state for the whole
+text (recurrent, hybrid), or gives up cells that have left a sliding window, goes back to a copy of
+its state only, a checkpoint.
 """
 
-from collections.abc import Container, Iterable
+from bisect import bisect, insort
+from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass
 from typing import Protocol
 
-from specllama.engine.worker.cache.prefix_cache import PrefixCache
-from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.cache import checkpoints
+from specllama.engine.worker.cache.prefix_cache import KVCache, PrefixCache
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
+MIN_FOLLOW = 8
+"""Tokens that a leader has to be about to evaluate for it to be worth the wait."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -203,3 +212,93 @@ class SeparateLayout:
 def _wanted(ready: Iterable[Sequence], n_ctx: int) -> list[int]:
     """The proposed tokens of each that its context has room for."""
     return [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
+
+
+# ---- Cutting.
+
+
+class Cutting(Protocol):
+    """One of the three."""
+
+    def n_ahead(self, n: int) -> int:
+        """How many of `n` tokens may be evaluated before they are known to be of the text."""
+
+    def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        """The number of the `n_same` tokens that a waiting text has in common with the prompt of
+        `leader` which can be shared once they are evaluated; `n` can be shared now."""
+
+    def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
+        """The prompt of `sequence` has got its prefix. `n_same` gives its longest common prefix
+        with any other text."""
+
+    def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
+        """The chunks are in the KV cache."""
+
+
+def cutting_of(kv: KVCache, cache: PrefixCache, n_checkpoints: int) -> Cutting:
+    """That of `kv`, whose texts in `cache` may have so many checkpoints each."""
+    if kv.is_cuttable:
+        return Anywhere()
+    return AtCheckpoints(cache) if n_checkpoints else Nowhere()
+
+
+class Anywhere:
+    """At any token."""
+
+    def n_ahead(self, n: int) -> int:
+        return n
+
+    def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        return n_same
+
+    def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
+        pass
+
+    def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
+        pass
+
+
+class Nowhere(Anywhere):
+    """A text is kept as a whole or not at all."""
+
+    def n_ahead(self, n: int) -> int:
+        return 0
+
+    def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        return n
+
+
+class AtCheckpoints(Nowhere):
+    """At some places of a prompt: near its end, and where other texts diverge."""
+
+    def __init__(self, cache: PrefixCache) -> None:
+        self._cache = cache
+
+    def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
+        if leader.n_past < n_same and n_same - n >= MIN_FOLLOW:
+            _add(leader, n_same)
+        at = leader.checkpoints_at
+        return at[bisect(at, n_same) - 1] if at else n
+
+    def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
+        if 0 < sequence.n_past <= sequence.n_exact:
+            # The end of a turn, mostly: where one text goes on, others do.
+            self._cache.save(sequence.seq_id, sequence.n_past)
+        wanted = checkpoints.positions(sequence.n_past, sequence.n_prompt)
+        places = {uncut(sequence.spans, n) for n in wanted}
+        sequence.checkpoints_at = sorted(n for n in places if n > sequence.n_past)
+        if (n := n_same()) - sequence.n_past >= MIN_FOLLOW:
+            # A third text is likely to diverge here, too.
+            _add(sequence, n)
+
+    def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
+        for chunk in chunks:
+            at = chunk.sequence.checkpoints_at
+            if at and at[0] == chunk.stop:
+                del at[0]
+                self._cache.save(chunk.sequence.seq_id, chunk.stop)
+
+
+def _add(sequence: Sequence, n: int) -> None:
+    if n not in sequence.checkpoints_at:
+        insort(sequence.checkpoints_at, n)
