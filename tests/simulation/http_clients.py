@@ -12,6 +12,8 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import Any
 
+from specllama.engine import system
+from specllama.handlers.running.ongoing import SECONDS
 from tests.simulation.forms import FORMS, TOOL_FORMS, VECTOR_FORMS, Form, Reading
 from tests.simulation.http import Answer, Application
 
@@ -155,6 +157,7 @@ async def _retry(application: Application, asked: AskedForm, random: Random) -> 
 async def _come_back(application: Application, asked: AskedForm, random: Random) -> None:
     """Leaves a stream that is kept, and reads the rest of it later."""
     first = await _post(application, asked, patience=random.choice([0.01, 0.1, 1.0]))
+    left = system.now()
     path = f"/v1/stream?conv_id=conversation-{asked.number}"
     while first.status == 200 and not first.is_whole:
         await asyncio.sleep(random.choice([0.0, 0.1, 5.0]))
@@ -164,6 +167,8 @@ async def _come_back(application: Application, asked: AskedForm, random: Random)
             headers=asked.headers,
             patience=random.choice([0.1, 1.0, None]),
         )
+        if rest.status == 404 and system.now() - left > SECONDS:
+            break  # it isn't kept any longer
         if rest.status not in (0, 200):
             asked.wrong = f"the rest of its stream has {rest.status}: {bytes(rest.body)!r}"
             break

@@ -28,10 +28,14 @@ def test_no_history_fails(first: int) -> None:
         assert history.requests.n >= 8
 
 
-def story(hash_seed: int) -> list[str]:
+WHOLE = 1107
+"""The seed of a history of the whole application."""
+
+
+def story(hash_seed: int, seed: int = 4) -> list[str]:
     """What a process of its own prints of a history; the last line has its speed."""
     done = subprocess.run(
-        [sys.executable, "-m", "tests.simulation", "--seed", "4"],
+        [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},
         capture_output=True,
         check=True,
@@ -51,6 +55,15 @@ def test_a_history_is_the_same_behind_others() -> None:
         history = History(seed)
         history.run()
     assert history.story == story(1)
+
+
+def test_so_is_one_of_the_whole_application() -> None:
+    """Schemas that the first one has compiled are there in the second one."""
+    for _ in range(2):
+        history = History(WHOLE)
+        history.run()
+    assert history.has_http
+    assert history.story == story(1, WHOLE)
 
 
 @pytest.mark.parametrize("words", IN_SHORT)
