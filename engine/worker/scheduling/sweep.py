@@ -28,8 +28,10 @@ BESIDE = 2
 FEW = 4
 """Rows that may take as long as one."""
 ROWS = (2, 4, 8, 16, 32, 3, 6, 12, 24)
-PROMPTS = (8, 72, 32, 128, 512, 256, 96, 192, 64, 384, 48, 1024, 2048, 16, 160, 1536)
+PROMPTS = (8, 72, 32, 128, 512, 256, 96, 192, 64, 384, 48, 1024, 2048, 16)
 """Sizes in the order of their worth: a slow machine measures the first ones only."""
+ALONE = 128
+"""The largest size that is measured alone as well."""
 FIRST = 3
 """Sizes of prompts that come before those of rows."""
 REMEMBERED = 200
@@ -96,16 +98,16 @@ def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -
     one, beside = meter.seconds([1]), meter.seconds([1] * n_beside) if n_beside else 0.0
     if one is None or beside is None:
         return Sweep()
-    rows, prompts, alone = {1: one}, {}, one
+    rows, prompts, alone = {1: one}, {}, one if n_beside else 0.0
     for kind, n in _in_turns(n_rows, n_most - n_beside):
         if kind == "rows" and (seconds := meter.seconds([n], every=True)):
             rows[n] = max(one, seconds)
         elif kind == "prompt" and (seconds := meter.seconds([*[1] * n_beside, n])):
             prompts[n] = max(1e-6, seconds - beside)
     if prompts and n_beside:
-        largest = max(prompts)
-        whole = meter.seconds([largest])
-        alone = one if whole is None else max(0.0, whole - prompts[largest])
+        size = max(n for n in prompts if n <= ALONE or n == min(prompts))
+        whole = meter.seconds([size])
+        alone = one if whole is None else max(0.0, whole - prompts[size])
     return Sweep(dict(sorted(rows.items())), dict(sorted(prompts.items())), alone)
 
 
