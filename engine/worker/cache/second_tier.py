@@ -25,7 +25,7 @@ from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger("specllama.engine.worker.cache.second_tier")
 
-MIN_TOKENS = 32
+MIN_TOKENS = 8
 """Shorter texts, or gains, are not worth the trouble."""
 FIRST_GUESS = 1e-9
 """Seconds per byte that a copy takes, until one was made."""
