@@ -246,11 +246,12 @@ class Context:
             tokens = (7919 * np.arange(length, dtype=np.int32) + sequence) % self.model.n_vocab
             self.batch.add(tokens, 0, sequence, output=length if every else 1)
         started = system.now()
-        self.decode()
-        self.synchronize()
-        seconds = system.now() - started
-        self._clear(erase=erase)
-        return seconds
+        try:
+            self.decode()
+            self.synchronize()
+            return system.now() - started
+        finally:
+            self._clear(erase=erase)
 
     def _clear(self, *, erase: bool) -> None:
         C.llama_memory_clear(self._memory, erase)

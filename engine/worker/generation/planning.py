@@ -9,7 +9,7 @@ from pathlib import Path
 from specllama.engine import system
 from specllama.engine.host import this_processor, user_cache
 from specllama.engine.options import EngineOptions
-from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context
+from specllama.engine.worker.backend import MAX_SEQUENCES, BackendError, Context, OutOfMemoryError
 from specllama.engine.worker.backend.context_setup import threads
 from specllama.engine.worker.backend.library import devices
 from specllama.engine.worker.backend.loaded import libraries
@@ -74,15 +74,22 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
         return found
     one_row = options.sampling.backend_sampling or not context.is_cuttable
     n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)
+
+    def evaluate(lengths: Sequence[int], every: bool) -> float:
+        try:
+            return context.evaluate(lengths, every=every, erase=False)
+        except OutOfMemoryError:
+            return float("inf")
+
     found = sweep.measure(
-        lambda lengths, every: context.evaluate(lengths, every=every, erase=False),
+        evaluate,
         n_most=n_most,
         n_sequences=context.n_seq,
         n_rows=1 if one_row else n_most,
     )
     context.evaluate_any()  # and erase the rest
     log.debug("seconds of steps: %s", found)
-    if place is not None:
+    if place is not None and found.prompts:
         sweep.remember(place, found)
     return found
 

@@ -102,13 +102,7 @@ class PrefillBudget:
 
     def _seconds(self, n_generating: int, length: float) -> dict[int, float]:
         """The seconds of a step, by size; empty if nothing is known."""
-        found = {}
-        for size in self._sizes:
-            seconds = self._clock.seconds(n_generating, size, length)
-            if seconds is None:
-                return {}
-            found[size] = seconds
-        return found
+        return self._clock.by_size(n_generating, self._sizes, length)
 
     def _most(self, n_generating: int) -> float:
         """Seconds that a step may take: the target, where it can be kept."""

@@ -78,23 +78,24 @@ class _Factors:
         self._first = [1.0] * n_swept
         self._most = most
         self._recent: dict[tuple[int, int], deque[float]] = {}
+        self._found: dict[tuple[int, int], float] = {}  # from these
         self._seen: dict[tuple[int, int], int] = {}
         self._now = 0
 
     def of(self, key: tuple[int, int]) -> float:
-        if key not in self._recent:
-            return 1.0
-        return min(self._most, max(1 / self._most, low_median(self._recent[key])))
+        return self._found.get(key, 1.0)
 
     def put(self, key: tuple[int, int], factor: float) -> None:
-        self._recent.setdefault(key, deque(self._first, maxlen=OF_SIZE)).append(factor)
+        recent = self._recent.setdefault(key, deque(self._first, maxlen=OF_SIZE))
+        recent.append(factor)
+        self._found[key] = min(self._most, max(1 / self._most, low_median(recent)))
         self._seen[key] = self._now
 
     def age(self) -> None:
         """Another step is over."""
         self._now += 1
         for old in [each for each, seen in self._seen.items() if self._now - seen > FORGET]:
-            del self._seen[old], self._recent[old]
+            del self._seen[old], self._recent[old], self._found[old]
 
 
 class _Growth:
@@ -132,6 +133,7 @@ class StepClock:
         sweep = sweep or Sweep()
         self._rows = sweep.rows
         self._prompts = sweep.prompts
+        self._bases: dict[int, float] = {}  # by tokens of prompts, as far as they were wanted
         self._alone = sweep.alone
         self._decode: dict[int, deque[float]] = {}  # seconds, by generating sequences
         self._factor: deque[float] = deque(maxlen=RECENT)  # of prompts
@@ -191,19 +193,26 @@ class StepClock:
     def seconds(self, n_generating: int, n_prompt: int, length: float) -> float | None:
         """Of a step in which `n_generating` sequences have one token each, and prompts `n_prompt`;
         None if nothing is known."""
-        decode = self.decode_seconds(n_generating)
         if not n_prompt:
-            return decode or None
-        if not (self._prompts or self._factor):
-            return None
-        alone = 0.0 if n_generating else self._speed * self._alone
-        return decode + alone + self._prompt_seconds(n_prompt, length)
+            return self.decode_seconds(n_generating) or None
+        return self.by_size(n_generating, [n_prompt], length).get(n_prompt)
 
-    def _prompt_seconds(self, n: int, length: float) -> float:
-        """Of `n` tokens, beside generating sequences."""
-        growth = self._growth_of(n)
-        level = self._speed * self._of_prompts.of((0, self.size_of(n)))
-        return level * self._base(n) * (1 + growth * length)
+    def by_size(self, n_generating: int, sizes: Iterable[int], length: float) -> dict[int, float]:
+        """The same for each of `sizes`, the tokens of prompts; empty if nothing is known."""
+        if not (self._prompts or self._factor):
+            return {}
+        speed = self._speed
+        rest = self.decode_seconds(n_generating) if n_generating else speed * self._alone
+        few, many = (1 + self._growth_of(n) * length for n in (1, FEW_ROWS + 1))
+        of_size = self._of_prompts.of
+        return {
+            n: rest
+            + speed
+            * of_size((0, self.size_of(n)))
+            * self._base(n)
+            * (few if n <= FEW_ROWS else many)
+            for n in sizes
+        }
 
     @property
     def _speed(self) -> float:
@@ -211,15 +220,18 @@ class StepClock:
         return low_median(self._factor) if self._factor else 1.0
 
     def _growth_of(self, n: int) -> float:
-        """Of a path that no step has taken it is that of the other one, if that is faster: what
-        isn't known is expected to be good, so that it is tried when it matters."""
+        """Of `n` tokens. Where nothing is known, few are expected to grow as many do, and many not
+        at all: so the next steps try a path that may be better."""
         many = self._many.each or 0.0
         few = self._few.each
         return few if n <= FEW_ROWS and few is not None else many
 
     def _base(self, n: int) -> float:
         """Seconds of `n` tokens of a prompt in front, as in the sweep."""
-        return _between(self._prompts, n) if self._prompts else GUESSED_TOKEN * n
+        if n not in self._bases:
+            base = _between(self._prompts, n) if self._prompts else GUESSED_TOKEN * n
+            self._bases[n] = base
+        return self._bases[n]
 
     def size_of(self, n: int) -> int:
         """The size that stands for `n` tokens."""

@@ -62,7 +62,7 @@ def test_bounds_are_kept() -> None:
     found = swept(device, n_most=100, n_sequences=1, n_rows=4)
     assert max(found.prompts) == 96
     assert max(found.rows) == 4
-    assert found.alone == 0, "there is nobody beside them"
+    assert found.alone == 0, "no sequence generates beside them"
     assert all(len(lengths) == 1 for lengths, _ in device.evaluated)
     assert all(sum(lengths) <= 100 for lengths, _ in device.evaluated)
     assert swept(Device(lambda n: 0.001), n_most=1, n_sequences=1, n_rows=1).prompts == {}
