@@ -1,7 +1,7 @@
 """The sweep: steps of some sizes, measured at the start, and remembered.
 
-They are in the user's cache, one file for each model, device and options. A file that is damaged,
-or a cache that can't be written, costs another sweep and nothing more.
+The user's cache has a file for each model, device and options. A file that is damaged, or a cache
+that can't be written, costs another sweep and nothing more.
 """
 
 import logging
@@ -16,8 +16,8 @@ log = logging.getLogger("specllama.engine.worker.scheduling.sweep")
 
 SECONDS = 2.0
 """The longest sweep."""
-REPEATS = 3
-"""A size is measured twice; if these disagree, so many times."""
+REPEATS = 8
+"""A size is measured until two measurements agree, at most so many times."""
 LONG, USUAL = 0.1, 1.5
 """A step is measured once if it takes longer than these seconds, but not more than so many times as
 long as smaller ones say: what disturbs it is a small part of it."""
@@ -44,14 +44,14 @@ last one of each sequence."""
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Measured seconds; nothing where nothing is known."""
+    """Measured seconds. What isn't measured is missing."""
 
     rows: dict[int, float] = {}
-    """Of steps by rows with logits; as many sequences, or as many tokens of some."""
+    """Of a step, by its rows with logits, whether of one sequence or of several."""
     prompts: dict[int, float] = {}
-    """That so many tokens of a prompt add to a step of generating sequences."""
+    """What the tokens of a prompt add to a step of generating sequences, by their number."""
     alone: float = 0.0
-    """That a step of prompts alone takes beside this."""
+    """What a step takes beside that if no sequence generates."""
 
 
 class _Meter:
