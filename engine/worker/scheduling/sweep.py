@@ -77,6 +77,12 @@ class _Meter:
                 return min(found)
         return None
 
+    def least(self, n: int) -> float:
+        """Of a step with one token each of `n` sequences: the least of all measurements, whether
+        any agree or not."""
+        self.seconds([1] * n)
+        return self._known[n] if n in self._known else self._expected(n)
+
     def _expected(self, n: int) -> float:
         """Seconds of `n` tokens: some rows take little longer than one, more in proportion."""
         below = max((at for at in self._known if at <= n), default=0)
@@ -95,9 +101,8 @@ def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -
     logits of one sequence in a batch."""
     meter = _Meter(evaluate)
     n_beside = min(BESIDE, n_sequences - 1)
-    one, beside = meter.seconds([1]), meter.seconds([1] * n_beside) if n_beside else 0.0
-    if one is None or beside is None:
-        return Sweep()
+    one = meter.least(1)
+    beside = meter.least(n_beside) if n_beside else 0.0
     rows, prompts, alone = {1: one}, {}, one if n_beside else 0.0
     for kind, n in _in_turns(n_rows, n_most - n_beside):
         if kind == "rows" and (seconds := meter.seconds([n], every=True)):

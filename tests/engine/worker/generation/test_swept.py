@@ -42,15 +42,15 @@ def test_it_is_measured_once(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = swept(context, options())
-    assert {1, 2, 8} <= set(first.rows)
-    assert {32, 72} & set(first.prompts)
+    assert 1 in first.rows
+    assert first.prompts
     assert is_empty(context)
     [file] = (tmp_path / "specllama" / "steps").iterdir()
     with monkeypatch.context() as patched:
         patched.setattr(context, "evaluate", None)
         assert swept(context, options()) == first
     file.write_text("{")
-    assert swept(context, options()).rows
+    assert swept(context, options()).rows, "measured anew"
 
 
 def test_sizes_without_memory_are_left_out(
