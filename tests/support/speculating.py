@@ -120,6 +120,9 @@ class Eager(Pace):
     ) -> list[int]:
         return [offer.n for offer in offers]
 
+    def pays_early(self, n: int, n_generating: int) -> bool:
+        return True
+
 
 def speculating(
     monkeypatch: pytest.MonkeyPatch,
