@@ -1,12 +1,17 @@
 """The machine and the user that a process runs for: the processor, and the directory of caches."""
 
+import logging
 import os
 import sys
 import tempfile
 from collections.abc import Mapping
 from contextlib import suppress
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
+
+import msgspec
+
+Remembered = TypeVar("Remembered")
 
 CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = ("flags", "Features")  # x86, ARM
@@ -59,3 +64,15 @@ def write_whole(path: Path, data: bytes) -> None:
         with suppress(OSError):
             os.unlink(part)
         raise
+
+
+def recall(path: Path, kind: type[Remembered], log: logging.Logger) -> Remembered | None:
+    """The value of `kind` that is in a file as JSON; None if there is none that can be used, which
+    `log` tells."""
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=kind)
+    except FileNotFoundError:
+        pass
+    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
+        log.info("%s can't be used: %s", path, error)
+    return None

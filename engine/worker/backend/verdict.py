@@ -17,7 +17,7 @@ from pathlib import Path
 import msgspec
 
 from specllama.engine.errors import BackendError
-from specllama.engine.host import Processor, user_cache, write_whole
+from specllama.engine.host import Processor, recall, user_cache, write_whole
 from specllama.engine.wire.commands import describe_exit
 
 log = logging.getLogger("specllama.engine.kernels")
@@ -69,10 +69,12 @@ def find(
     place = _place(library, processor, environ)
     if place is None:
         return _try(probe)[0]
-    if not afresh and (verdict := _recall(place)):
+    if not afresh and (verdict := recall(place, KernelVerdict, log)):
         return verdict
     with _one_at_a_time(place):
-        if not afresh and (verdict := _recall(place)):  # another process's, meanwhile
+        if not afresh and (
+            verdict := recall(place, KernelVerdict, log)
+        ):  # another process's, meanwhile
             return verdict
         verdict, is_certain = _try(probe)
         if is_certain:
@@ -134,16 +136,6 @@ def _place(library: Path, processor: Processor, environ: Mapping[str, str]) -> P
     digest.update(repr((processor.name, sorted(processor.flags))).encode())
     with suppress(RuntimeError):  # no home
         return user_cache(environ) / "kernels" / f"{digest.hexdigest()}.json"
-    return None
-
-
-def _recall(place: Path) -> KernelVerdict | None:
-    try:
-        return msgspec.json.decode(place.read_bytes(), type=KernelVerdict)
-    except FileNotFoundError:
-        pass
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.info("%s can't be used: %s", place, error)
     return None
 
 

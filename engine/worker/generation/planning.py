@@ -70,7 +70,7 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
     """The times of steps of `context`, whose sequences are empty: remembered, or else measured
     now. Raises `BackendError`."""
     place = _place(context, options)
-    if place is not None and (found := sweep.recall(place)) is not None:
+    if place is not None and (found := sweep.remembered(place)) is not None:
         return found
     one_row = options.sampling.backend_sampling or not context.is_cuttable
     n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)

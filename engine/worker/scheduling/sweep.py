@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from specllama.engine.host import write_whole
+from specllama.engine.host import recall, write_whole
 
 log = logging.getLogger("specllama.engine.worker.scheduling.sweep")
 
@@ -129,15 +129,9 @@ def _in_turns(n_rows: int, n_prompt: int) -> Iterator[tuple[str, int]]:
 # ---- memory ------------------------------------------------------------------------------
 
 
-def recall(place: Path) -> Sweep | None:
+def remembered(place: Path) -> Sweep | None:
     """The sweep in the file; None if there is none that can be used."""
-    try:
-        return msgspec.json.decode(place.read_bytes(), type=Sweep)
-    except FileNotFoundError:
-        pass
-    except (OSError, msgspec.MsgspecError, UnicodeDecodeError) as error:
-        log.info("%s can't be used: %s", place, error)
-    return None
+    return recall(place, Sweep, log)
 
 
 def remember(place: Path, sweep: Sweep) -> None:

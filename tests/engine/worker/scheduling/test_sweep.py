@@ -10,8 +10,8 @@ from specllama.engine.worker.scheduling.sweep import (
     SECONDS,
     Sweep,
     measure,
-    recall,
     remember,
+    remembered,
 )
 
 
@@ -77,15 +77,15 @@ def test_measurements_that_disagree_are_left_out() -> None:
 
 def test_a_sweep_is_remembered(tmp_path: Path) -> None:
     place = tmp_path / "steps" / "some.json"
-    assert recall(place) is None
+    assert remembered(place) is None
     sweep = Sweep({1: 0.5}, {32: 1.5}, 0.25)
     remember(place, sweep)
-    assert recall(place) == sweep
+    assert remembered(place) == sweep
     assert [*place.parent.iterdir()] == [place]
     place.write_bytes(b"{")
-    assert recall(place) is None
+    assert remembered(place) is None
     place.write_bytes(b'{"rows": {"1": "no"}}')
-    assert recall(place) is None
+    assert remembered(place) is None
 
 
 def test_a_place_that_can_not_be_written_is_no_error(tmp_path: Path) -> None:
