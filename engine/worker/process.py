@@ -118,7 +118,7 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
     engine = Engine(model, options, _projector(model, options))
     defaults = options.generation_defaults()
-    relaxed = engine.compiler.guided(defaults).relaxed  # if it is valid at all
+    relaxed = engine.preparation.compiler.guided(defaults).relaxed  # if it is valid at all
     if relaxed and options.sampling.strict_schemas:
         raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
     return engine
@@ -151,7 +151,7 @@ def main() -> int:
             stepping.loaded()
             if isinstance(engine, Engine):
                 generator = engine
-                engine.compiler.prepare(lambda: generator.has_work)
+                engine.preparation.compiler.prepare(lambda: generator.has_work)
             sys.setswitchinterval(SWITCH_SECONDS)
             startup.resume_gc()
             Worker(engine, link, options).run()

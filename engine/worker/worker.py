@@ -315,9 +315,9 @@ class Worker:
         """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
 
         def tokenize(submit: Submit) -> None:
-            tokens, media = self._generator.preparation.tokenize(submit)
-            prompt: Prompt = tokens.tolist()
-            self._prepare_next(apart(submit, submit.prompt if media else prompt))
+            found = self._generator.preparation.tokenize(submit)
+            prompt: Prompt = found.tokens.tolist()
+            self._prepare_next(apart(submit, submit.prompt if found.media else prompt))
 
         failed = self._outcome(message.id, tokenize, message)
         if isinstance(failed, Failed):

@@ -7,7 +7,7 @@ from typing import Any
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import Lifecycle
 from specllama.engine.worker.generation.answering import Answering
-from specllama.engine.worker.generation.sampling import Postponed
+from specllama.engine.worker.generation.sampling import Sampling
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.simulation.library import replaced
@@ -99,7 +99,7 @@ def counted(world: World) -> Iterator[None]:
         how = "while it runs" if sequence.n_past > 0 else "while it waits"
         world.happens(f"a request is cancelled {how}")
 
-    def put_off(result: list[Any], postponed: Postponed, outputs: list[Any], until: float) -> None:
+    def put_off(result: list[Any], sampling: Sampling, outputs: list[Any], until: float) -> None:
         world.happens("a token waits for its mask", len(result) < len(outputs))
 
     def submitted(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
@@ -127,7 +127,7 @@ def counted(world: World) -> Iterator[None]:
             _around(Scheduler, "cancel", cancelled),
             _around(Scheduler, "submit", submitted),
             _around(Scheduler, "plan", planned),
-            _around(Postponed, "put_off", put_off),
+            _around(Sampling, "put_off", put_off),
             _around(Answering, "defer", deferred),
         ):
             stack.enter_context(replaced(owner, names))

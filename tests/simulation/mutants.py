@@ -31,7 +31,7 @@ from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.launch import Counting, Decoding
 from specllama.engine.worker.generation.requests import Requests
-from specllama.engine.worker.generation.sampling import Postponed
+from specllama.engine.worker.generation.sampling import Sampling
 from specllama.engine.worker.generation.verifying import Exact, Speculation
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.media.registry import MediaRegistry
@@ -238,7 +238,7 @@ OF_RUNNING = (
     Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
     Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
     Mutant("a copy of a limit of thoughts is the limit", ThinkingLimit, "fork", _itself),
-    Mutant("a token waits for its mask for ever", Postponed, "due", _nothing_due),
+    Mutant("a token waits for its mask for ever", Sampling, "due", _nothing_due),
     Mutant("a late token is lost", Answering, "defer", _no_end_late),
     Mutant("late tokens are never answered", Requests, "answer_late", skips(answer=[])),
     Mutant("ended requests keep their slots", Requests, "free_finished", _slot_kept),

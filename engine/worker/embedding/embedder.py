@@ -43,7 +43,7 @@ from specllama.engine.worker.generation.prompts import (
     tokenize_prompt,
 )
 from specllama.engine.worker.media.prompts import MediaPrompts
-from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.tokens import TokenArray
 
 # ---- Vectors of texts: put together from those of their parts, and normalized.
@@ -112,8 +112,8 @@ class Embedder:
         self._planner = EmbeddingBatcher(self._n_sequences, context.n_batch, self._n_cells)
         self._template = model.rerank_template
         self._latest: list[InputPart] = []
-        self._registry = MediaRegistry()
-        self.media_prompts = MediaPrompts(projector, self._registry, n_ubatch=context.n_ubatch)
+        self.media_prompts = MediaPrompts(projector, n_ubatch=context.n_ubatch)
+        self._registry = self.media_prompts.registry
         self._encoding = None
         if projector is not None:
             self._encoding = MediaEncoding(projector, options.media.media_cache << 20)

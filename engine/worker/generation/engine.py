@@ -37,7 +37,6 @@ from specllama.engine.worker.backend import (
 from specllama.engine.worker.backend.context_setup import has_cores_for
 from specllama.engine.worker.backend.exactness import check_promise
 from specllama.engine.worker.backend.model_info import model_info, projector_info
-from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
@@ -47,11 +46,11 @@ from specllama.engine.worker.generation.planning import StepPlanner, sequence_id
 from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
-from specllama.engine.worker.generation.sampling import Postponed, Sampling
+from specllama.engine.worker.generation.sampling import Sampling
 from specllama.engine.worker.generation.verifying import speculation
 from specllama.engine.worker.media.encoder import DeviceSlices
 from specllama.engine.worker.media.prompts import MediaPrompts
-from specllama.engine.worker.media.registry import MediaRegistry, ids_in
+from specllama.engine.worker.media.registry import ids_in
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 
 log = logging.getLogger("specllama.engine.worker.generation.engine")
@@ -81,9 +80,9 @@ class Engine:
         self.lora = LoraScales(model, options)
         n_sequences = sequence_ids(model, options)
         self.context = Context(model, options, n_sequences, options.unified_kv_cache())
-        self.registry = MediaRegistry()
+        self.media_prompts = MediaPrompts(projector, n_ubatch=self.context.n_ubatch)
+        self.registry = self.media_prompts.registry
         """The media in the texts that are cached, saved and restored."""
-        self.media_prompts = MediaPrompts(projector, self.registry, n_ubatch=self.context.n_ubatch)
         turns = None if has_cores_for(options, times=2) else DeviceSlices()
         self._embeddings = Embeddings(projector, options.media.media_cache << 20, turns)
         times = None
@@ -94,19 +93,10 @@ class Engine:
         self._planner = StepPlanner(self.context, options, self.registry, times)
         self.scheduler: Scheduler = self._planner.scheduler
         """The scheduler, for actions on idle slots between steps."""
-        self.compiler = Compiler(model)
         offload = Offload(self.context) if options.sampling.backend_sampling else None
-        n_slots, n_ctx = self.scheduler.n_slots, self.scheduler.n_ctx
+        n_ctx = self.scheduler.n_ctx
         self.preparation = Preparation(
-            self.context,
-            options,
-            self.lora,
-            self.compiler,
-            offload,
-            self.media_prompts,
-            self.registry,
-            n_slots=n_slots,
-            n_ctx=n_ctx,
+            self.context, options, self.lora, self.media_prompts, offload, n_ctx=n_ctx
         )
         """Makes requests of messages."""
         self._sampling = Sampling(self.context, offload)
@@ -117,7 +107,6 @@ class Engine:
             self._planner.clock,
             has_offload=offload is not None,
         )
-        self._postponed = Postponed(self.context)
         self._answering = Answering(
             model,
             self.scheduler,
@@ -130,9 +119,7 @@ class Engine:
         self._decoding = Decoding(
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
-        self._requests = Requests(
-            self.scheduler, self._answering, self._speculation, self.preparation
-        )
+        self._requests = Requests(self.scheduler, self._answering, self._speculation)
         self._step_seconds = 0.0  # of the last one
 
     @property
@@ -281,7 +268,7 @@ class Engine:
         now = system.now()
         until = now + max(LEAST_PATIENCE, PATIENCE * (now - batch.started))
         while outputs:
-            outputs = self._postponed.put_off(outputs, until)
+            outputs = self._sampling.put_off(outputs, until)
             self._sampling.sample_ahead(outputs)
             for request, index in outputs:
                 self._events += self._answer(request, index)
@@ -320,11 +307,11 @@ class Engine:
         if self.scheduler.n_waiting_for_media:
             self._embeddings.wait(MASK_SECONDS)
         else:
-            self._postponed.wait(MASK_SECONDS)
+            self._sampling.wait(MASK_SECONDS)
 
     def _answer_postponed(self) -> None:
         """The tokens whose masks the last steps haven't waited for."""
-        for request, index in self._postponed.due():
+        for request, index in self._sampling.due():
             self._events += self._answer(request, index)
             self.context.release(index)
 
@@ -376,7 +363,7 @@ class Engine:
     # ---- looking inside ------------------------------------------------------------------
 
     def slots(self) -> list[SlotState]:
-        return self._requests.slots()
+        return self._requests.slots(self.preparation.text)
 
     def stats(self) -> Stats:
         """The counters since the start, and the amount of present work."""
@@ -384,7 +371,7 @@ class Engine:
         stats.n_drafts_accepted = self._speculation.n_accepted
         stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
         stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints
-        stats.n_bytes_constraints = self.compiler.n_bytes
+        stats.n_bytes_constraints = self.preparation.compiler.n_bytes
         stats.n_bytes_resident = resident()
         stats.devices = device_memory()
         return stats
@@ -395,7 +382,7 @@ class Engine:
         self._speculation.close()
         self._requests.close()
         self._embeddings.close()
-        self.compiler.close()
+        self.preparation.compiler.close()
         self._sampling.close()
         self.context.close()
         if self.projector is not None:

@@ -7,9 +7,7 @@ but for the scales of the adapters.
 
 import logging
 import random
-from collections.abc import Mapping
 from functools import partial
-from types import MappingProxyType
 from typing import NamedTuple
 
 from specllama.engine import system
@@ -22,7 +20,6 @@ from specllama.engine.worker.backend import (
     Context,
     Offload,
     OffloadedSampler,
-    PreparedChunk,
     Sampler,
 )
 from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
@@ -38,9 +35,9 @@ from specllama.engine.worker.generation.prompts import (
     tokenize_gap,
     tokenize_prompt,
 )
-from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.generation.request import Prompt, Request
 from specllama.engine.worker.media.prompts import MediaPrompts
-from specllama.engine.worker.media.registry import MediaRegistry, spans
+from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.scheduling.sequences import Span
 from specllama.engine.worker.tokens import TokenArray
 
@@ -56,13 +53,6 @@ _BUSY = ErrorInfo(
 )
 
 
-class Prompt(NamedTuple):
-    """The tokens of a prompt, and what there is to encode of its media, by id of the chunk."""
-
-    tokens: TokenArray
-    media: Mapping[int, PreparedChunk] = MappingProxyType({})
-
-
 class Preparing(NamedTuple):
     """A request that waits for its constraint. `shown` are the control tokens that are text."""
 
@@ -74,30 +64,27 @@ class Preparing(NamedTuple):
 
 
 class Preparation:
-    """Requests for `n_slots` slots of `n_ctx` tokens each."""
+    """Requests for slots of `n_ctx` tokens each."""
 
     def __init__(
         self,
         context: Context,
         options: EngineOptions,
         lora: LoraScales,
-        compiler: Compiler,
-        offload: Offload | None,
         media: MediaPrompts,
-        registry: MediaRegistry,
+        offload: Offload | None,
         *,
-        n_slots: int,
         n_ctx: int,
     ) -> None:
         self._model = context.model
         self._n_batch = context.n_batch
         self._lora = lora
-        self._compiler = compiler
+        self.compiler = Compiler(context.model)
+        """Compiles the constraints."""
         self._offload = offload
         self._media = media
-        self._registry = registry
         self._n_outputs = max(1, min(context.n_batch, LOGITS // (4 * context.model.n_vocab)))
-        self._n_slots = n_slots
+        self._n_slots = options.context.n_slots()
         self._n_ctx = n_ctx
         self._special = options.sampling.special  # whether control tokens show in generated text
         self._suffix_first = options.context.spm_infill
@@ -114,52 +101,44 @@ class Preparation:
         prompt = self.tokenize(submit)
         shown = self._resolve(submit.params)
         try:
-            order = self._compiler.order(submit.params)
+            order = self.compiler.order(submit.params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         return Preparing(submit, prompt, shown, order, arrived)
 
     def drop(self, preparing: "Preparing") -> None:
         """Nobody waits for the request any more."""
-        self._compiler.drop(preparing.order)
+        self.compiler.drop(preparing.order)
 
     def finish(self, preparing: "Preparing") -> Request:
         """Build what the steps need, once the constraint is ready. Raises `EngineError`."""
-        submit, (tokens, media), shown, order, arrived = preparing
+        submit, prompt, shown, order, arrived = preparing
         params = submit.params
         try:
-            guide, relaxed = self._compiler.guide(order)
+            guided = self.compiler.guide(order)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
         except BusyError:
             raise EngineError(_BUSY) from None
-        if relaxed and self._strict_schemas:
+        if guided.relaxed and self._strict_schemas:
             raise invalid_request(
                 "with --strict-schemas, a keyword of a schema that can't be turned into a "
-                f"constraint is an error: {', '.join(relaxed[:MAX_TOLD])}"
+                f"constraint is an error: {', '.join(guided.relaxed[:MAX_TOLD])}"
             )
         piece = partial(self._piece, shown=shown)
         probs = None
         if params.n_probs > 0:
             probs = ProbabilityLog(params.n_probs, params.post_sampling_probs, piece)
-        prompt_probs = self._prompt_probs(submit, tokens)
+        prompt_probs = self._prompt_probs(submit, prompt.tokens)
         return Request(
             submit,
-            tokens,
-            self._sampler(params, tokens, guide, probs),
+            prompt,
+            self._sampler(params, prompt.tokens, guided.guide, probs),
+            guided,
             arrived=arrived,
             piece=piece,
-            guide=guide,
-            relaxed=relaxed,
             probs=probs,
             prompt_probs=prompt_probs,
-            n_outputs=self._n_outputs if prompt_probs is not None else 0,
-            prompt=self.text(tokens) if submit.echo_prompt else "",
-            spans=[
-                Span(span.start, span.stop, span.chunk.is_whole)
-                for span in spans(tokens, self._registry)
-            ],
-            media=media,
         )
 
     def _prompt_probs(self, submit: Submit, tokens: TokenArray) -> PromptProbabilities | None:
@@ -173,14 +152,15 @@ class Preparation:
             )
         if len(tokens) and tokens.min() < 0:
             raise not_supported("a prompt with images or sounds has no probabilities")
-        return PromptProbabilities(tokens, n_probs, partial(self._model.piece, special=True))
+        piece = partial(self._model.piece, special=True)
+        return PromptProbabilities(tokens, n_probs, piece, self._n_outputs)
 
     def text(self, tokens: TokenArray) -> str:
         """The text of `tokens`, for people: media are markers in it."""
-        return detokenize_media(self._model, tokens, self._registry)
+        return detokenize_media(self._model, tokens, self._media.registry)
 
     def tokenize(self, submit: Submit) -> Prompt:
-        """The tokens of the prompt. Raises `EngineError` if they don't fit the context."""
+        """The prompt in tokens. Raises `EngineError` if they don't fit the context."""
         reader = self._media.reader()
         if isinstance(submit.prompt, Infill):
             n_predict = submit.params.n_predict
@@ -192,7 +172,15 @@ class Preparation:
             tokens = tokenize_prompt(self._model, submit.prompt, media_tokens=reader.tokens)
         if len(tokens) >= self._n_ctx:
             raise exceeds_context(len(tokens), self._n_ctx)
-        return Prompt(tokens, reader.chunks)
+        return Prompt(
+            tokens,
+            [
+                Span(span.start, span.stop, span.chunk.is_whole)
+                for span in spans(tokens, self._media.registry)
+            ],
+            reader.chunks,
+            self.text(tokens) if submit.echo_prompt else "",
+        )
 
     def _resolve(self, params: GenerationParams) -> frozenset[int]:
         """Put into `params` what is in force, which the answer reports; the control tokens that

@@ -89,9 +89,13 @@ class ProbabilityLog:
 
 class PromptProbabilities:
     """The model's own probabilities of the tokens of one prompt, each behind those before it, with
-    `n_top` rivals. `piece` gives a token's bytes."""
+    `n_top` rivals. `piece` gives a token's bytes. A step has the logits of at most `n_outputs`
+    tokens."""
 
-    def __init__(self, tokens: TokenArray, n_top: int, piece: Callable[[int], bytes]) -> None:
+    def __init__(
+        self, tokens: TokenArray, n_top: int, piece: Callable[[int], bytes], n_outputs: int
+    ) -> None:
+        self.n_outputs = n_outputs
         self._tokens = tokens.tolist()
         self._n_top = n_top
         self._piece = piece

@@ -4,6 +4,7 @@ import codecs
 from collections.abc import Callable, Mapping
 from collections.abc import Sequence as SequenceOf
 from types import MappingProxyType
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,7 +13,7 @@ from specllama.engine.params import GenerationParams, StopScope
 from specllama.engine.wire.replies import PromptProgress, SlotState, StopType, Timings, TokenProbs
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
-from specllama.engine.worker.constraints.lazy import Guide
+from specllama.engine.worker.constraints.compiler import Guided
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.generation.asides import AnswerParts, Texts
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
@@ -139,57 +140,57 @@ class IndentLimit:
         return text[:at]
 
 
+class Prompt(NamedTuple):
+    """The tokens of a prompt, with media in the `spans`, which are made of the chunks `media`, by
+    id. `text` is its text, if the answer is to have it."""
+
+    tokens: TokenArray
+    spans: SequenceOf[Span] = ()
+    media: Mapping[int, PreparedChunk] = MappingProxyType({})
+    text: str = ""
+
+
 class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
-    `tokens` are those of the prompt, with media in the `spans`, which are made of the chunks
-    `media`, by id. `prompt` is its text, if the answer is to have it. `piece` gives the bytes that
-    a token shows; `guide` is None for a text without a constraint, and `relaxed` what of its
-    schemas it leaves out; `probs` is None without `n_probs`. `prompt_probs`, if they are wanted,
-    come from the logits of the prompt, of which a step has those of `n_outputs` tokens at most.
-    `arrived` is a time of `system.now`, as all others.
+    `piece` gives the bytes that a token shows; `probs` is None without `n_probs`, and
+    `prompt_probs` unless they are wanted. `arrived` is a time of `system.now`, as all others.
     """
 
     def __init__(
         self,
         submit: Submit,
-        tokens: TokenArray,
+        prompt: Prompt,
         sampler: Sampler | OffloadedSampler,
+        guided: Guided,
         *,
         arrived: float,
         piece: Callable[[int], bytes],
-        guide: Guide | None = None,
-        relaxed: tuple[str, ...] = (),
         probs: ProbabilityLog | None = None,
         prompt_probs: PromptProbabilities | None = None,
-        n_outputs: int = 0,
-        prompt: str = "",
-        spans: SequenceOf[Span] = (),
-        media: Mapping[int, PreparedChunk] = MappingProxyType({}),
     ) -> None:
         params = submit.params
         self.id = submit.id
         self.confirm = submit.confirm
         self.params: GenerationParams = params
-        self.prompt = prompt
+        self.prompt = prompt.text
         self.sequence = Sequence(
             id=submit.id,
-            tokens=TokenBuffer(tokens),
-            n_prompt=len(tokens),
+            tokens=TokenBuffer(prompt.tokens),
+            n_prompt=len(prompt.tokens),
             group=submit.group,
             id_slot=params.id_slot,
             cache_prompt=params.cache_prompt and prompt_probs is None,
             n_reuse=params.n_cache_reuse,
             key=key_of(params.lora, submit.owner if submit.private else 0),
             owner=submit.owner,
-            spans=spans,
-            n_outputs=n_outputs,
+            spans=prompt.spans,
+            n_outputs=prompt_probs.n_outputs if prompt_probs is not None else 0,
         )
-        self.media = media
-        self.n_prompt_kept = len(tokens)  # of the prompt, after context shifts
+        self.media = prompt.media
+        self.n_prompt_kept = len(prompt.tokens)  # of the prompt, after context shifts
         self.sampler = sampler
-        self.guide = guide
-        self.relaxed = relaxed
+        self.guide, self.relaxed = guided
         self.piece = piece
         self.stream = TextStream(params.stop, params.answer.stops if params.answer else None)
         self.indent = IndentLimit(params.n_indent) if params.n_indent > 0 else None
@@ -304,11 +305,10 @@ class Request:
             time_ms=1e3 * (system.now() - self.started),
         )
 
-    def slot_state(
-        self, slot: int, n_ctx: int, *, is_processing: bool, text: Callable[[TokenArray], str]
-    ) -> SlotState:
+    def slot_state(self, slot: int, n_ctx: int, text: Callable[[TokenArray], str]) -> SlotState:
         """The state of the slot that serves this, or has served it last; `text` detokenizes."""
         seq = self.sequence
+        is_processing = seq.slot == slot
         n_evaluated = seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
         return SlotState(
             id=slot,

@@ -1,13 +1,12 @@
 """The requests of an engine: how they end, and what slots show of them afterwards."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import Answering, finish
-from specllama.engine.worker.generation.preparation import Preparation
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.scheduler import Scheduler
@@ -24,17 +23,15 @@ class Requests:
         scheduler: Scheduler,
         answering: Answering,
         speculation: Speculation,
-        preparation: Preparation,
     ) -> None:
         self.running: dict[int, Request] = {}
         """Those that wait for a slot or have one."""
         self.late: list[Request] = []
         """Those of the last step whose newest tokens are late."""
-        self._last_in_slot: dict[int, Request] = {}
+        self._last: list[Request | None] = [None] * scheduler.n_slots  # in each slot
         self._scheduler = scheduler
         self._answering = answering
         self._speculation = speculation
-        self._preparation = preparation
 
     def of(self, chunks: Sequence[Chunk]) -> list[Request]:
         return [self.running[chunk.sequence.id] for chunk in chunks]
@@ -99,7 +96,7 @@ class Requests:
         del self.running[request.id]
         self._speculation.leave(request)
         if request.slot >= 0:
-            self._last_in_slot[request.slot] = request
+            self._last[request.slot] = request
         request.close()
 
     def close(self) -> None:
@@ -111,22 +108,19 @@ class Requests:
 
     def texts(self) -> Iterator[TokenArray]:
         """The tokens of those that run, and of the last one of each slot."""
-        for request in chain(self.running.values(), self._last_in_slot.values()):
-            yield request.sequence.tokens.view()
+        for request in chain(self.running.values(), self._last):
+            if request is not None:
+                yield request.sequence.tokens.view()
 
-    def slots(self) -> list[SlotState]:
-        return [self._slot_state(slot) for slot in range(self._scheduler.n_slots)]
-
-    def _slot_state(self, slot: int) -> SlotState:
-        sequence = self._scheduler.in_slot(slot)
-        active = self.running.get(sequence.id) if sequence else None
-        request = active or self._last_in_slot.get(slot)
+    def slots(self, text: Callable[[TokenArray], str]) -> list[SlotState]:
+        """The state of each slot; `text` detokenizes."""
         n_ctx = self._scheduler.n_ctx
-        if request is None:
-            return SlotState(id=slot, n_ctx=n_ctx)
-        return request.slot_state(
-            slot,
-            n_ctx,
-            is_processing=active is not None,
-            text=self._preparation.text,
-        )
+        states: list[SlotState] = []
+        for slot, last in enumerate(self._last):
+            sequence = self._scheduler.in_slot(slot)
+            request = last if sequence is None else self.running[sequence.id]
+            if request is None:
+                states.append(SlotState(id=slot, n_ctx=n_ctx))
+            else:
+                states.append(request.slot_state(slot, n_ctx, text))
+        return states

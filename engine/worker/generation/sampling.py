@@ -76,7 +76,11 @@ ALL = float(np.finfo(np.float32).max)
 
 
 class Sampling:
-    """Chooses tokens: on the device, on several threads, or one after the other."""
+    """Chooses tokens: on the device, on several threads, or one after the other.
+
+    A request whose next token waits for the mask of its constraint is postponed, while the others
+    go on. Its logits outlive their step, so nothing is evaluated again, and its text is the one
+    that it would have been."""
 
     def __init__(self, context: Context, offload: Offload | None) -> None:
         self._model: Model = context.model
@@ -86,6 +90,7 @@ class Sampling:
         self._scan = RowScan(context.model.n_vocab) if context.is_asynchronous else None
         self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
         self._found: dict[int, TokenArray] = {}  # by index, what reaches a sampler's bound
+        self._postponed: list[Request] = []
 
     def attach(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> None:
         """Hands the device the samplers that run there, before the decode. Raises BackendError."""
@@ -172,22 +177,7 @@ class Sampling:
             return token, False
         return token, guide.advance(token)
 
-    def close(self) -> None:
-        self._pool.close()
-        if self._scan is not None:
-            self._scan.close()
-
-
-# ---- Requests whose next token waits for the mask of their constraint, while the others go on.
-
-
-class Postponed:
-    """The logits of these requests outlive their step, so nothing is evaluated again, and their
-    texts are those that they would have been."""
-
-    def __init__(self, context: Context) -> None:
-        self._context = context
-        self._waiting: list[Request] = []
+    # ---- masks that aren't computed yet --------------------------------------------------
 
     def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
         """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
@@ -202,7 +192,7 @@ class Postponed:
                 ready.append((request, index))
             else:
                 if request.kept is None:
-                    self._waiting.append(request)
+                    self._postponed.append(request)
                 else:
                     self._context.release(request.kept)
                 request.kept = self._context.keep(index)
@@ -212,7 +202,7 @@ class Postponed:
         """Those that can be chosen now, from logits that the caller releases. What has left its
         slot is forgotten: it gets others."""
         due: list[Output] = []
-        for request in self._waiting:
+        for request in self._postponed:
             sequence, kept = request.sequence, request.kept
             assert kept is not None
             if sequence.slot < 0 or sequence.n_pending:
@@ -221,13 +211,18 @@ class Postponed:
             elif _mask(request) is None:
                 request.kept = None
                 due.append((request, kept))
-        self._waiting = [request for request in self._waiting if request.kept is not None]
+        self._postponed = [request for request in self._postponed if request.kept is not None]
         return due
 
     def wait(self, seconds: float) -> None:
         """Until one of them is due, `seconds` at most."""
-        if awaited := _awaited(self._waiting):
+        if awaited := _awaited(self._postponed):
             system.wait(awaited, seconds, system.ANY)
+
+    def close(self) -> None:
+        self._pool.close()
+        if self._scan is not None:
+            self._scan.close()
 
 
 def _awaited(requests: Iterable[Request]) -> list[system.Future[Any]]:

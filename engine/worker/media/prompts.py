@@ -20,16 +20,15 @@ class MediaPrompts:
     Without a `projector` there are none. A micro-batch has `n_ubatch` tokens.
     """
 
-    def __init__(
-        self, projector: Projector | None, registry: MediaRegistry, *, n_ubatch: int
-    ) -> None:
+    def __init__(self, projector: Projector | None, *, n_ubatch: int) -> None:
         self._projector = projector
-        self._registry = registry
+        self.registry = MediaRegistry()
+        """The media in the texts that are cached, saved and restored."""
         self._n_ubatch = n_ubatch
 
     def reader(self) -> "MediaReader":
         """For the media of one prompt."""
-        return MediaReader(self._projector, self._registry, self._n_ubatch)
+        return MediaReader(self._projector, self.registry, self._n_ubatch)
 
 
 class MediaReader:

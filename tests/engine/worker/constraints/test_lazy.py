@@ -154,7 +154,7 @@ def test_what_follows_a_trigger_is_valid(engine: Engine, model: Model, seed: int
         if (piece := model.piece(token, special=False))
         and (piece in b"<go>12." or b">" in piece or b"<g" in piece)
     ]
-    guide = engine.compiler.guided(lazy()).guide
+    guide = engine.preparation.compiler.guided(lazy()).guide
     assert guide is not None
     text = walk(guide, model, seed, likely)
     _, trigger, rest = text.partition(b"<go>")
@@ -165,7 +165,7 @@ def test_what_follows_a_trigger_is_valid(engine: Engine, model: Model, seed: int
 
 
 def test_waiting_forbids_only_what_would_be_wrong(engine: Engine, model: Model) -> None:
-    guide = engine.compiler.guided(lazy()).guide
+    guide = engine.preparation.compiler.guided(lazy()).guide
     assert guide is not None
     assert guide.allowed is None
     for token in model.tokenize(b"<go", add_special=False, parse_special=False):
@@ -184,7 +184,7 @@ def test_schemas_may_be_lazy_too(engine: Engine, model: Model) -> None:
     triggers = [GrammarTrigger(text='{"a"')]
     schema = '{"type": "object", "properties": {"a": {"const": 7}}, "required": ["a"]}'
     params = lazy(grammar="", json_schema=schema, grammar_triggers=triggers)
-    guide = engine.compiler.guided(params).guide
+    guide = engine.preparation.compiler.guided(params).guide
     assert guide is not None
     for token in model.tokenize(b'So: {"a": 7', add_special=False, parse_special=False):
         assert not guide.advance(int(token))
@@ -206,7 +206,7 @@ def test_schemas_may_be_lazy_too(engine: Engine, model: Model) -> None:
 )
 def test_wrong_triggers(engine: Engine, params: GenerationParams, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
-        engine.compiler.guided(params)
+        engine.preparation.compiler.guided(params)
 
 
 # ---- generations -------------------------------------------------------------------------
