@@ -304,7 +304,7 @@ class Engine:
 
     def _wait(self) -> None:
         """Until somebody can go on, a little at most."""
-        if self.scheduler.n_waiting_for_media:
+        if self.scheduler.n_in("encoding"):
             self._embeddings.wait(MASK_SECONDS)
         else:
             self._sampling.wait(MASK_SECONDS)

@@ -40,7 +40,7 @@ class Embeddings:
         last, self._ordering = self._ordering, []
         for sequence in active:
             if not sequence.spans or sequence.spans[-1].stop <= sequence.n_past:
-                sequence.n_ready = ALL
+                sequence.embed(ALL)
                 continue
             request = requests[sequence.id]
             self._ordering.append(request)
@@ -54,7 +54,7 @@ class Embeddings:
     def _update(self, encoder: MediaEncoder, request: Request) -> BackendError | None:
         sequence, orders = request.sequence, request.orders
         needed: set[int] = set()
-        sequence.n_ready = ALL
+        n_ready = ALL
         for span in sequence.spans:
             if span.stop <= sequence.n_past:
                 continue
@@ -66,9 +66,10 @@ class Embeddings:
             if order.error is not None:
                 return order.error
             if order.rows is None:
-                sequence.n_ready = min(sequence.n_ready, span.start)
+                n_ready = min(n_ready, span.start)
         for id in orders.keys() - needed:
             orders.pop(id).release()
+        sequence.embed(n_ready)
         return None
 
     def decode(self, context: Context, chunk: Chunk, request: Request) -> int:

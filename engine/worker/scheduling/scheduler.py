@@ -259,7 +259,7 @@ class Scheduler:
             for key in self._take_turns():
                 if chunks := self._plan_key(key, n_most, n_burst):
                     return chunks
-            if self._n_postponed or self.n_waiting_for_media:
+            if self.n_in("choosing") or self.n_in("encoding"):
                 break
             # Unfinished prompts hold every cell and none can go on. The youngest gives its own to
             # the others before it is admitted again; unless one has just done so.
@@ -267,24 +267,18 @@ class Scheduler:
                 self._preempt_youngest()
         return []
 
+    def n_in(self, phase: Phase) -> int:
+        """The number of sequences in slots that are in that phase."""
+        return sum(s.phase == phase for s in self._active.values())
+
     @property
     def n_generating(self) -> int:
-        return sum(s.phase == "ready" for s in self._active.values())
+        return self.n_in("ready")
 
     @property
     def has_prompts(self) -> bool:
         """True if the next step may evaluate something of prompts."""
-        n_others = self.n_generating + self._n_postponed
-        return bool(self._waiting and self._idle) or len(self._active) > n_others
-
-    @property
-    def _n_postponed(self) -> int:
-        return sum(s.phase == "choosing" for s in self._active.values())
-
-    @property
-    def n_waiting_for_media(self) -> int:
-        """Sequences in slots that can't go on without embeddings."""
-        return sum(s.awaits_media for s in self._active.values())
+        return bool(self._waiting and self._idle) or self.n_in("prefill") > 0
 
     @property
     def is_fresh(self) -> bool:
@@ -321,8 +315,12 @@ class Scheduler:
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
-            if sequence.adapters == key and sequence.n_next:
-                (ready if sequence.phase == "ready" else prompts).append(sequence)
+            if sequence.adapters != key:
+                continue
+            if sequence.phase == "ready":
+                ready.append(sequence)
+            elif sequence.phase == "prefill":
+                prompts.append(sequence)
         while self.cache.make_room(len(ready)) < len(ready):
             preempted = self._preempt_youngest()
             for line in (ready, prompts):
@@ -425,9 +423,8 @@ class Scheduler:
         self._idle.remove(slot)
         self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
-        sequence.settle()
         start = next_start(sequence.spans, sequence.n_past)
-        sequence.n_ready = ALL if start is None else start
+        sequence.embed(ALL if start is None else start)
 
     # ---- cells ---------------------------------------------------------------------------
 

@@ -68,6 +68,7 @@ Phase = Literal[
     "queued",  # it waits for a slot
     "paused",  # put aside, until it is resumed
     "prefill",  # in a slot: more than the token that was chosen last is to be evaluated
+    "encoding",  # in a slot: the embeddings of the medium that comes next aren't there yet
     "ready",  # in a slot: the token that was chosen last is to be evaluated
     "choosing",  # in a slot: all is evaluated, and the next token is to be chosen
     "ended",
@@ -75,9 +76,10 @@ Phase = Literal[
 _LEAVING: Final[frozenset[Phase]] = frozenset({"queued", "paused", "ended"})
 """From a slot: preempted, put aside, or ended."""
 TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
-    "queued": frozenset({"paused", "prefill", "ready", "ended"}),
+    "queued": frozenset({"paused", "prefill", "encoding", "ready", "ended"}),
     "paused": frozenset({"queued", "ended"}),
-    "prefill": _LEAVING | {"ready", "choosing"},
+    "prefill": _LEAVING | {"encoding", "ready", "choosing"},
+    "encoding": _LEAVING | {"prefill"},
     "ready": _LEAVING | {"prefill", "choosing"},
     "choosing": _LEAVING | {"prefill", "ready"},
     "ended": frozenset(),
@@ -165,9 +167,13 @@ class Sequence:
         """The phase of a sequence in a slot, after its text or its part of the KV cache has
         changed."""
         n = self.n_pending
-        phase: Phase = "choosing" if not n else "prefill"
-        if n == 1 and self.generating:
+        phase: Phase
+        if not n:
+            phase = "choosing"
+        elif n == 1 and self.generating:
             phase = "ready"
+        else:
+            phase = "prefill" if self.n_next else "encoding"
         if phase != self.phase:
             self.enter(phase)
 
@@ -177,10 +183,10 @@ class Sequence:
         self.tokens.append(token)
         self.settle()
 
-    @property
-    def awaits_media(self) -> bool:
-        """True if it is in a slot and can't go on without embeddings."""
-        return self.phase == "prefill" and not self.n_next
+    def embed(self, n_ready: int) -> None:
+        """Set `n_ready` of a sequence in a slot."""
+        self.n_ready = n_ready
+        self.settle()
 
     @property
     def span(self) -> Span | None:

@@ -38,7 +38,7 @@ def test_places(tokens: list[int], n: int) -> None:
 def ready(one: Sequence, kv: FakeKV, *ids: int) -> None:
     """The embeddings of these are there, and no others are wanted."""
     kv.embedded.update(ids)
-    one.n_ready = len(one.tokens) + 1000
+    one.embed(len(one.tokens) + 1000)
 
 
 def test_tokens_and_embeddings_are_never_in_one_chunk() -> None:
@@ -48,7 +48,7 @@ def test_tokens_and_embeddings_are_never_in_one_chunk() -> None:
     s.submit(one)
     pieces = [(c.start, c.stop) for c in run_step(s, kv)]
     assert run_step(s, kv) == [], "it waits"
-    assert s.n_waiting_for_media == 1
+    assert s.n_in("encoding") == 1
     ready(one, kv, CAUSAL, WHOLE)
     for _ in range(4):
         pieces += [(c.start, c.stop) for c in run_step(s, kv)]

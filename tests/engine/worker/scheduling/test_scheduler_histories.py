@@ -153,7 +153,7 @@ class Histories(RuleBasedStateMachine):
         entries, running = [*self.s.cache.entries], {q.id for q in self.s.active}
         self._encode()
         chunks = self.s.plan(self.n_prompt)
-        if not chunks and self.s.n_waiting_for_media:
+        if not chunks and self.s.n_in("encoding"):
             return
         if not chunks and any(not q.n_pending for q in self.s.active):
             self._choose_late(all=True)
@@ -234,7 +234,7 @@ class Histories(RuleBasedStateMachine):
                 self.kv.embedded.add(missing.pop(0))
                 self.n_steps += 1
             starts = [span.start for span, id in zip(spans, ids, strict=True) if id in missing]
-            active.n_ready = min(starts, default=ALL)
+            active.embed(min(starts, default=ALL))
 
     @precondition(lambda self: self.kv.embedded)
     @rule(data=st.data())
@@ -246,7 +246,7 @@ class Histories(RuleBasedStateMachine):
     def fail_to_encode(self) -> None:
         """One of those that wait has a medium that can't be encoded."""
         for active in self.s.active:
-            if active.n_pending and not active.n_next:
+            if active.phase == "encoding":
                 self.s.cancel(self.alive.pop(active.id))
                 return
 
@@ -404,9 +404,10 @@ class Histories(RuleBasedStateMachine):
                 assert each.phase == ("paused" if each.id in self.paused else "queued")
             elif not each.n_pending:
                 assert each.phase == "choosing"
+            elif each.generating and each.n_pending == 1:
+                assert each.phase == "ready"
             else:
-                is_ready = each.generating and each.n_pending == 1
-                assert each.phase == ("ready" if is_ready else "prefill")
+                assert each.phase == ("prefill" if each.n_next else "encoding")
 
     @invariant()
     def nothing_is_ahead_between_steps(self) -> None:
