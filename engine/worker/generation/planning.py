@@ -3,6 +3,7 @@
 import logging
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
 
@@ -69,11 +70,13 @@ def slot_context(context: Context, options: EngineOptions) -> int:
 def swept(context: Context, options: EngineOptions) -> Sweep:
     """The times of steps of `context`, whose sequences are empty: remembered, or else measured
     now. Raises `BackendError`."""
-    place = _place(context, options)
-    if place is not None and (found := sweep.remembered(place)) is not None:
-        return found
     one_row = options.sampling.backend_sampling or not context.is_cuttable
     n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)
+    n_rows = 1 if one_row else n_most
+    n_sequences = min(context.n_seq, sweep.BESIDE + 1)
+    place = _place(options, n_most, n_sequences, n_rows)
+    if place is not None and (found := sweep.remembered(place)) is not None:
+        return found
 
     def evaluate(lengths: Sequence[int], every: bool) -> float:
         try:
@@ -84,8 +87,8 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
     found = sweep.measure(
         evaluate,
         n_most=n_most,
-        n_sequences=context.n_seq,
-        n_rows=1 if one_row else n_most,
+        n_sequences=n_sequences,
+        n_rows=n_rows,
     )
     context.evaluate_any()  # and erase the rest
     log.debug("seconds of steps: %s", found)
@@ -94,19 +97,19 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
     return found
 
 
-def _place(context: Context, options: EngineOptions) -> Path | None:
-    """The file of what decides the times: the model, the device and the options. None if the user
-    has no place for it."""
+def _place(options: EngineOptions, *sizes: int) -> Path | None:
+    """The file of what decides the times: the model, the device, the options, and the `sizes` of a
+    sweep. Contexts of other sizes have the same times. None if the user has no place for it."""
     digest, processor = blake2b(digest_size=16), this_processor()
     try:
         deciding = (
-            Identity.of_cells(options),
+            replace(Identity.of_cells(options), projector=b""),
             options.compute,
             threads(options),
             [(name, about, total) for name, about, _, total in devices()],
             (processor.name, sorted(processor.flags)),
             [(str(path), path.stat().st_mtime_ns) for path in libraries()],
-            (context.n_batch, context.n_ubatch, context.n_ctx, context.n_seq),
+            sizes,
             options.sampling.backend_sampling,
         )
         directory = user_cache(os.environ) / "steps"
