@@ -177,6 +177,9 @@ class Ahead:
     def plan(self, ready: SequenceOf[Sequence], n_others: int) -> list[Chunk]:
         """Chunks with one token of each of `ready`, and what is proposed behind it. The step has
         `n_others` tokens in all, those of `ready` included."""
+        if not any(s.proposed for s in ready):
+            self._planned = []
+            return [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
         room = self._n_batch - n_others
         if (n_free := self._cache.n_free) is not None:
             room = min(room, n_free - n_others)

@@ -151,6 +151,8 @@ class StepClock:
         none was or there are none."""
         if not n_generating:
             return 0.0
+        if (measured := self._decode.get(n_generating)) is not None:
+            return low_median(measured)
         if not self._decode:
             return _between(self._rows, n_generating) if self._rows else 0.0
         nearest = min(self._decode, key=lambda n: abs(n - n_generating))

@@ -242,8 +242,9 @@ class Pace:
         """True if `n` forced tokens take no longer in a decode of their own than in the steps that
         they save `n_generating` sequences. These need no logits: on a CPU it nearly always pays, on
         a GPU if there are enough tokens."""
-        usual = self.usual(n_generating)
-        return not n or self._clock.rows_seconds(n) * n_generating <= n * usual
+        if not n:
+            return True
+        return self._clock.rows_seconds(n) * n_generating <= n * self.usual(n_generating)
 
     # ---- learning ------------------------------------------------------------------------
 
