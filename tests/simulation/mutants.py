@@ -211,8 +211,8 @@ def _nothing_due(real: Real, acts: Acts) -> list[Any]:
 
 def _slot_kept(real: Real, acts: Acts, *chunks: Any) -> bool:
     requests: Requests = real.args[0]  # type: ignore[attr-defined]
-    acts.n += any(request.has_ended for request in requests.late)
-    requests.late = [request for request in requests.late if request.late is not None]
+    acts.n += any(request.has_ended for request in requests._late)
+    requests._late = [request for request in requests._late if request.late is not None]
     return False
 
 

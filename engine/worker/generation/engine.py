@@ -344,8 +344,7 @@ class Engine:
         self._counting.sampled(request, now)
         request.append(token, now)
         goes_on = self._speculation.goes_on(request)
-        if not goes_on and self._answering.defer(request, token, is_final=is_final):
-            self._requests.late.append(request)
+        if not goes_on and self._requests.defer(request, token, is_final=is_final):
             return []
         event = self._answering.accept(request, token, is_final=is_final)
         if request.has_ended:

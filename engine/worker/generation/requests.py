@@ -26,8 +26,7 @@ class Requests:
     ) -> None:
         self.running: dict[int, Request] = {}
         """Those that wait for a slot or have one."""
-        self.late: list[Request] = []
-        """Those of the last step whose newest tokens are late."""
+        self._late: list[Request] = []  # those of the last step whose newest tokens are late
         self._last: list[Request | None] = [None] * scheduler.n_slots  # in each slot
         self._scheduler = scheduler
         self._answering = answering
@@ -74,16 +73,23 @@ class Requests:
         self._scheduler.cancel(request.sequence)
         self.release(request)
 
+    def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
+        """`Answering.defer`: True if the text of `token` is made by `answer_late`."""
+        is_late = self._answering.defer(request, token, is_final=is_final)
+        if is_late:
+            self._late.append(request)
+        return is_late
+
     def answer_late(self) -> list[Event]:
         """The events of all late tokens. `free_finished` has to follow."""
-        return [event for request in self.late for event in self._answering.answer(request)]
+        return [event for request in self._late for event in self._answering.answer(request)]
 
     def free_finished(self, chunks: Sequence[Chunk] = ()) -> bool:
         """Free the slots of those whose texts have ended with a late token. What was evaluated of
         them meanwhile, the `chunks`, is taken back as what was proposed is. False if there are
         none."""
-        ended = {r.id: r for r in self.late if r.has_ended and r.id in self.running}
-        self.late = [request for request in self.late if request.late is not None]
+        ended = {r.id: r for r in self._late if r.has_ended and r.id in self.running}
+        self._late = [request for request in self._late if request.late is not None]
         for chunk in chunks:
             if chunk.sequence.id in ended:
                 self._scheduler.finish_before(chunk)
