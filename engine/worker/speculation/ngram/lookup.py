@@ -92,7 +92,7 @@ MAX_KEYS = 4096
 
 
 class SimpleState(SourceState):
-    """Where the n-grams of a text end, for `NgramSimple`."""
+    """A text, and where its n-grams end. `sizes` are those of `NgramSimple`."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
         super().__init__(tokens, key)
@@ -113,7 +113,7 @@ class SimpleState(SourceState):
 
 
 class MapKState(SimpleState):
-    """And how many tokens were accepted behind them last, for `NgramMapK`."""
+    """A text, and how many tokens were accepted last behind each of its n-grams."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
         super().__init__(tokens, key, sizes)
@@ -145,7 +145,7 @@ class MapKState(SimpleState):
 
 
 class MapK4VState(MapKState):
-    """The same for `NgramMapK4V`."""
+    """A text whose different continuations are counted."""
 
     def propose(self, n: int) -> list[int]:
         self._last = None
