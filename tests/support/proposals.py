@@ -1,12 +1,14 @@
 """Texts that repeat themselves, growing step by step, for sources of proposals."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Generic
 
 import numpy as np
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.speculation.source import Ask, ProposalSource
+from specllama.engine.worker.speculation.source import Ask, ProposalSource, S
 from specllama.engine.worker.tokens import TokenBuffer
 
 PIECES = st.lists(
@@ -41,13 +43,63 @@ def growing(text: list[int], steps: list[int]) -> Iterator[TokenBuffer]:
         yield buffer
 
 
-def ask(tokens: TokenBuffer | list[int], n: int = 8, *, id: int = 1, key: Key = ()) -> Ask:
-    if isinstance(tokens, list):
+@dataclass
+class Text:
+    """At most `n` tokens are wanted that follow `tokens`, which the running text `id` has now."""
+
+    tokens: TokenBuffer
+    n: int = 8
+    id: int = 1
+    key: Key = ()
+    p_min: float = 0.0
+
+
+def ask(
+    tokens: TokenBuffer | Sequence[int],
+    n: int = 8,
+    *,
+    id: int = 1,
+    key: Key = (),
+    p_min: float = 0.0,
+) -> Text:
+    if not isinstance(tokens, TokenBuffer):
         tokens = TokenBuffer(np.array(tokens, np.int32))
-    return Ask(id, tokens, 0, key, n)
+    return Text(tokens, n, id, key, p_min)
 
 
-def propose(source: ProposalSource, asked: Ask) -> list[int]:
-    [found] = source.propose([asked])
-    assert len(found) <= asked.n
+class Running(Generic[S]):
+    """What `source` knows of running texts, by their ids, as their requests hold it."""
+
+    def __init__(self, source: ProposalSource[S]) -> None:
+        self.source = source
+        self.states: dict[int, S] = {}
+
+    def asked(self, texts: Sequence[Text]) -> list[Ask[S]]:
+        """Their states have a text of their own, which becomes what each is now."""
+        for text in texts:
+            if text.id not in self.states:
+                empty = TokenBuffer(np.empty(0, np.int32))
+                self.states[text.id] = self.source.begin(empty, text.key)
+            state = self.states[text.id]
+            assert state.key == text.key
+            state.tokens.remove(0, len(state.tokens))
+            state.tokens.extend(text.tokens.view())
+        return [Ask(self.states[text.id], text.n, text.p_min) for text in texts]
+
+    def propose(self, texts: Sequence[Text]) -> list[list[int]]:
+        return self.source.propose(self.asked(texts))
+
+    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
+        if id in self.states:
+            self.states[id].verified(n_proposed, n_accepted)
+
+    def leave(self, id: int) -> None:
+        """The text `id`, if it is known, is gone."""
+        if id in self.states:
+            self.states.pop(id).leave()
+
+
+def propose(running: Running[S], text: Text) -> list[int]:
+    [found] = running.propose([text])
+    assert len(found) <= text.n
     return found

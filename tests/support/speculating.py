@@ -11,11 +11,13 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
+from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep
 from specllama.engine.worker.speculation.pace import Offer, Pace
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, stepped
 
@@ -58,6 +60,23 @@ REQUESTS: dict[str, dict[str, Any]] = {
 }
 
 
+class OracleState(SourceState):
+    """A text that an oracle is asked for, until it leaves."""
+
+    def __init__(self, oracle: "Oracle", tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self._oracle = oracle
+        oracle.known.add(self)
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        assert self in self._oracle.known
+        self._oracle.n_proposed += n_proposed
+        self._oracle.n_accepted += n_accepted
+
+    def leave(self) -> None:
+        self._oracle.known.remove(self)
+
+
 class Oracle:
     """Proposes what `texts` go on with, or, in another `mode`, something like it."""
 
@@ -68,11 +87,17 @@ class Oracle:
         self.texts: list[list[int]] = []
         self.rng = random.Random(3)
         self.n_proposed = self.n_accepted = 0
-        self.known: set[int] = set()
+        self.known: set[OracleState] = set()
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        self.known |= {ask.id for ask in asks}
-        return [self._next(ask.tokens.view().tolist(), min(ask.n, self.n_each)) for ask in asks]
+    def begin(self, tokens: TokenBuffer, key: Key) -> OracleState:
+        return OracleState(self, tokens, key)
+
+    def propose(self, asks: Sequence[Ask[OracleState]]) -> list[list[int]]:
+        assert {ask.state for ask in asks} <= self.known
+        said = [ask.state.tokens.view().tolist() for ask in asks]
+        return [
+            self._next(each, min(ask.n, self.n_each)) for each, ask in zip(said, asks, strict=True)
+        ]
 
     def _next(self, said: list[int], n: int) -> list[int]:
         if self.mode == "random":
@@ -83,14 +108,6 @@ class Oracle:
         if tokens and self.mode in ("wrong", "half"):
             tokens[wrong] = (tokens[wrong] + 1) % self.n_vocab
         return tokens
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        assert id in self.known
-        self.n_proposed += n_proposed
-        self.n_accepted += n_accepted
-
-    def forget(self, id: int) -> None:
-        self.known.discard(id)
 
     def close(self) -> None:
         pass

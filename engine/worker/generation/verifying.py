@@ -238,7 +238,7 @@ class Speculation:
     def leave(self, request: Request) -> None:
         """The request has left its slot."""
         self._learn(request)  # its text may have ended in the step
-        self._proposing.forget(request.id)
+        request.proposals.leave()
 
     def close(self) -> None:
         self._proposing.close()

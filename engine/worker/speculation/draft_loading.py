@@ -7,13 +7,13 @@ from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.worker.backend import BackendError, Context, Model, holdings, warm_up
 from specllama.engine.worker.speculation.draft_model import DraftModel
-from specllama.engine.worker.speculation.source import ProposalSource
+from specllama.engine.worker.speculation.source import AnySource
 from specllama.engine.worker.speculation.vocabularies import TokenTranslation, difference
 
 log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 
-def draft_source(model: Model, options: EngineOptions) -> ProposalSource | None:
+def draft_source(model: Model, options: EngineOptions) -> AnySource | None:
     """The source of what the draft model of `options` proposes to `model`; None without one.
     Raises `BackendError` with a sentence if it can't be loaded or doesn't go with `model`."""
     path = options.draft.model_draft
@@ -34,7 +34,7 @@ def draft_source(model: Model, options: EngineOptions) -> ProposalSource | None:
 
 def _source(
     model: Model, draft: Model, options: EngineOptions, of_draft: EngineOptions
-) -> ProposalSource:
+) -> AnySource:
     path, replacements = options.draft.model_draft, options.draft.spec_replace
     if draft.has_encoder or not draft.has_decoder:
         raise BackendError(f"{path!r} can't be a draft model: it is not a pure decoder")

@@ -6,7 +6,7 @@ proposed for it before its end: the steps of the others must not become long.
 """
 
 import logging
-from collections.abc import Callable, Container, Iterable, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
@@ -23,7 +23,7 @@ from specllama.engine.worker.backend import (
 )
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.scheduling.memory import MIN_COPY
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefix
 
 log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
@@ -40,17 +40,32 @@ def _empty() -> TokenBuffer:
 
 @dataclass(eq=False)
 class DraftPosition:
-    """A sequence of the context, and the text that is evaluated there. `id` is that of the
-    sequence that it is drafted for; None if it is kept for others."""
+    """A sequence of the context, and the text that is evaluated there. `state` is that of the text
+    that it is drafted for; None if it is kept for others."""
 
     number: int
     text: TokenBuffer = field(default_factory=_empty)
     key: Key = ()
-    id: int | None = None
+    state: "DraftState | None" = None
     used: int = 0  # the higher, the later
 
     def __len__(self) -> int:
         return len(self.text)
+
+
+class DraftState(SourceState):
+    """A text that is drafted for, and its place in `cache`, which another text may take while it
+    isn't asked for."""
+
+    place: DraftPosition | None = None
+    asked = -1, 0  # the last call of the source that it was asked for in, and its tokens then
+
+    def __init__(self, cache: "DraftCache", tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self._cache = cache
+
+    def leave(self) -> None:
+        self._cache.leave(self)
 
 
 class DraftCache:
@@ -61,20 +76,18 @@ class DraftCache:
         self._context = context
         self._least_copy = 1 if unified else MIN_COPY
         self._places = [DraftPosition(number) for number in range(context.n_seq)]
-        self._by_id: dict[int, DraftPosition] = {}
         self._clock = 0
+        self.given_up: set[DraftState] = set()
+        """Texts that there is no room for, until one leaves."""
 
-    def place(self, ask: Ask, others: Container[int] = ()) -> DraftPosition:
-        """The place of a sequence, with the longest beginning of its text that is there. It always
-        lacks the last token, whose logits are wanted. A new one's place may be taken from
-        sequences that aren't among `others`."""
-        tokens = ask.tokens.view()
-        place = self._by_id.get(ask.id)
-        if place is None:
-            place = self._new(ask, tokens, others)
+    def place(self, state: DraftState, others: Container[DraftState]) -> DraftPosition:
+        """The place of a text, with the longest beginning of it that is there. It always lacks the
+        last token, whose logits are wanted. A new one's place may be taken from texts that aren't
+        among `others`."""
+        place = self._new(state, others) if state.place is None else state.place
         self._clock += 1
         place.used = self._clock
-        self._cut(place, self._usable(place, tokens))
+        self._cut(place, self._usable(place, state.tokens.view()))
         return place
 
     def _usable(self, place: DraftPosition, tokens: TokenArray) -> int:
@@ -82,25 +95,24 @@ class DraftCache:
         n = min(common_prefix(place.text.view(), tokens), len(tokens) - 1)
         return n if self._context.is_cuttable or n == len(place) else 0
 
-    def _new(self, ask: Ask, tokens: TokenArray, others: Container[int]) -> DraftPosition:
-        free = [each for each in self._places if each.id is None]
-        free = free or [each for each in self._places if each.id not in others]
-        alike = {
-            each.number: self._usable(each, tokens) for each in self._places if each.key == ask.key
-        }
+    def _new(self, state: DraftState, others: Container[DraftState]) -> DraftPosition:
+        free = [each for each in self._places if each.state is None]
+        free = free or [each for each in self._places if each.state not in others]
+        tokens, same = state.tokens.view(), [p for p in self._places if p.key == state.key]
+        alike = {each.number: self._usable(each, tokens) for each in same}
         place = max(free, key=lambda each: (alike.get(each.number, 0), not len(each), -each.used))
-        if place.id is not None:
-            self.forget(place.id)
+        if place.state is not None:
+            place.state.place = None
         source = max(self._places, key=lambda each: alike.get(each.number, 0))
         n = alike.get(source.number, 0)
         if source is not place and n >= alike.get(place.number, 0) + self._least_copy:
             self.clear(place)
             if self._context.copy(source.number, place.number, n):
                 place.text.extend(source.text.view(0, n))
-        elif place.key != ask.key:
+        elif place.key != state.key:
             self.clear(place)
-        place.id, place.key = ask.id, ask.key
-        self._by_id[ask.id] = place
+        place.state, place.key = state, state.key
+        state.place = place
         return place
 
     def _cut(self, place: DraftPosition, n: int) -> None:
@@ -130,19 +142,21 @@ class DraftCache:
         else:
             self.clear(place)
 
-    def make_room(self, asking: Iterable[DraftPosition]) -> int | None:
-        """Drop the text that was used the longest time ago, of those that nobody drafts for. If
-        there is none, it is the longest text of `asking`, whose id is returned: to evaluate it
-        again would be in vain."""
-        idle = [each for each in self._places if each.id is None and len(each)]
+    def make_room(self, asking: Iterable[DraftPosition]) -> None:
+        """Drop the text that was used the longest time ago, of those that aren't drafted for. If
+        there is none, it is the longest text of `asking`, which is given up: to evaluate it again
+        would be in vain."""
+        idle = [each for each in self._places if each.state is None and len(each)]
         place = min(idle, key=lambda each: each.used) if idle else max(asking, key=len)
         self.clear(place)
-        return place.id
+        if place.state is not None:
+            self.given_up.add(place.state)
 
-    def forget(self, id: int) -> None:
+    def leave(self, state: DraftState) -> None:
         """The text is kept for others until its place is needed."""
-        if (place := self._by_id.pop(id, None)) is not None:
-            place.id = None
+        if (place := state.place) is not None:
+            place.state = state.place = None
+        self.given_up.clear()  # now there is some room
 
 
 N_LIKELY: Final = 10
@@ -158,12 +172,12 @@ FEW: Final = 8
 FADING: Final = 0.8
 
 
-class _Row(NamedTuple):
-    """One of the asks, whose next token is chosen from the logits at `output` of the batch."""
+class _Draft(NamedTuple):
+    """The tokens `found` for what is asked; the text is evaluated at `place`."""
 
-    ask: int
+    ask: Ask[DraftState]
     place: DraftPosition
-    output: int
+    found: list[int]
 
 
 class DraftModel:
@@ -190,13 +204,15 @@ class DraftModel:
         self._n_known = min(n_vocab, self._model.n_vocab)
         self._limit = min(limit, context.n_ctx_seq)
         self._pace = _Pace(clock or system.now)
-        self.unread: Set[int] = set()
-        self._given_up: set[int] = set()  # ids of texts that there is no room for
         self._is_open = True
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def begin(self, tokens: TokenBuffer, key: Key) -> DraftState:
+        return DraftState(self._cache, tokens, key)
+
+    def propose(self, asks: Sequence[Ask[DraftState]]) -> list[list[int]]:
         proposals: list[list[int]] = [[] for _ in asks]
-        self.unread = set()
+        for ask in asks:
+            ask.state.is_unread = False
         if not self._is_open:
             return proposals
         try:
@@ -208,13 +224,6 @@ class DraftModel:
             return [[] for _ in asks]
         return proposals
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """Nothing to learn: the next text shows what was right."""
-
-    def forget(self, id: int) -> None:
-        self._cache.forget(id)
-        self._given_up.clear()  # now there is some
-
     def close(self) -> None:
         if self._is_open:
             self._is_open = False
@@ -223,99 +232,96 @@ class DraftModel:
 
     # ---- a step ------------------------------------------------------------------------------
 
-    def _propose(self, asks: Sequence[Ask], proposals: list[list[int]]) -> None:
-        wanted = [i for i, ask in enumerate(asks) if self._is_wanted(ask)]
-        ids = {asks[i].id for i in wanted}
-        self._pace.begin({asks[i].id: len(asks[i].tokens) for i in wanted})
-        places = {i: self._cache.place(asks[i], ids) for i in wanted}
-        before = {i: len(place) for i, place in places.items()}
+    def _propose(self, asks: Sequence[Ask[DraftState]], proposals: list[list[int]]) -> None:
+        wanted = [each for each in zip(asks, proposals, strict=True) if self._is_wanted(each[0])]
+        states = {ask.state for ask, _ in wanted}
+        self._pace.begin(states)
+        drafts = [_Draft(ask, self._cache.place(ask.state, states), found) for ask, found in wanted]
+        before = [len(draft.place) for draft in drafts]
         try:
-            rows = self._evaluate(asks, places)
-            whole = {row.ask for row in rows}
-            self.unread = {
-                asks[i].id for i, n in before.items() if i not in whole and len(places[i]) > n
-            }
-            self._draft(asks, rows, proposals)
+            rows = self._evaluate(drafts)
+            whole = {draft.ask.state for draft, _ in rows}
+            for (ask, place, _), n in zip(drafts, before, strict=True):
+                ask.state.is_unread = ask.state not in whole and len(place) > n
+            self._draft(rows)
         except OutOfCellsError:
             # Room is made for the next step; what was drafted so far is none the worse for it.
-            if (id := self._cache.make_room(places.values())) is not None:
-                self._given_up.add(id)
+            self._cache.make_room(draft.place for draft in drafts)
         self._pace.end()
 
-    def _is_wanted(self, ask: Ask) -> bool:
-        fits = 0 < len(ask.tokens) <= self._limit
-        return ask.n > 0 and fits and ask.id not in self._given_up
+    def _is_wanted(self, ask: Ask[DraftState]) -> bool:
+        fits = 0 < len(ask.state.tokens) <= self._limit
+        return ask.n > 0 and fits and ask.state not in self._cache.given_up
 
-    def _evaluate(self, asks: Sequence[Ask], places: dict[int, DraftPosition]) -> list[_Row]:
-        """Evaluate what is new of the texts, as far as time allows, the shortest first; the rows
-        of those that are evaluated as a whole."""
+    def _evaluate(self, drafts: Sequence[_Draft]) -> list[tuple[_Draft, int]]:
+        """Evaluate what is new of the texts, as far as time allows, the shortest first. Those that
+        are evaluated as a whole, with the outputs of the batch that have their logits."""
         n_new, n_left = self._pace.piece, self._context.n_batch
-        taken: list[tuple[int, DraftPosition, TokenArray]] = []
-        for i in sorted(places, key=lambda i: len(asks[i].tokens) - len(places[i])):
-            ask, place = asks[i], places[i]
-            stop = min(len(ask.tokens), len(place) + min(n_left, FEW + n_new))
-            piece = ask.tokens.view(len(place), stop)
+        taken: list[tuple[_Draft, TokenArray]] = []
+        for draft in sorted(drafts, key=lambda each: len(each.ask.state.tokens) - len(each.place)):
+            tokens, n = draft.ask.state.tokens, len(draft.place)
+            piece = tokens.view(n, min(len(tokens), n + min(n_left, FEW + n_new)))
             if not len(piece) or piece.max() >= self._n_known:
                 continue  # of tokens that the draft model doesn't have, it can make nothing
             n_left, n_new = n_left - len(piece), n_new - max(0, len(piece) - FEW)
-            taken.append((i, place, piece))
+            taken.append((draft, piece))
         if not taken:
             return []
         batch = self._context.batch
         batch.clear()
-        rows: list[_Row] = []
+        rows: list[tuple[_Draft, int]] = []
         # llama.cpp evaluates separate caches together only in the order of their ids.
-        for i, place, piece in sorted(taken, key=lambda each: each[1].number):
-            is_whole = len(place) + len(piece) == len(asks[i].tokens)
-            output = batch.add(piece, len(place), place.number, output=is_whole)
+        for draft, piece in sorted(taken, key=lambda each: each[0].place.number):
+            n = len(draft.place)
+            is_whole = n + len(piece) == len(draft.ask.state.tokens)
+            output = batch.add(piece, n, draft.place.number, output=is_whole)
             if is_whole:
-                rows.append(_Row(i, place, output))
+                rows.append((draft, output))
         started = self._pace.now()
         self._context.decode()
-        for _, place, piece in taken:
-            place.text.extend(piece)
+        for draft, piece in taken:
+            draft.place.text.extend(piece)
         if batch.n_tokens >= LEAST_PIECE:
             self._context.synchronize()
             self._pace.evaluated(batch.n_tokens, started)
         return rows
 
-    def _draft(self, asks: Sequence[Ask], rows: list[_Row], proposals: list[list[int]]) -> None:
+    def _draft(self, rows: Sequence[tuple[_Draft, int]]) -> None:
         """Choose a token for each of `rows`, evaluate these, and so on."""
-        behind = [(row.place, len(row.place), self._cache.save(row.place)) for row in rows]
+        behind = [(each.place, len(each.place), self._cache.save(each.place)) for each, _ in rows]
         try:
             while rows:
-                rows = self._go_on(asks, rows, proposals)
+                rows = self._go_on(rows)
         finally:
             for place, n, state in behind:
                 self._cache.back(place, n, state)
 
-    def _go_on(
-        self, asks: Sequence[Ask], rows: Sequence[_Row], proposals: list[list[int]]
-    ) -> list[_Row]:
+    def _go_on(self, rows: Sequence[tuple[_Draft, int]]) -> list[tuple[_Draft, int]]:
         """Take the next token for each of `rows`; evaluates those that another one may follow."""
-        more: list[tuple[int, DraftPosition, int]] = []
-        for i, place, output in rows:
-            token = likeliest(self._context.logits(output), asks[i].p_min)
+        more: list[tuple[_Draft, int]] = []
+        for draft, output in rows:
+            ask, place, found = draft
+            token = likeliest(self._context.logits(output), ask.p_min)
             if token is None or token >= self._n_known:
                 continue
-            proposals[i].append(token)
-            is_last = len(proposals[i]) == asks[i].n or token in self._model.eog
+            found.append(token)
+            is_last = len(found) == ask.n or token in self._model.eog
             if not is_last and len(place) < self._limit:
-                more.append((i, place, token))
+                more.append((draft, token))
         if not more:
             return []
         batch = self._context.batch
         batch.clear()
         indices = batch.add_singles(
-            [token for _, _, token in more],
-            [len(place) for _, place, _ in more],
-            [place.number for _, place, _ in more],
+            [token for _, token in more],
+            [len(draft.place) for draft, _ in more],
+            [draft.place.number for draft, _ in more],
             [True] * len(more),
         )
         self._context.decode()
-        for _, place, token in more:
-            place.text.append(token)
-        return [_Row(i, place, index) for (i, place, _), index in zip(more, indices, strict=True)]
+        for draft, token in more:
+            draft.place.text.append(token)
+        return [(draft, index) for (draft, _), index in zip(more, indices, strict=True)]
 
 
 def likeliest(logits: npt.NDArray[np.float32], p_min: float) -> int | None:
@@ -344,15 +350,18 @@ class _Pace:
         self._per_token = 0.0  # seconds
         self._step = 0.0  # seconds of the model's own step
         self._ended = 0.0
-        self._lengths: dict[int, int] = {}
+        self._n_call = 0
 
-    def begin(self, lengths: Mapping[int, int]) -> None:
-        """These are the lengths of the texts, by id. What the model has done since the last call,
-        it has done in as many steps at most as a text has grown by."""
-        n_steps = max((n - self._lengths.get(id, n) for id, n in lengths.items()), default=0)
+    def begin(self, states: Collection[DraftState]) -> None:
+        """What the model has done since the last call, it has done in as many steps at most as one
+        of the texts of both calls, these being those of `states`, has grown by."""
+        grown = (len(s.tokens) - s.asked[1] for s in states if s.asked[0] == self._n_call)
+        n_steps = max(grown, default=0)
         if n_steps > 0:
             self._step = _faded(self._step, (self.now() - self._ended) / n_steps)
-        self._lengths = dict(lengths)
+        self._n_call += 1
+        for state in states:
+            state.asked = self._n_call, len(state.tokens)
         if self._per_token and self._step:
             self.piece = max(LEAST_PIECE, int(CATCH_UP_SHARE * self._step / self._per_token))
 

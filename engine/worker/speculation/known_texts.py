@@ -9,7 +9,7 @@ import numpy as np
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_TEXTS = 512
@@ -129,20 +129,77 @@ class _Left:
         return min(places, key=lambda found: abs(found - place), default=None)
 
 
-class _Follower:
-    """A sequence, and the text whose token `at + ahead` is expected as its token `at`."""
+class RadixState(SourceState):
+    """A running text, and the one of `texts` whose token `at + ahead` is expected as its token
+    `at`."""
 
-    __slots__ = ("ahead", "key", "left", "n_seen", "others", "text", "tokens", "version")
+    def __init__(self, texts: KnownTexts, tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self._texts = texts
+        self._begin()
 
-    def __init__(self, tokens: TokenBuffer, key: Key) -> None:
-        self.tokens = tokens
-        self.key = key
-        self.text: TokenArray | None = None
-        self.ahead = 0
-        self.n_seen = 0  # tokens that `text` agrees with, but for those it was found again behind
-        self.others: list[tuple[int, TokenArray]] = []  # agreed so far; the likeliest one last
-        self.left: _Left | None = None
-        self.version = -1  # of the texts that were looked at
+    def _begin(self) -> None:
+        self._text: TokenArray | None = None
+        self._ahead = 0
+        self._n_seen = 0  # tokens that it agrees with, but for those it was found again behind
+        self._others: list[tuple[int, TokenArray]] = []  # agreed so far; the likeliest one last
+        self._left: _Left | None = None
+        self._version = -1  # of the texts that were looked at
+
+    def propose(self, n: int) -> list[int]:
+        """What follows there, `n` tokens at most."""
+        if len(self.tokens) < self._n_seen:
+            self._begin()
+        if not self._follow() and not self._turn():
+            self._return()
+        self._n_seen = len(self.tokens)
+        if self._text is None or n <= 0:
+            return []
+        at = len(self.tokens) + self._ahead
+        found: list[int] = self._text[at : at + n].tolist()
+        return found
+
+    def leave(self) -> None:
+        """Other texts may go on as this one did."""
+        if len(self.tokens) >= MIN_TOKENS:
+            self._texts.add(self.tokens.view(), self.key)
+
+    def _follow(self) -> bool:
+        """True if the text that is followed agrees with what is new, and goes on."""
+        text, ahead, left = self._text, self._ahead, self._left
+        if text is None:
+            return False
+        if _agrees(text, ahead, self.tokens, self._n_seen) and len(self.tokens) + ahead < len(text):
+            return True
+        self._text = None
+        place = self._n_seen + ahead
+        if left is None or left.text is not text or not left.covers(place):
+            self._left = _Left(text, place)
+        return False
+
+    def _turn(self) -> bool:
+        """True if there is another text that begins as this one."""
+        tokens, n_tokens = self.tokens, len(self.tokens)
+        version = self._texts.version(self.key)
+        if version != self._version:
+            self._version = version
+            found = self._texts.beginning(tokens.view(), self.key)
+            self._others = [(n_tokens, text) for text in reversed(found)]
+        while self._others:
+            n_agreed, text = self._others.pop()
+            if _agrees(text, 0, tokens, n_agreed) and n_tokens < len(text):
+                self._text, self._ahead = text, 0
+                return True
+        return False
+
+    def _return(self) -> None:
+        """Follow the text that was left last again, if the last tokens occur in it."""
+        left, n_tokens = self._left, len(self.tokens)
+        if left is None or n_tokens < N_AGAIN:
+            return
+        place = left.found(self.tokens, n_tokens + self._ahead)
+        if place is not None:
+            self._text, self._ahead = left.text, place - n_tokens
 
 
 class Radix:
@@ -158,78 +215,15 @@ class Radix:
 
     def __init__(self, texts: KnownTexts | None = None) -> None:
         self._texts = texts if texts is not None else KnownTexts()
-        self._followers: dict[int, _Follower] = {}
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        return [self._propose(ask) for ask in asks]
+    def begin(self, tokens: TokenBuffer, key: Key) -> RadixState:
+        return RadixState(self._texts, tokens, key)
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """The sequence's own tokens say enough."""
-
-    def forget(self, id: int) -> None:
-        follower = self._followers.pop(id, None)
-        if follower is not None and len(follower.tokens) >= MIN_TOKENS:
-            self._texts.add(follower.tokens.view(), follower.key)
+    def propose(self, asks: Sequence[Ask[RadixState]]) -> list[list[int]]:
+        return [ask.state.propose(ask.n) for ask in asks]
 
     def close(self) -> None:
-        self._followers.clear()
         self._texts.clear()
-
-    def _propose(self, ask: Ask) -> list[int]:
-        follower = self._followers.get(ask.id)
-        if follower is None or len(ask.tokens) < follower.n_seen:
-            follower = self._followers[ask.id] = _Follower(ask.tokens, ask.key)
-        follower.tokens = ask.tokens
-        if not self._follow(follower) and not self._turn(follower):
-            self._return(follower)
-        follower.n_seen = len(ask.tokens)
-        text = follower.text
-        if text is None or ask.n <= 0:
-            return []
-        at = len(ask.tokens) + follower.ahead
-        found: list[int] = text[at : at + ask.n].tolist()
-        return found
-
-    def _follow(self, follower: _Follower) -> bool:
-        """True if the text that is followed agrees with what is new, and goes on."""
-        text, ahead, n_tokens = follower.text, follower.ahead, len(follower.tokens)
-        if text is None:
-            return False
-        if _agrees(text, ahead, follower.tokens, follower.n_seen) and n_tokens + ahead < len(text):
-            return True
-        follower.text = None
-        place = follower.n_seen + ahead
-        if (
-            follower.left is None
-            or follower.left.text is not text
-            or not follower.left.covers(place)
-        ):
-            follower.left = _Left(text, place)
-        return False
-
-    def _turn(self, follower: _Follower) -> bool:
-        """True if there is another text that begins as this one."""
-        tokens, n_tokens = follower.tokens, len(follower.tokens)
-        version = self._texts.version(follower.key)
-        if version != follower.version:
-            follower.version = version
-            found = self._texts.beginning(tokens.view(), follower.key)
-            follower.others = [(n_tokens, text) for text in reversed(found)]
-        while follower.others:
-            n_agreed, text = follower.others.pop()
-            if _agrees(text, 0, tokens, n_agreed) and n_tokens < len(text):
-                follower.text, follower.ahead = text, 0
-                return True
-        return False
-
-    def _return(self, follower: _Follower) -> None:
-        """Follow the text that was left last again, if the last tokens occur in it."""
-        left, n_tokens = follower.left, len(follower.tokens)
-        if left is None or n_tokens < N_AGAIN:
-            return
-        place = left.found(follower.tokens, n_tokens + follower.ahead)
-        if place is not None:
-            follower.text, follower.ahead = left.text, place - n_tokens
 
 
 def _agrees(text: TokenArray, ahead: int, tokens: TokenBuffer, start: int) -> bool:

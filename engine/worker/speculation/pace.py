@@ -13,6 +13,7 @@ from itertools import accumulate
 from operator import itemgetter, mul
 
 from specllama.engine.worker.scheduling.step_clock import StepClock
+from specllama.engine.worker.speculation.source import SourceState
 
 # ---- How often proposals are right: measured by position, fading, for one sequence or for all.
 
@@ -122,17 +123,25 @@ class _Trials:
 
 
 class ProposalRecord:
-    """What became of the proposals for one sequence so far."""
+    """What became of the proposals for one sequence so far, and what sources know of its text."""
 
     def __init__(self) -> None:
         self.asked: tuple[str, int] | None = None
         """The source of what is proposed now, and the tokens that it was asked for."""
-        self._trials: dict[str, _Trials] = {}
+        self._trials: dict[str, _Trials] = {}  # by source
+        self.states: dict[str, SourceState] = {}
+        """By source, what it knows of the text; of those that were asked since it has its slot."""
 
     def of(self, source: str) -> _Trials:
         if source not in self._trials:
             self._trials[source] = _Trials()
         return self._trials[source]
+
+    def leave(self) -> None:
+        """The sequence has left its slot: what sources know of its text ends."""
+        for state in self.states.values():
+            state.leave()
+        self.states.clear()
 
 
 @dataclass(frozen=True, slots=True)

@@ -8,7 +8,7 @@ from specllama.engine import system
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
 from specllama.engine.worker.speculation.pace import Offer, Pace, ProposalRecord
-from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
+from specllama.engine.worker.speculation.source import AnySource, Ask, SourceState
 
 # ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
 
@@ -76,6 +76,13 @@ class Wish:
     forced: Sequence[int] = ()
     likely: Sequence[int] = ()
 
+    def ask(self, source: AnySource, n: int) -> Ask[SourceState]:
+        """What `source` is asked for `n` tokens."""
+        states, text = self.record.states, self.sequence
+        if source.name not in states:
+            states[source.name] = source.begin(text.tokens, text.text_key)
+        return Ask(states[source.name], n, self.p_min)
+
 
 class Proposing:
     """The proposals of all sequences. Belongs to the thread that steps.
@@ -85,7 +92,7 @@ class Proposing:
 
     def __init__(
         self,
-        sources: Sequence[ProposalSource],
+        sources: Sequence[AnySource],
         pace: Pace,
         *,
         limits: Mapping[str, tuple[int, int]] | None = None,
@@ -126,7 +133,7 @@ class Proposing:
         likely = [replace(wish, n_min=0) for wish in wishes if wish.likely]
         self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
 
-    def _hear(self, source: ProposalSource, wishes: Sequence[Wish], n_generating: int) -> None:
+    def _hear(self, source: AnySource, wishes: Sequence[Wish], n_generating: int) -> None:
         name = source.name
         n_min, n_max = self._limits.get(name, (0, MOST))
         wishes = [
@@ -151,20 +158,15 @@ class Proposing:
             most = self._pace.choose(n_generating, offers, each)
             if finding.is_guess(sum(map(bool, most))):
                 most = [min(n, max(1, wish.n_min)) for wish, n in zip(wishes, most, strict=True)]
-        asked = [(wish, n) for wish, n in zip(wishes, most, strict=True) if n]
-        if not asked:
+        if not any(most):
             return
-        asks = [
-            Ask(s.id, s.tokens, s.n_prompt, s.text_key, n, p_min)
-            for s, n, p_min in ((wish.sequence, n, wish.p_min) for wish, n in asked)
-        ]
         started = self._clock()
-        proposals = [_before_media(tokens) for tokens in source.propose(asks)]
+        asked = [(wish, wish.ask(source, n)) for wish, n in zip(wishes, most, strict=True) if n]
+        proposals = [_before_media(each) for each in source.propose([ask for _, ask in asked])]
         taken = self._clock() - started
         if not is_cheap:  # the first time with a text, that is read as well
-            self._pace.owe(taken - (each or 0.0) * max(n for _, n in asked))
-        unread = source.unread if isinstance(source, Reading) else frozenset[int]()
-        ready = self._ready(name, unread, asked, proposals, taken)
+            self._pace.owe(taken - (each or 0.0) * max(most))
+        ready = self._ready(name, asked, proposals, taken)
         if is_cheap:
             found = [tokens for _, _, tokens in ready]
             self._take(name, [wish for wish, _, _ in ready], found, n_generating)
@@ -178,25 +180,20 @@ class Proposing:
     def _ready(
         self,
         name: str,
-        unread: Set[int],
-        asked: Sequence[tuple[Wish, int]],
+        asked: Sequence[tuple[Wish, Ask[SourceState]]],
         proposals: Sequence[list[int]],
         taken: float,
     ) -> list[tuple[Wish, int, list[int]]]:
-        """Those of the wishes whose texts aren't `unread`, with what the source says. It took so
-        many seconds for all of them."""
-        ready = [
-            (wish, n, tokens)
-            for (wish, n), tokens in zip(asked, proposals, strict=True)
-            if wish.sequence.id not in unread
-        ]
-        if len(ready) < len(asked):  # the time says nothing of what proposals take
-            for wish, _ in asked:
-                if wish.sequence.id in unread:
-                    self._pace.put_off(wish.record, name)
-            return ready
-        longest = max(len(tokens) for _, _, tokens in ready)
-        self._finding[name].found(len(ready), longest, taken)
+        """Those of the wishes whose texts the source has read, with what it says. It took so many
+        seconds for all of them."""
+        ready: list[tuple[Wish, int, list[int]]] = []
+        for (wish, ask), tokens in zip(asked, proposals, strict=True):
+            if ask.state.is_unread:
+                self._pace.put_off(wish.record, name)
+            else:
+                ready.append((wish, ask.n, tokens))
+        if len(ready) == len(asked):  # else the time says nothing of what proposals take
+            self._finding[name].found(len(ready), max(map(len, proposals)), taken)
         return ready
 
     def _take(
@@ -232,13 +229,8 @@ class Proposing:
         if n_accepted == n_proposed < n_asked:
             n_known += 1  # the source knew no further, which is as good as wrong
         self._pace.verified(record, name, n_known, n_accepted)
-        if (source := self._sources.get(name)) is not None:
-            source.verified(chunk.sequence.id, n_proposed, n_accepted)
-
-    def forget(self, id: int) -> None:
-        """The sequence has left its slot."""
-        for source in self._sources.values():
-            source.forget(id)
+        if (state := record.states.get(name)) is not None:
+            state.verified(n_proposed, n_accepted)
 
     def close(self) -> None:
         for source in self._sources.values():

@@ -1,48 +1,59 @@
 """Where proposals come from: tokens that may follow a text, evaluated before they are chosen."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol, runtime_checkable
+from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.tokens import TokenBuffer
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
-    """A sequence that tokens are proposed for: at most `n`, to follow `tokens`. Only texts under
-    the same `key` may be used."""
+class SourceState:
+    """What a source knows of one text, from the first time that it is asked what follows there
+    until the sequence leaves its slot. The request's `ProposalRecord` holds it."""
 
-    id: int  # of the sequence
-    tokens: TokenBuffer
-    n_prompt: int
-    key: Key
+    is_unread = False
+    """True if the source was asked last and has read only a part of the text so far."""
+
+    def __init__(self, tokens: TokenBuffer, key: Key) -> None:
+        """`tokens` are the text, which grows and changes. Only texts under the same `key` may be
+        used for it."""
+        self.tokens = tokens
+        self.key = key
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        """So many of the last proposal's tokens were confirmed."""
+
+    def leave(self) -> None:
+        """The sequence has left its slot."""
+
+
+S = TypeVar("S", bound=SourceState)
+
+
+@dataclass(frozen=True, slots=True)
+class Ask(Generic[S]):
+    """At most `n` tokens are wanted that may follow the text of `state`."""
+
+    state: S
     n: int
     p_min: float = 0.0  # how sure a source has to be, if it can tell
 
 
-class ProposalSource(Protocol):
+class ProposalSource(Protocol[S]):
     """Where proposals of one kind come from. Belongs to the thread that steps."""
 
     name: str
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def begin(self, tokens: TokenBuffer, key: Key) -> S:
+        """What it knows of a text that it is asked for the first time."""
+
+    def propose(self, asks: Sequence[Ask[S]]) -> list[list[int]]:
         """The tokens proposed for each of `asks`, at most its `n`; none where it knows none."""
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """So many of the last proposal's tokens were confirmed."""
-
-    def forget(self, id: int) -> None:
-        """The sequence has left its slot."""
-
     def close(self) -> None:
-        """Frees what it holds."""
+        """Frees what it holds. Texts may still leave."""
 
 
-@runtime_checkable
-class Reading(Protocol):
-    """A source that has to read a text before it can say what follows."""
-
-    @property
-    def unread(self) -> Set[int]:
-        """The ids of the last asks whose texts it has read a part of so far."""
+AnySource: TypeAlias = ProposalSource[Any]
+"""One of several sources, each of which knows other things of a text."""

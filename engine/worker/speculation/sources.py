@@ -13,16 +13,16 @@ from specllama.engine.worker.speculation.ngram.lookup import (
     NgramSimple,
 )
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
-from specllama.engine.worker.speculation.source import ProposalSource
+from specllama.engine.worker.speculation.source import AnySource
 
 # ---- The sources that propose what texts have said before.
 
 
-def text_sources(options: SpeculationOptions, n_vocab: int) -> list[ProposalSource]:
+def text_sources(options: SpeculationOptions, n_vocab: int) -> list[AnySource]:
     """Those that are wanted, the likeliest to be right in front. Raises BackendError for a file
     that can't be used."""
     wanted = options.types()
-    sources: list[ProposalSource] = []
+    sources: list[AnySource] = []
     if "radix" in wanted:
         sources.append(Radix())
     if "ngram-simple" in wanted:
@@ -71,7 +71,7 @@ def _lookup_file(path: str, n_vocab: int) -> LookupFile | None:
     return LookupFile(path, n_vocab) if path else None
 
 
-def proposal_sources(model: Model, options: EngineOptions) -> list[ProposalSource]:
+def proposal_sources(model: Model, options: EngineOptions) -> list[AnySource]:
     """The sources that `options` ask for, the one to be heard first in front: what texts have said
     costs nothing, and a draft model comes last. Raises `BackendError`."""
     sources = text_sources(options.speculation, model.n_vocab)

@@ -1,13 +1,13 @@
 """Compares vocabularies: a draft model's tokens mean something to the model only if both agree."""
 
-from collections.abc import Sequence, Set
-from dataclasses import dataclass
-from typing import Final
+from collections.abc import Sequence
+from typing import Final, Generic
 
 import numpy as np
 
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.speculation.source import Ask, ProposalSource, Reading
+from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.speculation.source import Ask, ProposalSource, S, SourceState
 from specllama.engine.worker.tokens import TokenBuffer, common_prefix
 
 MAX_MORE: Final = 128
@@ -56,25 +56,31 @@ JOIN: Final = 8
 """Tokens before a proposal that are tokenized with it, as a word may go on."""
 
 
-@dataclass(eq=False)
-class _Translated:
+class TranslatedState(SourceState, Generic[S]):
     """A text in both vocabularies: the first `n_settled` tokens of `target` are all but the rest
-    of `draft`, from `n_draft` on."""
+    of those of `inner`, from `n_draft` on. `inner` is what the source of the draft model knows."""
 
-    target: TokenBuffer
-    draft: TokenBuffer
-    n_settled: int = 0
-    n_draft: int = 0
+    def __init__(self, tokens: TokenBuffer, key: Key, inner: S) -> None:
+        super().__init__(tokens, key)
+        self.target = _buffer()
+        self.inner = inner
+        self.n_settled = self.n_draft = 0
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        self.inner.verified(n_proposed, n_accepted)
+
+    def leave(self) -> None:
+        self.inner.leave()
 
 
-class TokenTranslation:
+class TokenTranslation(Generic[S]):
     """Translates for `inner`, the source of a model with the vocabulary of `draft`. In texts, each
     first of a pair of `replacements` becomes the second for the draft model, and the other way
     round for what it proposes."""
 
     def __init__(
         self,
-        inner: ProposalSource,
+        inner: ProposalSource[S],
         target: Model,
         draft: Model,
         replacements: Sequence[tuple[str, str]],
@@ -85,53 +91,39 @@ class TokenTranslation:
         self._draft = draft
         self._there = [(a.encode(), b.encode()) for a, b in replacements]
         self._back = [(b, a) for a, b in self._there if b]
-        self._texts: dict[int, _Translated] = {}
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        translated = [
-            Ask(ask.id, self._translated(ask), ask.n_prompt, ask.key, ask.n, ask.p_min)
-            for ask in asks
-        ]
-        proposals = self._inner.propose(translated)
-        return [
-            self._proposal(ask, proposal) for ask, proposal in zip(asks, proposals, strict=True)
-        ]
+    def begin(self, tokens: TokenBuffer, key: Key) -> TranslatedState[S]:
+        return TranslatedState(tokens, key, self._inner.begin(_buffer(), key))
 
-    @property
-    def unread(self) -> Set[int]:
-        return self._inner.unread if isinstance(self._inner, Reading) else frozenset()
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        self._inner.verified(id, n_proposed, n_accepted)
-
-    def forget(self, id: int) -> None:
-        self._texts.pop(id, None)
-        self._inner.forget(id)
+    def propose(self, asks: Sequence[Ask[TranslatedState[S]]]) -> list[list[int]]:
+        for ask in asks:
+            self._translate(ask.state)
+        found = self._inner.propose([Ask(ask.state.inner, ask.n, ask.p_min) for ask in asks])
+        for ask in asks:
+            ask.state.is_unread = ask.state.inner.is_unread
+        return [self._proposal(ask, tokens) for ask, tokens in zip(asks, found, strict=True)]
 
     def close(self) -> None:
         self._inner.close()
 
-    def _translated(self, ask: Ask) -> TokenBuffer:
-        """The text of `ask` in the draft model's tokens; only its end is translated anew."""
-        tokens = ask.tokens.view()
-        known = self._texts.get(ask.id)
-        if known is None or common_prefix(known.target.view(), tokens) < known.n_settled:
-            known = self._texts[ask.id] = _Translated(_buffer(), _buffer())
-        known.draft.remove(known.n_draft, len(known.draft))
-        known.target.remove(known.n_settled, len(known.target))
-        settled = max(known.n_settled, len(tokens) - len(tokens) % SETTLED - SETTLED)
-        self._append(known, ask, settled)
-        known.n_settled, known.n_draft = len(known.target), len(known.draft)
-        self._append(known, ask, len(tokens))
-        return known.draft
+    def _translate(self, state: TranslatedState[S]) -> None:
+        """Put the text into the draft model's tokens; only its end is translated anew."""
+        target, draft, n_tokens = state.target, state.inner.tokens, len(state.tokens)
+        if common_prefix(target.view(), state.tokens.view()) < state.n_settled:
+            state.n_settled = state.n_draft = 0
+        draft.remove(state.n_draft, len(draft))
+        target.remove(state.n_settled, len(target))
+        self._append(state, max(state.n_settled, n_tokens - n_tokens % SETTLED - SETTLED))
+        state.n_settled, state.n_draft = len(target), len(draft)
+        self._append(state, n_tokens)
 
-    def _append(self, known: _Translated, ask: Ask, stop: int) -> None:
+    def _append(self, state: TranslatedState[S], stop: int) -> None:
         """Translate on, up to token `stop`."""
-        start = len(known.target)
-        piece = ask.tokens.view(start, stop)
+        start = len(state.target)
+        piece = state.tokens.view(start, stop)
         if not len(piece):
             return
-        known.target.extend(piece)
+        state.target.extend(piece)
         is_first = start == 0
         if is_first and self._target.add_bos and piece[0] == self._target.bos:
             piece = piece[1:]  # the draft model's takes its place
@@ -139,14 +131,14 @@ class TokenTranslation:
         own = self._draft.tokenize(text, add_special=is_first, parse_special=True)
         if is_first and self._draft.add_eos and len(own) and own[-1] == self._draft.eos:
             own = own[:-1]
-        known.draft.extend(own)
+        state.inner.tokens.extend(own)
 
-    def _proposal(self, ask: Ask, tokens: Sequence[int]) -> list[int]:
+    def _proposal(self, ask: Ask[TranslatedState[S]], tokens: Sequence[int]) -> list[int]:
         """What the draft model proposes, in the model's tokens."""
         if not tokens:
             return []
         text = _replaced(self._draft.detokenize(tokens), self._back)
-        before = self._target.detokenize(ask.tokens.view(max(0, len(ask.tokens) - JOIN)).tolist())
+        before = self._target.detokenize(ask.state.tokens.view()[-JOIN:].tolist())
         without = self._tokens(before)
         together = self._tokens(before + text)
         if together[: len(without)] != without:

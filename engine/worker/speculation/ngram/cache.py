@@ -7,9 +7,11 @@ from itertools import islice
 
 import numpy as np
 
+from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
 from specllama.engine.worker.speculation.ngram.lookup import MAX_NGRAM, LookupFile
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
+from specllama.engine.worker.tokens import TokenBuffer
 
 MAX_HITS = 16
 """The last occurrences of an n-gram that are counted."""
@@ -27,6 +29,14 @@ _STRICT = ((4, 75), (3, 66), (2, 66), (2, 66))
 _Followers = Mapping[int, int]
 
 
+class NgramCacheState(SourceState):
+    """Where the n-grams of each length end in a text."""
+
+    def __init__(self, tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self.indices = [NgramIndex(length) for length in range(1, MAX_NGRAM + 1)]
+
+
 class NgramCache:
     """Proposes one token after the other: what the text suggests, or else the dynamic file, or
     else the static one, which also weighs the tokens of the others."""
@@ -35,48 +45,36 @@ class NgramCache:
 
     def __init__(self, static: LookupFile | None = None, dynamic: LookupFile | None = None) -> None:
         self._static, self._dynamic = static, dynamic
-        self._indices: dict[int, list[NgramIndex]] = {}
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        return [self._propose(ask, min(ask.n, N_MAX)) for ask in asks]
+    def begin(self, tokens: TokenBuffer, key: Key) -> NgramCacheState:
+        return NgramCacheState(tokens, key)
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """What was accepted changes nothing."""
-
-    def forget(self, id: int) -> None:
-        self._indices.pop(id, None)
+    def propose(self, asks: Sequence[Ask[NgramCacheState]]) -> list[list[int]]:
+        return [self._propose(ask.state, min(ask.n, N_MAX)) for ask in asks]
 
     def close(self) -> None:
-        self._indices.clear()
         self._static = self._dynamic = None
 
-    @property
-    def n_bytes(self) -> int:
-        return sum(index.n_bytes for indices in self._indices.values() for index in indices)
-
-    def _propose(self, ask: Ask, n: int) -> list[int]:
-        indices = self._indices.get(ask.id)
-        if indices is None:
-            indices = [NgramIndex(length) for length in range(1, MAX_NGRAM + 1)]
-            self._indices[ask.id] = indices
-        n_ready = sum(index.update(ask.tokens) for index in indices)
-        last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - MAX_NGRAM)).tolist()
-        if n_ready < len(indices) or len(last) < N_STATIC:
+    def _propose(self, state: NgramCacheState, n: int) -> list[int]:
+        tokens = state.tokens
+        n_ready = sum(index.update(tokens) for index in state.indices)
+        last: list[int] = tokens.view(max(0, len(tokens) - MAX_NGRAM)).tolist()
+        if n_ready < len(state.indices) or len(last) < N_STATIC:
             return []
         found: list[int] = []
         for _ in range(n):
-            token = self._next(ask, indices, last)
+            token = self._next(state, last)
             if token is None:
                 break
             found.append(token)
             last = [*last, token][-MAX_NGRAM:]
         return found
 
-    def _next(self, ask: Ask, indices: list[NgramIndex], last: list[int]) -> int | None:
+    def _next(self, state: NgramCacheState, last: list[int]) -> int | None:
         static = self._static.followers(last[-N_STATIC:]) if self._static is not None else {}
-        view = ask.tokens.view()
-        for index in reversed(indices[: len(last)]):
-            ends = index.before_more(ask.tokens, np.array(last[-index.n :], np.int32))
+        view = state.tokens.view()
+        for index in reversed(state.indices[: len(last)]):
+            ends = index.before_more(state.tokens, np.array(last[-index.n :], np.int32))
             counts = Counter(view.item(end) for end in islice(ends, MAX_HITS))
             if (token := _best(counts, static, *_LAX[index.n - 1])) is not None:
                 return token

@@ -10,9 +10,10 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.engine.errors import BackendError
+from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
-from specllama.engine.worker.speculation.source import Ask
-from specllama.engine.worker.tokens import TokenArray
+from specllama.engine.worker.speculation.source import Ask, SourceState
+from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 # ---- Files of llama-lookup-create: which tokens follow an n-gram of up to four tokens, and how
 # often.
@@ -90,104 +91,68 @@ MAX_KEYS = 4096
 """N-grams of a text whose last acceptance is remembered."""
 
 
-class NgramSimple:
-    """Proposes up to `size_m` tokens that followed the last occurrence of the last `size_n` tokens,
-    if there are `min_hits` (64 at most)."""
+class SimpleState(SourceState):
+    """A text, and where its n-grams end. `sizes` are those of `NgramSimple`."""
 
-    name = "ngram-simple"
+    def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
+        super().__init__(tokens, key)
+        self._size_n, self._size_m, self._min_hits = sizes
+        self._index = NgramIndex(self._size_n)
 
-    def __init__(self, size_n: int, size_m: int, min_hits: int) -> None:
-        self._size_n, self._size_m = size_n, size_m
-        self._min_hits = min(min_hits, MAX_HITS)
-        self._indices: dict[int, NgramIndex] = {}
-
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        return [self._propose(ask, min(ask.n, self._size_m)) for ask in asks]
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """What was accepted changes nothing."""
-
-    def forget(self, id: int) -> None:
-        self._indices.pop(id, None)
-
-    def close(self) -> None:
-        self._indices.clear()
-
-    @property
-    def n_bytes(self) -> int:
-        return sum(index.n_bytes for index in self._indices.values())
-
-    def _hits(self, ask: Ask, most: int) -> list[int]:
-        """The last places, `most` of them, where the last tokens ended before."""
-        index = self._indices.get(ask.id)
-        if index is None:
-            index = self._indices[ask.id] = NgramIndex(self._size_n)
-        return list(islice(index.earlier(ask.tokens), most)) if index.update(ask.tokens) else []
-
-    def _propose(self, ask: Ask, n: int) -> list[int]:
-        hits = self._hits(ask, self._min_hits)
+    def propose(self, n: int) -> list[int]:
+        """What follows there, `n` tokens at most."""
+        hits = self._hits(self._min_hits)
         if n <= 0 or len(hits) < self._min_hits:
             return []
-        return following(ask.tokens.view(), hits[0], n)
+        return following(self.tokens.view(), hits[0], min(n, self._size_m))
+
+    def _hits(self, most: int) -> list[int]:
+        """The last places, `most` of them, where the last tokens ended before."""
+        is_whole = self._index.update(self.tokens)
+        return list(islice(self._index.earlier(self.tokens), most)) if is_whole else []
 
 
-class NgramMapK(NgramSimple):
-    """The same, but proposes no more than was accepted when the same tokens occurred last."""
+class MapKState(SimpleState):
+    """A text, and how many tokens were accepted last behind each of its n-grams."""
 
-    name = "ngram-map-k"
+    def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
+        super().__init__(tokens, key, sizes)
+        self.accepted: OrderedDict[bytes, int] = OrderedDict()
+        """By what a proposal followed, if not all of it was."""
+        self._last: bytes | None = None  # what the last proposal followed
 
-    def __init__(self, size_n: int, size_m: int, min_hits: int) -> None:
-        super().__init__(size_n, size_m, min_hits)
-        self._accepted: dict[int, OrderedDict[bytes, int]] = {}  # where not all was
-        self._last: dict[int, bytes] = {}  # by sequence, what the last proposal followed
+    def propose(self, n: int) -> list[int]:
+        self._last = None
+        key = self.tokens.view(max(0, len(self.tokens) - self._size_n)).tobytes()
+        return self._limited(key, super().propose(n))
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        key = self._last.pop(id, None)
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        key, self._last = self._last, None
         if key is None or not n_proposed:
             return
-        accepted = self._accepted.setdefault(id, OrderedDict())
-        accepted.pop(key, None)
+        self.accepted.pop(key, None)
         if n_accepted < n_proposed:
-            accepted[key] = n_accepted
-            if len(accepted) > MAX_KEYS:
-                accepted.popitem(last=False)
+            self.accepted[key] = n_accepted
+            if len(self.accepted) > MAX_KEYS:
+                self.accepted.popitem(last=False)
 
-    def forget(self, id: int) -> None:
-        super().forget(id)
-        self._accepted.pop(id, None)
-        self._last.pop(id, None)
-
-    def close(self) -> None:
-        super().close()
-        self._accepted.clear()
-        self._last.clear()
-
-    def _propose(self, ask: Ask, n: int) -> list[int]:
-        self._last.pop(ask.id, None)
-        key = ask.tokens.view(max(0, len(ask.tokens) - self._size_n)).tobytes()
-        return self._limited(ask, key, super()._propose(ask, n))
-
-    def _limited(self, ask: Ask, key: bytes, found: list[int]) -> list[int]:
+    def _limited(self, key: bytes, found: list[int]) -> list[int]:
         """As much of what was found for `key` as was accepted last."""
-        accepted = self._accepted.get(ask.id)
-        limit = accepted.get(key) if accepted is not None else None
+        limit = self.accepted.get(key)
         if found and limit != 0:
-            self._last[ask.id] = key
+            self._last = key
         return found[:limit]
 
 
-class NgramMapK4V(NgramMapK):
-    """Counts the different `size_m` tokens that followed, up to four, and proposes the most
-    frequent ones if they are twice as frequent as all others together."""
+class MapK4VState(MapKState):
+    """A text whose different continuations are counted."""
 
-    name = "ngram-map-k4v"
-
-    def _propose(self, ask: Ask, n: int) -> list[int]:
-        self._last.pop(ask.id, None)
-        hits = self._hits(ask, MAX_HITS)
+    def propose(self, n: int) -> list[int]:
+        self._last = None
+        hits = self._hits(MAX_HITS)
         if n <= 0 or len(hits) < self._min_hits:
             return []
-        text = ask.tokens.view()
+        text = self.tokens.view()
         counts: dict[bytes, int] = {}
         ends: dict[bytes, int] = {}
         for end in hits:
@@ -203,7 +168,43 @@ class NgramMapK4V(NgramMapK):
         if counts[best] < 2 * others:
             return []
         key = text[ends[best] - self._size_n : ends[best]].tobytes() + best
-        return self._limited(ask, key, text[ends[best] : ends[best] + n].tolist())
+        n = min(n, self._size_m)
+        return self._limited(key, text[ends[best] : ends[best] + n].tolist())
+
+
+class NgramSimple:
+    """Proposes up to `size_m` tokens that followed the last occurrence of the last `size_n` tokens,
+    if there are `min_hits` (64 at most)."""
+
+    name = "ngram-simple"
+    _state: type[SimpleState] = SimpleState
+
+    def __init__(self, size_n: int, size_m: int, min_hits: int) -> None:
+        self._sizes = size_n, size_m, min(min_hits, MAX_HITS)
+
+    def begin(self, tokens: TokenBuffer, key: Key) -> SimpleState:
+        return self._state(tokens, key, self._sizes)
+
+    def propose(self, asks: Sequence[Ask[SimpleState]]) -> list[list[int]]:
+        return [ask.state.propose(ask.n) for ask in asks]
+
+    def close(self) -> None:
+        """It holds nothing."""
+
+
+class NgramMapK(NgramSimple):
+    """The same, but proposes no more than was accepted when the same tokens occurred last."""
+
+    name = "ngram-map-k"
+    _state = MapKState
+
+
+class NgramMapK4V(NgramMapK):
+    """Counts the different `size_m` tokens that followed, up to four, and proposes the most
+    frequent ones if they are twice as frequent as all others together."""
+
+    name = "ngram-map-k4v"
+    _state = MapK4VState
 
 
 def following(text: TokenArray, end: int, n: int) -> list[int]:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.speculation.ngram.index import MAX_NEW, Hashing
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_YOUNG = 1 << 17
@@ -47,12 +47,11 @@ class _Table:
         return self._old.get(hash) if found is None else found
 
 
-class _Seen:
-    """How much of a sequence's text is in a table."""
+class NgramModState(SourceState):
+    """How much of a text is in the table of its key."""
 
-    __slots__ = ("hash", "n", "tail")
-
-    def __init__(self) -> None:
+    def __init__(self, tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
         self.n = 0  # tokens
         self.hash = 0  # of the last n-gram
         self.tail = b""
@@ -77,36 +76,32 @@ class NgramMod:
         self._n_max, self._n_min = n_max, n_min
         self._max_young, self._max_ngrams = max_young, max_ngrams
         self._tables: OrderedDict[Key, _Table] = OrderedDict()
-        self._seen: dict[int, _Seen] = {}
 
     def __len__(self) -> int:
         """The number of n-grams that are known."""
         return sum(len(table) for table in self._tables.values())
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
-        found = [self._propose(ask, min(ask.n, self._n_max)) for ask in asks]
+    def begin(self, tokens: TokenBuffer, key: Key) -> NgramModState:
+        return NgramModState(tokens, key)
+
+    def propose(self, asks: Sequence[Ask[NgramModState]]) -> list[list[int]]:
+        found = [self._propose(ask.state, min(ask.n, self._n_max)) for ask in asks]
         while len(self._tables) > 1 and len(self) > self._max_ngrams:
             self._tables.popitem(last=False)
         return found
 
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        """What was accepted changes nothing."""
-
-    def forget(self, id: int) -> None:
-        self._seen.pop(id, None)
-
     def close(self) -> None:
-        self._seen.clear()
         self._tables.clear()
 
-    def _propose(self, ask: Ask, n: int) -> list[int]:
-        table = self._tables.setdefault(ask.key, _Table())
-        self._tables.move_to_end(ask.key)
-        seen = self._added(table, ask)
-        last: list[int] = ask.tokens.view(max(0, len(ask.tokens) - self._hashing.n)).tolist()
-        if n <= 0 or seen.n < len(ask.tokens) or len(last) < self._hashing.n:
+    def _propose(self, state: NgramModState, n: int) -> list[int]:
+        tokens = state.tokens
+        table = self._tables.setdefault(state.key, _Table())
+        self._tables.move_to_end(state.key)
+        self._add(table, state)
+        last: list[int] = tokens.view(max(0, len(tokens) - self._hashing.n)).tolist()
+        if n <= 0 or state.n < len(tokens) or len(last) < self._hashing.n:
             return []
-        hash, rolled = seen.hash, self._hashing.rolled
+        hash, rolled = state.hash, self._hashing.rolled
         for i in range(n):
             token = table.get(hash)
             if token is None:
@@ -116,10 +111,9 @@ class NgramMod:
         found = last[self._hashing.n :]
         return found if len(found) >= min(self._n_min, n) else []
 
-    def _added(self, table: _Table, ask: Ask) -> _Seen:
-        """How much of a text `table` knows, after more of it was added."""
-        seen = self._seen.setdefault(ask.id, _Seen())
-        tokens, n = ask.tokens, self._hashing.n
+    def _add(self, table: _Table, seen: NgramModState) -> None:
+        """Add to `table` what is new of the text, a part of it at a time."""
+        tokens, n = seen.tokens, self._hashing.n
         if seen.n > len(tokens) or _tail(tokens, seen.n) != seen.tail:
             seen.n = 0
         table.age(self._max_young)
@@ -136,7 +130,6 @@ class NgramMod:
                 table.add(seen.hash, token)
                 seen.hash = self._hashing.rolled(seen.hash, tokens.item(at - n), token)
         seen.n, seen.tail = stop, _tail(tokens, stop)
-        return seen
 
 
 def _tail(tokens: TokenBuffer, n: int) -> bytes:

@@ -283,6 +283,39 @@ def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyP
     assert n_tokens[3] == 1
 
 
+@pytest.mark.parametrize("ends", ["pause", "cancel"])
+def test_what_a_source_knows_ends_when_the_slot_is_left(
+    model: Model, monkeypatch: pytest.MonkeyPatch, ends: str
+) -> None:
+    """A request that comes back is a new text for the source, and says the same."""
+    plain = speculating(monkeypatch, model, None, parallel=1)
+    wanted = run(plain, PROMPTS[:1], {"n_predict": N, **GREEDY})
+    oracle = Oracle("right", model.n_vocab, n_each=2)
+    teach(model, oracle, PROMPTS[:1], wanted)
+    e = speculating(monkeypatch, model, oracle, parallel=1)
+    submit(e, 1, PROMPTS[0], **GREEDY)
+    while not oracle.n_accepted:
+        stepped(e)
+    [state] = oracle.known
+    if ends == "cancel":
+        e.cancel(1)
+        assert not oracle.known
+        return
+    e.pause(1)
+    assert not oracle.known
+    e.resume(1)
+    n_accepted = oracle.n_accepted
+    while oracle.n_accepted == n_accepted:
+        stepped(e)
+    [again] = oracle.known
+    assert again is not state
+    tokens: list[int] = []
+    while e.has_work:
+        tokens += [t for event in stepped(e) if isinstance(event, Finished) for t in event.tokens]
+    assert tokens == wanted[PROMPTS[0]].tokens
+    assert not oracle.known
+
+
 # ---- mutants -----------------------------------------------------------------------------
 
 

@@ -1,5 +1,7 @@
 """What holds for all sources of text, whatever happens to the sequences."""
 
+import weakref
+
 import numpy as np
 import pytest
 from hypothesis import strategies as st
@@ -7,10 +9,9 @@ from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_a
 
 from specllama.engine.options.tables.speculation import SpeculationOptions, SpeculationType
 from specllama.engine.worker.cache.prefix_cache import OWNER, Key
-from specllama.engine.worker.speculation.source import Ask
 from specllama.engine.worker.speculation.sources import text_sources
 from specllama.engine.worker.tokens import TokenBuffer
-from tests.support.proposals import texts
+from tests.support.proposals import Running, Text, ask, propose, texts
 
 pytestmark = pytest.mark.slow
 
@@ -27,7 +28,8 @@ OF_ONE = 10
 """The texts of each owner have tokens of their own: what is proposed tells whose it was."""
 LEAD = list(range(4, 9)) * 4
 """So long that texts are kept."""
-IDS = st.integers(0, 4)
+N_IDS = 5
+IDS = st.integers(0, N_IDS - 1)
 
 
 class SourceMachine(RuleBasedStateMachine):
@@ -46,8 +48,9 @@ class SourceMachine(RuleBasedStateMachine):
             spec_ngram_mod_n_match=2,
             spec_ngram_mod_n_min=0,
         )
-        [self.source] = text_sources(options, OWNERS * OF_ONE)
-        [self.twin] = text_sources(options, OWNERS * OF_ONE)
+        [source] = text_sources(options, OWNERS * OF_ONE)
+        [twin] = text_sources(options, OWNERS * OF_ONE)
+        self.source, self.twin = Running(source), Running(twin)
         self.running: dict[int, tuple[int, TokenBuffer]] = {}  # owner and text
         self.own: dict[int, set[int]] = {}  # all tokens that a sequence has ever had
 
@@ -83,33 +86,36 @@ class SourceMachine(RuleBasedStateMachine):
         for id in sorted(ids & self.running.keys()):
             owner, buffer = self.running[id]
             key: Key = ((OWNER, float(owner)),)
-            asks.append(Ask(id, buffer, 0, key, n))
+            asks.append(Text(buffer, n, id, key))
         found = self.source.propose(asks)
         assert self.twin.propose(asks) == found
         assert len(found) == len(asks)
-        for ask, proposed in zip(asks, found, strict=True):
-            owner = self.running[ask.id][0]
+        for asked, proposed in zip(asks, found, strict=True):
+            owner = self.running[asked.id][0]
             assert len(proposed) <= n
             assert all(token // OF_ONE == owner for token in proposed)
             if self.type not in ("radix", "ngram-mod"):
-                assert {*proposed} <= self.own[ask.id]
+                assert {*proposed} <= self.own[asked.id]
             for source in (self.source, self.twin):
-                source.verified(ask.id, len(proposed), min(accepted, len(proposed)))
+                source.verified(asked.id, len(proposed), min(accepted, len(proposed)))
 
     @rule(id=IDS)
-    def forget(self, id: int) -> None:
-        self.source.forget(id)
-        self.twin.forget(id)
+    def leave(self, id: int) -> None:
+        self.source.leave(id)
+        self.twin.leave(id)
         self.running.pop(id, None)
 
     @rule(id=IDS)
     def leave_the_slot_for_a_while(self, id: int) -> None:
-        self.source.forget(id)
-        self.twin.forget(id)
+        self.source.leave(id)
+        self.twin.leave(id)
 
     def teardown(self) -> None:
-        self.source.close()
-        self.twin.close()
+        """Before the texts have left."""
+        self.source.source.close()
+        self.twin.source.close()
+        for id in range(N_IDS):
+            self.leave_the_slot_for_a_while(id)
 
 
 @pytest.mark.parametrize("kind", TYPES)
@@ -118,3 +124,20 @@ def test_proposals(kind: SpeculationType) -> None:
         type = kind
 
     run_state_machine_as_test(Machine)
+
+
+@pytest.mark.parametrize("kind", TYPES)
+def test_of_a_text_that_has_left_nothing_is_kept(kind: SpeculationType) -> None:
+    [source] = text_sources(SpeculationOptions(spec_type=(kind,)), 100)
+    running = Running(source)
+    for id in range(20):
+        propose(running, ask([*LEAD, *LEAD], id=id))
+        running.verified(id, 4, 1)
+        state = weakref.ref(running.states[id])
+        running.leave(id)
+        assert state() is None
+    propose(running, ask([*LEAD, *LEAD]))
+    state = weakref.ref(running.states[1])
+    source.close()
+    del running.states[1]
+    assert state() is None, "it is the request's alone"

@@ -15,8 +15,7 @@ from hypothesis import strategies as st
 from specllama.engine.worker.backend import OutOfCellsError
 from specllama.engine.worker.backend.batch import TokenBatch
 from specllama.engine.worker.speculation.draft_model import DraftModel
-from specllama.engine.worker.speculation.source import Ask
-from specllama.engine.worker.tokens import TokenBuffer
+from tests.support.proposals import Running, ask
 
 pytestmark = pytest.mark.slow
 
@@ -127,7 +126,8 @@ def test_any_history(
     paper: Any = context
     n_vocab = data.draw(st.sampled_from([N_VOCAB, N_VOCAB - 1]))  # of the model, without EOG
     now = [0.0]
-    draft = DraftModel(paper, unified=unified, n_vocab=n_vocab, limit=LIMIT, clock=lambda: now[0])
+    source = DraftModel(paper, unified=unified, n_vocab=n_vocab, limit=LIMIT, clock=lambda: now[0])
+    draft = Running(source)
     beginning = data.draw(st.lists(TOKENS, min_size=1, max_size=12))
     texts: dict[int, list[int]] = {}
     proposed: dict[int, list[int]] = {}
@@ -138,21 +138,25 @@ def test_any_history(
             n_ids += 1
         now[0] += data.draw(st.floats(0, 1))
         asks = [
-            Ask(id, TokenBuffer(np.array(text, np.int32)), 1, ((id % 2, 1.0),), n)
+            ask(text, n, id=id, key=((id % 2, 1.0),))
             for id, text in texts.items()
             for n in [data.draw(st.integers(0, 9))]
         ]
         proposals = draft.propose(asks)
         assert not context.model.is_closed  # nothing has failed
-        for ask, proposal in zip(asks, proposals, strict=True):
-            wanted = said(texts[ask.id], ask.n)
+        for each, proposal in zip(asks, proposals, strict=True):
+            wanted = said(texts[each.id], each.n)
             assert not proposal or max(proposal) < n_vocab
             assert proposal == wanted[: len(proposal)]
-            if len(texts[ask.id]) > LIMIT:
+            if len(texts[each.id]) > LIMIT:
                 assert not proposal
-            proposed[ask.id] = proposal
-        held = draft._cache._places
+            proposed[each.id] = proposal
+        held = source._cache._places
         assert [place.text.view().tolist() for place in held] == context.texts
+        placed = {place.state: place for place in held if place.state is not None}
+        assert placed == {
+            each: each.place for each in draft.states.values() if each.place is not None
+        }
         for id in [*texts]:
             match data.draw(GROWTH):
                 case int(n):
@@ -163,19 +167,19 @@ def test_any_history(
                 case other:
                     texts[id] += other
             if data.draw(st.integers(0, 4)) == 0:
-                draft.forget(id)
+                draft.leave(id)
                 del texts[id]
     # Nobody is in the way of all others.
     asks = [
-        Ask(id, TokenBuffer(np.array([*text[:LIMIT]], np.int32)), 1, ((id % 2, 1.0),), 2)
+        ask(text[:LIMIT], 2, id=id, key=((id % 2, 1.0),))
         for id, text in texts.items()
         if text and next_token(text[:LIMIT]) < n_vocab
     ]
     assert not asks or any(any(draft.propose(asks)) for _ in range(20))
     # Who is alone has all the cells, and is served in the end.
     for id in texts:
-        draft.forget(id)
+        draft.leave(id)
     text = [*beginning, 1]
-    last = Ask(n_ids, TokenBuffer(np.array(text, np.int32)), 1, (), 3)
+    last = ask(text, 3, id=n_ids)
     heard = [token for token in said(text, 3) if token < n_vocab]
     assert any(draft.propose([last])[0] == heard for _ in range(n_seq + 2))

@@ -42,11 +42,12 @@ def test_a_model_drafts_for_itself(model: Model) -> None:
     assert source is not None
     assert source.name == "draft-simple"
     text = model.tokenize(b"def add(a, b):\n", add_special=True, parse_special=False)
-    [proposed] = source.propose([Ask(1, TokenBuffer(text), len(text), (), 3)])
+    state = source.begin(TokenBuffer(text), ())
+    [proposed] = source.propose([Ask(state, 3)])
     assert len(proposed) == 3
-    source.forget(1)
     source.close()
     source.close()
+    state.leave()
 
 
 def test_its_memory_stands_beside_that_of_the_model() -> None:
@@ -152,8 +153,8 @@ def test_tokens_of_the_larger_vocabulary_alone(model: Model, tmp_path: Path) -> 
     path = with_vocabulary(random_model(), tmp_path / "large.gguf", more_tokens(7), {})
     source = draft_source(model, engine_options(model_draft=str(path), ctx_size=1024))
     assert source is not None
-    text = np.array([5, model.n_vocab + 3], np.int32)
-    assert source.propose([Ask(1, TokenBuffer(text), 2, (), 3)]) == [[]]
+    text = TokenBuffer(np.array([5, model.n_vocab + 3], np.int32))
+    assert source.propose([Ask(source.begin(text, ()), 3)]) == [[]]
     source.close()
 
 

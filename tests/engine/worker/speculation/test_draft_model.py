@@ -18,12 +18,13 @@ from specllama.engine.worker.speculation.draft_model import (
     FEW,
     LEAST_PIECE,
     DraftModel,
+    DraftState,
     likeliest,
 )
-from specllama.engine.worker.speculation.source import Ask
-from specllama.engine.worker.tokens import TokenBuffer
+from tests.support import proposals
 from tests.support.models import random_model
 from tests.support.options_support import engine_options
+from tests.support.proposals import Running, Text
 from tools.models.build import ensure
 
 TEXT = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\ndef second(a, b):\n"
@@ -41,11 +42,11 @@ def path(request: pytest.FixtureRequest) -> str:
 Make = Callable[..., "Watched"]
 
 
-class Watched(DraftModel):
-    """A draft model that counts what it evaluates."""
+class Watched(Running[DraftState]):
+    """A draft model that counts what it evaluates, with its texts."""
 
     def __init__(self, context: Context, **more: Any) -> None:
-        super().__init__(context, **more)
+        super().__init__(DraftModel(context, **more))
         self.context = context
         self.batches: list[int] = []
         decode = context.decode
@@ -89,7 +90,7 @@ def make(path: str, unified: bool) -> Iterator[Make]:
 
     yield new
     for each in made:
-        each.close()
+        each.source.close()
 
 
 def tokens_of(draft: Watched, text: str) -> list[int]:
@@ -97,8 +98,8 @@ def tokens_of(draft: Watched, text: str) -> list[int]:
     return [int(token) for token in tokens]
 
 
-def ask(id: int, tokens: Sequence[int], n: int = 8, key: Any = (), p_min: float = 0.0) -> Ask:
-    return Ask(id, TokenBuffer(np.array(tokens, np.int32)), len(tokens), key, n, p_min)
+def ask(id: int, tokens: Sequence[int], n: int = 8, key: Any = (), p_min: float = 0.0) -> Text:
+    return proposals.ask(tokens, n, id=id, key=key, p_min=p_min)
 
 
 Check = Callable[[Sequence[int], Sequence[int], int], None]
@@ -162,13 +163,13 @@ def test_what_was_wrong_is_taken_back(make: Make, check: Check) -> None:
 def test_all_are_drafted_for_together(make: Make, check: Check) -> None:
     draft = make()
     texts = [tokens_of(draft, TEXT[: 10 * n] + OTHER[:n]) for n in range(1, 5)]
-    proposals = draft.propose([ask(n, text, n + 2) for n, text in enumerate(texts)])
-    for n, (text, proposal) in enumerate(zip(texts, proposals, strict=True)):
+    several = draft.propose([ask(n, text, n + 2) for n, text in enumerate(texts)])
+    for n, (text, proposal) in enumerate(zip(texts, several, strict=True)):
         check(text, proposal, n + 2)
     first, *rest = draft.evaluated()
     assert first == sum(map(len, texts))
-    longest = max(map(len, proposals))
-    assert rest == [sum(len(each) > k for each in proposals) for k in range(1, longest)]
+    longest = max(map(len, several))
+    assert rest == [sum(len(each) > k for each in several) for k in range(1, longest)]
 
 
 def test_beginnings_are_shared_by_those_of_one_key(make: Make, check: Check) -> None:
@@ -187,7 +188,7 @@ def test_beginnings_are_shared_by_those_of_one_key(make: Make, check: Check) -> 
     assert evaluated_for(2, ((0, 0.5),)) == len(longer)
     # One of the same key: beside it, and in its place.
     assert evaluated_for(3) == 2
-    draft.forget(1)
+    draft.leave(1)
     assert evaluated_for(4) <= 2
 
 
@@ -236,10 +237,10 @@ def test_behind_the_end_of_the_context_nothing_is_proposed(make: Make) -> None:
     assert draft.propose([]) == []
 
 
-def sooner_or_later(draft: Watched, wanted: Ask) -> list[int]:
+def sooner_or_later(draft: Watched, wanted: Text) -> list[int]:
     """What is proposed once the text is evaluated as a whole."""
-    proposals = (draft.propose([wanted])[0] for _ in range(20))
-    return next(filter(None, proposals))
+    tries = (draft.propose([wanted])[0] for _ in range(20))
+    return next(filter(None, tries))
 
 
 def test_a_full_cache_gives_up_texts_that_nobody_needs(make: Make, check: Check) -> None:
@@ -249,14 +250,14 @@ def test_a_full_cache_gives_up_texts_that_nobody_needs(make: Make, check: Check)
     for n in range(4):
         mine = [5 + n, *text]
         check(mine, sooner_or_later(draft, ask(n, mine)), 8)
-        draft.forget(n)
+        draft.leave(n)
     # More than there is room for, all at once: some go without, and nothing fails.
     for _ in range(4):
         asks = [ask(10 + n, [9 + n, *text]) for n in range(4)]
         draft.propose(asks)
-    draft.forget(10)
-    draft.forget(11)
-    draft.forget(12)
+    draft.leave(10)
+    draft.leave(11)
+    draft.leave(12)
     check([12, *text], sooner_or_later(draft, ask(13, [12, *text])), 8)
 
 
@@ -283,8 +284,8 @@ def test_a_failure_ends_the_drafting_and_not_the_step(
     assert "given up" in record.message
     assert "llama_decode failed (-3)" in record.message
     draft.verified(1, 0, 0)
-    draft.forget(1)
-    draft.close()
+    draft.leave(1)
+    draft.source.close()
 
 
 def test_only_what_is_likely_enough() -> None:
@@ -323,5 +324,5 @@ def test_room_is_made_when_it_is_needed(make: Make, monkeypatch: pytest.MonkeyPa
         patch.setattr(draft.context, "decode", full)
         assert draft.propose([ask(1, text)]) == [[]]
     assert draft.propose([ask(1, text), ask(2, text)])[0] == []
-    draft.forget(2)
+    draft.leave(2)
     assert draft.propose([ask(1, text)])[0]

@@ -1,16 +1,33 @@
 """Which source is heard, for how many tokens, and what it learns of them."""
 
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import pytest
 
+from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace, ProposalRecord
 from specllama.engine.worker.speculation.proposing import Proposing, Wish
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
+from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.scheduling import sequence
 from tests.support.speculating import Eager, Timed
+
+
+class KnownState(SourceState):
+    """Notes what it is told."""
+
+    def __init__(self, tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self.told: list[tuple[int, int]] = []
+        self.n_left = 0
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        self.told.append((n_proposed, n_accepted))
+
+    def leave(self) -> None:
+        self.n_left += 1
 
 
 class Known:
@@ -18,19 +35,16 @@ class Known:
 
     def __init__(self, name: str, tokens: list[int]) -> None:
         self.name, self.tokens = name, tokens
-        self.asks: list[Ask] = []
-        self.told: list[tuple[int, int, int]] = []
-        self.forgotten: list[int] = []
+        self.states: list[KnownState] = []
+        self.asks: list[Ask[KnownState]] = []
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def begin(self, tokens: TokenBuffer, key: Key) -> KnownState:
+        self.states.append(KnownState(tokens, key))
+        return self.states[-1]
+
+    def propose(self, asks: Sequence[Ask[KnownState]]) -> list[list[int]]:
         self.asks += asks
         return [self.tokens[: ask.n] for ask in asks]
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        self.told.append((id, n_proposed, n_accepted))
-
-    def forget(self, id: int) -> None:
-        self.forgotten.append(id)
 
     def close(self) -> None:
         pass
@@ -49,14 +63,30 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     proposing.propose([Wish(text, record, 3, p_min=0.5)], 1)
     assert text.proposed == (4, 5)
     assert text.n_forced == 0
-    assert [(ask.id, ask.n, ask.p_min) for ask in first.asks] == [(1, 1, 0.5), (1, 3, 0.5)]
+    [state] = first.states
+    assert first.asks == [Ask(state, 1, 0.5), Ask(state, 3, 0.5)]
+    assert (state.tokens, state.key) == (text.tokens, text.text_key)
     assert silent.asks
-    assert not second.asks
+    assert not second.states
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
-    assert first.told == [(1, 2, 1)]
-    assert not silent.told
-    proposing.forget(1)
-    assert [each.forgotten for each in (silent, first, second)] == [[1], [1], [1]]
+    assert state.told == [(2, 1)]
+    assert not silent.states[0].told
+    record.leave()
+    assert [each.n_left for each in (state, *silent.states)] == [1, 1]
+
+
+def test_a_text_that_comes_back_to_a_slot_is_a_new_one_for_sources() -> None:
+    source, text, record = Known("a", [4, 5]), sequence(1, [1, 2]), ProposalRecord()
+    proposing = Proposing([source], eager())
+    for n_states in (1, 2):
+        for _ in range(2):
+            proposing.propose([Wish(text, record, 3)], 1)
+        assert len(source.states) == n_states
+        record.leave()
+        record.leave()
+    assert [state.n_left for state in source.states] == [1, 1]
+    proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
+    assert not source.states[1].told, "it has left"
 
 
 def test_what_a_constraint_forces_comes_instead() -> None:
@@ -67,7 +97,7 @@ def test_what_a_constraint_forces_comes_instead() -> None:
     assert (text.proposed, text.n_forced) == ((7, 8, 9), 2)
     assert not source.asks
     proposing.verified(record, Chunk(text, 1, 2, text.proposed, 2), 3, is_refuted=False)
-    assert not source.told
+    assert not source.states
     proposing.propose([Wish(text, record, 0)], 1)
     assert not text.proposed, "none are wanted"
 
@@ -101,7 +131,7 @@ def test_what_a_source_takes_is_found_out_with_one_text() -> None:
     now = [0.0]
 
     class Slow(Known):
-        def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+        def propose(self, asks: Sequence[Ask[KnownState]]) -> list[list[int]]:
             now[0] += max(ask.n for ask in asks)
             return super().propose(asks)
 
@@ -134,7 +164,7 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
                 chunk = Chunk(text, 1, 2, proposed)
                 proposing.verified(record, chunk, is_right * len(proposed), is_refuted=not is_right)
             pace.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
-        proposing.forget(id)
+        record.leave()
     assert numbers[4] > 0, "trials"
     assert numbers[7] <= 1
 
@@ -149,22 +179,16 @@ class Drafting:
         self.now, self.seconds, self.found, self.n_unread = now, seconds, found, n_unread
         self.n_asked = 0
 
-    @property
-    def unread(self) -> Set[int]:
-        return {1} if self.n_asked <= self.n_unread else set()
+    def begin(self, tokens: TokenBuffer, key: Key) -> SourceState:
+        return SourceState(tokens, key)
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def propose(self, asks: Sequence[Ask[SourceState]]) -> list[list[int]]:
         self.n_asked += 1
         [ask] = asks
-        found = [] if self.unread else self.found[: ask.n]
+        ask.state.is_unread = self.n_asked <= self.n_unread
+        found = [] if ask.state.is_unread else self.found[: ask.n]
         self.now[0] += self.seconds * max(1, len(found))
         return [found]
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        pass
-
-    def forget(self, id: int) -> None:
-        pass
 
     def close(self) -> None:
         pass
@@ -230,5 +254,5 @@ def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
             proposing.propose([Wish(text, record, 8)], 1)
             now[0] += 0.01
             pace.observe(1, 0, 0.01)
-        proposing.forget(id)
+        record.leave()
     assert 9900 * 0.01 / now[0] >= 0.95

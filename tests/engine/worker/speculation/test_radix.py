@@ -4,21 +4,27 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import OWNER, Key
-from specllama.engine.worker.speculation.known_texts import MIN_TOKENS, N_AGAIN, KnownTexts, Radix
-from tests.support.proposals import STEPS, ask, growing, propose, texts
+from specllama.engine.worker.speculation.known_texts import (
+    MIN_TOKENS,
+    N_AGAIN,
+    KnownTexts,
+    Radix,
+    RadixState,
+)
+from tests.support.proposals import STEPS, Running, ask, growing, propose, texts
 
 LEAD = list(range(100, 100 + MIN_TOKENS))
 """So long that all texts are kept."""
 KEYS: list[Key] = [((OWNER, 1.0),), ((OWNER, 2.0),), ((0, 0.5), (OWNER, 1.0))]
 
 
-def keep(source: Radix, text: list[int], key: Key = ()) -> None:
+def keep(source: Running[RadixState], text: list[int], key: Key = ()) -> None:
     source.propose([ask(text, id=1000, key=key)])
-    source.forget(1000)
+    source.leave(1000)
 
 
 def test_the_same_beginning_goes_on_the_same() -> None:
-    source = Radix()
+    source = Running(Radix())
     keep(source, [*LEAD, 1, 2, 3, 4, 5])
     assert propose(source, ask([*LEAD, 1], 3)) == [2, 3, 4]
     assert propose(source, ask([*LEAD, 1, 2, 3], 3)) == [4, 5]
@@ -27,7 +33,7 @@ def test_the_same_beginning_goes_on_the_same() -> None:
 
 
 def test_of_several_texts_the_one_used_last_is_followed_as_long_as_it_agrees() -> None:
-    source = Radix()
+    source = Running(Radix())
     keep(source, [*LEAD, 1, 2, 7, 7, 7])
     keep(source, [*LEAD, 1, 2, 3, 4, 5])
     keep(source, [*LEAD, 6, 6, 6])
@@ -40,7 +46,7 @@ def test_of_several_texts_the_one_used_last_is_followed_as_long_as_it_agrees() -
 
 
 def test_a_text_that_went_another_way_is_followed_again() -> None:
-    source = Radix()
+    source = Running(Radix())
     text = list(range(200, 240))
     keep(source, [*LEAD, *text])
     sequence = ask([*LEAD, *text[:10]], 4)
@@ -60,7 +66,7 @@ def test_a_text_that_went_another_way_is_followed_again() -> None:
 def test_only_texts_of_the_key_are_proposed_and_of_the_same_beginning_if_there_is_one(
     kept: list[tuple[list[int], Key]], text: list[int], steps: list[int]
 ) -> None:
-    source = Radix()
+    source = Running(Radix())
     for each, key in kept:
         keep(source, [*LEAD, *each], key)
     key = KEYS[0]
@@ -85,7 +91,7 @@ def test_a_naive_search_finds_the_same_where_texts_begin_alike(
     kept: list[list[int]], steps: list[int], which: int
 ) -> None:
     """A sequence that is one of the texts from its beginning to its end."""
-    source = Radix()
+    source = Running(Radix())
     for each in kept:
         keep(source, [*LEAD, *each])
     text = [*LEAD, *kept[which % len(kept)]]
@@ -103,7 +109,7 @@ def test_the_same_history_has_the_same_proposals(
     kept: list[list[int]], text: list[int], steps: list[int]
 ) -> None:
     def proposals() -> list[list[int]]:
-        source = Radix()
+        source = Running(Radix())
         for each in kept:
             keep(source, [*LEAD, *each])
         return [propose(source, ask(buffer)) for buffer in growing([*LEAD, *text], steps)]
@@ -112,7 +118,7 @@ def test_the_same_history_has_the_same_proposals(
 
 
 def test_a_context_shift_is_another_text() -> None:
-    source = Radix()
+    source = Running(Radix())
     keep(source, [*LEAD, 1, 2, 3, 4, 5, 6])
     sequence = ask([*LEAD, 1, 2, 3], 3)
     assert propose(source, sequence) == [4, 5, 6]
@@ -120,18 +126,18 @@ def test_a_context_shift_is_another_text() -> None:
     for token in range(10):
         assert propose(source, sequence) == []
         sequence.tokens.append(token)
-    source.forget(1)
+    source.leave(1)
     assert propose(source, ask([*LEAD[:2], *LEAD[4:], 1, 2, 3], 3)) == [0, 1, 2]
 
 
 def test_memory_is_bounded() -> None:
     texts = KnownTexts(max_texts=8, max_tokens=1000)
-    source = Radix(texts)
+    source = Running(Radix(texts))
     for id in range(100):
         source.propose([ask([id, *LEAD, *range(id)], id=id)])
-        source.forget(id)
-        source.forget(id)
+        source.leave(id)
+        source.leave(id)
         assert len(texts) <= 8
         assert texts.n_tokens <= 1000
-    source.close()
+    source.source.close()
     assert len(texts) == 0

@@ -7,7 +7,7 @@ import pytest
 from specllama.engine.errors import BackendError
 from specllama.engine.options.tables.speculation import SpeculationOptions, SpeculationType
 from specllama.engine.worker.speculation.sources import text_sources
-from tests.support.proposals import ask, propose
+from tests.support.proposals import Running, ask, propose
 
 PERIOD = [*range(50, 100)]
 
@@ -36,17 +36,19 @@ def test_each_has_its_own_sizes(name: str) -> None:
     prefix = "spec_" + name.replace("-", "_")
     n, m = [size for field, size in sizes.items() if field.startswith(prefix + "_")][:2]
     [source] = text_sources(SpeculationOptions(spec_type=(name,), **sizes), 100)  # type: ignore[arg-type]
-    assert propose(source, ask([*PERIOD, 1, *PERIOD[:n]], 99)) == PERIOD[n : n + m]
-    source.forget(1)
-    assert propose(source, ask([*PERIOD, 1, *PERIOD[: n - 1]], 99, key=((0, 1.0),))) == []
+    running = Running(source)
+    assert propose(running, ask([*PERIOD, 1, *PERIOD[:n]], 99)) == PERIOD[n : n + m]
+    running.leave(1)
+    assert propose(running, ask([*PERIOD, 1, *PERIOD[: n - 1]], 99, key=((0, 1.0),))) == []
 
 
 @pytest.mark.parametrize("name", ["ngram-simple", "ngram-map-k", "ngram-map-k4v"])
 def test_each_has_its_own_number_of_hits(name: str) -> None:
     hits = {f"spec_{name.replace('-', '_')}_min_hits": 2}
     [source] = text_sources(SpeculationOptions(spec_type=(name,), **hits), 100)  # type: ignore[arg-type]
-    assert propose(source, ask([*PERIOD, *PERIOD], 4, id=1)) == []
-    assert propose(source, ask([*PERIOD, *PERIOD, *PERIOD], 4, id=2)) == PERIOD[:4]
+    running = Running(source)
+    assert propose(running, ask([*PERIOD, *PERIOD], 4, id=1)) == []
+    assert propose(running, ask([*PERIOD, *PERIOD, *PERIOD], 4, id=2)) == PERIOD[:4]
 
 
 def test_a_lookup_file_is_for_ngram_cache(tmp_path: Path) -> None:

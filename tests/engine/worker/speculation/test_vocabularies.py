@@ -8,12 +8,28 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.backend import Model, initialize
+from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.speculation.draft_loading import draft_source
-from specllama.engine.worker.speculation.source import Ask
+from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.speculation.vocabularies import SETTLED, TokenTranslation
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.options_support import engine_options
+from tests.support.proposals import Running, ask
 from tools.models.build import ensure
+
+
+class PaperState(SourceState):
+    """Passes what it is told on to a list."""
+
+    def __init__(self, heard: list[tuple[object, ...]], tokens: TokenBuffer, key: Key) -> None:
+        super().__init__(tokens, key)
+        self._heard = heard
+
+    def verified(self, n_proposed: int, n_accepted: int) -> None:
+        self._heard.append(("verified", n_proposed, n_accepted))
+
+    def leave(self) -> None:
+        self._heard.append(("leave",))
 
 
 class Paper:
@@ -24,21 +40,21 @@ class Paper:
     def __init__(self, draft: Model) -> None:
         self._draft = draft
         self.says = b""
-        self.asked: list[Ask] = []
+        self.asked: list[Ask[PaperState]] = []
         self.heard: list[tuple[object, ...]] = []
+        self.is_reading = False
 
-    def propose(self, asks: Sequence[Ask]) -> list[list[int]]:
+    def begin(self, tokens: TokenBuffer, key: Key) -> PaperState:
+        return PaperState(self.heard, tokens, key)
+
+    def propose(self, asks: Sequence[Ask[PaperState]]) -> list[list[int]]:
         self.asked = [*asks]
+        for each in asks:
+            each.state.is_unread = self.is_reading
         plain = self._draft.tokenize(b"1", add_special=False, parse_special=True)
         tokens = self._draft.tokenize(b"1" + self.says, add_special=False, parse_special=True)
         assert tokens[: len(plain)].tolist() == plain.tolist()
         return [tokens[len(plain) :].tolist() for _ in asks]
-
-    def verified(self, id: int, n_proposed: int, n_accepted: int) -> None:
-        self.heard.append(("verified", id, n_proposed, n_accepted))
-
-    def forget(self, id: int) -> None:
-        self.heard.append(("forget", id))
 
     def close(self) -> None:
         self.heard.append(("close",))
@@ -56,9 +72,9 @@ def tokens_of(model: Model, text: str) -> TokenBuffer:
     return TokenBuffer(model.tokenize(text.encode(), add_special=True, parse_special=True))
 
 
-def heard(draft: Model, ask: Ask) -> str:
+def heard(draft: Model, asked: Ask[PaperState]) -> str:
     """The text that the draft model is asked to go on with."""
-    tokens = ask.tokens.view().tolist()
+    tokens = asked.state.tokens.view().tolist()
     if draft.add_bos:
         assert tokens[0] == draft.bos
         tokens = tokens[1:]
@@ -74,13 +90,13 @@ def test_the_draft_model_gets_the_text(
 ) -> None:
     text = "".join(["x", *words] * 8)
     every = tokens_of(model, text).view()
-    source = TokenTranslation(Paper(draft), model, draft, [("<|x|>", "[X]"), ("return", "")])
-    inner = source._inner
-    assert isinstance(inner, Paper)
+    inner = Paper(draft)
+    replacements = [("<|x|>", "[X]"), ("return", "")]
+    source = Running(TokenTranslation(inner, model, draft, replacements))
     start = data.draw(st.integers(1, len(every)))
     # It grows, and it is another one now and then.
     for n in [*range(start, len(every), step), data.draw(st.integers(1, len(every)))]:
-        source.propose([Ask(1, TokenBuffer(every[:n]), n, (), 4)])
+        source.propose([ask(every[:n].tolist(), 4)])
         said = model.detokenize(every[:n].tolist()).decode("utf-8", "ignore")
         bos = model.token_text(model.bos) if model.add_bos else ""
         wanted = said.removeprefix(bos).replace("<|x|>", "[X]").replace("return", "")
@@ -92,7 +108,7 @@ def test_the_draft_model_gets_the_text(
 
 
 def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
-    source = TokenTranslation(inner := Paper(draft), model, draft, [])
+    source = Running(TokenTranslation(inner := Paper(draft), model, draft, []))
     every = tokens_of(model, "def first(a, b):\n    return a + b\n" * 30)
     sizes: list[int] = []
     tokenize = draft.tokenize
@@ -104,7 +120,7 @@ def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
     try:
         setattr(draft, "tokenize", watched)  # noqa: B010
         for n in range(300, len(every)):
-            source.propose([Ask(1, TokenBuffer(every.view(0, n)), n, (), 4)])
+            source.propose([ask(TokenBuffer(every.view(0, n)), 4)])
             if n == 300:
                 sizes.clear()
     finally:
@@ -117,33 +133,37 @@ def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
 
 def test_proposals_are_the_models_tokens(model: Model, draft: Model) -> None:
     inner = Paper(draft)
-    source = TokenTranslation(inner, model, draft, [("<|x|>", "[X]")])
+    source = Running(TokenTranslation(inner, model, draft, [("<|x|>", "[X]")]))
     text = "def add(a, b):\n    return a"
     tokens = tokens_of(model, text)
     whole = tokens_of(model, text + " + b\n")
     inner.says = b" + b\n"
     own = whole.view(len(tokens)).tolist()
-    assert source.propose([Ask(1, tokens, 3, (), 9), Ask(2, tokens, 3, (), 2)]) == [own, own[:2]]
+    assert source.propose([ask(tokens, 9), ask(tokens, 2, id=2)]) == [own, own[:2]]
     inner.says = b"[X]"
-    [back] = source.propose([Ask(1, tokens, 3, (), 99)])
+    [back] = source.propose([ask(tokens, 99)])
     assert model.detokenize(back) == b"<|x|>"
     # A text that would have been cut otherwise can't be gone on with.
     inner.says = b"dd"
-    [proposal] = source.propose([Ask(3, tokens_of(model, "a a"), 3, (), 9)])
+    [proposal] = source.propose([ask(tokens_of(model, "a a"), 9, id=3)])
     assert model.detokenize(proposal) in (b"", b"dd")
     inner.says = b""
-    assert source.propose([Ask(1, tokens, 3, (), 9)]) == [[]]
+    assert source.propose([ask(tokens, 9)]) == [[]]
 
 
 def test_all_else_is_passed_on(model: Model, draft: Model) -> None:
     source = TokenTranslation(inner := Paper(draft), model, draft, [])
     assert source.name == "paper"
-    source.propose([Ask(1, tokens_of(model, "a"), 1, (), 4)])
-    source.verified(1, 3, 2)
-    source.forget(1)
-    source.forget(7)
+    state = source.begin(tokens_of(model, "a"), ((0, 0.5),))
+    for inner.is_reading in (True, False):
+        source.propose([Ask(state, 4, 0.3)])
+        assert state.is_unread == inner.is_reading
+    [asked] = inner.asked
+    assert (asked.state.key, asked.n, asked.p_min) == (state.key, 4, 0.3)
+    state.verified(3, 2)
+    state.leave()
     source.close()
-    assert inner.heard == [("verified", 1, 3, 2), ("forget", 1), ("forget", 7), ("close",)]
+    assert inner.heard == [("verified", 3, 2), ("leave",), ("close",)]
 
 
 def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:
@@ -152,9 +172,10 @@ def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:
     )
     source = draft_source(model, options)
     assert isinstance(source, TokenTranslation)
+    running = Running(source)
     tokens = tokens_of(model, "def add(a, b):\n    return a")
     for n in range(4):
-        [proposal] = source.propose([Ask(1, tokens, len(tokens), (), 5)])
+        [proposal] = running.propose([ask(tokens, 5)])
         assert len(proposal) <= 5
         assert all(0 <= token < model.n_vocab for token in proposal)
         tokens.append(5 + n)

@@ -13,7 +13,7 @@ from specllama.engine.errors import BackendError
 from specllama.engine.worker.speculation.ngram.cache import MAX_HITS, N_MAX, NgramCache
 from specllama.engine.worker.speculation.ngram.lookup import LookupFile
 from specllama.engine.worker.tokens import TokenBuffer
-from tests.support.proposals import STEPS, ask, growing, propose, texts
+from tests.support.proposals import STEPS, Running, ask, growing, propose, texts
 
 LAX = {1: (2, 66), 2: (2, 50), 3: (1, 50), 4: (1, 50)}
 Entries = dict[tuple[int, ...], dict[int, int]]
@@ -33,7 +33,7 @@ def counted(text: list[int], last: list[int]) -> int | None:
 
 @given(texts(), STEPS, st.integers(0, 12))
 def test_what_mostly_followed(text: list[int], steps: list[int], n: int) -> None:
-    source = NgramCache()
+    source = Running(NgramCache())
     for buffer in growing(text, steps):
         known = text[: len(buffer)]
         wanted: list[int] = []
@@ -86,7 +86,7 @@ def test_damaged_files_are_refused_or_read(
         file = LookupFile(str(path), n_vocab=8)
     except BackendError:
         return
-    source = NgramCache(file, file)
+    source = Running(NgramCache(file, file))
     assert {*propose(source, ask([1, 2, 3]))} <= {*range(8)}
 
 
@@ -111,32 +111,21 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
 
 def test_files_propose_what_the_text_does_not(tmp_path: Path) -> None:
     static = LookupFile(written(tmp_path / "s", {(1, 2): {3: 5}, (2, 3): {4: 1}}), 99)
-    assert propose(NgramCache(static), ask([1, 2])) == [3]  # one occurrence is too few
+    assert propose(Running(NgramCache(static)), ask([1, 2])) == [3]  # one occurrence is too few
     dynamic = LookupFile(written(tmp_path / "d", {(1, 2): {5: 9}, (2, 5): {6: 1, 7: 8}}), 99)
-    assert propose(NgramCache(None, dynamic), ask([1, 2])) == [5, 7]
-    assert propose(NgramCache(static, dynamic), ask([1, 2])) == [5, 7]
+    assert propose(Running(NgramCache(None, dynamic)), ask([1, 2])) == [5, 7]
+    assert propose(Running(NgramCache(static, dynamic)), ask([1, 2])) == [5, 7]
 
 
 def test_the_static_file_weighs_what_the_text_suggests(tmp_path: Path) -> None:
     text = [1, 2, 3, 1, 2, 4, 1, 2]
-    assert propose(NgramCache(), ask(text, 1)) == [4]  # of two, the newest
+    assert propose(Running(NgramCache()), ask(text, 1)) == [4]  # of two, the newest
     static = LookupFile(written(tmp_path / "s", {(1, 2): {3: 1}}), 99)
-    assert propose(NgramCache(static), ask(text, 1)) == [3]
-
-
-def test_what_is_forgotten_takes_no_memory() -> None:
-    source = NgramCache()
-    for id in range(20):
-        source.propose([ask([1, 2, 3, 1, 2], id=id)])
-        source.forget(id)
-    assert source.n_bytes == 0
-    source.propose([ask([1, 2, 3, 1, 2])])
-    source.close()
-    assert source.n_bytes == 0
+    assert propose(Running(NgramCache(static)), ask(text, 1)) == [3]
 
 
 def test_a_context_shift() -> None:
-    source = NgramCache()
+    source = Running(NgramCache())
     buffer = TokenBuffer(np.array([*range(40), 0, 1, 2], np.int32))
     assert propose(source, ask(buffer, 2)) == [3, 4]
     buffer.remove(1, 30)

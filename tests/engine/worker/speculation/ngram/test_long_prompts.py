@@ -9,10 +9,10 @@ from specllama.engine.worker.speculation.ngram.cache import NgramCache
 from specllama.engine.worker.speculation.ngram.index import MAX_NEW
 from specllama.engine.worker.speculation.ngram.lookup import NgramMapK, NgramMapK4V, NgramSimple
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
-from specllama.engine.worker.speculation.source import ProposalSource
-from tests.support.proposals import ask, propose
+from specllama.engine.worker.speculation.source import AnySource
+from tests.support.proposals import Running, ask, propose
 
-SOURCES: dict[str, Callable[[], ProposalSource]] = {
+SOURCES: dict[str, Callable[[], AnySource]] = {
     "ngram-simple": lambda: NgramSimple(12, 48, 1),
     "ngram-map-k": lambda: NgramMapK(12, 48, 1),
     "ngram-map-k4v": lambda: NgramMapK4V(12, 48, 1),
@@ -23,7 +23,7 @@ SOURCES: dict[str, Callable[[], ProposalSource]] = {
 
 @pytest.mark.parametrize("name", SOURCES)
 def test_several_steps(name: str) -> None:
-    source = SOURCES[name]()
+    source = Running(SOURCES[name]())
     text = np.random.default_rng(1).integers(0, 30_000, 10 * MAX_NEW).tolist()
     text += text[500:600]
     sequence = ask(text, 8)

@@ -11,12 +11,13 @@ from hypothesis import strategies as st
 from specllama.engine.worker.speculation.ngram.lookup import (
     MAX_KEYS,
     MAX_VALUES,
+    MapKState,
     NgramMapK,
     NgramMapK4V,
     NgramSimple,
 )
 from specllama.engine.worker.tokens import TokenBuffer
-from tests.support.proposals import STEPS, ask, growing, propose, texts
+from tests.support.proposals import STEPS, Running, ask, growing, propose, texts
 
 SIZES = st.integers(1, 4)
 KINDS = [NgramSimple, NgramMapK, NgramMapK4V]
@@ -54,7 +55,7 @@ def test_simple_is_a_search(
     text: list[int], steps: list[int], size_n: int, size_m: int, n: int, min_hits: int
 ) -> None:
     for kind in (NgramSimple, NgramMapK):
-        source = kind(size_n, size_m, min_hits)
+        source = Running(kind(size_n, size_m, min_hits))
         for buffer in growing(text, steps):
             wanted = simple(text[: len(buffer)], size_n, min(n, size_m), min_hits)
             assert propose(source, ask(buffer, n)) == wanted
@@ -64,14 +65,14 @@ def test_simple_is_a_search(
 def test_k4v_counts(
     text: list[int], steps: list[int], size_n: int, size_m: int, n: int, min_hits: int
 ) -> None:
-    source = NgramMapK4V(size_n, size_m, min_hits)
+    source = Running(NgramMapK4V(size_n, size_m, min_hits))
     for buffer in growing(text, steps):
         wanted = k4v(text[: len(buffer)], size_n, size_m, min(n, size_m), min_hits)
         assert propose(source, ask(buffer, n)) == wanted
 
 
 def test_the_most_frequent_continuation_has_to_be_twice_as_frequent_as_the_others() -> None:
-    source = NgramMapK4V(2, 2, 1)
+    source = Running(NgramMapK4V(2, 2, 1))
     one, other = [8, 9, 1, 1], [8, 9, 2, 2]
     assert propose(source, ask([*one, *other, 8, 9], id=1)) == []
     assert propose(source, ask([*one, *other, *one, 8, 9], id=2)) == [1, 1]
@@ -80,7 +81,7 @@ def test_the_most_frequent_continuation_has_to_be_twice_as_frequent_as_the_other
 
 @pytest.mark.parametrize("kind", [NgramMapK, NgramMapK4V])
 def test_no_more_than_what_was_accepted_last(kind: type[NgramMapK]) -> None:
-    source = kind(2, 6, 1)
+    source = Running(kind(2, 6, 1))
     text = [1, 2, 3, 4, 5, 6, 7, 8]
     tokens = ask([*text, 1, 2], 6)
     assert propose(source, tokens) == [3, 4, 5, 6, 7, 8]
@@ -93,7 +94,7 @@ def test_no_more_than_what_was_accepted_last(kind: type[NgramMapK]) -> None:
     source.verified(1, 6, 0)
     assert propose(source, tokens) == []
     source.verified(1, 0, 0)
-    source.forget(1)
+    source.leave(1)
     assert propose(source, tokens) == [3, 4, 5, 6, 7, 8]
 
 
@@ -102,8 +103,8 @@ def test_no_more_than_what_was_accepted_last(kind: type[NgramMapK]) -> None:
 def test_sequences_have_nothing_to_do_with_each_other(
     kind: type[NgramSimple], several: list[list[int]], steps: list[int]
 ) -> None:
-    together = kind(2, 4, 1)
-    apart = [kind(2, 4, 1) for _ in several]
+    together = Running(kind(2, 4, 1))
+    apart = [Running(kind(2, 4, 1)) for _ in several]
     for buffers in zip(*(growing(text, steps) for text in several), strict=True):
         asks = [ask(buffer, id=id) for id, buffer in enumerate(buffers)]
         assert together.propose(asks) == [
@@ -111,37 +112,24 @@ def test_sequences_have_nothing_to_do_with_each_other(
         ]
 
 
-@pytest.mark.parametrize("kind", KINDS)
-def test_what_is_forgotten_takes_no_memory(kind: type[NgramSimple]) -> None:
-    source = kind(2, 4, 1)
-    for id in range(100):
-        source.propose([ask([1, 2, 3, 1, 2], id=id)])
-        source.verified(id, 4, 1)
-        source.forget(id)
-        source.forget(id)
-    assert source.n_bytes == 0
-    source.propose([ask([1, 2, 3, 1, 2])])
-    assert source.n_bytes
-    source.close()
-    assert source.n_bytes == 0
-
-
 def test_what_was_accepted_is_remembered_of_so_many_keys() -> None:
-    source = NgramMapK(1, 1, 1)
+    running = Running(NgramMapK(1, 1, 1))
     text = [token for token in range(MAX_KEYS + 10) for _ in range(2)]
     buffer = TokenBuffer(np.empty(0, np.int32))
     for token in text:
         buffer.append(token)
-        if propose(source, ask(buffer)):
-            source.verified(1, 1, 0)
-    assert len(source._accepted[1]) == MAX_KEYS
+        if propose(running, ask(buffer)):
+            running.verified(1, 1, 0)
+    state = running.states[1]
+    assert isinstance(state, MapKState)
+    assert len(state.accepted) == MAX_KEYS
 
 
 @given(texts(), st.integers(1, 20), st.integers(1, 20))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_context_shift(kind: type[NgramSimple], text: list[int], start: int, length: int) -> None:
     """What is proposed is in the text, as it is now."""
-    source = kind(2, 4, 1)
+    source = Running(kind(2, 4, 1))
     buffer = TokenBuffer(np.array([*text, 1, 2, 1, 2, 1], np.int32))
     propose(source, ask(buffer))
     stop = min(start + length, len(buffer) - 1)

@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import OWNER
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
-from tests.support.proposals import STEPS, ask, growing, propose, texts
+from tests.support.proposals import STEPS, Running, ask, growing, propose, texts
 
 
 def learn(known: dict[tuple[int, ...], int], text: list[int], n: int) -> None:
@@ -33,7 +33,7 @@ def drafted(known: dict[tuple[int, ...], int], text: list[int], match: int, n: i
 def test_what_followed_in_any_text(
     several: list[list[int]], steps: list[int], match: int, n_max: int, n_min: int, n: int
 ) -> None:
-    source = NgramMod(match, n_max, n_min)
+    source = Running(NgramMod(match, n_max, n_min))
     known: dict[tuple[int, ...], int] = {}
     for id, text in enumerate(several):
         for buffer in growing(text, steps):
@@ -42,11 +42,11 @@ def test_what_followed_in_any_text(
             if len(wanted) < min(n, n_max, n_min):
                 wanted = []
             assert propose(source, ask(buffer, n, id=id)) == wanted
-        source.forget(id)
+        source.leave(id)
 
 
 def test_texts_of_other_keys_are_not_proposed() -> None:
-    source = NgramMod(2, 8, 1)
+    source = Running(NgramMod(2, 8, 1))
     mine, others = ((OWNER, 1.0),), ((OWNER, 2.0),)
     source.propose([ask([1, 2, 3, 4, 5, 6], id=1, key=mine)])
     assert propose(source, ask([1, 2], id=2, key=others)) == []
@@ -56,21 +56,22 @@ def test_texts_of_other_keys_are_not_proposed() -> None:
 
 def test_memory_is_bounded() -> None:
     source = NgramMod(2, 8, 1, max_young=100, max_ngrams=1000)
+    running = Running(source)
     for owner in range(1, 30):
         for id in range(10):
             text = [owner, *range(100 * id, 100 * id + 60)]
-            source.propose([ask(text, id=id, key=((OWNER, float(owner)),))])
+            running.propose([ask(text, id=id, key=((OWNER, float(owner)),))])
             assert len(source) <= 1000
-            source.forget(id)
+            running.leave(id)
     newest = ((OWNER, 29.0),)
-    assert propose(source, ask([930, 931], 4, key=newest)) == [932, 933, 934, 935]
-    assert propose(source, ask([30, 31], 4, id=2, key=newest)) == []
+    assert propose(running, ask([930, 931], 4, key=newest)) == [932, 933, 934, 935]
+    assert propose(running, ask([30, 31], 4, id=2, key=newest)) == []
     source.close()
     assert len(source) == 0
 
 
 def test_a_context_shift() -> None:
-    source = NgramMod(2, 8, 1)
+    source = Running(NgramMod(2, 8, 1))
     shifted = ask([*range(40), 1, 2], 4)
     assert propose(source, shifted) == [3, 4, 5, 6]
     shifted.tokens.remove(1, 30)
