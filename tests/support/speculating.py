@@ -66,10 +66,12 @@ class OracleState(SourceState):
     def __init__(self, oracle: "Oracle", tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
         self._oracle = oracle
+        self._is_over = False
         oracle.known.add(self)
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
-        assert self in self._oracle.known
+        assert not self._is_over
+        self._is_over = self not in self._oracle.known  # that was its last step
         self._oracle.n_proposed += n_proposed
         self._oracle.n_accepted += n_accepted
 

@@ -119,7 +119,7 @@ class Engine:
         self._decoding = Decoding(
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
-        self._requests = Requests(self.scheduler, self._answering, self._speculation)
+        self._requests = Requests(self.scheduler, self._answering)
         self._step_seconds = 0.0  # of the last one
 
     @property
@@ -164,7 +164,7 @@ class Engine:
         self._events += self._answering.answer(request)
         self._requests.free_finished()
         self.scheduler.pause(request.sequence)
-        self._speculation.leave(request)
+        request.proposals.leave()
 
     def resume(self, id: int) -> None:
         """Let the request, if it was paused, go on as soon as it gets a slot again."""
@@ -378,8 +378,8 @@ class Engine:
     def close(self) -> None:
         """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
         self._planner.close()
-        self._speculation.close()
         self._requests.close()
+        self._speculation.close()
         self._embeddings.close()
         self.preparation.compiler.close()
         self._sampling.close()

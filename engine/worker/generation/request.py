@@ -385,5 +385,6 @@ class Request:
     def close(self) -> None:
         """Free what it holds outside of the KV cache."""
         self.late = None
+        self.proposals.leave()
         self.release_media()
         self.sampler.close()

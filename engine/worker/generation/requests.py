@@ -8,7 +8,6 @@ from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import Answering, finish
 from specllama.engine.worker.generation.request import Request
-from specllama.engine.worker.generation.verifying import Speculation
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray
@@ -18,19 +17,13 @@ class Requests:
     """Those that run, by id. All that others keep of one goes when it ends. Belongs to the thread
     that steps."""
 
-    def __init__(
-        self,
-        scheduler: Scheduler,
-        answering: Answering,
-        speculation: Speculation,
-    ) -> None:
+    def __init__(self, scheduler: Scheduler, answering: Answering) -> None:
         self.running: dict[int, Request] = {}
         """Those that wait for a slot or have one."""
         self._late: list[Request] = []  # those of the last step whose newest tokens are late
         self._last: list[Request | None] = [None] * scheduler.n_slots  # in each slot
         self._scheduler = scheduler
         self._answering = answering
-        self._speculation = speculation
 
     def of(self, chunks: Sequence[Chunk]) -> list[Request]:
         return [self.running[chunk.sequence.id] for chunk in chunks]
@@ -100,7 +93,6 @@ class Requests:
     def release(self, request: Request) -> None:
         """Forget a request that the scheduler has forgotten."""
         del self.running[request.id]
-        self._speculation.leave(request)
         if request.slot >= 0:
             self._last[request.slot] = request
         request.close()

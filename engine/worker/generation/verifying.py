@@ -220,25 +220,16 @@ class Speculation:
         """The step is over: what isn't confirmed is taken back."""
         for request in self._verifying:
             self._scheduler.ahead.take_back(request.sequence)
-            self._learn(request)
+            run, request.run = request.run, None
+            if run is not None:
+                is_refuted, record = not run.is_right, request.proposals
+                self._proposing.verified(record, run.chunk, run.n_accepted, is_refuted=is_refuted)
         self._verifying.clear()
-
-    def _learn(self, request: Request) -> None:
-        run, request.run = request.run, None
-        if run is not None:
-            is_refuted = not run.is_right
-            record = request.proposals
-            self._proposing.verified(record, run.chunk, run.n_accepted, is_refuted=is_refuted)
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
         """A step with these has taken `seconds`."""
         if all(chunk.is_single for chunk in chunks):
             self._pace.stepped(sum(len(chunk.proposed) for chunk in chunks), seconds)
-
-    def leave(self, request: Request) -> None:
-        """The request has left its slot."""
-        self._learn(request)  # its text may have ended in the step
-        request.proposals.leave()
 
     def close(self) -> None:
         self._proposing.close()

@@ -126,8 +126,8 @@ class ProposalRecord:
     """What became of the proposals for one sequence so far, and what sources know of its text."""
 
     def __init__(self) -> None:
-        self.asked: tuple[str, int] | None = None
-        """The source of what is proposed now, and the tokens that it was asked for."""
+        self.asked: tuple[str, int, SourceState | None] | None = None
+        """The source of what is proposed now, the tokens that it was asked for, and its state."""
         self._trials: dict[str, _Trials] = {}  # by source
         self.states: dict[str, SourceState] = {}
         """By source, what it knows of the text; of those that were asked since it has its slot."""

@@ -211,7 +211,7 @@ class Proposing:
     def _set(self, name: str, wish: Wish, tokens: Sequence[int], n_asked: int = 0) -> None:
         if tokens and len(tokens) >= wish.n_min:
             wish.sequence.proposed += tuple(tokens)
-            wish.record.asked = name, n_asked
+            wish.record.asked = name, n_asked, wish.record.states.get(name)
 
     def verified(
         self, record: ProposalRecord, chunk: Chunk, n_accepted: int, *, is_refuted: bool
@@ -223,13 +223,13 @@ class Proposing:
         n_proposed = len(chunk.proposed) - n_forced
         if asked is None or n_proposed <= 0:
             return
-        name, n_asked = asked
+        name, n_asked, state = asked
         n_accepted = max(0, n_accepted - n_forced)
         n_known = n_proposed if is_refuted else n_accepted
         if n_accepted == n_proposed < n_asked:
             n_known += 1  # the source knew no further, which is as good as wrong
         self._pace.verified(record, name, n_known, n_accepted)
-        if (state := record.states.get(name)) is not None:
+        if state is not None:
             state.verified(n_proposed, n_accepted)
 
     def close(self) -> None:

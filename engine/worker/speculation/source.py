@@ -22,7 +22,8 @@ class SourceState:
         self.key = key
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
-        """So many of the last proposal's tokens were confirmed."""
+        """So many of the last proposal's tokens were confirmed. Of a text that ends in a step, this
+        is called after `leave`."""
 
     def leave(self) -> None:
         """The sequence has left its slot."""

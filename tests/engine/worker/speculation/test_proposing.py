@@ -86,7 +86,7 @@ def test_a_text_that_comes_back_to_a_slot_is_a_new_one_for_sources() -> None:
         record.leave()
     assert [state.n_left for state in source.states] == [1, 1]
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
-    assert not source.states[1].told, "it has left"
+    assert [state.told for state in source.states] == [[], [(2, 1)]], "of its last step"
 
 
 def test_what_a_constraint_forces_comes_instead() -> None:
