@@ -316,7 +316,7 @@ class Machine:
             disk = SimulatedDisk(self.world, self.happens)
             enter(replaced(disk_cache, {"os": disk}))
             enter(replaced(slot_file, {"os": disk, "open": disk.open_file}))
-            enter(replaced(planning, {"_place": lambda context, options: None}))
+            enter(replaced(planning, {"_place": lambda options, *sizes: None}))
             enter(replaced(vocabulary, {"Vocabulary": shared_vocabulary}))
             enter(replaced(startup, {"resume_gc": lambda: None}))
             own = {"setswitchinterval": lambda seconds: None, "argv": [*sys.argv]}
