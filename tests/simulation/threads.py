@@ -9,6 +9,10 @@ from typing import Any, Generic, TypeVar
 
 from tests.simulation.world import Task, World
 
+SHARE = 0.1
+"""Of the time that passes while a thread computes: what it has of a processor. A constraint that
+had more would run out of it, by chance."""
+
 T = TypeVar("T")
 
 
@@ -266,7 +270,7 @@ def system_of(world: World) -> dict[str, Any]:
     """The names of `specllama.engine.system`, for the tasks of `world`."""
     return {
         "now": world.look,
-        "processor_seconds": world.look,
+        "processor_seconds": lambda: SHARE * world.look(),
         "Lock": partial(SimulatedLock, world),
         "Condition": partial(SimulatedCondition, world),
         "Event": partial(SimulatedEvent, world),
