@@ -102,6 +102,10 @@ class Outbox:
         self._parts: list[bytes] = []
         self._size = 0
 
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
+
     def write(self, data: bytes) -> None:
         if not self._parts:
             self._loop.call_soon(self.flush)
