@@ -79,7 +79,8 @@ class FrameReader(Generic[M]):
                 break
             messages.append(self._decoder.decode(view[start + HEADER.size : stop]))
             start = stop
-        self._rest = bytearray(view[start:])
+        if start < size or self._rest:
+            self._rest = bytearray(view[start:])
         return messages
 
 
