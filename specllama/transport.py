@@ -52,31 +52,37 @@ class Stall:
 
 
 class Gathering(asyncio.Transport):
-    """A transport whose writes of one turn of the event loop leave together.
+    """A transport that sends the head of an answer together with the beginning of its body.
 
-    uvicorn writes the head of an answer and its body apart, and the names of headers in small
-    letters, which some clients, against the standard, don't know.
+    uvicorn writes the two apart, and the names of headers in small letters, which some clients,
+    against the standard, don't know.
     """
 
     def __init__(self, transport: asyncio.Transport, stall: Stall) -> None:
         super().__init__()
         self._transport = transport
         self._stall = stall
-        self._outbox = Outbox(transport)
+        self._heads = Outbox(transport)  # a head that has no body leaves when the loop comes round
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         written = bytes(data)
         # uvicorn writes a head at once. No body begins so, and the parts of a stream have their
         # length in front.
-        self._outbox.write(_with_capitals(written) if written.startswith(b"HTTP/1.") else written)
+        if written.startswith(b"HTTP/1."):
+            self._heads.write(_with_capitals(written))
+        elif not self._heads.is_empty:
+            self._heads.write(written)
+            self._heads.flush()
+        elif not self._transport.is_closing():  # uvloop's would raise an error, unlike asyncio's
+            self._transport.write(written)
 
     def close(self) -> None:
-        self._outbox.flush()
+        self._heads.flush()
         self._transport.close()
         self._stall.begin()  # what is left would wait for its reader for ever
 
     def write_eof(self) -> None:
-        self._outbox.flush()
+        self._heads.flush()
         self._transport.write_eof()
         self._stall.begin()
 

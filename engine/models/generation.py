@@ -19,6 +19,7 @@ CAUGHT_UP = 0.5  # part of these bounds at which a paused generation goes on
 MAX_WAITING = 100_000
 """Events that may wait for their reader; probabilities count like events."""
 GRACE = 1.0  # s in which a reader may catch up, who was held up together with everybody else
+_BEGUN = (Begun, Delta)
 _LAST = (Finished, Failed)
 _NOT_READ = "the client doesn't read this stream as fast as it is generated"
 
@@ -55,21 +56,28 @@ class Generation:
         self._is_paused = False
         self.relaxed: list[str] = []
 
+    @property
+    def ready(self) -> bool:
+        """True if iteration needn't wait: there is an event, or no other one comes."""
+        return self._over or bool(self._events)
+
     def __aiter__(self) -> "Generation":
         return self
 
     async def __anext__(self) -> Delta | Finished:
-        if self._over:
-            raise StopAsyncIteration
-        event = await self._next()
-        if isinstance(event, Begun):  # nobody had to know
-            event = await self._next()
-        if isinstance(event, Delta):
-            return event
-        self._over = True
-        if isinstance(event, Finished):
-            return event
-        raise RuntimeError("a confirmation came that nobody waited for")
+        while not self._over:
+            if not self._events:
+                await self._coming()
+                continue
+            event = self._take()
+            if isinstance(event, Delta):
+                return event
+            if isinstance(event, Finished):
+                self._over = True
+                return event
+            if isinstance(event, Accepted):
+                raise RuntimeError("a confirmation came that nobody waited for")
+        raise StopAsyncIteration
 
     async def accepted(self) -> None:
         """Wait until the engine accepts a request sent with `confirm`. Raises `EngineError` if
@@ -84,12 +92,20 @@ class Generation:
         raise RuntimeError("this generation has begun before")
 
     async def _next(self) -> Accepted | Begun | Delta | Finished:
-        while not self._events:
-            self._waiter = asyncio.get_running_loop().create_future()
-            try:
-                await self._waiter
-            finally:
-                self._waiter = None
+        while True:
+            while not self._events:
+                await self._coming()
+            event = self._take()
+            if not isinstance(event, Relaxed):
+                return event
+
+    def _coming(self) -> "asyncio.Future[None]":
+        """Done when there is another event."""
+        self._waiter = asyncio.get_running_loop().create_future()
+        return self._waiter
+
+    def _take(self) -> Accepted | Relaxed | Begun | Delta | Finished:
+        """The event that has waited longest. Raises `EngineError` if it is a failure."""
         event = self._events.popleft()
         self._n_waiting -= _weight(event)
         if self._is_paused and not self._is_ahead(CAUGHT_UP):
@@ -97,8 +113,7 @@ class Generation:
             self.client.resume(self.request.id)
         if isinstance(event, Relaxed):
             self.relaxed = event.keywords
-            return await self._next()
-        if isinstance(event, Failed):
+        elif isinstance(event, Failed):
             self._over = True
             raise EngineError(event.error)
         return event
@@ -123,15 +138,21 @@ class Generation:
         """The next event."""
         if isinstance(event, Accepted):  # a second time nobody waits for it
             self.request = msgspec.structs.replace(self.request, confirm=False)
-        self.has_begun |= isinstance(event, Begun | Delta)
+        self.has_begun |= isinstance(event, _BEGUN)
         self._events.append(event)
         self._n_waiting += _weight(event)
-        if self._ahead is None and not self._is_paused and self._is_ahead():
-            self._ahead = asyncio.get_running_loop().call_later(PAUSE_GRACE, self._pause)
-        if self._n_waiting > MAX_WAITING and self._late is None:
-            self._late = asyncio.get_running_loop().call_later(GRACE, self._give_up)
+        if self._n_waiting > AHEAD:
+            self._set_timers()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _set_timers(self) -> None:
+        """Many events wait: the reader has some time to catch up, if they are too many."""
+        loop = asyncio.get_running_loop()
+        if self._ahead is None and not self._is_paused and self._is_ahead():
+            self._ahead = loop.call_later(PAUSE_GRACE, self._pause)
+        if self._late is None and self._n_waiting > MAX_WAITING:
+            self._late = loop.call_later(GRACE, self._give_up)
 
     def _is_ahead(self, part: float = 1.0) -> bool:
         """True if more than `part` of what may wait for the reader does."""

@@ -79,7 +79,8 @@ class FrameReader(Generic[M]):
                 break
             messages.append(self._decoder.decode(view[start + HEADER.size : stop]))
             start = stop
-        self._rest = bytearray(view[start:])
+        if start < size or self._rest:
+            self._rest = bytearray(view[start:])
         return messages
 
 
@@ -101,6 +102,10 @@ class Outbox:
         self._loop = asyncio.get_running_loop()
         self._parts: list[bytes] = []
         self._size = 0
+
+    @property
+    def is_empty(self) -> bool:
+        return not self._parts
 
     def write(self, data: bytes) -> None:
         if not self._parts:

@@ -57,6 +57,8 @@ _SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u
 def encode(value: Any) -> bytes:
     """A value as JSON, at once, with the line separators of Unicode escaped."""
     data = _encode(value)
+    if data.isascii():
+        return data
     for separator, escape in _SEPARATORS:
         if separator in data:
             data = data.replace(separator, escape)

@@ -1,10 +1,9 @@
 """Work that may be done at once, and costs nothing but itself then."""
 
 import asyncio
-import types
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
 from contextlib import suppress
-from typing import Any, Generic, NamedTuple, TypeVar, cast
+from typing import Any, Generic, NamedTuple, TypeVar
 
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
@@ -19,30 +18,32 @@ T = TypeVar("T")
 
 
 class EagerAwaitable(Generic[T]):
-    """`work` as far as it goes without waiting. What is left of it has to be awaited, or ended
-    by `interrupt`. Raises what the work raises meanwhile."""
+    """`work` as far as it goes without waiting. What is left of it has to be awaited. Raises what
+    the work raises meanwhile."""
 
     def __init__(self, work: Awaitable[T]) -> None:
         self.done = False
-        self._result: T | None = None
+        self._result: Any = None
         self._steps = work.__await__()
         self._awaited: Any = None
-        try:
-            self._awaited = next(self._steps)
-        except StopIteration as end:
-            self.done, self._result = True, end.value
+        self._go_on(self._steps.__next__)
 
     def __await__(self) -> Generator[Any, Any, T]:
-        if not self.done:
-            self._result = yield from _rest(self._steps, self._awaited)
-            self.done = True
-        return cast(T, self._result)
+        while not self.done:
+            try:
+                sent = yield self._awaited
+            except BaseException as error:  # a cancellation, most likely: it is for the work
+                self._go_on(self._steps.throw, error)
+            else:
+                self._go_on(self._steps.send, sent)
+        result: T = self._result
+        return result
 
-    async def interrupt(self, error: BaseException) -> None:
-        """Let the work see `error` where it waits, and wait for its end. Raises what it raises:
-        `error` itself, most likely."""
-        if not self.done:
-            await _interrupted(self._steps, error)
+    def _go_on(self, step: Callable[..., Any], *argument: Any) -> None:
+        try:
+            self._awaited = step(*argument)
+        except StopIteration as end:
+            self.done, self._result = True, end.value
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
@@ -58,37 +59,9 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         return await begun
 
 
-@types.coroutine
-def _rest(steps: Generator[Any, Any, T], awaited: Any) -> Generator[Any, Any, T]:
-    """Runs what has begun with `steps`, and waits for `awaited`, to its end."""
-    while True:
-        try:
-            sent = yield awaited
-        except BaseException as error:  # a cancellation, most likely: it is for the work
-            step: Callable[[Any], Any] = steps.throw
-            argument: Any = error
-        else:
-            step, argument = steps.send, sent
-        try:
-            awaited = step(argument)
-        except StopIteration as end:
-            result: T = end.value
-            return result
-
-
-@types.coroutine
-def _interrupted(steps: Generator[Any, Any, T], error: BaseException) -> Generator[Any, Any, None]:
-    try:
-        awaited = steps.throw(error)
-    except StopIteration:
-        return
-    yield from _rest(steps, awaited)
-
-
 # ---- Server-sent events, or lines of JSON: from an iterator of frames to a response.
 #
-# This is the hot path of the server process: one frame per stream and engine step. Frames that are
-# ready together leave in one write.
+# This is the hot path of the server process: one frame per stream and engine step.
 
 
 EVENT_STREAM = "text/event-stream"
@@ -98,6 +71,11 @@ DONE = b"data: [DONE]\n\n"
 
 COMMENT = b":\n\n"
 """What every client of server-sent events passes over."""
+
+
+class Joined(bytes):
+    """A frame that leaves together with the next one, or with the end of the stream: neither has
+    to be waited for."""
 
 
 class Ping(NamedTuple):
@@ -132,7 +110,8 @@ def event_stream(
     media_type: str = EVENT_STREAM,
 ) -> Response:
     """The response that sends `frames` as they come, each one or more whole events, or lines if
-    `media_type` is one of lines. An empty frame sends the head of the response.
+    `media_type` is one of lines; maybe none. The first one that isn't `Joined` sends the head of
+    the response.
 
     An exception before the first frame becomes an ordinary error response; a later one
     becomes the last event, made by `failed`. Once the stream has begun, `ping` is sent whenever
@@ -181,25 +160,18 @@ class _EventStream(Response):
                 await close()
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
-        burst: list[bytes] = []  # what is ready, and has not been sent yet
+        held: list[bytes] = []  # frames that leave with the next one
         try:
-            while True:
-                following = EagerAwaitable(anext(self._frames))
-                if burst and not following.done:
-                    try:
-                        await self._send(send, burst)
-                    except BaseException as error:
-                        await following.interrupt(error)
-                        raise
-                    burst.clear()
-                burst.append(await following)
-        except StopAsyncIteration:
-            pass
+            async for frame in self._frames:
+                held.append(frame)
+                if not isinstance(frame, Joined) and (any(held) or not self._started):
+                    await self._send(send, held)
+                    held.clear()
         except Exception as error:
-            if not (self._started or any(burst)):
+            if not (self._started or any(held)):
                 raise
-            burst.append(self._failed(describe(error, scope)))
-        await self._send(send, burst, more=False)
+            held.append(self._failed(describe(error, scope)))
+        await self._send(send, held, more=False)
 
     async def _send(self, send: Send, frames: list[bytes], *, more: bool = True) -> None:
         self._is_over |= not more

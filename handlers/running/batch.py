@@ -179,6 +179,8 @@ class AnswerBatch:
                 prompt_probs=prompt_probs,
             )
             group = self._generations[0].request.id
+        self._n_unfinished = len(self._generations)
+        self._has_begun = False
         self._n = n
         self._id = id
         self._may_end = params.thinking is not None and params.thinking.control
@@ -225,7 +227,7 @@ class AnswerBatch:
             await generation.accepted()  # a fault in any of them is an answer of its own
         self._note_relaxed()
         self._tasks = [
-            asyncio.create_task(_pump(index, generation, self._queue))
+            asyncio.create_task(self._pump(index, generation))
             for index, generation in enumerate(self._generations)
         ]
         _, first = await self._queue.get()
@@ -235,6 +237,13 @@ class AnswerBatch:
             return first
         raise RuntimeError("a generation that has not begun")
 
+    @property
+    def ready(self) -> bool:
+        """True if `events` needn't wait for the next one, or has come to its end."""
+        if not self._several:
+            return self._generations[0].ready
+        return not self._n_unfinished or not self._queue.empty()
+
     async def events(self) -> AsyncIterator[TextEvent]:
         """The events of all generations as they come. Raises the first EngineError of any."""
         if not self._several:
@@ -242,27 +251,29 @@ class AnswerBatch:
                 self._timings[0] = event.timings
                 yield TextEvent(0, event)
             return
-        unfinished = len(self._generations)
-        while unfinished:
+        while self._n_unfinished:
             index, item = await self._queue.get()
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Begun):
-                continue
-            unfinished -= isinstance(item, Finished)
+                raise RuntimeError("only the first beginning is told")
+            self._n_unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
             yield TextEvent(index, item)
+
+    async def _pump(self, index: int, generation: Generation) -> None:
+        """Puts every event into the queue, or the exception that ends them, and the beginning if
+        it is the first one."""
+        try:
+            begun = await generation.begun()
+            if not self._has_begun:
+                self._has_begun = True
+                await self._queue.put((index, begun))
+            async for event in generation:
+                await self._queue.put((index, event))
+        except Exception as error:
+            await self._queue.put((index, error))
 
     def _note_relaxed(self) -> None:
         """Before the answer begins, whose head tells it; the same for all generations."""
         self._notes.relaxed = self._generations[0].relaxed
-
-
-async def _pump(index: int, generation: Generation, queue: _Queue) -> None:
-    """Puts every event into `queue`, or the exception that ends them."""
-    try:
-        await queue.put((index, await generation.begun()))
-        async for event in generation:
-            await queue.put((index, event))
-    except Exception as error:
-        await queue.put((index, error))

@@ -352,6 +352,11 @@ class ChatBatch:
             for index, reader in enumerate(self._readers)
         ]
 
+    @property
+    def ready(self) -> bool:
+        """As in `AnswerBatch`."""
+        return self._batch.ready
+
     async def begun(self) -> Begun:
         """Waits until the first of the answers has a slot; to be called before `events`. Raises
         the first EngineError of any."""

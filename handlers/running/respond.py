@@ -18,7 +18,7 @@ from specllama.handlers.http.api_keys import key_of
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.errors import HttpFailure, RequestError, describe
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.streams import EVENT_STREAM, Ping, event_stream
+from specllama.handlers.http.streams import EVENT_STREAM, Joined, Ping, event_stream
 from specllama.handlers.running.ongoing import KeptStream, OffsetLostError, Owner
 from specllama.handlers.running.runtime import runtime
 
@@ -155,6 +155,10 @@ class Running(Protocol[EventOut, Result]):
 
     async def __aexit__(self, *exc_info: object) -> None: ...
 
+    @property
+    def ready(self) -> bool:
+        """True if nothing has to be waited for until the next event, or behind the last one."""
+
     async def begun(self) -> Begun: ...
 
     def events(self) -> AsyncIterator[EventOut]: ...
@@ -236,11 +240,10 @@ async def frames(
         await batch.begun()
         yield b""  # the head of the response
         async for event in batch.events():
+            data = b""
             if event.index not in begun:
                 begun.add(event.index)
-                if data := form.begin(event):
-                    yield data
-            if data := form.event(event):
-                yield data
-        if data := await form.end():
-            yield data
+                data = form.begin(event)
+            data += form.event(event)
+            yield Joined(data) if batch.ready else data
+        yield Joined(await form.end())

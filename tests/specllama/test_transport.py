@@ -3,10 +3,12 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 from typing import Any
+from unittest.mock import Mock
 
 from uvicorn import Config, Server
 
 from specllama.connection import Connection
+from specllama.transport import Gathering, Stall
 
 Send = Callable[[dict[str, Any]], Awaitable[None]]
 
@@ -34,6 +36,28 @@ async def _answer(query: str) -> bytes:
     server.should_exit = True
     await serving
     return answer
+
+
+def test_a_head_leaves_with_the_beginning_of_its_body() -> None:
+    async def main() -> None:
+        written: list[bytes] = []
+        closing = [False]
+        under: Any = Mock(write=written.append, is_closing=lambda: closing[0])
+        transport = Gathering(under, Stall(under, 1.0))
+        transport.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        assert written == []
+        transport.write(b"body")
+        assert written == [b"HTTP/1.1 200 OK\r\n\r\nbody"]
+        transport.write(b"more")
+        assert written[1:] == [b"more"], "at once"
+        transport.write(b"HTTP/1.1 204 No Content\r\n\r\n")
+        await asyncio.sleep(0)
+        assert written[2:] == [b"HTTP/1.1 204 No Content\r\n\r\n"], "it has no body"
+        closing[0] = True
+        transport.write(b"late")
+        assert len(written) == 3
+
+    asyncio.run(main())
 
 
 def test_names_of_headers_have_their_usual_capitals() -> None:

@@ -63,14 +63,21 @@ class PaperGeneration:
         self.params = params
         self.cancelled = threading.Event()
         self.relaxed: list[str] = []
+        self._over = False
         self._events = self._make()
+
+    @property
+    def ready(self) -> bool:
+        return self._over
 
     def __aiter__(self) -> "PaperGeneration":
         return self
 
     async def __anext__(self) -> Delta | Finished:
         await asyncio.sleep(0)
-        return await anext(self._events)
+        event = await anext(self._events)
+        self._over = isinstance(event, Finished)
+        return event
 
     async def result(self) -> Finished:
         async for event in self:

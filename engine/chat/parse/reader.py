@@ -258,6 +258,8 @@ class IncrementalParser(ABC):
 
 def joined(deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
     """`deltas`, those of one kind in a row as one."""
+    if len(deltas) < 2:  # nearly always
+        return [*deltas]
     return [delta for _, same in groupby(deltas, _kind) for delta in _joined([*same])]
 
 

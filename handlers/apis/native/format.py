@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
@@ -38,6 +39,21 @@ def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
     return None if progress is None else msgspec.structs.asdict(progress)
 
 
+class _Delta(msgspec.Struct, frozen=True, gc=False):
+    """An event of a stream, but for the last. Fields that a request hasn't asked for are unset."""
+
+    index: int
+    content: str
+    tokens: list[int]
+    stop: bool
+    id_slot: int
+    tokens_predicted: int
+    tokens_evaluated: int
+    timings: dict[str, Any] | UnsetType
+    prompt_progress: dict[str, Any] | UnsetType | None
+    completion_probabilities: list[dict[str, Any]] | UnsetType
+
+
 class NativeFormat:
     """The native answers of one request (`handlers.running.respond.Format`).
 
@@ -70,7 +86,7 @@ class NativeFormat:
     def event(self, event: TextEvent) -> bytes:
         source = event.source
         if isinstance(source, Delta):
-            return self.delta(event.index, source)
+            return b"data: %b\n\n" % self.delta_json(event.index, source)
         return self.finish(event.index, source)
 
     async def end(self) -> bytes:
@@ -85,36 +101,23 @@ class NativeFormat:
             return self.result(0, results[0])
         return Lazy(lambda numbered: self.result(*numbered), [*enumerate(results)], FIELDS)
 
-    def delta(self, index: int, event: Delta) -> bytes:
-        """One event of a stream, ready to be sent."""
-        return b"".join((b"data: ", self.delta_json(index, event), b"\n\n"))
-
     def delta_json(self, index: int, event: Delta) -> bytes:
         """The document of one event."""
-        timings = event.timings
-        return b"".join(
-            (
-                b'{"index":%d,"content":' % index,
-                encode(event.text),
-                b',"tokens":',
-                encode(event.tokens),
-                b',"stop":false,"id_slot":%d,"tokens_predicted":%d,"tokens_evaluated":%d'
-                % (event.id_slot, timings.predicted_n, timings.cache_n + timings.prompt_n),
-                b',"timings":' + encode(timings_json(timings)) if self._with_timings else b"",
-                self._rarely(event) if event.probs or event.progress else b"",
-                b"}",
+        timings, progress, probs = event.timings, event.progress, event.probs
+        return encode(
+            _Delta(
+                index,
+                event.text,
+                event.tokens,
+                False,
+                event.id_slot,
+                timings.predicted_n,
+                timings.cache_n + timings.prompt_n,
+                timings_json(timings) if self._with_timings else UNSET,
+                progress_json(progress) if progress else UNSET,
+                self._probabilities.content(probs) if probs and self._probabilities else UNSET,
             )
         )
-
-    def _rarely(self, event: Delta) -> bytes:
-        """Fields that an event has only if its request asked for them."""
-        parts = b""
-        if event.progress:
-            parts += b',"prompt_progress":' + encode(progress_json(event.progress))
-        if event.probs and self._probabilities:
-            content = self._probabilities.content(event.probs)
-            parts += b',"completion_probabilities":' + encode(content)
-        return parts
 
     def finish(self, index: int, result: Finished) -> bytes:
         """The last event of a stream, ready to be sent."""

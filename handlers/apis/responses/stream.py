@@ -24,7 +24,7 @@ from specllama.handlers.apis.responses.format import (
     status_of,
 )
 from specllama.handlers.http.errors import HttpFailure, describe
-from specllama.handlers.http.streams import sse_event
+from specllama.handlers.http.streams import Joined, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
@@ -144,7 +144,7 @@ class Listener:
             while (frame := await self._queue.get()) is not None:
                 if isinstance(frame, Exception):
                     raise frame
-                yield frame
+                yield frame if self._queue.empty() else Joined(frame)
         finally:
             self._gone = True
 

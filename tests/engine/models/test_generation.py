@@ -102,6 +102,24 @@ def test_what_is_complete_is_kept() -> None:
     run(test)
 
 
+def test_a_reader_knows_whether_it_has_to_wait() -> None:
+    async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
+        assert not generation.ready
+        await come(client, delta(1), delta(1))
+        assert [generation.ready, (await anext(generation)).text, generation.ready] == [
+            True,
+            "a",
+            True,
+        ]
+        await anext(generation)
+        assert not generation.ready
+        await come(client, finished(id=1))
+        assert isinstance(await anext(generation), Finished)
+        assert generation.ready, "nothing else comes"
+
+    run(test)
+
+
 @pytest.mark.parametrize("n_probs", [0, 1023])
 def test_a_generation_far_ahead_of_its_reader_is_paused_until_that_has_caught_up(
     n_probs: int,

@@ -1,4 +1,4 @@
-"""Work with a time limit, whenever it has to wait and however it ends."""
+"""Work with a time limit, whenever it has to wait and however it ends; frames on their way out."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, MutableMapping
@@ -7,7 +7,9 @@ from typing import Any
 import pytest
 
 from contract_tests.kit.server import SECONDS
-from specllama.handlers.http.streams import EagerAwaitable, Ping, event_stream, within
+from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.log_fields import begin_log_fields
+from specllama.handlers.http.streams import EagerAwaitable, Joined, Ping, event_stream, within
 
 
 def test_work_that_need_not_wait() -> None:
@@ -116,40 +118,57 @@ def test_begun_work_goes_on_when_it_is_awaited() -> None:
     asyncio.run(main())
 
 
-@pytest.mark.parametrize("swallows", [False, True])
-def test_begun_work_is_interrupted_where_it_waits(swallows: bool) -> None:
-    seen: list[str] = []
+def test_joined_frames_leave_with_the_next_one_or_with_the_end() -> None:
+    async def frames() -> AsyncIterator[bytes]:
+        yield b""  # the head
+        yield Joined(b"1")
+        yield Joined(b"")
+        yield b"2"
+        yield b""  # of an event without text
+        yield b"3"
+        yield Joined(b"4")
+        yield b""
+        yield Joined(b"5")
 
-    async def work() -> None:
-        try:
-            await asyncio.Event().wait()
-        except LookupError:
-            await asyncio.sleep(0.001)
-            seen.append("interrupted")
-            if not swallows:
-                raise
+    assert sent(frames()) == [(b"", True), (b"12", True), (b"3", True), (b"4", True), (b"5", False)]
 
-    async def main() -> None:
-        begun = EagerAwaitable(work())
-        if swallows:
-            await begun.interrupt(LookupError())
-        else:
-            with pytest.raises(LookupError):
-                await begun.interrupt(LookupError())
 
-    asyncio.run(main())
-    assert seen == ["interrupted"]
+def test_what_is_held_leaves_with_an_error() -> None:
+    async def frames() -> AsyncIterator[bytes]:
+        yield Joined(b"1")
+        raise RequestError(400, "late")
+
+    assert sent(frames()) == [(b"1failed 400", False)]
+
+
+def sent(frames: AsyncIterator[bytes]) -> list[tuple[bytes, bool]]:
+    """The bodies of a stream's messages, and whether more follow."""
+    messages: list[MutableMapping[str, Any]] = []
+
+    async def send(message: MutableMapping[str, Any]) -> None:
+        messages.append(message)
+
+    async def receive() -> MutableMapping[str, Any]:
+        await asyncio.Event().wait()
+        raise AssertionError
+
+    response = event_stream(frames, failed=lambda failure: b"failed %d" % failure.status)
+    scope = {"type": "http", "headers": [], "state": {}}
+    begin_log_fields(scope)
+    asyncio.run(response(scope, receive, send))
+    bodies = [message for message in messages if message["type"] == "http.response.body"]
+    return [(message["body"], message["more_body"]) for message in bodies]
 
 
 def test_no_ping_stands_behind_the_end() -> None:
     """A client that takes the last frame late gets none, either."""
-    sent: list[dict[str, Any]] = []
+    messages: list[dict[str, Any]] = []
 
     async def frames() -> AsyncIterator[bytes]:
         yield b"data: 1\n\n"
 
     async def send(message: MutableMapping[str, Any]) -> None:
-        sent.append(dict(message))
+        messages.append(dict(message))
         for _ in range(20):  # in which the pings, of no seconds each, have their turns
             await asyncio.sleep(0)
 
@@ -159,5 +178,5 @@ def test_no_ping_stands_behind_the_end() -> None:
 
     response = event_stream(frames(), ping=Ping(0.0))
     asyncio.run(response({"type": "http"}, receive, send))
-    bodies = [message for message in sent if message["type"] == "http.response.body"]
+    bodies = [message for message in messages if message["type"] == "http.response.body"]
     assert [message["more_body"] for message in bodies].index(False) == len(bodies) - 1

@@ -34,6 +34,7 @@ class Played:
 
     script: list[Any]
     log: "queue.Queue[str]"
+    ready: bool = False
 
     async def __aenter__(self) -> Self:
         self.log.put("entered")
