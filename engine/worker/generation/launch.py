@@ -2,6 +2,7 @@
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
+from itertools import groupby
 
 import numpy as np
 
@@ -46,20 +47,23 @@ class StepBatch:
 def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
     """Write the chunks, but for what comes early, into the batch, in place of what it had; the
     index there of the last token of each chunk's text, or where it would be. What is proposed
-    follows this one. Single tokens are in front."""
+    follows this one."""
     batch.clear()
-    # These in one go: writing them one by one takes longer than all else in a step's Python.
-    singles = [chunk for chunk in chunks if chunk.n_late == 1]
-    indices = iter(
-        batch.add_singles(
-            [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in singles],
-            [c.start + c.n_early for c in singles],
-            [c.sequence.seq_id for c in singles],
-            [c.n_outputs > 0 for c in singles],
-        )
-    )
-    lasts = [next(indices) if c.n_late == 1 else _add(batch, c) for c in chunks]
+    lasts: list[int] = []
+    for is_single, row in groupby(chunks, lambda chunk: chunk.n_late == 1):
+        alike = [*row]
+        lasts += _add_singles(batch, alike) if is_single else [_add(batch, c) for c in alike]
     return [last - len(c.proposed) for last, c in zip(lasts, chunks, strict=True)]
+
+
+def _add_singles(batch: TokenBatch, chunks: Sequence[Chunk]) -> range:
+    """In one go: writing them one by one takes longer than all else in a step's Python."""
+    return batch.add_singles(
+        [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in chunks],
+        [c.start + c.n_early for c in chunks],
+        [c.sequence.seq_id for c in chunks],
+        [c.n_outputs > 0 for c in chunks],
+    )
 
 
 def fill_early(batch: TokenBatch, chunks: Sequence[Chunk]) -> None:

@@ -66,8 +66,8 @@ class CacheLayout(Protocol):
         """The finished text whose cells `sequence`, which is going to be in `slot`, takes over
         rather than shares; None if there is none."""
 
-    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
-        """Generating sequences in the order of their rows."""
+    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        """The chunks of a step in the order of their rows."""
 
     def least_rows(self, n_ready: int) -> int:
         """The fewest tokens of a prompt that are worth a part of a step with `n_ready` generating
@@ -128,8 +128,8 @@ class UnifiedLayout:
         is_last_id = not cache.has_unused and len(entries) == 1
         return found if is_all_of_use or is_last_id else None
 
-    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
-        return [*ready]
+    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        return [*chunks]
 
     def least_rows(self, n_ready: int) -> int:
         return 1
@@ -180,8 +180,8 @@ class SeparateLayout:
         better = source.n - n_own >= MIN_COPY
         return None if better and not sequence.n_reuse else own
 
-    def in_order(self, ready: Iterable[Sequence]) -> list[Sequence]:
-        return sorted(ready, key=lambda s: s.seq_id)
+    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+        return sorted(chunks, key=lambda chunk: chunk.sequence.seq_id)
 
     def least_rows(self, n_ready: int) -> int:
         return FEW_ROWS + 1 if n_ready else 1

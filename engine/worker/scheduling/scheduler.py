@@ -326,12 +326,11 @@ class Scheduler:
             for line in (ready, prompts):
                 if preempted in line:
                     line.remove(preempted)
-        ready = self._layout.in_order(ready)
         parts: list[Chunk] = []
         if prompts and (self._continuous or not ready):
             parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
-        return self.ahead.plan(ready, n_others) + parts
+        return self._layout.in_order([*self.ahead.plan(ready, n_others), *parts])
 
     def advance(self, chunks: SequenceOf[Chunk]) -> None:
         """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
