@@ -1,4 +1,4 @@
-"""The counts of an engine, against what its requests say of themselves."""
+"""From chunks to the batch; what an engine counts, against what its requests say of themselves."""
 
 import os
 
@@ -7,8 +7,11 @@ import pytest
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.generation.launch import Counting
+from specllama.engine.worker.backend.batch import TokenBatch
+from specllama.engine.worker.generation.launch import Counting, fill
+from specllama.engine.worker.scheduling.sequences import Chunk
 from tests.support.playing import GREEDY, engine, play, stepped
+from tests.support.scheduling import sequence
 
 pytestmark = pytest.mark.usefixtures("orders")
 
@@ -71,3 +74,24 @@ def test_idle_is_who_has_work_and_computes_nothing() -> None:
     counting.computed(11.0)
     counting.begins(11.25)
     assert counting._stats.idle_seconds == 0.75
+
+
+def test_rows_are_in_the_order_of_the_chunks() -> None:
+    texts = [sequence(id, [10 * id + at for at in range(4)]) for id in range(5)]
+    for seq_id, text in enumerate(texts):
+        text.seq_id = seq_id
+    chunks = [
+        Chunk(texts[0], 3, 4),
+        Chunk(texts[1], 1, 4),
+        Chunk(texts[2], 3, 4),
+        Chunk(texts[3], 3, 4, proposed=(8, 9)),
+        Chunk(texts[4], 2, 3),
+    ]
+    batch = TokenBatch(16)
+    batch.add([1, 2], 0, 7)
+    assert fill(batch, chunks) == [0, 3, 4, 5, 8]
+    n = batch.n_tokens
+    assert batch.tokens[:n].tolist() == [3, 11, 12, 13, 23, 33, 8, 9, 42]
+    assert batch.positions[:n].tolist() == [3, 1, 2, 3, 3, 3, 4, 5, 2]
+    assert batch.sequences[:n].tolist() == [0, 1, 1, 1, 2, 3, 3, 3, 4]
+    assert batch.outputs[:n].tolist() == [1, 0, 0, 1, 1, 1, 1, 1, 0]

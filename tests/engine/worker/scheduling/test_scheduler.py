@@ -312,8 +312,12 @@ def test_separate_caches_are_evaluated_in_order() -> None:
     s = scheduler(kv, n_slots=3)
     for id, slot in ((1, 2), (2, 0), (3, 1)):
         s.submit(sequence(id, [id], id_slot=slot))
-    run_step(s, kv)
-    assert [c.sequence.seq_id for c in s.plan()] == [0, 1, 2]
+    assert [c.sequence.seq_id for c in run_step(s, kv)] == [0, 1, 2], "prompts"
+    s.finish(s.active[-1])
+    s.submit(sequence(4, [4, 5]))
+    mixed = s.plan()
+    assert [c.sequence.seq_id for c in mixed] == [0, 1, 2], "a prompt between tokens"
+    assert [c.n_tokens for c in mixed] == [1, 2, 1]
 
 
 def test_shares_of_a_step() -> None:

@@ -209,6 +209,8 @@ class Histories(RuleBasedStateMachine):
         assert all(c.n_early <= c.n_forced <= len(c.proposed) for c in chunks)
         if self.kv.n_cells is None:
             assert len({c.n_late for c in ready}) <= 1, "separate caches are cut into many batches"
+            ids = [c.sequence.seq_id for c in chunks]
+            assert ids == sorted(ids), "as well"
         else:
             assert not any(c.n_early for c in chunks)
 
