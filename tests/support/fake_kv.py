@@ -161,7 +161,8 @@ class FakeKV:
             tokens = chunk.sequence.tokens.view(chunk.start, chunk.stop).tolist()
             self._check_kind(chunk, tokens)
             assert not chunk.proposed or (self.cuttable and chunk.is_last)
-            tokens += chunk.proposed
+            assert not (chunk.n_pad and chunk.proposed)
+            tokens += (*chunk.proposed, *[tokens[-1]] * chunk.n_pad)
             self.cells[id] = held + [Cell(token, key, exact, {id}) for token in tokens]
             assert len(self.cells[id]) <= self.n_ctx
             self._lose(id)

@@ -77,7 +77,10 @@ def fill_early(batch: TokenBatch, chunks: Sequence[Chunk]) -> None:
 
 def _add(batch: TokenBatch, chunk: Chunk) -> int:
     tokens, start = _tokens(chunk)[chunk.n_early :], chunk.start + chunk.n_early
-    return batch.add(tokens, start, chunk.sequence.seq_id, output=chunk.n_outputs)
+    last = batch.add(tokens, start, chunk.sequence.seq_id, output=chunk.n_outputs)
+    if chunk.n_pad:
+        batch.add(chunk.n_pad * [tokens.item(-1)], chunk.stop, chunk.sequence.seq_id, output=0)
+    return last
 
 
 def _tokens(chunk: Chunk) -> TokenArray:

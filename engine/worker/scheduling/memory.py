@@ -12,7 +12,8 @@ its state only, a checkpoint.
 from bisect import bisect, insort
 from collections.abc import Callable, Container, Iterable
 from collections.abc import Sequence as SequenceOf
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Protocol
 
 from specllama.engine.worker.cache import checkpoints
@@ -22,6 +23,8 @@ from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 MIN_COPY = 16
 """Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
+ROWS_OF_BATCH = 8
+"""Rows that take as long as a micro-batch of few rows at least, beside others."""
 MIN_FOLLOW = 8
 """Tokens that a leader has to be about to evaluate for it to be worth the wait."""
 
@@ -66,8 +69,8 @@ class CacheLayout(Protocol):
         """The finished text whose cells `sequence`, which is going to be in `slot`, takes over
         rather than shares; None if there is none."""
 
-    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        """The chunks of a step in the order of their rows."""
+    def arranged(self, chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
+        """The chunks of a step in the order of their rows, with up to `n_pad` tokens of padding."""
 
     def least_rows(self, n_ready: int) -> int:
         """The fewest tokens of a prompt that are worth a part of a step with `n_ready` generating
@@ -128,7 +131,7 @@ class UnifiedLayout:
         is_last_id = not cache.has_unused and len(entries) == 1
         return found if is_all_of_use or is_last_id else None
 
-    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
+    def arranged(self, chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
         return [*chunks]
 
     def least_rows(self, n_ready: int) -> int:
@@ -180,8 +183,11 @@ class SeparateLayout:
         better = source.n - n_own >= MIN_COPY
         return None if better and not sequence.n_reuse else own
 
-    def in_order(self, chunks: Iterable[Chunk]) -> list[Chunk]:
-        return sorted(chunks, key=lambda chunk: chunk.sequence.seq_id)
+    def arranged(self, chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
+        ordered = sorted(chunks, key=lambda chunk: chunk.sequence.seq_id)
+        if n_pad <= 0 or sum(_may_be_padded(chunk) for chunk in ordered) < 2:
+            return ordered
+        return _padded(ordered, n_pad, n_ctx)
 
     def least_rows(self, n_ready: int) -> int:
         return FEW_ROWS + 1 if n_ready else 1
@@ -212,6 +218,53 @@ class SeparateLayout:
 def _wanted(ready: Iterable[Sequence], n_ctx: int) -> list[int]:
     """The proposed tokens of each that its context has room for."""
     return [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
+
+
+# ---- Padding. llama.cpp evaluates one row of each of several caches together, then the next one of
+# each, until one of them has no more: a micro-batch ends there. A micro-batch of few rows takes
+# nearly as long as one of some more, so prompts of nearly the same length get as many rows.
+
+
+def _may_be_padded(chunk: Chunk) -> bool:
+    """True for a piece of a prompt: of tokens, and without logits of each."""
+    return chunk.n_tokens > 1 and chunk.is_plain
+
+
+def _padded(chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
+    """The `chunks`, whose sequence ids ascend, with the padding that saves most."""
+    ids = [chunk.sequence.seq_id for chunk in chunks]
+    sizes = [chunk.n_tokens for chunk in chunks]
+    best, least = sizes, ROWS_OF_BATCH * micro_batches(ids, sizes)
+    longest = max(c.n_tokens for c in chunks if _may_be_padded(c))
+    for whole in (longest, ROWS_OF_BATCH):
+        padded = [
+            min(whole * ceil(c.n_tokens / whole), n_ctx - c.start) if _may_be_padded(c) else n
+            for c, n in zip(chunks, sizes, strict=True)
+        ]
+        n_more = sum(padded) - sum(sizes)
+        cost = n_more + ROWS_OF_BATCH * micro_batches(ids, padded)
+        if n_more <= n_pad and cost < least:
+            best, least = padded, cost
+    return [
+        replace(chunk, n_pad=n - chunk.n_tokens) if n > chunk.n_tokens else chunk
+        for chunk, n in zip(chunks, best, strict=True)
+    ]
+
+
+def micro_batches(ids: SequenceOf[int], sizes: SequenceOf[int]) -> int:
+    """The number of micro-batches in which llama.cpp evaluates so many rows of each of the caches
+    `ids`, which ascend, if none has too many rows (`llama_batch_allocr::split_equal`)."""
+    left, n = dict(zip(ids, sizes, strict=True)), 0
+    while left:
+        first = next(iter(left))
+        together = [id for at, id in enumerate(left) if id == first + at]
+        least = min(left[id] for id in together)
+        for id in together:
+            left[id] -= least
+            if not left[id]:
+                del left[id]
+        n += 1
+    return n
 
 
 # ---- Cutting.

@@ -330,14 +330,17 @@ class Scheduler:
         if prompts and (self._continuous or not ready):
             parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
-        return self._layout.in_order([*self.ahead.plan(ready, n_others), *parts])
+        chunks = [*self.ahead.plan(ready, n_others), *parts]
+        n_pad = self._cutting.n_ahead(self._n_batch - sum(chunk.n_tokens for chunk in chunks))
+        return self._layout.arranged(chunks, n_pad, self.n_ctx)
 
     def advance(self, chunks: SequenceOf[Chunk]) -> None:
         """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
         back."""
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
-            chunk.sequence.n_past = chunk.stop
+            is_there = not chunk.n_pad or self.cache.cut(chunk.sequence.seq_id, chunk.stop)
+            chunk.sequence.n_past = chunk.stop if is_there else 0
             chunk.sequence.settle()
         self._cutting.evaluated(chunks)
         self.ahead.evaluated(chunks)

@@ -226,7 +226,8 @@ class Chunk:
     """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
     ones behind these, of which the first `n_forced` need no logits to be chosen. The first
     `n_early` of all these are evaluated before what the step has of other sequences. With a `span`,
-    they are a part of it, or all."""
+    they are a part of it, or all. `n_pad` tokens more are evaluated behind them and taken back:
+    rows of separate caches are evaluated together only if each has as many."""
 
     sequence: Sequence
     start: int
@@ -235,10 +236,11 @@ class Chunk:
     n_forced: int = 0
     n_early: int = 0
     span: Span | None = None
+    n_pad: int = 0
 
     @property
     def n_tokens(self) -> int:
-        """All that are evaluated."""
+        """All that are evaluated, without the padding."""
         return self.stop - self.start + len(self.proposed)
 
     @property
@@ -250,6 +252,13 @@ class Chunk:
     def is_single(self) -> bool:
         """True if it has one token, which is of no medium, but for what is proposed."""
         return self.stop - self.start == 1 and self.span is None
+
+    @property
+    def is_plain(self) -> bool:
+        """True if it is of a text without media, nothing is proposed, and the logits of one token
+        are wanted at most."""
+        sequence = self.sequence
+        return not (sequence.spans or self.proposed or sequence.wants_outputs)
 
     @property
     def n_outputs(self) -> int:

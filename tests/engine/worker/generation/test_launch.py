@@ -95,3 +95,26 @@ def test_rows_are_in_the_order_of_the_chunks() -> None:
     assert batch.positions[:n].tolist() == [3, 1, 2, 3, 3, 3, 4, 5, 2]
     assert batch.sequences[:n].tolist() == [0, 1, 1, 1, 2, 3, 3, 3, 4]
     assert batch.outputs[:n].tolist() == [1, 0, 0, 1, 1, 1, 1, 1, 0]
+
+
+def test_padding_is_no_part_of_a_text(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    prompts = ["7" * 17, "x" * 38, "?" * 23]
+    alone = {
+        prompt: play(engine(model, parallel=1), [prompt], n_predict=12, **GREEDY)[prompt]
+        for prompt in prompts
+    }
+    served = engine(model, parallel=3, kv_unified=False)
+    rows: list[int] = []
+    decode = served.context.decode
+
+    def counting() -> None:
+        rows.append(served.context.batch.n_tokens)
+        decode()
+
+    monkeypatch.setattr(served.context, "decode", counting)
+    answers = play(served, prompts, n_predict=12, **GREEDY)
+    lengths = [answer.n_prompt for answer in answers.values()]
+    assert len({*lengths}) > 1
+    assert rows[0] == 3 * max(lengths)
+    for prompt, answer in answers.items():
+        assert answer.text == alone[prompt].text

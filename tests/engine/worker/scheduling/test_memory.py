@@ -7,11 +7,13 @@ from hypothesis import strategies as st
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.scheduling.memory import (
     MIN_FOLLOW,
+    ROWS_OF_BATCH,
     SeparateLayout,
     UnifiedLayout,
     cutting_of,
+    micro_batches,
 )
-from specllama.engine.worker.scheduling.sequences import Sequence
+from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import sequence
 
@@ -91,3 +93,63 @@ def test_a_prefix_of_a_leader_is_shared_as_far_as_its_memory_can_be_cut() -> Non
     assert soon == {"anywhere": 60, "nowhere": 8, "at checkpoints": 60}
     assert leader.checkpoints_at == [32, 60, 64], "the leader makes one there"
     assert n_same - 8 >= MIN_FOLLOW
+
+
+# ---- Rows that are evaluated together.
+
+
+def piece(seq_id: int, n: int, *, start: int = 0) -> Chunk:
+    """`n` tokens of a prompt, or, if it is one, the token that was chosen last."""
+    found = sequence(seq_id, [1] * (start + n))
+    found.seq_id, found.generating = seq_id, n == 1
+    return Chunk(found, start, start + n)
+
+
+def test_micro_batches_end_with_the_shortest_rows() -> None:
+    assert micro_batches([0, 1, 2], [5, 5, 5]) == 1
+    assert micro_batches([0, 1, 2], [5, 7, 9]) == 3
+    assert micro_batches([0, 1, 2], [7, 5, 7]) == 3, "0 and 2 don't follow each other"
+    assert micro_batches([0, 2, 3], [5, 5, 5]) == 2
+    assert micro_batches([0, 1, 2], [1, 20, 1]) == 2
+    assert micro_batches([], []) == 0
+
+
+def test_prompts_of_nearly_the_same_length_get_as_many_rows() -> None:
+    chunks = [piece(2, 23), piece(0, 17), piece(1, 20)]
+    arranged = SeparateLayout().arranged(chunks, 100, N_CTX)
+    assert [(c.sequence.seq_id, c.n_pad) for c in arranged] == [(0, 6), (1, 3), (2, 0)]
+    assert all(c.n_tokens == c.stop for c in arranged), "it is no part of the text"
+    few = SeparateLayout().arranged(chunks, 8, N_CTX)
+    assert not any(c.n_pad for c in few), "there is no room for it"
+    assert UnifiedLayout(99).arranged(chunks, 100, N_CTX) == chunks
+
+
+def test_prompts_that_differ_more_are_not_padded() -> None:
+    chunks = [piece(0, 17), piece(1, 1200)]
+    assert SeparateLayout().arranged(chunks, 2000, 2000) == chunks
+
+
+def test_nothing_is_padded_that_no_other_is_evaluated_with() -> None:
+    for chunks in (
+        [piece(0, 17), piece(1, 1), piece(2, 19)],  # a token between two prompts
+        [piece(0, 17), piece(2, 19)],
+        [piece(0, 1), piece(1, 17)],
+    ):
+        assert SeparateLayout().arranged(chunks, 100, N_CTX) == chunks
+
+
+@given(
+    lengths=st.lists(st.integers(1, N_CTX - 1), min_size=1, max_size=8),
+    start=st.integers(0, 8),
+    n_pad=st.integers(0, 99),
+)
+def test_padding_keeps_its_bounds(lengths: list[int], start: int, n_pad: int) -> None:
+    chunks = [piece(id, min(n, N_CTX - start), start=start) for id, n in enumerate(lengths)]
+    arranged = SeparateLayout().arranged(chunks, n_pad, N_CTX)
+    before, after = [c.n_tokens for c in chunks], [c.n_tokens + c.n_pad for c in arranged]
+    ids = [*range(len(chunks))]
+    n_saved = micro_batches(ids, before) - micro_batches(ids, after)
+    n_more = sum(after) - sum(before)
+    assert 0 <= n_more <= min(n_pad, ROWS_OF_BATCH * n_saved)
+    assert all(c.n_pad >= 0 and c.stop + c.n_pad <= N_CTX for c in arranged)
+    assert not any(c.n_pad for c in arranged if c.n_tokens == 1)
