@@ -76,7 +76,7 @@ class Generation:
                 self._over = True
                 return event
             if isinstance(event, Accepted):
-                raise RuntimeError("a confirmation came that nobody waited for")
+                raise RuntimeError("the engine confirmed a request that wasn't to be confirmed")
         raise StopAsyncIteration
 
     async def accepted(self) -> None:

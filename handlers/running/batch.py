@@ -256,7 +256,7 @@ class AnswerBatch:
             if isinstance(item, Exception):
                 raise item
             if isinstance(item, Begun):
-                raise RuntimeError("only the first beginning is told")
+                raise RuntimeError("Begun is in the queue twice")
             self._n_unfinished -= isinstance(item, Finished)
             self._timings[index] = item.timings
             yield TextEvent(index, item)

@@ -12,6 +12,7 @@ import subprocess
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -69,12 +70,11 @@ def find(
     place = _place(library, processor, environ)
     if place is None:
         return _try(probe)[0]
-    if not afresh and (verdict := recall(place, KernelVerdict, log)):
+    known = partial(recall, place, KernelVerdict, log)
+    if not afresh and (verdict := known()):
         return verdict
     with _one_at_a_time(place):
-        if not afresh and (
-            verdict := recall(place, KernelVerdict, log)
-        ):  # another process's, meanwhile
+        if not afresh and (verdict := known()):  # another process's, meanwhile
             return verdict
         verdict, is_certain = _try(probe)
         if is_certain:

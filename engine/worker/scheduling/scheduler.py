@@ -331,7 +331,9 @@ class Scheduler:
             parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         chunks = [*self.ahead.plan(ready, n_others), *parts]
-        n_pad = self._cutting.n_ahead(self._n_batch - sum(chunk.n_tokens for chunk in chunks))
+        n_pad = 0
+        if len(parts) > 1:
+            n_pad = self._cutting.n_ahead(self._n_batch - sum(chunk.n_tokens for chunk in chunks))
         return self._layout.arranged(chunks, n_pad, self.n_ctx)
 
     def advance(self, chunks: SequenceOf[Chunk]) -> None:
@@ -426,7 +428,8 @@ class Scheduler:
         self._active[slot] = self._running[sequence.seq_id] = sequence
         sequence.slot = slot
         start = next_start(sequence.spans, sequence.n_past)
-        sequence.embed(ALL if start is None else start)
+        sequence.n_ready = ALL if start is None else start
+        sequence.settle()
 
     # ---- cells ---------------------------------------------------------------------------
 

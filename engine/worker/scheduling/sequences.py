@@ -185,8 +185,9 @@ class Sequence:
 
     def embed(self, n_ready: int) -> None:
         """Set `n_ready` of a sequence in a slot."""
-        self.n_ready = n_ready
-        self.settle()
+        if n_ready != self.n_ready:
+            self.n_ready = n_ready
+            self.settle()
 
     @property
     def span(self) -> Span | None:

@@ -141,7 +141,7 @@ class RadixState(SourceState):
     def _begin(self) -> None:
         self._text: TokenArray | None = None
         self._ahead = 0
-        self._n_seen = 0  # tokens that it agrees with, but for those it was found again behind
+        self._n_seen = 0  # tokens of this text that were compared
         self._others: list[tuple[int, TokenArray]] = []  # agreed so far; the likeliest one last
         self._left: _Left | None = None
         self._version = -1  # of the texts that were looked at

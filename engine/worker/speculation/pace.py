@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from operator import itemgetter, mul
+from typing import NamedTuple
 
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.source import SourceState
@@ -122,12 +123,20 @@ class _Trials:
         self.wait = self.n_steps = min(2 * self.wait, LATE)
 
 
+class LastAsk(NamedTuple):
+    """The source of what is proposed now; how many tokens it was asked for, 0 if for all that it
+    knows; and its state, None for a constraint."""
+
+    source: str
+    n: int
+    state: SourceState | None
+
+
 class ProposalRecord:
     """What became of the proposals for one sequence so far, and what sources know of its text."""
 
     def __init__(self) -> None:
-        self.asked: tuple[str, int, SourceState | None] | None = None
-        """The source of what is proposed now, the tokens that it was asked for, and its state."""
+        self.asked: LastAsk | None = None
         self._trials: dict[str, _Trials] = {}  # by source
         self.states: dict[str, SourceState] = {}
         """By source, what it knows of the text; of those that were asked since it has its slot."""

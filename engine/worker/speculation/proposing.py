@@ -7,7 +7,7 @@ from itertools import takewhile
 from specllama.engine import system
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sequences import Sequence as Text
-from specllama.engine.worker.speculation.pace import Offer, Pace, ProposalRecord
+from specllama.engine.worker.speculation.pace import LastAsk, Offer, Pace, ProposalRecord
 from specllama.engine.worker.speculation.source import AnySource, Ask, SourceState
 
 # ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
@@ -211,7 +211,7 @@ class Proposing:
     def _set(self, name: str, wish: Wish, tokens: Sequence[int], n_asked: int = 0) -> None:
         if tokens and len(tokens) >= wish.n_min:
             wish.sequence.proposed += tuple(tokens)
-            wish.record.asked = name, n_asked, wish.record.states.get(name)
+            wish.record.asked = LastAsk(name, n_asked, wish.record.states.get(name))
 
     def verified(
         self, record: ProposalRecord, chunk: Chunk, n_accepted: int, *, is_refuted: bool

@@ -40,7 +40,7 @@ def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
-    """An event of a stream, but for the last. Fields that a request hasn't asked for are unset."""
+    """An event of a stream before the last one. Fields that a request doesn't ask for are unset."""
 
     index: int
     content: str

@@ -93,7 +93,7 @@ class Heard:
             proposing: Proposing, record: ProposalRecord, chunk: Any, *args: Any, **kwargs: Any
         ) -> None:
             if record.asked is not None:
-                self.n_evaluated[record.asked[0]] += len(chunk.proposed) - chunk.n_forced
+                self.n_evaluated[record.asked.source] += len(chunk.proposed) - chunk.n_forced
             verified(proposing, record, chunk, *args, **kwargs)
 
         monkeypatch.setattr(Proposing, "verified", count)

@@ -16,7 +16,7 @@ from tests.support.speculating import Eager, Timed
 
 
 class KnownState(SourceState):
-    """Notes what it is told."""
+    """Keeps the arguments of each `verified`, and counts the calls of `leave`."""
 
     def __init__(self, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)

@@ -19,7 +19,7 @@ from tools.models.build import ensure
 
 
 class PaperState(SourceState):
-    """Passes what it is told on to a list."""
+    """Appends the arguments of each `verified` to a list."""
 
     def __init__(self, heard: list[tuple[object, ...]], tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
