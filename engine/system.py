@@ -5,16 +5,19 @@ imported one by one. `asyncio` is another such edge: its event loop has the serv
 """
 
 import os
+import signal
 import sys
 import threading
 import time
 from collections.abc import Callable, Collection
 from concurrent import futures
+from contextlib import suppress
 from queue import SimpleQueue
 from typing import Any, Final, NoReturn
 
 __all__ = [
     "ANY",
+    "KILL",
     "Condition",
     "Event",
     "Executor",
@@ -26,6 +29,7 @@ __all__ = [
     "now",
     "pool",
     "processor_seconds",
+    "send_signal",
     "start_thread",
     "wait",
 ]
@@ -42,6 +46,7 @@ processor_seconds = time.thread_time
 """Seconds that this thread has used the processor."""
 
 ANY: Final = futures.FIRST_COMPLETED
+KILL: Final[int] = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
 
 
 def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
@@ -77,3 +82,9 @@ def leave(code: int = 0) -> NoReturn:
     """Ends this process at once, whatever its other threads are doing."""
     sys.stderr.flush()
     os._exit(code)
+
+
+def send_signal(pid: int, number: int) -> None:
+    """Sends a signal to another process; has no effect if that has ended."""
+    with suppress(ProcessLookupError):
+        os.kill(pid, number)

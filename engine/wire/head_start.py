@@ -173,14 +173,6 @@ class Adopted:
     def get_pipe_transport(self, fd: int) -> "asyncio.BaseTransport | None":
         return (self.sink, *self._sources)[fd] if fd <= len(self._sources) else None
 
-    def kill(self) -> None:
-        """Kills the process; has no effect if it has ended already."""
-        self._process.kill()
-
-    def send_signal(self, number: int) -> None:
-        """Has no effect if the process has ended already."""
-        self._process.send_signal(number)
-
     def close(self) -> None:
         self.sink.close()
         for source in self._sources:

@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from contextlib import suppress
 from typing import Final, Generic, Protocol, Self, TypeVar, cast
 
+from specllama.engine import system
 from specllama.engine.wire.commands import Command, environment
 from specllama.engine.wire.framing import MAX_FRAME, Decoder, FrameError, FrameReader
 from specllama.engine.wire.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
@@ -252,13 +253,16 @@ class Child(Generic[M]):
     def kill(self) -> None:
         """Kills the process; has no effect if it has ended already."""
         self._ending = True
-        with suppress(ProcessLookupError):
-            self._process.kill()
+        self.send_signal(system.KILL)
 
     def send_signal(self, number: int) -> None:
-        """Has no effect if the process has ended already."""
-        with suppress(ProcessLookupError):
-            self._process.send_signal(number)
+        """Sends the process a signal; has no effect if it has ended already.
+
+        asyncio's transport would ask the system first whether the process has ended. If it has,
+        that answer is given once, and asyncio's own wait for the exit status fails then.
+        """
+        if self.is_alive:
+            system.send_signal(self.pid, number)
 
     async def reap(self, grace: float = 0.0) -> int:
         """Make sure that the process is no more; its exit status.

@@ -17,6 +17,7 @@ STDIN, STDOUT, STDERR = 0, 1, 2
 ROOM = 1 << 16
 """Bytes that a pipe holds."""
 KILLED = -9
+FIRST_PID = 1000
 NONSENSE = (b"\xff" * 5, frame({"of": "another version"}), frame(["unknown", 1]), b"\x01\0\0\0{")
 """No messages of this version: a frame that is too long, and bodies that can't be read."""
 
@@ -77,11 +78,15 @@ class EventLoop(asyncio.BaseEventLoop):
         if self.fails("start"):
             raise OSError(errno.EAGAIN, "Resource temporarily unavailable")
         protocol = protocol_factory()
-        child = Child(self, protocol, len(self.children) + 1, command)
+        child = Child(self, protocol, len(self.children), command)
         self.children.append(child)
         protocol.connection_made(child)
         self.world.start(partial(child.run, self._program), "main", child.process)
         return child, protocol
+
+    def send_signal(self, pid: int, number: int) -> None:
+        """Ends the child process, unless it has ended."""
+        self.children[pid - FIRST_PID].process.end(-number)
 
 
 class Child(asyncio.SubprocessTransport):
@@ -111,21 +116,13 @@ class Child(asyncio.SubprocessTransport):
     # ---- for the server ------------------------------------------------------------------
 
     def get_pid(self) -> int:
-        return 1000 + self.number
+        return FIRST_PID + self.number
 
     def get_returncode(self) -> int | None:
         return self.process.returncode
 
     def get_pipe_transport(self, fd: int) -> asyncio.BaseTransport | None:
         return self._stdin if fd == STDIN else None
-
-    def kill(self) -> None:
-        if self.process.returncode is not None:
-            raise ProcessLookupError
-        self.process.end(KILLED)
-
-    def send_signal(self, signal: int) -> None:
-        self.process.end(-signal)
 
     def close(self) -> None:
         self._stdin.close()

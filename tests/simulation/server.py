@@ -403,7 +403,8 @@ def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
 
     gc.disable()  # when objects are freed must not depend on what ran before
     try:
-        with machine.installed(), world.closing():
+        signals = replaced(system, {"send_signal": loop.send_signal})
+        with machine.installed(), signals, world.closing():
             world.start(serve, "event loop", world.server)
             world.run(lambda: bool(outcome))
     finally:

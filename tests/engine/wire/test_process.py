@@ -260,6 +260,26 @@ def test_burying_does_not_hide_how_it_ended() -> None:
     asyncio.run(run())
 
 
+@posix
+def test_killing_what_has_just_ended_does_not_hide_how_it_ended(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Whoever asks the system for an exit status takes it away from asyncio, which waits for it."""
+
+    async def run() -> None:
+        for _ in range(20):
+            ending = await Child.start(
+                (sys.executable, "-S", "-c", "raise SystemExit(7)"), ANYTHING
+            )
+            with suppress(ChildProcessError):  # asyncio has seen it end
+                os.waitid(os.P_PID, ending.pid, os.WEXITED | os.WNOWAIT)
+            ending.kill()
+            assert await ending.reap() == 7
+
+    asyncio.run(run())
+    assert caplog.messages == []
+
+
 def test_burying_waits_for_one_that_is_asked_to_end() -> None:
     async def run() -> None:
         program = "link.send(1)\nlink.receive()\nos.close(SINK)\ntime.sleep(0.1)\nleave(5)"
