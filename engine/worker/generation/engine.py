@@ -14,6 +14,7 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire.replies import (
     Accepted,
     Begun,
+    Delta,
     Event,
     Failed,
     ModelInfo,
@@ -63,6 +64,10 @@ MASK_SECONDS = 0.01
 PATIENCE, LEAST_PATIENCE = 0.25, 0.001
 """A step waits for the masks of its requests for this part of its own time, or so many seconds. Who
 has none then gets its next token later, and the others go on."""
+
+TOGETHER, TOGETHER_SECONDS = 4, 0.005
+"""Up to so many tokens are sent in one message if their steps take less time than that together:
+a message costs the server a tenth of a millisecond, and a small model's step little more."""
 
 
 Send = Callable[[list[Event]], None]
@@ -115,6 +120,7 @@ class Engine:
             cuttable=self.context.is_cuttable,
         )
         self._events: list[Event] = []  # that wait to be sent
+        self._sent = 0.0  # when the last ones were
         self._counting = Counting()
         self._decoding = Decoding(
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
@@ -195,6 +201,8 @@ class Engine:
             started = system.now()
             batches = self._plan()
             for batch in batches:
+                if self._events and not (self._answering.overlaps or batch.is_single):
+                    self._send(send)
                 if not self._launch(batch):
                     break  # what else was planned may be wrong
                 self._finish_last(batch, send)
@@ -205,7 +213,8 @@ class Engine:
             self._counting.rests()
         if not batches and not self._events:
             self._wait()
-        if not (batches and self._answering.overlaps and self.scheduler.active):
+        goes_on = bool(batches and self.scheduler.active)
+        if not (goes_on and (self._answering.overlaps or self._may_wait())):
             self._send(send)
 
     def _plan(self) -> list[StepBatch]:
@@ -252,7 +261,8 @@ class Engine:
         Requests whose texts have ended leave `batch`."""
         if self._answering.overlaps:
             self._events += self._requests.answer_late()
-            self._send(send)
+            if not (batch.is_single and self._may_wait()):
+                self._send(send)
         self._decoding.wait()
         if self._requests.free_finished(batch.chunks):
             batch.keep(self._requests.running)
@@ -285,6 +295,13 @@ class Engine:
         events, self._events = self._events, []
         if events:
             send(events)
+            self._sent = system.now()
+
+    def _may_wait(self) -> bool:
+        """Whether the events are tokens which the next step sends soon enough."""
+        soon = system.now() + self._step_seconds < self._sent + TOGETHER_SECONDS
+        is_short = len(self._events) < TOGETHER
+        return is_short and soon and all(type(event) is Delta for event in self._events)
 
     def _read_prompts(self, batch: StepBatch) -> None:
         """Notes the probabilities of prompts, where they are wanted, before anybody samples."""

@@ -35,6 +35,11 @@ class StepBatch:
     evaluated: Sequence[Chunk] = ()
     """The chunks that were launched, including those that `keep` has dropped since."""
 
+    @property
+    def is_single(self) -> bool:
+        """True if each of its texts gets one more token, but for what is proposed."""
+        return all(chunk.is_single for chunk in self.chunks)
+
     def keep(self, running: Container[int]) -> None:
         """Drop the chunks of requests whose ids aren't in `running`."""
         kept = [at for at, request in enumerate(self.requests) if request.id in running]

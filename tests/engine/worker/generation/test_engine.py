@@ -11,6 +11,7 @@ from specllama.engine.wire.replies import Begun, Delta, Event, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Context, Model, initialize
 from specllama.engine.worker.generation.answering import progress
+from specllama.engine.worker.generation.engine import TOGETHER, Engine
 from specllama.engine.worker.generation.request import Request
 from tests.support.model_files import damaged
 from tests.support.models import random_model
@@ -65,6 +66,52 @@ def test_a_prompt_is_cut_while_others_generate(model: Model) -> None:
     for prompt in prompts:
         alone = play(engine(model), [prompt], n_predict=60, **GREEDY)
         assert together[prompt].tokens == alone[prompt].tokens
+
+
+def sent_by(engine: Engine, params: GenerationParams, *, other_at: int = -1) -> list[list[Event]]:
+    """What is sent at once of a streamed request; `other_at` messages later comes another one."""
+    sent: list[list[Event]] = []
+    engine.submit(engine.preparation.prepare(Submit(1, ["import os"], params)))
+    while engine.has_work:
+        engine.step(sent.append)
+        if len(sent) > other_at >= 0:
+            engine.step(sent.append)
+            engine.submit(engine.preparation.prepare(Submit(2, ["def f(a, b):"], params)))
+            other_at = -1
+    return sent
+
+
+def deltas(sent: list[list[Event]]) -> list[int]:
+    return [sum(isinstance(event, Delta) for event in events) for events in sent]
+
+
+def test_tokens_of_fast_steps_leave_together(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = "specllama.engine.worker.generation.engine"
+    params = GenerationParams(n_predict=11, stream=True, **GREEDY)
+    monkeypatch.setattr(f"{path}.TOGETHER_SECONDS", 0.0)
+    apart = sent_by(engine(model), params)
+    assert set(deltas(apart)) <= {0, 1}
+    monkeypatch.setattr(f"{path}.TOGETHER_SECONDS", 3600.0)
+    together = sent_by(engine(model), params)
+    assert max(deltas(together)) == TOGETHER
+    assert len(together) < len(apart)
+    texts = [
+        "".join(event.text for events in sent for event in events if isinstance(event, Delta))
+        for sent in (together, apart)
+    ]
+    assert texts[0] == texts[1] != ""
+
+
+def test_tokens_do_not_wait_for_the_prompt_of_another(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("specllama.engine.worker.generation.engine.TOGETHER_SECONDS", 3600.0)
+    params = GenerationParams(n_predict=30, stream=True, **GREEDY)
+    e = engine(model, parallel=2)
+    sent = sent_by(e, params, other_at=2)
+    [begun] = [n for n, events in enumerate(sent) if Begun(2) in events]
+    n_before = 2 if e.context.is_asynchronous else 1  # texts are made a step later there
+    assert deltas(sent)[begun] == n_before
 
 
 def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:

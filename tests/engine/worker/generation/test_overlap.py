@@ -148,6 +148,7 @@ def test_texts_are_made_while_the_device_computes(
 ) -> None:
     order: list[str] = []
     sent: list[Event] = []
+    monkeypatch.setattr("specllama.engine.worker.generation.engine.TOGETHER", 1)
     e = make(model, overlap=overlap)
 
     def note(owner: type, name: str) -> None:
