@@ -30,7 +30,10 @@ def check(options: Options) -> None:
     pooling = engine.embedding.pooling
     if engine.embedding.reranking and pooling not in ("", "rank"):
         raise OptionError(f"--reranking means --pooling rank, not {pooling}")
-    cache_type_v = engine.cache_types()[1]
+    cache_type_k, cache_type_v = engine.cache_types()
+    if cache_type_k == "bf16" and engine.shifts_cache():
+        name = "--context-shift" if engine.context.context_shift else "--cache-reuse"
+        raise OptionError(f"{name}: llama.cpp can't move keys of --cache-type-k bf16")
     if engine.compute.flash_attn == "off" and cache_type_v not in _FLOAT_CACHE_TYPES:
         raise OptionError(
             f"--cache-type-v {cache_type_v} needs Flash Attention, which --flash-attn off forbids"

@@ -84,11 +84,20 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         return found
 
     def cache_types(self) -> tuple[CacheType, CacheType]:
-        """The data types of the keys and of the values in the KV cache."""
-        return (
-            self.context.cache_type_k or "f16",
-            self.context.cache_type_v or ("bf16" if self.is_reproducible() else "f16"),
-        )
+        """The data types of the keys and of the values in the KV cache.
+
+        If texts are to be reproducible, the keys are bf16, or the values where keys are to be
+        shifted, which llama.cpp can't do with bf16: adding up values takes longer with bf16.
+        """
+        k, v = self.context.cache_type_k, self.context.cache_type_v
+        if self.is_reproducible():
+            k = k or ("f16" if self.shifts_cache() else "bf16")
+            v = v or ("bf16" if k in ("f16", "f32") else "f16")
+        return (k or "f16", v or "f16")
+
+    def shifts_cache(self) -> bool:
+        """Whether an option asks for texts to be moved within the KV cache."""
+        return self.context.context_shift or self.context.cache_reuse > 0
 
     def context_size(self) -> int:
         """How many cells all slots have together; 0: as many as the model was trained with.

@@ -105,7 +105,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_REPRODUCIBLE",
             metavar="[on|off|auto]",
             help="Make a text depend on its request alone (on the CPU), not on what is cached or "
-            "who else is served: --no-kv-unified --cache-type-k f16 --cache-type-v bf16, as far as "
+            "who else is served: --no-kv-unified --cache-type-k bf16 --cache-type-v f16, as far as "
             "these are not given. Long prompts take longer to evaluate.",
             default="auto (on for the shipped model, unless a GPU has layers)",
             bare="on",
@@ -127,8 +127,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ctk --cache-type-k",
             env="LLAMA_ARG_CACHE_TYPE_K",
             metavar="TYPE",
-            help="Data type of the keys in the KV cache.",
-            default="f16",
+            help="Data type of the keys in the KV cache; bf16 excludes --context-shift and "
+            "--cache-reuse.",
+            default="f16; bf16 if --reproducible without these",
             read=_cache_type,
         ),
     ] = ""
@@ -139,7 +140,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_CACHE_TYPE_V",
             metavar="TYPE",
             help="Data type of the values in the KV cache; a quantized one needs --flash-attn.",
-            default="f16; bf16 if --reproducible",
+            default="f16; bf16 if --reproducible has other keys",
             read=_cache_type,
         ),
     ] = ""

@@ -78,8 +78,10 @@ class Context:
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         self._positions = Positions() if model.uses_mrope else None
-        # A recurrent state is of all tokens before: none of them can be taken out.
-        self.can_shift = bool(C.llama_memory_can_shift(self._memory)) and not model.is_recurrent
+        # A recurrent state is of all tokens before: none of them can be taken out. llama.cpp aborts
+        # the process where keys are bf16.
+        can_rotate = not model.is_recurrent and options.cache_types()[0] != "bf16"
+        self.can_shift = can_rotate and bool(C.llama_memory_can_shift(self._memory))
         self._unified = unified
         self.n_seq = n_seq
         self._embeds = options.embedding.embeds()

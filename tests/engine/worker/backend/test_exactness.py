@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.options.composition import SHIPPED_CONTEXT
+from specllama.engine.options.values import OptionError
 from specllama.engine.shipped import MODEL_NAME, model_path
 from specllama.engine.worker.backend import Context, Model, exactness, initialize
 from specllama.engine.worker.backend.exactness import depends_on_batch
@@ -50,7 +51,7 @@ def test_the_shipped_model_is_reproducible_and_others_may_be(
     engine = layered({}, (), argv, files=False).engine
     assert engine.is_reproducible() is reproducible
     assert engine.unified_kv_cache() is not reproducible
-    assert engine.cache_types() == ("f16", "bf16" if reproducible else "f16")
+    assert engine.cache_types() == ("bf16" if reproducible else "f16", "f16")
     assert bool(engine.irreproducible()) is not reproducible
 
 
@@ -68,13 +69,36 @@ NEGATABLE = st.sampled_from([None, "--kv-unified", "--no-kv-unified"])
 def test_what_the_user_says_wins(k: str, v: str, unified: str | None, slots: str) -> None:
     argv = [f"-ctk={k}" if k else "", f"-ctv={v}" if v else "", unified or "", slots]
     options = parse(["--reproducible", *filter(None, argv)], {})
-    assert options.model.engine.cache_types() == (k or "f16", v or "bf16")
+    found = options.model.engine.cache_types()
+    assert found == (k or "bf16", v or ("bf16" if k in ("f16", "f32") else "f16"))
     assert options.model.engine.unified_kv_cache() is (unified == "--kv-unified")
+
+
+@pytest.mark.parametrize("shifting", ["--context-shift", "--cache-reuse=5"])
+def test_keys_that_are_to_be_moved_are_f16(shifting: str) -> None:
+    options = parse(["--reproducible", shifting], {})
+    assert options.model.engine.cache_types() == ("f16", "bf16")
+    name = shifting.partition("=")[0]
+    with pytest.raises(OptionError, match=f"{name}: llama.cpp can't move keys"):
+        parse(["-ctk", "bf16", shifting], {})
+
+
+def test_the_memory_of_bf16_keys_cannot_be_shifted(model: Model) -> None:
+    """llama.cpp would abort the process."""
+    for k, can_shift in (("bf16", False), ("f16", True), ("q8_0", True)):
+        context = Context(model, engine_options(cache_type_k=k), 1, True)
+        assert context.can_shift is can_shift
+        context.close()
 
 
 @pytest.mark.parametrize(
     "undoing",
-    [["-fa", "off"], ["-kvu"], ["-ctv", "f16"], ["-ctk", "f32", "-ctv", "f32"]],
+    [
+        ["-fa", "off"],
+        ["-kvu"],
+        ["-ctv", "f16", "--context-shift"],
+        ["-ctk", "f32", "-ctv", "f32"],
+    ],
     ids=lambda argv: " ".join(argv),
 )
 def test_who_undoes_it_is_told(undoing: list[str]) -> None:
@@ -105,7 +129,7 @@ def test_it_is_off_by_itself_where_a_device_has_layers(
     assert options.is_reproducible()
     found = exactness.promised(options)
     assert found.is_reproducible() is stays
-    assert found.cache_types() == ("f16", "bf16" if stays else "f16")
+    assert found.cache_types() == ("bf16" if stays else "f16", "f16")
     assert found.unified_kv_cache() is not stays
 
 
@@ -123,6 +147,8 @@ def test_slots_of_the_shipped_model_have_the_context_it_was_trained_with(model: 
     [
         ({}, False),
         ({"cache_type_k": "q8_0", "cache_type_v": "q8_0"}, False),
+        ({"cache_type_k": "bf16", "cache_type_v": "f32"}, False),
+        ({"context_shift": True}, False),
         ({"cache_type_k": "f16", "cache_type_v": "f16"}, True),
     ],
     ids=str,
