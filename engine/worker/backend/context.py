@@ -78,10 +78,9 @@ class Context:
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         self._positions = Positions() if model.uses_mrope else None
-        # A recurrent state is of all tokens before: none of them can be taken out. llama.cpp aborts
-        # the process where keys are bf16.
-        can_rotate = not model.is_recurrent and options.cache_types()[0] != "bf16"
-        self.can_shift = can_rotate and bool(C.llama_memory_can_shift(self._memory))
+        # No token can be taken out of a recurrent state. llama.cpp would abort with keys in bf16.
+        self.can_shift = not model.is_recurrent and options.cache_types()[0] != "bf16"
+        self.can_shift &= bool(C.llama_memory_can_shift(self._memory))
         self._unified = unified
         self.n_seq = n_seq
         self._embeds = options.embedding.embeds()
@@ -377,9 +376,8 @@ class Context:
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
-        behind them to `start`: the next decode rotates their keys. False if this kind of memory
-        can't (asked to, llama.cpp would abort); then nothing was changed. The cells must not be
-        shared with another sequence, which would find its tokens moved as well."""
+        behind them to `start`: the next decode rotates their keys. False, and nothing is changed,
+        if this kind of memory can't. The cells must not be shared with another sequence."""
         if not self.can_shift:
             return False
         if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):

@@ -24,6 +24,7 @@ from tests.support.speculating import (
     PROMPTS,
     REQUESTS,
     SCHEMA,
+    SINGLE_PRECISION,
     Eager,
     Mode,
     N,
@@ -38,6 +39,7 @@ from tools.models.build import ensure_adapter
 pytestmark = pytest.mark.slow
 
 SOURCES: dict[str, Any] = {
+    **SINGLE_PRECISION,
     "spec_type": ("radix", "ngram-simple", "ngram-cache"),
     "spec_ngram_simple_size_n": 3,
     "spec_ngram_simple_size_m": 8,
