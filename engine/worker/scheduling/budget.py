@@ -15,7 +15,8 @@ MIN_SHARE = 0.5
 """Prompts may add this part of the time that the step takes without them, even if the target is
 missed: on a machine that can't meet it, prompts go on nevertheless."""
 HARDLY = 1.15
-"""A step that takes this many times as long is hardly longer: worth it if its tokens cost less."""
+"""A step that takes this many times as long as it may is hardly longer: worth it if it has as many
+times as many tokens a second."""
 KNEE, STRETCH = 0.85, 3.0
 """Where no size keeps the target, prompts get at least this part of the most tokens per second
 that steps reach which take at most so many times as long as the quickest."""
@@ -111,7 +112,7 @@ class PrefillBudget:
 
 def choose(seconds: dict[int, float], most: float) -> int:
     """The size with the most tokens per second of those that take at most `most` seconds, or one
-    that takes hardly longer and gets on faster. If each takes longer, the smallest one that gets on
+    that takes hardly longer and gets on far better. If each takes longer, the smallest one that gets on
     nearly as fast as any that doesn't take much longer."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
@@ -120,5 +121,6 @@ def choose(seconds: dict[int, float], most: float) -> int:
         enough = KNEE * max(rates[n] for n in near)
         return min(n for n in near if rates[n] >= enough)
     best = max(within, key=lambda n: (rates[n], n))
-    near = [n for n in seconds if n >= best and seconds[n] <= HARDLY * seconds[best]]
-    return max(near, key=lambda n: (rates[n], n))
+    near = [n for n, each in seconds.items() if n > best and each <= HARDLY * most]
+    far_better = [n for n in near if rates[n] >= HARDLY * rates[best]]
+    return max(far_better, key=lambda n: (rates[n], n), default=best)

@@ -8,7 +8,7 @@ from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
-LITTLE_MORE = 1.25
+LITTLE_MORE = 1.1
 """Beside generating sequences, a step may have this many times as many tokens of a prompt as it
 should if that spares one with the rest: few rows of a long text can take longer than many (see
 `engine.worker.scheduling.step_clock.FEW_ROWS`)."""

@@ -132,7 +132,7 @@ class StepClock:
         self.sizes: Final = sizes(n_batch)
         sweep = sweep or Sweep()
         self._rows = sweep.rows
-        self._prompts = sweep.prompts
+        self._prompts = _smoothed(sweep.prompts)
         self._bases: dict[int, float] = {}  # by tokens of prompts, as far as they were wanted
         self._alone = sweep.alone
         self._decode: dict[int, deque[float]] = {}  # seconds, by generating sequences
@@ -284,6 +284,18 @@ class StepClock:
         longer = 1 + self._growth_of(n) * length
         self._factor.append(level / (own * longer))
         self._of_prompts.put((0, size), level / (self._speed * longer))
+
+
+def _smoothed(prompts: dict[int, float]) -> dict[int, float]:
+    """`prompts`, in seconds by number of tokens, where a token of many costs no more than one of
+    fewer and one of more: what a sweep finds between them was disturbed. Too low an estimate is
+    corrected by the first steps; too high a one keeps steps from having that size."""
+    each = {n: seconds / n for n, seconds in prompts.items()}
+    many = [n for n in each if n > FEW_ROWS]
+    return prompts | {
+        n: n * max(min(each[m] for m in many if m <= n), min(each[m] for m in many if m >= n))
+        for n in many
+    }
 
 
 def _between(points: Mapping[int, float], n: int) -> float:

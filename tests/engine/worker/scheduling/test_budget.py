@@ -91,6 +91,10 @@ def test_a_bigger_step_that_takes_hardly_longer() -> None:
     assert HARDLY * 0.098 >= 0.108
     assert choose({32: 0.098, 64: 0.5, 96: 0.108, 128: 0.3}, 0.1) == 96
     assert choose({32: 0.05, 64: 0.09, 96: 0.3, 128: 0.4}, 0.1) == 64
+    # Measured: 32 keep the target, and take most of it.
+    assert choose({32: 0.08, 72: 0.11, 96: 0.13, 128: 0.2}, 0.1) == 72
+    # Nothing is won with what takes longer.
+    assert choose({72: 0.08, 96: 0.1, 128: 0.11}, 0.1) == 96
 
 
 def test_where_no_size_keeps_the_target_prompts_get_on_nearly_as_fast_as_they_can() -> None:
@@ -146,6 +150,18 @@ def test_the_sweep_is_what_is_known_at_first() -> None:
     assert clock.proposal_seconds(2, 6) == pytest.approx(0.020)
     assert clock.proposal_seconds(2, 10) == pytest.approx(0.020 + 4 * 0.007 / 4)
     assert clock.rows_seconds(4) == pytest.approx(0.013)
+
+
+def test_what_has_disturbed_the_sweep_is_left_out() -> None:
+    """A size that costs more than a smaller one and a larger one. One from which on all cost more
+    is another thing: the processor's cache overflows."""
+    disturbed = Sweep(prompts={32: 0.04, 72: 0.036, 96: 0.096, 128: 0.128, 256: 0.128})
+    clock = StepClock(2048, disturbed)
+    found = clock.by_size(0, [32, 72, 96, 128, 256], 0)
+    assert found == pytest.approx({32: 0.04, 72: 0.036, 96: 0.048, 128: 0.064, 256: 0.128})
+    overflowing = {32: 0.04, 72: 0.036, 96: 0.096, 128: 0.128, 256: 0.3}
+    clock = StepClock(2048, Sweep(prompts=overflowing))
+    assert clock.by_size(0, overflowing, 0) == pytest.approx(overflowing)
 
 
 def test_steps_of_one_size_tell_of_the_others() -> None:
