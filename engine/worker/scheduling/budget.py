@@ -112,8 +112,8 @@ class PrefillBudget:
 
 def choose(seconds: dict[int, float], most: float) -> int:
     """The size with the most tokens per second of those that take at most `most` seconds, or one
-    that takes hardly longer and gets on far better. If each takes longer, the smallest one that gets on
-    nearly as fast as any that doesn't take much longer."""
+    that takes hardly longer and gets on far better. If each takes longer, the smallest one that
+    gets on nearly as fast as any that doesn't take much longer."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
     if not within:
