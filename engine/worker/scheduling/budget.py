@@ -3,8 +3,8 @@ their next tokens in time.
 
 Of the chunk sizes whose steps keep the target, it takes the one with the most prompt tokens per
 second, as `engine.worker.scheduling.step_clock` knows them. Where no size keeps the target, the
-smallest may be the worst for all: it takes the smallest one that gets on nearly as fast as any that
-doesn't take much longer.
+smallest may be the worst for all: it takes the smallest one that gets on nearly as fast as the best
+of a few.
 """
 
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS, StepClock
@@ -17,9 +17,11 @@ missed: on a machine that can't meet it, prompts go on nevertheless."""
 HARDLY = 1.15
 """A step that takes this many times as long as it may is hardly longer: worth it if it has as many
 times as many tokens a second."""
-KNEE, STRETCH = 0.85, 3.0
-"""Where no size keeps the target, prompts get at least this part of the most tokens per second
-that steps reach which take at most so many times as long as the quickest."""
+KNEE, LATE_TOKENS = 0.95, 128
+"""Where no size keeps the target, a step has at most so many tokens of prompts, and prompts get at
+least this part of the most tokens per second that such steps reach."""
+AIM = 0.9
+"""A step is planned to take this part of the target: some take longer than the clock expects."""
 BURST = 3
 """Prompts that arrive together and take no more than this many targets are evaluated in one step:
 cutting them would make several gaps of one, and no sequence would wait less in all."""
@@ -107,19 +109,20 @@ class PrefillBudget:
 
     def _most(self, n_generating: int) -> float:
         """Seconds that a step may take: the target, where it can be kept."""
-        return max(self._target, (1 + MIN_SHARE) * self._clock.decode_seconds(n_generating))
+        least = (1 + MIN_SHARE) * self._clock.decode_seconds(n_generating)
+        return max(AIM * self._target, least)
 
 
 def choose(seconds: dict[int, float], most: float) -> int:
     """The size with the most tokens per second of those that take at most `most` seconds, or one
-    that takes hardly longer and gets on far better. If each takes longer, the smallest one that
-    gets on nearly as fast as any that doesn't take much longer."""
+    that takes hardly longer and gets on far better. If each takes longer, the smallest one with
+    nearly the most tokens per second of those up to `LATE_TOKENS`."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
     if not within:
-        near = [n for n in seconds if seconds[n] <= STRETCH * min(seconds.values())]
-        enough = KNEE * max(rates[n] for n in near)
-        return min(n for n in near if rates[n] >= enough)
+        small = [n for n in seconds if n <= LATE_TOKENS]
+        enough = KNEE * max(rates[n] for n in small)
+        return min(n for n in small if rates[n] >= enough)
     best = max(within, key=lambda n: (rates[n], n))
     near = [n for n, each in seconds.items() if n > best and each <= HARDLY * most]
     far_better = [n for n in near if rates[n] >= HARDLY * rates[best]]
