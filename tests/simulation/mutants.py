@@ -1,6 +1,7 @@
 """Changes of the product that histories have to find: in what is cached, and in what runs."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any
 
 from llama_cpp import llama_cpp
@@ -36,6 +37,7 @@ from specllama.engine.worker.generation.verifying import Exact, Speculation
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.media.registry import MediaRegistry
 from specllama.engine.worker.scheduling.scheduler import Scheduler
+from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sharing import Ahead
 from specllama.engine.worker.slot_actions import SlotActions
 from tests.simulation.mutant import Acts, Mutant, adds, gives, skips
@@ -225,6 +227,12 @@ def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: 
     return True
 
 
+def _padding_kept(real: Real, acts: Acts, chunks: Sequence[Chunk]) -> None:
+    """The next tokens of these prompts get cells beside those of the padding."""
+    acts.n += sum(chunk.n_pad > 0 for chunk in chunks)
+    real([replace(chunk, n_pad=0) for chunk in chunks])
+
+
 OF_RUNNING = (
     Mutant("a paused request never goes on", Scheduler, "resume", skips()),
     Mutant("a cancelled request keeps its slot", Scheduler, "cancel", skips()),
@@ -232,6 +240,7 @@ OF_RUNNING = (
     Mutant("a failed request keeps its slot", Scheduler, "discard", skips()),
     Mutant("what is behind an end stays", Scheduler, "finish_before", skips()),
     Mutant("what was proposed is never taken back", Ahead, "take_back", skips()),
+    Mutant("padding is never taken back", Scheduler, "advance", _padding_kept),
     Mutant("what is proposed is proposed again", Ahead, "drop_proposed", skips()),
     Mutant("proposals are always right", Exact, "confirms", _right),
     Mutant("runs of proposals have no end", Speculation, "end", skips()),
