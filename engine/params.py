@@ -169,7 +169,7 @@ TOOL_CALLS = "tool_calls"
 """The `grammar_type` of a grammar that describes the `generation_prompt`, too."""
 
 
-class GenerationParams(msgspec.Struct, kw_only=True):
+class GenerationParams(msgspec.Struct, kw_only=True, frozen=True):
     """The parameters of a generation. `logit_bias` pairs a token id, or a text of which every token
     is meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty. At
     most one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is given;

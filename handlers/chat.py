@@ -29,7 +29,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
     params = await run_in_thread(
         generation_params, body, model.options.engine.generation_defaults()
     )
-    probabilities = chat_probabilities(body, params)
+    params, probabilities = chat_probabilities(body, params)
     n = texts_per_prompt(body, [None])
     engine = await model.engine()
     request = await run_in_thread(chat_request, body, model.options)

@@ -33,7 +33,7 @@ async def create_completion(body: dict[str, Any]) -> Response:
     gap = given if isinstance(given, Infill) else None
     asked = [] if gap else await run_in_thread(parse_prompts, given, images=body.get("image_data"))
     n = texts_per_prompt(body, [gap] if gap else asked)
-    probabilities = text_probabilities(body, params)
+    params, probabilities = text_probabilities(body, params)
     engine = await model.engine()
     prompts: list[Prompt] = [gap] if gap else [*await resolved(model, engine, asked)]
     native = NativeFormat(
@@ -72,8 +72,8 @@ async def create_openai_completion(body: dict[str, Any]) -> Response:
     )
     given = await run_in_thread(parse_prompts, body["prompt"], images=body.get("image_data"))
     n = texts_per_prompt(body, given)
-    probabilities = text_probabilities(body, params)
-    n_candidates = candidates(body, n, len(given), params)
+    params, probabilities = text_probabilities(body, params)
+    n_candidates, params = candidates(body, n, len(given), params)
     engine = await model.engine()
     prompts = await resolved(model, engine, given)
     asked: list[Prompt] = [*prompts]

@@ -67,8 +67,8 @@ async def create_ollama_generation(body: dict[str, Any]) -> Response:
     params = await run_in_thread(
         generation_params, asked, model.options.engine.generation_defaults()
     )
-    params.return_progress = False
-    probabilities = chat_probabilities(asked, params)
+    params, probabilities = chat_probabilities(asked, params)
+    params = msgspec.structs.replace(params, return_progress=False)
     watch = Watch()
     engine = await model.engine()
     watch.loaded()
@@ -145,8 +145,9 @@ async def _chat_answer(body: dict[str, Any]) -> Response:
     params = await run_in_thread(
         generation_params, asked, model.options.engine.generation_defaults()
     )
-    params.return_progress = False
-    form = OllamaFormat(body.get("model") or model.name, chat_probabilities(asked, params))
+    params, probabilities = chat_probabilities(asked, params)
+    params = msgspec.structs.replace(params, return_progress=False)
+    form = OllamaFormat(body.get("model") or model.name, probabilities)
     engine = await model.engine()
     form.watch.loaded()
     request = await run_in_thread(chat_request, asked, model.options)

@@ -208,12 +208,10 @@ def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
 
 def apart(submit: Submit, prompt: Prompt) -> Iterator[Submit]:
     """The requests that `submit` stands for, from `prompt` in the place of its own."""
-    given = msgspec.structs.replace(submit.params)
     first = msgspec.structs.replace(submit, prompt=prompt, others=[])
     yield first
     for id, seed in submit.others:
-        # Each has parameters of its own: preparing a request changes them.
-        params = msgspec.structs.replace(given, seed=seed, id_slot=-1)
+        params = msgspec.structs.replace(submit.params, seed=seed, id_slot=-1)
         yield msgspec.structs.replace(first, id=id, params=params)
 
 

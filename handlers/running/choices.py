@@ -51,9 +51,11 @@ def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
     return made
 
 
-def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams) -> int:
+def candidates(
+    body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams
+) -> tuple[int, GenerationParams]:
     """The number of texts to generate per prompt, `best_of` or `n`, so that the best `n` of them
-    can be returned. Sets `params.n_probs` if it needs the probabilities.
+    can be returned; and `params`, with the probabilities that choosing needs.
 
     Raises EngineError (invalid_request_error).
     """
@@ -61,14 +63,13 @@ def candidates(body: Mapping[str, Any], n: int, n_prompts: int, params: Generati
     if best_of < n:
         raise invalid_request(f"best_of: {best_of} texts are too few to return {n} of them")
     if best_of == n:
-        return n
+        return n, params
     if params.stream:
         raise invalid_request(
             "best_of: the best text is known only at the end; set stream to false"
         )
     check_total(best_of, n_prompts, "best_of")
-    params.n_probs = max(params.n_probs, 1)
-    return best_of
+    return best_of, msgspec.structs.replace(params, n_probs=max(params.n_probs, 1))
 
 
 def best(results: Sequence[Finished], n: int, best_of: int) -> list[Finished]:

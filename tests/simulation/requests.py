@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from random import Random
+from typing import Any
 
 import msgspec
 import numpy as np
@@ -238,14 +239,16 @@ class Requests:
             jump_forward=chance() < 0.8,
             speculative=Speculative(types=choose(choice.types), n_max=8),
         )
+        changes: dict[str, Any] = {}
         if choice.has_adapters:
-            params.lora = choose([[(0, 1.0)], [(1, 0.5)], [(0, 0.5), (1, 1.0)], [(0, 0.0)]])
+            changes["lora"] = choose([[(0, 1.0)], [(1, 0.5)], [(0, 0.5), (1, 1.0)], [(0, 0.0)]])
         if choice.options["context_shift"] and chance() < 0.1:
-            params.n_predict = SLOT_CONTEXT
+            changes["n_predict"] = SLOT_CONTEXT
         if chance() < self.habits.constrained:
-            self._constrain(params)
+            changes |= self._constraint()
         if chance() < self.habits.thinking:
-            self._think(params)
+            changes |= self._thinking()
+        params = msgspec.structs.replace(params, **changes)
         prompt = self._prompt(choice)
         private = chance() < self.habits.private
         owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
@@ -281,32 +284,39 @@ class Requests:
         cut = self._random.randrange(len(text))
         return [text[:cut], image(self._random.randrange(6)), text[cut:]]
 
-    def _constrain(self, params: GenerationParams) -> None:
-        params.ignore_eos = False
-        kind = self._random.random()
+    def _constraint(self) -> dict[str, Any]:
+        """Parameters with a grammar or a schema, which may be a wrong one."""
+        choose, kind = self._random.choice, self._random.random()
+        made: dict[str, Any] = {"ignore_eos": False}
         if kind < 0.5:
-            params.json_schema = self._random.choice(SCHEMAS)
+            made["json_schema"] = choose(SCHEMAS)
         elif kind < 0.9:
-            params.grammar = self._random.choice(GRAMMARS)
+            made["grammar"] = choose(GRAMMARS)
             if self._random.random() < 0.3:
-                params.grammar_lazy = True
-                params.grammar_triggers = [GrammarTrigger(text=self._random.choice("ert"))]
+                made["grammar_lazy"] = True
+                made["grammar_triggers"] = [GrammarTrigger(text=choose("ert"))]
         else:
-            params.grammar = self._random.choice(WRONG)
+            made["grammar"] = choose(WRONG)
+        return made
 
-    def _think(self, params: GenerationParams) -> None:
-        """Lets thoughts have an end; with a tool, mostly, as agents do."""
+    def _thinking(self) -> dict[str, Any]:
+        """Parameters that let thoughts have an end; with a tool, mostly, as agents do."""
         choose = self._random.choice
-        params.thinking = ThinkingRules(
+        thinking = ThinkingRules(
             choose(THOUGHTS),
             budget=choose([0, 2, 10]),
             message=choose(["", "that is enough"]),
             anywhere=choose([True, False]),
         )
-        if choose([True, True, False]):
-            params.json_schema, params.grammar = None, choose(GRAMMARS)
-            params.grammar_lazy = True
-            params.grammar_triggers = [GrammarTrigger(text=choose("ert"))]
+        if not choose([True, True, False]):
+            return {"thinking": thinking}
+        return {
+            "thinking": thinking,
+            "json_schema": None,
+            "grammar": choose(GRAMMARS),
+            "grammar_lazy": True,
+            "grammar_triggers": [GrammarTrigger(text=choose("ert"))],
+        }
 
     # ---- the truth -----------------------------------------------------------------------
 

@@ -2,6 +2,8 @@
 
 from typing import Any
 
+import msgspec
+
 from specllama.engine.chat.grammar.answer import AnswerGrammar, answer_grammar, answer_params
 from specllama.engine.chat.syntax import (
     HERMES_CALLS,
@@ -229,8 +231,8 @@ def grammar(syntax: OutputSyntax, **options: Any) -> AnswerGrammar:
 def params(syntax: OutputSyntax, thinking: bool = False, **options: Any) -> GenerationParams:
     found = grammar(syntax, thinking=thinking, **options)
     made = answer_params(GenerationParams(), syntax, found, thinking=thinking)
-    made.preserved_tokens = []  # ids, which the engine makes of texts
-    return made
+    # The engine makes ids of these texts.
+    return msgspec.structs.replace(made, preserved_tokens=[])
 
 
 def accepts(compiler: Compiler, model: Model, made: GenerationParams, text: str) -> bool:

@@ -10,6 +10,8 @@ import random
 from functools import partial
 from typing import NamedTuple
 
+import msgspec
+
 from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.grammars.gbnf import GrammarError
@@ -95,15 +97,16 @@ class Preparation:
         return self.finish(self.begin(submit))
 
     def begin(self, submit: Submit) -> "Preparing":
-        """Tokenize, check, and order the constraint; the parameters of `submit` become those that
-        are in force. Raises `EngineError`."""
+        """Tokenize, check, and order the constraint. Raises `EngineError`."""
         arrived = system.now()
         prompt = self.tokenize(submit)
-        shown = self._resolve(submit.params)
+        shown = self._preserved(submit.params.preserved_tokens)
+        params = self._in_force(submit.params, shown)
         try:
-            order = self.compiler.order(submit.params)
+            order = self.compiler.order(params)
         except GrammarError as error:
             raise invalid_request(str(error)) from None
+        submit = msgspec.structs.replace(submit, params=params)
         return Preparing(submit, prompt, shown, order, arrived)
 
     def drop(self, preparing: "Preparing") -> None:
@@ -182,23 +185,24 @@ class Preparation:
             self.text(tokens) if submit.echo_prompt else "",
         )
 
-    def _resolve(self, params: GenerationParams) -> frozenset[int]:
-        """Put into `params` what is in force, which the answer reports; the control tokens that
-        are text for this request."""
-        if params.seed == RANDOM_SEED:
-            params.seed = random.randrange(RANDOM_SEED)
-        if not 0 <= params.id_slot < self._n_slots:
-            params.id_slot = -1  # as llama-server: some clients count upwards for ever
-        if params.json_schema and (
-            params.generation_prompt or (params.answer and params.answer.given)
-        ):
-            params.json_whitespace = "flexible"  # the text has begun, in a form of its own
-        params.samplers = self._samplers(params)
-        params.logit_bias = self._resolve_biases(params)
-        shown = self._preserved(params.preserved_tokens)
-        params.preserved_tokens = [*sorted(shown)]
-        params.lora = self._lora.resolve(params.lora)
-        return shown
+    def _in_force(self, params: GenerationParams, shown: frozenset[int]) -> GenerationParams:
+        """`params` as they are in force, and as the answer reports them; `shown` are the control
+        tokens that are text for this request."""
+        seed, whitespace = params.seed, params.json_whitespace
+        has_begun = params.generation_prompt or (params.answer and params.answer.given)
+        if params.json_schema and has_begun:
+            whitespace = "flexible"  # the text has begun, in a form of its own
+        return msgspec.structs.replace(
+            params,
+            seed=random.randrange(RANDOM_SEED) if seed == RANDOM_SEED else seed,
+            # As llama-server: some clients count upwards for ever.
+            id_slot=params.id_slot if 0 <= params.id_slot < self._n_slots else -1,
+            json_whitespace=whitespace,
+            samplers=self._samplers(params),
+            logit_bias=self._resolve_biases(params),
+            preserved_tokens=[*sorted(shown)],
+            lora=self._lora.resolve(params.lora),
+        )
 
     def _samplers(self, params: GenerationParams) -> list[SamplerName]:
         """Those that can be applied. The infill sampler ends a text by itself, which a grammar

@@ -104,9 +104,8 @@ def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> Gener
         raise invalid_request("output_config.format: there are several formats for the answer")
     fields["response_format"] = formats[0] if formats else None
     params = generation_params(fields, defaults)
-    params.n_probs = 0  # the answer has no place for them
-    params.return_progress = params.stream  # the first event has the length of the prompt
-    return params
+    # The answer has no place for probabilities; its first event has the length of the prompt.
+    return msgspec.structs.replace(params, n_probs=0, return_progress=params.stream)
 
 
 def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:

@@ -3,6 +3,8 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+import msgspec
+
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import TokenProbs
@@ -61,25 +63,30 @@ def native_probabilities(params: GenerationParams) -> Probabilities | None:
     return Probabilities(params.n_probs, post_sampling=params.post_sampling_probs)
 
 
-def text_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Probabilities | None:
+Wanted = tuple[GenerationParams, Probabilities | None]
+"""The parameters, with the `n_probs` of a request, and what its answer says of probabilities."""
+
+
+def text_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Wanted:
     """The same for completions of texts, where `logprobs` is another name of `n_probs`, which
-    wins. Sets `params.n_probs`."""
+    wins."""
     if body.get("n_probs") is None and body.get("logprobs") is not None:
-        params.n_probs = whole("n_probs", body["logprobs"])
-    return native_probabilities(params)
+        params = msgspec.structs.replace(params, n_probs=whole("n_probs", body["logprobs"]))
+    return params, native_probabilities(params)
 
 
-def chat_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Probabilities | None:
+def chat_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Wanted:
     """The same for chat completions, where `logprobs` switches it on, and `top_logprobs` is
-    the number of rivals. Sets `params.n_probs`.
+    the number of rivals.
 
     Raises EngineError (invalid_request_error) for `top_logprobs` alone.
     """
     n_top = body.get("top_logprobs")
     if body.get("logprobs"):
         n_top = DEFAULT_TOP_LOGPROBS if n_top is None else int(n_top)
-        params.n_probs = max(n_top, 1)  # the engine's 0 means no probabilities at all
-        return Probabilities(n_top, post_sampling=params.post_sampling_probs)
+        # The engine's 0 means no probabilities at all.
+        params = msgspec.structs.replace(params, n_probs=max(n_top, 1))
+        return params, Probabilities(n_top, post_sampling=params.post_sampling_probs)
     if n_top is not None:
         raise invalid_request("top_logprobs: has no effect unless logprobs is true")
-    return native_probabilities(params)
+    return params, native_probabilities(params)

@@ -152,6 +152,7 @@ def response_params(
     params = generation_params(native, defaults)
     n_top = body.get("top_logprobs")
     if n_top or LOGPROBS in (body.get("include") or ()):
-        params.n_probs = max(int(n_top or 0), 1)  # the engine's 0 means none at all
+        # The engine's 0 means none at all.
+        params = msgspec.structs.replace(params, n_probs=max(int(n_top or 0), 1))
         return params, Probabilities(int(n_top or 0), post_sampling=params.post_sampling_probs)
     return params, native_probabilities(params)

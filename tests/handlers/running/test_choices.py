@@ -107,12 +107,11 @@ def test_seeds_that_are_drawn_are_drawn_for_each() -> None:
 
 
 def test_best_of_is_n_or_more_and_never_streamed() -> None:
-    params = GenerationParams()
-    assert candidates({}, 2, 1, params) == 2
-    assert candidates({"best_of": 2}, 2, 1, params) == 2
-    assert params.n_probs == 0
-    assert candidates({"best_of": 3}, 2, 1, params) == 3
-    assert params.n_probs == 1
+    given = GenerationParams()
+    assert candidates({}, 2, 1, given) == (2, given)
+    assert candidates({"best_of": 2}, 2, 1, given) == (2, given)
+    n, params = candidates({"best_of": 3}, 2, 1, given)
+    assert (n, params.n_probs, given.n_probs) == (3, 1, 0)
     for body, n, n_prompts in (({"best_of": 1}, 2, 1), ({"best_of": 1000}, 1, 5)):
         with pytest.raises(EngineError, match="best_of"):
             candidates(body, n, n_prompts, GenerationParams())

@@ -5,6 +5,7 @@ import re
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from specllama.engine.chat.grammar.answer import answer_grammar, answer_params, no_calls_grammar
@@ -45,8 +46,7 @@ def without(
     if found is None:
         return None
     made = answer_params(GenerationParams(), syntax, found, thinking=False)
-    made.preserved_tokens = []
-    return made
+    return msgspec.structs.replace(made, preserved_tokens=[])
 
 
 @pytest.mark.parametrize("name", SYNTAXES)

@@ -129,8 +129,9 @@ def test_both_kinds_in_one_batch(model: Model) -> None:
     def together(backend_sampling: bool) -> dict[int, list[int]]:
         submits = []
         for id, kind in enumerate(kinds):
-            params = GenerationParams(n_predict=30, seed=id, **kind)
-            params.backend_sampling = backend_sampling
+            params = GenerationParams(
+                n_predict=30, seed=id, backend_sampling=backend_sampling, **kind
+            )
             submits.append(Submit(id, [PROMPTS[id]], params))
         return _run(offloading(model), submits)
 

@@ -4,6 +4,7 @@ import json
 import random
 from typing import Any
 
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -92,8 +93,7 @@ def guide_of(compiler: Compiler, model: Model, params: dict[str, Any]) -> Guide:
         for text in made.preserved_tokens
         for token in model.tokenize(str(text).encode(), add_special=False, parse_special=True)
     ]
-    made.preserved_tokens = [*shown]
-    guide, _ = compiler.guided(made)
+    guide, _ = compiler.guided(msgspec.structs.replace(made, preserved_tokens=[*shown]))
     assert guide is not None
     return guide
 

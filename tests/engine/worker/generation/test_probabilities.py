@@ -333,8 +333,9 @@ def test_the_native_fields() -> None:
     ],
 )
 def test_the_fields_of_text_completions(body: dict[str, Any], n_probs: int) -> None:
-    params = GenerationParams(n_probs=body.get("n_probs") or 0)
-    assert (text_probabilities(body, params) is None) == (not n_probs)
+    given = GenerationParams(n_probs=body.get("n_probs") or 0)
+    params, probabilities = text_probabilities(body, given)
+    assert (probabilities is None) == (not n_probs)
     assert params.n_probs == n_probs
 
 
@@ -351,8 +352,8 @@ def test_the_fields_of_text_completions(body: dict[str, Any], n_probs: int) -> N
     ],
 )
 def test_the_fields_of_chats(body: dict[str, Any], n_probs: int, n_rivals: int | None) -> None:
-    params = GenerationParams(n_probs=body.get("n_probs") or 0)
-    form = chat_probabilities(body, params)
+    given = GenerationParams(n_probs=body.get("n_probs") or 0)
+    params, form = chat_probabilities(body, given)
     assert params.n_probs == n_probs
     rivals = form and len(form.logprobs([ENTRY])["content"][0]["top_logprobs"])
     assert rivals == n_rivals
