@@ -4,63 +4,25 @@ from typing import Any
 
 from starlette.responses import Response
 
-from specllama.handlers.apis.native.format import NativeFormat
-from specllama.handlers.apis.native.probabilities import chat_probabilities
-from specllama.handlers.apis.native.request import generation_params, ping_of
-from specllama.handlers.apis.openai.format import ChatFormat, head, wants_verbose
-from specllama.handlers.apis.openai.request import chat_request, uses_functions
+from specllama.handlers.apis.generate import Dialect, generate
+from specllama.handlers.apis.openai.format import chat_form
+from specllama.handlers.apis.openai.request import chat_request, read_chat_completion
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare, with_markers
-from specllama.handlers.running.choices import texts_per_prompt
+from specllama.handlers.running.chat_batch import count_tokens, with_markers
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
 from specllama.handlers.running.resolve_model import resolve_model
-from specllama.handlers.running.respond import respond
 from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.templates import rendered_prompt
 
+CHATS = Dialect(read=read_chat_completion, form=chat_form, supported=CHAT)
+
 
 async def create_chat_completion(body: dict[str, Any]) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
-    refuse_unsupported(body, CHAT)
-    model = resolve_model(body)
-    params = await run_in_thread(
-        generation_params, body, model.options.engine.generation_defaults()
-    )
-    params, probabilities = chat_probabilities(body, params)
-    n = texts_per_prompt(body, [None])
-    engine = await model.engine()
-    request = await run_in_thread(chat_request, body, model.options)
-    prepared = await prepare(model, engine, request, params)
-    params = prepared.params
-    native = None
-    if verbose := wants_verbose(body, model.current.options.log):
-        native = NativeFormat(
-            model.name,
-            engine.info.n_ctx,
-            params,
-            reasoning_format=request.reasoning_format,
-            probabilities=probabilities,
-            response_fields=body.get("response_fields") or (),
-        )
-    begin = head("chat.completion.chunk" if params.stream else "chat.completion", model.name)
-    form = ChatFormat(
-        begin,
-        timings_per_token=params.timings_per_token,
-        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
-        n=n,
-        probabilities=probabilities,
-        native=native,
-        old_calls=uses_functions(body),
-    )
-
-    def start() -> ChatBatch:
-        return ChatBatch(engine, prepared, n=n, echo_prompt=verbose, id=begin["id"])
-
-    ping = ping_of(body, model.options)
-    return await respond(start, form, stream=params.stream, ping=ping)
+    return await generate(CHATS, body)
 
 
 create_chat_completion_alias = create_chat_completion

@@ -1,31 +1,34 @@
 """Ollama's ways to use a model: POST /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
 from contextlib import aclosing
-from functools import partial
 from typing import Any, cast
 
-import msgspec
 from starlette.responses import Response
 
+from specllama.engine import system
 from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
-from specllama.engine.wire.requests import Infill, Prompt, PromptParts
-from specllama.handlers.apis.native.probabilities import chat_probabilities
-from specllama.handlers.apis.native.request import generation_params
-from specllama.handlers.apis.ollama.format import OllamaFormat, Watch, heading, shortened
-from specllama.handlers.apis.ollama.generation import GenerationFormat
+from specllama.engine.wire.requests import PromptParts
+from specllama.handlers.apis.generate import Dialect, generate, unload_afterwards
+from specllama.handlers.apis.ollama.format import (
+    Watch,
+    heading,
+    ollama_chat_form,
+    shortened,
+)
+from specllama.handlers.apis.ollama.generation import ollama_text_form
 from specllama.handlers.apis.ollama.request import (
     frees_memory,
     generation_body,
-    image_parts,
     is_in_ollama_form,
     is_in_openai_form,
     openai_body,
     openai_messages,
+    read_ollama_chat,
+    read_ollama_generation,
 )
-from specllama.handlers.apis.openai.request import chat_request
-from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported, remark
-from specllama.handlers.chat import create_chat_completion
+from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.chat import CHATS
 from specllama.handlers.embeddings import Rows, split
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.envelopes.ollama import (
@@ -36,14 +39,26 @@ from specllama.handlers.http.envelopes.ollama import (
 )
 from specllama.handlers.http.json_answer import JSONAnswer, Lazy
 from specllama.handlers.running.batch import counted
-from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
-from specllama.handlers.running.media import PART, resolved
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
-from specllama.handlers.running.respond import respond
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 AS_IT_IS, EUCLIDEAN = -1, 2
 """Norms of embeddings."""
+
+
+_CHATS = Dialect(
+    read=read_ollama_chat,
+    form=ollama_chat_form,
+    supported=CHAT,
+    unknown="not_found_error",
+    media_type=NDJSON,
+)
+_TEXTS = Dialect(
+    read=read_ollama_generation,
+    form=ollama_text_form,
+    unknown="not_found_error",
+    media_type=NDJSON,
+)
 
 
 async def create_ollama_chat(body: dict[str, Any]) -> Response:
@@ -51,66 +66,33 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
     scope = current_scope()
     foreign = is_openai_client(scope) or is_in_openai_form(body)
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
-        return await _chat_answer(body)
+        if not body["messages"]:
+            refuse_unsupported(body, CHAT)
+            openai_body(body)  # raises as for a chat
+            return await _load(body, {"message": {"role": "assistant", "content": ""}})
+        return await generate(_CHATS, body)
     answer_as_openai(scope)
     messages = await run_in_thread(openai_messages, body["messages"])
-    return await create_chat_completion({**body, "messages": messages})
+    return await generate(CHATS, {**body, "messages": messages})
 
 
 async def create_ollama_generation(body: dict[str, Any]) -> Response:
     """The continuation of a prompt: as a conversation, raw, or in front of a suffix."""
-    asked = generation_body(body)
-    model = resolve_model(body, unknown="not_found_error")
     if not (body.get("prompt") or body.get("suffix")):
-        return await _without_prompt(model, body, {"response": ""})
-    _mind_keep_alive(model, body)
-    params = await run_in_thread(
-        generation_params, asked, model.options.engine.generation_defaults()
-    )
-    params, probabilities = chat_probabilities(asked, params)
-    params = msgspec.structs.replace(params, return_progress=False)
-    watch = Watch()
-    engine = await model.engine()
-    watch.loaded()
-    prompt: Prompt | None = None
-    if suffix := body.get("suffix"):
-        prompt = Infill(prefix=[body.get("prompt") or ""], suffix=[suffix])
-        prepared = plain_text([], params)
-    elif body.get("raw"):
-        images = [part[PART] for part in image_parts(body.get("images"), "images")]
-        [raw] = await resolved(model, engine, [[*images, body["prompt"]]])
-        prepared = plain_text(raw, params)
-    else:
-        request = await run_in_thread(chat_request, asked, model.options)
-        request = msgspec.structs.replace(request, repeat_given=False)
-        prepared = await prepare(model, engine, request, params)
-        if before := body.get("context"):
-            prompt = [*before, *prepared.prompt]
-    # Tokens can't say again what the images were.
-    plain = bool(suffix or body.get("raw") or body.get("images"))
-    form = GenerationFormat(
-        body.get("model") or model.name,
-        watch,
-        probabilities,
-        None if plain else partial(_context, engine, prepared, body.get("context") or []),
-    )
-    return await respond(
-        lambda: ChatBatch(engine, prepared, prompt=prompt),
-        form,
-        stream=params.stream,
-        media_type=NDJSON,
-    )
+        generation_body(body)  # raises as for a prompt
+        return await _load(body, {"response": ""})
+    return await generate(_TEXTS, body)
 
 
 async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
     """A vector of length 1 for each input; without any, the model is loaded."""
-    watch = Watch()
+    begun = system.now()
     given = body.get("input") or []
     texts = [given] if isinstance(given, str) else given
     model = resolve_model(body, unknown="not_found_error")
     _mind_keep_alive(model, body)
     engine = await _embedding_engine(model)
-    watch.loaded()
+    watch = Watch(begun, system.now())
     work = _vectors(engine, texts, body, EUCLIDEAN)
     vectors, n_tokens = await until_disconnect(work)
     return JSONAnswer(
@@ -134,47 +116,12 @@ async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
     return JSONAnswer({"embedding": _vector(vectors[0]) if vectors else []})
 
 
-async def _chat_answer(body: dict[str, Any]) -> Response:
-    asked = await run_in_thread(openai_body, body)
-    refuse_unsupported(asked, CHAT)
-    model = resolve_model(body, unknown="not_found_error")
-    if not body["messages"]:
-        message = {"role": "assistant", "content": ""}
-        return await _without_prompt(model, body, {"message": message})
-    _mind_keep_alive(model, body)
-    params = await run_in_thread(
-        generation_params, asked, model.options.engine.generation_defaults()
-    )
-    params, probabilities = chat_probabilities(asked, params)
-    params = msgspec.structs.replace(params, return_progress=False)
-    form = OllamaFormat(body.get("model") or model.name, probabilities)
-    engine = await model.engine()
-    form.watch.loaded()
-    request = await run_in_thread(chat_request, asked, model.options)
-    request = msgspec.structs.replace(request, repeat_given=False)
-    prepared = await prepare(model, engine, request, params)
-    return await respond(
-        lambda: ChatBatch(engine, prepared), form, stream=params.stream, media_type=NDJSON
-    )
-
-
-async def _context(
-    engine: EngineClient, prepared: PreparedChat, before: list[int], text: str
-) -> list[int]:
-    """The tokens of all that was said, for the `context` of a request that goes on with it."""
-    asked = "".join(part for part in prepared.prompt if isinstance(part, str))
-    said: PromptParts = [*before, asked + text]
-    found = await engine.tokenize(said, add_special=True, parse_special=True, with_pieces=False)
-    return list(found.tokens)
-
-
 # ---- models ------------------------------------------------------------------------------
 
 
-async def _without_prompt(
-    model: ResolvedModel, body: dict[str, Any], empty: dict[str, Any]
-) -> Response:
+async def _load(body: dict[str, Any], empty: dict[str, Any]) -> Response:
     """The answer to a request that says nothing: it loads the model, or ends it."""
+    model = resolve_model(body, unknown="not_found_error")
     head = heading(body.get("model") or model.name)
     if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
         model.current.pool.unload_idle(model.name)
@@ -185,14 +132,9 @@ async def _without_prompt(
 
 
 def _mind_keep_alive(model: ResolvedModel, body: dict[str, Any]) -> None:
-    """Before the model is leased: a router unloads it after the request, if the request wants that
-    and nobody else works with it."""
-    if not frees_memory(body.get("keep_alive")):
-        return
-    if not model.current.catalog.router:
-        remark("keep_alive: the only model of a server stays loaded")
-        return
-    current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
+    """Before the model is leased."""
+    if frees_memory(body.get("keep_alive")):
+        unload_afterwards(model)
 
 
 # ---- embeddings --------------------------------------------------------------------------

@@ -23,13 +23,13 @@ def mean_log_probability(result: Finished) -> float:
 MAX_TEXTS = 4096  # of one request
 
 
-def texts_per_prompt(body: Mapping[str, Any], prompts: Sequence[object]) -> int:
+def texts_per_prompt(body: Mapping[str, Any], n_prompts: int = 1) -> int:
     """The number of texts that `body` asks for per prompt; `n_cmpl` wins over `n`.
 
     Raises EngineError (invalid_request_error) if those are too many together.
     """
     n = next((int(body[name]) for name in ("n_cmpl", "n") if body.get(name) is not None), 1)
-    check_total(n, len(prompts), "n_cmpl")
+    check_total(n, n_prompts, "n_cmpl")
     return n
 
 

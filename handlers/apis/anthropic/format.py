@@ -12,8 +12,9 @@ import msgspec
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, Content, Reasoning
 from specllama.engine.wire.replies import Finished, PromptProgress, Timings
-from specllama.handlers.apis.anthropic.request import CALL_PREFIX
-from specllama.handlers.http.envelopes.anthropic import anthropic_error
+from specllama.handlers.apis.anthropic.request import CALL_PREFIX, MessageRequest
+from specllama.handlers.apis.generate import GenerationFacts
+from specllama.handlers.http.envelopes.anthropic import PING, anthropic_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.http.streams import sse_event
@@ -36,7 +37,15 @@ _NO_USE: dict[str, Any] = {
 INVALID = "INVALID_JSON"
 """The key of arguments that are not the JSON of an object."""
 
-PING = sse_event({"type": "ping"}, "ping")
+
+def message_form(asked: MessageRequest, facts: GenerationFacts) -> "AnthropicFormat":
+    """The format of one answer."""
+    form = MessageFormat(
+        facts.model,
+        stop_sequences=list(asked.params.stop),
+        show_thinking=asked.shows_thinking,
+    )
+    return AnthropicFormat(form, facts.request_id)
 
 
 class MessageFormat(msgspec.Struct, frozen=True):

@@ -6,6 +6,7 @@ Bodies have passed validation against the description.
 import json
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -16,11 +17,13 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import change_line, shown_tools
-from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.generate import GenerationRequest
+from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
 from specllama.handlers.apis.openai.tools import chosen, offered
 from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
+from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.running.media import document_part, media_part
 
@@ -35,6 +38,23 @@ own form."""
 
 _EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]*?\bcch=)([0-9a-f]+)")
+
+
+@dataclass(frozen=True, kw_only=True)
+class MessageRequest(GenerationRequest):
+    """A message. Without `shows_thinking`, blocks of thoughts are empty."""
+
+    shows_thinking: bool
+
+
+def read_message(body: Mapping[str, Any], options: Options) -> MessageRequest:
+    """Raises EngineError as `message_request` does."""
+    return MessageRequest(
+        what=message_request(body, options),
+        params=message_params(body, options.engine.generation_defaults()),
+        ping=ping_of(body, options, PING),
+        shows_thinking=(body.get("thinking") or {}).get("display") != "omitted",
+    )
 
 
 def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:

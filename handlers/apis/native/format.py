@@ -9,7 +9,9 @@ from msgspec import UNSET, UnsetType
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Finished, PromptProgress
+from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.native.request import CompletionRequest
 from specllama.handlers.apis.native.results import settings_json, timings_json
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import Lazy, encode
@@ -52,6 +54,18 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
     timings: dict[str, Any] | UnsetType
     prompt_progress: dict[str, Any] | UnsetType | None
     completion_probabilities: list[dict[str, Any]] | UnsetType
+
+
+def completion_form(asked: CompletionRequest, facts: GenerationFacts) -> "NativeFormat":
+    """The format of one answer."""
+    return NativeFormat(
+        facts.model,
+        facts.n_ctx,
+        facts.params,
+        reasoning_format=asked.reasoning_format,
+        probabilities=asked.probabilities,
+        response_fields=asked.response_fields,
+    )
 
 
 class NativeFormat:

@@ -7,11 +7,13 @@ are known; what remains to be said is what a schema can't say.
 import logging
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
-from typing import Any, get_type_hints
+from typing import Any, cast, get_args, get_type_hints
 
 import msgspec
 
+from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.params import (
@@ -23,6 +25,8 @@ from specllama.engine.params import (
     Thoughts,
     sampler_name,
 )
+from specllama.engine.wire.requests import Infill
+from specllama.handlers.apis.generate import GenerationRequest, Prompts
 from specllama.handlers.apis.native.constraints import constraint, parse_triggers
 from specllama.handlers.apis.native.numbers import (
     BIAS,
@@ -34,8 +38,10 @@ from specllama.handlers.apis.native.numbers import (
     seed,
     whole,
 )
+from specllama.handlers.apis.native.probabilities import text_probabilities
 from specllama.handlers.apis.native.prompt_media import at_markers, at_numbers
 from specllama.handlers.http.streams import COMMENT, Ping
+from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import UnresolvedParts
 
 log = logging.getLogger(__name__)
@@ -43,6 +49,62 @@ log = logging.getLogger(__name__)
 MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
 
 _N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
+
+# ---- What is asked.
+
+
+@dataclass(frozen=True, kw_only=True)
+class CompletionRequest(GenerationRequest):
+    """`reasoning_format` is what the answer's settings show; with `response_fields`, it has only
+    those fields."""
+
+    reasoning_format: ReasoningFormat
+    response_fields: Sequence[str] = ()
+
+
+def read_completion(body: Mapping[str, Any], options: Options) -> CompletionRequest:
+    """A completion of texts. Raises EngineError (invalid_request_error)."""
+    prompts = Prompts(texts=parse_prompts(body["prompt"], images=body.get("image_data")))
+    return _asked(body, options, prompts)
+
+
+def read_infill(body: Mapping[str, Any], options: Options) -> CompletionRequest:
+    """A completion of what is between two texts. Raises EngineError (invalid_request_error)."""
+    gap = Infill(
+        prefix=parse_part(body["input_prefix"], "input_prefix"),
+        suffix=parse_part(body["input_suffix"], "input_suffix"),
+        middle=body.get("prompt") or "",
+        extra=[
+            (snippet.get("filename") or "tmp", snippet["text"])
+            for snippet in body.get("input_extra") or ()
+        ],
+    )
+    return _asked(body, options, Prompts(gap=gap))
+
+
+def _asked(body: Mapping[str, Any], options: Options, prompts: Prompts) -> CompletionRequest:
+    params = generation_params(body, options.engine.generation_defaults())
+    n = texts_per_prompt(body, len(prompts.texts) or 1)
+    params, probabilities = text_probabilities(body, params)
+    return CompletionRequest(
+        params=params,
+        what=prompts,
+        n=n,
+        probabilities=probabilities,
+        ping=ping_of(body, options),
+        shows_prompt=True,
+        reasoning_format=_reasoning_format(body, options),
+        response_fields=body.get("response_fields") or (),
+    )
+
+
+def _reasoning_format(body: Mapping[str, Any], options: Options) -> ReasoningFormat:
+    """These operations don't parse their answers, so that any value does."""
+    for known in get_args(ReasoningFormat):
+        if body.get("reasoning_format") == known:
+            return cast(ReasoningFormat, known)
+    return options.chat.reasoning_format
+
 
 # ---- The limit of thinking of a request that names the markers of thoughts itself.
 

@@ -21,8 +21,10 @@ from specllama.engine.chat.output import (
 from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.engine.wire.requests import PromptParts
+from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.details import timestamp
+from specllama.handlers.apis.ollama.request import OllamaRequest
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
@@ -66,33 +68,35 @@ def _n_behind(plain: Sequence[int], whole: Sequence[int]) -> int:
 _MILLISECOND = 1_000_000
 
 
-class Watch:
-    """The time since a request was understood, and how much of it was spent until its model was
-    there."""
+class Watch(msgspec.Struct, frozen=True):
+    """When a request was understood, and when its model was there (`engine.system.now`)."""
 
-    def __init__(self) -> None:
-        self._begun = system.now()
-        self._loaded = self._begun
-
-    def loaded(self) -> None:
-        """The model is there."""
-        self._loaded = system.now()
+    begun: float
+    loaded: float
 
     def durations(self) -> dict[str, int]:
         return {
-            "total_duration": round(1e9 * (system.now() - self._begun)),
-            "load_duration": round(1e9 * (self._loaded - self._begun)),
+            "total_duration": round(1e9 * (system.now() - self.begun)),
+            "load_duration": round(1e9 * (self.loaded - self.begun)),
         }
 
 
-class OllamaFormat:
-    """The answer to one request (`handlers.running.respond.Format`), which came when this object
-    was made. It remembers what it has not sent yet."""
+def ollama_chat_form(asked: OllamaRequest, facts: GenerationFacts) -> "OllamaFormat":
+    """The format of one answer."""
+    watch = Watch(facts.arrived, facts.loaded)
+    return OllamaFormat(asked.named or facts.model, watch, asked.probabilities)
 
-    def __init__(self, model: str, probabilities: Probabilities | None = None) -> None:
+
+class OllamaFormat:
+    """The answer to one request (`handlers.running.respond.Format`). It remembers what it has not
+    sent yet."""
+
+    def __init__(
+        self, model: str, watch: Watch, probabilities: Probabilities | None = None
+    ) -> None:
         self._model = model
         self._probabilities = probabilities
-        self.watch = Watch()
+        self._watch = watch
         self._calls_begun = 0
         self._calls_sent = 0  # the others wait for their end
         self._probs: list[TokenProbs] = []  # of text that is held back
@@ -168,7 +172,7 @@ class OllamaFormat:
         return made
 
     def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
-        return ending(message, result, self.watch)
+        return ending(message, result, self._watch)
 
 
 def heading(model: str) -> dict[str, Any]:
@@ -176,7 +180,7 @@ def heading(model: str) -> dict[str, Any]:
     return {"model": model, "created_at": timestamp(datetime.now(UTC))}
 
 
-def ending(message: ChatMessage, result: Finished, watch: "Watch") -> dict[str, Any]:
+def ending(message: ChatMessage, result: Finished, watch: Watch) -> dict[str, Any]:
     """What the last object of an answer ends with."""
     cut_off = finish_reason(message, result) == "length"
     return {

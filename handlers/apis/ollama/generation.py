@@ -6,8 +6,11 @@ from typing import Any
 
 from specllama.engine.chat.output import Content, Reasoning
 from specllama.engine.wire.replies import Finished, TokenProbs
+from specllama.engine.wire.requests import Infill
+from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import Watch, ending, heading
+from specllama.handlers.apis.ollama.request import OllamaRequest
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
@@ -17,9 +20,26 @@ ContextOf = Callable[[str], Awaitable[list[int]]]
 """From a generated text to the tokens of all that was said until then."""
 
 
+def ollama_text_form(asked: OllamaRequest, facts: GenerationFacts) -> "GenerationFormat":
+    """The format of one answer."""
+    parts = () if isinstance(facts.prompt, Infill) else facts.prompt
+    said = "".join(part for part in parts if isinstance(part, str))
+
+    async def context(text: str) -> list[int]:
+        """The tokens of all that was said, for a request that goes on with it."""
+        return await facts.tokens([*asked.before, said + text])
+
+    return GenerationFormat(
+        asked.named or facts.model,
+        Watch(facts.arrived, facts.loaded),
+        asked.probabilities,
+        context if asked.has_context else None,
+    )
+
+
 class GenerationFormat:
-    """The answer to one request (`handlers.running.respond.Format`), which came when this object
-    was made. Without `context_of`, the answer has no `context`."""
+    """The answer to one request (`handlers.running.respond.Format`). Without `context_of`, the
+    answer has no `context`."""
 
     def __init__(
         self,

@@ -7,11 +7,21 @@ validation against the description.
 import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
+from msgspec import structs
+
+from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request, not_supported
+from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
-from specllama.handlers.running.media import media_part
+from specllama.engine.wire.requests import Infill
+from specllama.handlers.apis.generate import GenerationRequest, Prompts
+from specllama.handlers.apis.native.probabilities import chat_probabilities
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.openai.request import chat_request
+from specllama.handlers.running.media import PART, media_part
 
 _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
@@ -108,6 +118,58 @@ OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stre
 }
 """Fields of a body that Chat Completions takes, and Ollama's API doesn't have there; a test holds
 them to the description."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class OllamaRequest(GenerationRequest):
+    """`named` is the model's name as the client has it. With `has_context`, the answer has the
+    tokens of all that was said."""
+
+    named: str | None
+    has_context: bool = False
+
+
+def read_ollama_chat(body: Mapping[str, Any], options: Options) -> OllamaRequest:
+    """A chat. Raises EngineError as `openai_body` does."""
+    return _asked(body, openai_body(body), options)
+
+
+def read_ollama_generation(body: Mapping[str, Any], options: Options) -> OllamaRequest:
+    """The continuation of a prompt: as a conversation, raw, or in front of a suffix. Raises
+    EngineError as `generation_body` does."""
+    asked = generation_body(body)
+    prompt, suffix, images = body.get("prompt") or "", body.get("suffix"), body.get("images")
+    if suffix:
+        gap = Infill(prefix=[prompt], suffix=[suffix])
+        return _asked(body, asked, options, Prompts(gap=gap, is_chat=True))
+    if body.get("raw"):
+        shown = [part[PART] for part in image_parts(images, "images")]
+        return _asked(body, asked, options, Prompts(texts=[[*shown, prompt]], is_chat=True))
+    made = _asked(body, asked, options)
+    # Tokens can't say again what the images were.
+    return replace(made, before=body.get("context") or (), has_context=not images)
+
+
+def _asked(
+    body: Mapping[str, Any],
+    asked: Mapping[str, Any],
+    options: Options,
+    prompts: Prompts | None = None,
+) -> OllamaRequest:
+    """What `asked`, the `body` in the words of Chat Completions, asks for: an answer to its
+    messages, or to `prompts`."""
+    params = generation_params(asked, options.engine.generation_defaults())
+    params, probabilities = chat_probabilities(asked, params)
+    what: ChatRequest | Prompts = prompts or structs.replace(
+        chat_request(asked, options), repeat_given=False
+    )
+    return OllamaRequest(
+        params=structs.replace(params, return_progress=False),
+        what=what,
+        probabilities=probabilities,
+        unloads=frees_memory(body.get("keep_alive")),
+        named=body.get("model"),
+    )
 
 
 def is_in_ollama_form(body: Mapping[str, Any]) -> bool:

@@ -4,9 +4,8 @@ Pure functions over the engine's results. A chunk of a stream is the hot path of
 process, so everything in it but the text is encoded once per stream.
 """
 
-import secrets
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import msgspec
@@ -21,32 +20,54 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.wire.replies import Delta, Finished, StopType, Timings, TokenProbs
-from specllama.handlers.apis.native.format import NativeFormat, progress_json
+from specllama.handlers.apis.generate import GenerationFacts
+from specllama.handlers.apis.native.format import NativeFormat, completion_form, progress_json
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.results import timings_json
+from specllama.handlers.apis.openai.request import ChatCompletionRequest, TextCompletionRequest
 from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
 from specllama.handlers.http.build_info import build_info
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.http.streams import DONE, error_frame
-from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.running.batch import TextEvent
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
 from specllama.handlers.running.choices import best
 
-VERBOSE = 10  # from this verbosity on, every answer has `__verbose`
+
+def text_form(asked: TextCompletionRequest, facts: GenerationFacts) -> "TextFormat":
+    """The format of one answer of /v1/completions."""
+    return TextFormat(
+        head("text_completion", facts.model, asked.id),
+        timings_per_token=facts.params.timings_per_token,
+        n=asked.n_best,
+        n_candidates=asked.n,
+        echoes=facts.echoes,
+        has_prompt_probs=bool(facts.echoes) and asked.probabilities is not None,
+        probabilities=asked.probabilities,
+        native=completion_form(asked, facts) if facts.verbose else None,
+    )
 
 
-def wants_verbose(body: Mapping[str, Any], options: LogOptions) -> bool:
-    """True if OpenAI's answer contains the native one, as `__verbose`."""
-    verbose = body.get("verbose")
-    return bool(options.verbose or options.verbosity >= VERBOSE) if verbose is None else verbose
+def chat_form(asked: ChatCompletionRequest, facts: GenerationFacts) -> "ChatFormat":
+    """The format of one answer of /v1/chat/completions."""
+    params = facts.params
+    object_ = "chat.completion.chunk" if params.stream else "chat.completion"
+    return ChatFormat(
+        head(object_, facts.model, asked.id),
+        timings_per_token=params.timings_per_token,
+        include_usage=asked.include_usage,
+        n=asked.n,
+        probabilities=asked.probabilities,
+        native=completion_form(asked, facts) if facts.verbose else None,
+        old_calls=asked.old_calls,
+    )
 
 
-def head(object_: str, model: str) -> dict[str, Any]:
+def head(object_: str, model: str, id: str | None) -> dict[str, Any]:
     """The fields that begin every answer to one request, chunks included."""
     return {
-        "id": "chatcmpl-" + secrets.token_urlsafe(24),
+        "id": id,
         "object": object_,
         "created": int(time.time()),
         "model": model,

@@ -1,16 +1,94 @@
-"""From the body of a chat completion in OpenAI's form to the internal request.
+"""From the bodies of OpenAI's completions, of texts and chats, to what is asked.
 
 Bodies have passed validation against the description.
 """
 
+import secrets
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from specllama.engine.chat.request import ChatRequest, ThinkingBudget
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
+from specllama.handlers.apis.generate import Prompts
+from specllama.handlers.apis.native.probabilities import chat_probabilities, text_probabilities
+from specllama.handlers.apis.native.request import (
+    CompletionRequest,
+    generation_params,
+    parse_prompts,
+    ping_of,
+)
 from specllama.handlers.apis.openai.messages import chat_messages
 from specllama.handlers.apis.openai.tools import chosen, offered
+from specllama.handlers.running.choices import candidates, texts_per_prompt
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextCompletionRequest(CompletionRequest):
+    """A text completion: the best `n_best` of the `n` texts for each prompt are returned."""
+
+    n_best: int
+
+
+def read_text_completion(body: Mapping[str, Any], options: Options) -> TextCompletionRequest:
+    """Raises EngineError: invalid_request_error."""
+    params = generation_params(body, options.engine.generation_defaults())
+    prompts = Prompts(
+        texts=parse_prompts(body["prompt"], images=body.get("image_data")),
+        suffix=body.get("suffix") or "",
+        echo=bool(body.get("echo")),
+    )
+    n_best = texts_per_prompt(body, len(prompts.texts))
+    params, probabilities = text_probabilities(body, params)
+    n, params = candidates(body, n_best, len(prompts.texts), params)
+    return TextCompletionRequest(
+        params=params,
+        what=prompts,
+        n=n,
+        n_best=n_best,
+        probabilities=probabilities,
+        id=answer_id(),
+        ping=ping_of(body, options),
+        verbose=body.get("verbose"),
+        reasoning_format=options.chat.reasoning_format,
+        response_fields=body.get("response_fields") or (),
+    )
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChatCompletionRequest(CompletionRequest):
+    """A chat completion. `old_calls` are wanted in the form of `functions`."""
+
+    include_usage: bool
+    old_calls: bool
+
+
+def read_chat_completion(body: Mapping[str, Any], options: Options) -> ChatCompletionRequest:
+    """Raises EngineError as `chat_request` does."""
+    params = generation_params(body, options.engine.generation_defaults())
+    params, probabilities = chat_probabilities(body, params)
+    n = texts_per_prompt(body)
+    request = chat_request(body, options)
+    return ChatCompletionRequest(
+        params=params,
+        what=request,
+        n=n,
+        probabilities=probabilities,
+        id=answer_id(),
+        ping=ping_of(body, options),
+        verbose=body.get("verbose"),
+        reasoning_format=request.reasoning_format,
+        response_fields=body.get("response_fields") or (),
+        include_usage=bool((body.get("stream_options") or {}).get("include_usage")),
+        old_calls=uses_functions(body),
+    )
+
+
+def answer_id() -> str:
+    """A new id."""
+    return "chatcmpl-" + secrets.token_urlsafe(24)
+
 
 _SWITCH = {"enabled": True, "disabled": False}
 """What the `type` of `thinking` says."""

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from specllama.engine.errors import ErrorInfo
 from specllama.handlers.http.log_fields import log_fields_of
+from specllama.handlers.http.streams import sse_event
 
 ErrorType = Literal[
     "invalid_request_error",
@@ -33,6 +34,10 @@ _TYPE: dict[int, ErrorType] = {
     501: "invalid_request_error",  # the server is well, the request has to change
     503: "overloaded_error",
 }
+
+
+PING = sse_event({"type": "ping"}, "ping")
+"""The event in the silences of a stream."""
 
 
 def anthropic_request_id(scope: Scope) -> str:

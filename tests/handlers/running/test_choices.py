@@ -81,14 +81,14 @@ def test_paths() -> None:
     [({}, 1), ({"n": 3}, 3), ({"n": 3, "n_cmpl": 2}, 2), ({"n": None, "n_cmpl": None}, 1)],
 )
 def test_the_number_of_texts(body: dict[str, Any], n: int) -> None:
-    assert texts_per_prompt(body, [["a"]]) == n
+    assert texts_per_prompt(body) == n
 
 
 @pytest.mark.parametrize("name", ["n", "n_cmpl"])
 def test_too_many_texts(name: str) -> None:
-    assert texts_per_prompt({name: 64}, [["a"]] * 64) == 64
+    assert texts_per_prompt({name: 64}, 64) == 64
     with pytest.raises(EngineError, match=str(MAX_TEXTS)):
-        texts_per_prompt({name: 65}, [["a"]] * 64)
+        texts_per_prompt({name: 65}, 64)
 
 
 @given(st.integers(0, RANDOM_SEED - 1), st.integers(1, 20), st.integers(-1, 3))

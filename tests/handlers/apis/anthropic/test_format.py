@@ -21,8 +21,8 @@ from specllama.engine.chat.output import (
 )
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Delta, Finished, PromptProgress
-from specllama.handlers.apis.anthropic.format import PING, AnthropicFormat, MessageFormat
-from specllama.handlers.http.envelopes.anthropic import anthropic_error, error_headers
+from specllama.handlers.apis.anthropic.format import AnthropicFormat, MessageFormat
+from specllama.handlers.http.envelopes.anthropic import PING, anthropic_error, error_headers
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import TIMINGS, delta, finished
 

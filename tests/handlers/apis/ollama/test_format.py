@@ -17,14 +17,14 @@ from specllama.engine.chat.output import (
 )
 from specllama.engine.wire.replies import StopType, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.ollama.format import OllamaFormat
+from specllama.handlers.apis.ollama.format import OllamaFormat, Watch
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import delta, finished
 
 
 def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dict[str, Any]]:
     """The lines of a stream whose engine's events bring these deltas; the last one ends it."""
-    form = OllamaFormat("m")
+    form = OllamaFormat("m", Watch(0.0, 0.0))
     message = ChatMessage()
     lines: list[dict[str, Any]] = []
     for i, deltas in enumerate(batches):
@@ -41,7 +41,7 @@ def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dic
 def test_a_whole_answer() -> None:
     calls = [ToolCall("c1", "f", '{"a":[1]}'), ToolCall("c2", "g", "{}")]
     message = ChatMessage("text", "thoughts", calls)
-    answer = OllamaFormat("m").answer(ChatAnswer(message, finished()))
+    answer = OllamaFormat("m", Watch(0.0, 0.0)).answer(ChatAnswer(message, finished()))
     assert answer.pop("created_at").endswith("Z")
     assert answer.pop("total_duration") >= 0
     assert answer == {
@@ -66,7 +66,9 @@ def test_a_whole_answer() -> None:
 
 
 def test_what_is_not_there_is_left_out() -> None:
-    answer = OllamaFormat("m").answer(ChatAnswer(ChatMessage("a"), finished(stop_type="limit")))
+    answer = OllamaFormat("m", Watch(0.0, 0.0)).answer(
+        ChatAnswer(ChatMessage("a"), finished(stop_type="limit"))
+    )
     assert answer["message"] == {"role": "assistant", "content": "a"}
     assert answer["done_reason"] == "length"
     assert "logprobs" not in answer
@@ -81,7 +83,7 @@ def test_any_character_is_on_one_line() -> None:
 def test_a_call_that_was_cut_off_is_left_out() -> None:
     calls = [ToolCall("c1", "f", "{}"), ToolCall("c2", "f", '{"a":')]
     cut = ChatAnswer(ChatMessage("", "", calls), finished(stop_type="limit"))
-    answer = OllamaFormat("m").answer(cut)
+    answer = OllamaFormat("m", Watch(0.0, 0.0)).answer(cut)
     assert [call["id"] for call in answer["message"]["tool_calls"]] == ["c1"]
     assert answer["done_reason"] == "length"
     lines = streamed([CallStart(0, "c1", "f"), CallArguments(0, '{"a":')], [], stop_type="limit")
@@ -144,7 +146,7 @@ def test_lines_add_up_to_the_whole_answer(
         deltas[begin:end] for begin, end in zip([0, *ends], [*ends, len(deltas)], strict=True)
     ]
     lines = streamed(*batches)
-    whole = OllamaFormat("m").answer(ChatAnswer(message, finished()))["message"]
+    whole = OllamaFormat("m", Watch(0.0, 0.0)).answer(ChatAnswer(message, finished()))["message"]
     told = [line["message"] for line in lines]
     assert "".join(each["content"] for each in told) == whole["content"]
     assert "".join(each.get("thinking", "") for each in told) == whole.get("thinking", "")
@@ -156,7 +158,7 @@ def test_probabilities_go_with_the_text_they_belong_to() -> None:
     def probs(id: int) -> list[TokenProbs]:
         return [TokenProbs(id, b"a", -0.5, [(9, b"b", -1.0)])]
 
-    form = OllamaFormat("m", Probabilities(1, post_sampling=False))
+    form = OllamaFormat("m", Watch(0.0, 0.0), Probabilities(1, post_sampling=False))
     message = ChatMessage("ab")
     held = form.event(ChatEvent(0, [], delta(probs=probs(1)), message))
     assert held == b""

@@ -4,6 +4,7 @@ import asyncio
 import json
 from typing import Any
 
+from specllama.engine import system
 from specllama.engine.chat.output import ChatDelta, ChatMessage, Content, Reasoning
 from specllama.engine.errors import ErrorInfo
 from specllama.handlers.apis.ollama.format import Watch
@@ -43,7 +44,9 @@ THOUGHT: list[tuple[str, list[ChatDelta]]] = [
 
 
 def test_a_stream() -> None:
-    *pieces, last = lines(GenerationFormat("m", Watch(), None, context_of), events(*THOUGHT))
+    *pieces, last = lines(
+        GenerationFormat("m", Watch(0.0, 0.0), None, context_of), events(*THOUGHT)
+    )
     assert [(piece["response"], piece.get("thinking")) for piece in pieces] == [
         ("", "a"),
         ("b", None),
@@ -57,7 +60,7 @@ def test_a_stream() -> None:
 def test_a_whole_answer() -> None:
     message = ChatMessage("b", "a")
     told = [ChatEvent(0, [], finished("<think>a</think>b"), message)]
-    form = GenerationFormat("m", Watch(), None, context_of)
+    form = GenerationFormat("m", Watch(0.0, 0.0), None, context_of)
     answer = asyncio.run(form.whole([ChatAnswer(message, finished(), told)]))
     assert (answer["response"], answer["thinking"], answer["done"]) == ("b", "a", True)
     assert answer["context"] == [1, *b"<think>a</think>b"]
@@ -65,7 +68,7 @@ def test_a_whole_answer() -> None:
 
 def test_without_a_context() -> None:
     told = events(("b", [Content("b")]), stop_type="limit")
-    [piece, last] = lines(GenerationFormat("m", Watch()), told)
+    [piece, last] = lines(GenerationFormat("m", Watch(0.0, 0.0)), told)
     assert piece["response"] == "b"
     assert last["done_reason"] == "length"
     assert "context" not in last
@@ -73,12 +76,11 @@ def test_without_a_context() -> None:
 
 def test_a_failure_is_a_line() -> None:
     failure = HttpFailure(500, ErrorInfo("server_error", "gone"))
-    assert json.loads(GenerationFormat("m", Watch()).failed(failure)) == {"error": "gone"}
+    assert json.loads(GenerationFormat("m", Watch(0.0, 0.0)).failed(failure)) == {"error": "gone"}
 
 
 def test_a_model_that_is_loaded_first() -> None:
-    watch = Watch()
-    assert watch.durations()["load_duration"] == 0
-    watch.loaded()
-    durations = watch.durations()
-    assert 0 < durations["load_duration"] <= durations["total_duration"]
+    now = system.now()
+    assert Watch(now, now).durations()["load_duration"] == 0
+    durations = Watch(now - 2, now - 1).durations()
+    assert 0 < durations["load_duration"] < durations["total_duration"]

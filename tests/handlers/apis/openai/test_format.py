@@ -26,10 +26,12 @@ from specllama.handlers.apis.openai.format import (
     text_finish_reason,
     usage,
 )
+from specllama.handlers.apis.openai.request import answer_id
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 from tests.support.factories import delta, finished
 
 names = st.text(min_size=1)
+ID = "chatcmpl-0"
 AUTHOR = {"role": "assistant", "content": None}
 
 
@@ -55,7 +57,7 @@ def test_finish_reasons() -> None:
 
 
 def test_ids_differ_between_requests() -> None:
-    ids = {head("x", "m")["id"] for _ in range(100)}
+    ids = {answer_id() for _ in range(100)}
     assert len(ids) == 100
     assert all(id.startswith("chatcmpl-") for id in ids)
 
@@ -71,7 +73,7 @@ def test_usage_adds_up() -> None:
 
 @given(names, st.lists(st.text(), min_size=1))
 def test_whole_answers(model: str, texts: list[str]) -> None:
-    top = head("text_completion", model)
+    top = head("text_completion", model, ID)
     results = [finished(text) for text in texts]
     answer = text_completion(top, results, usage=usage(results))
     assert answer.items() >= top.items()
@@ -79,7 +81,7 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
 
     answered = ChatAnswer(ChatMessage(texts[0]), finished(texts[0], "limit"))
-    answer = chat_completion(head("chat.completion", model), [answered])
+    answer = chat_completion(head("chat.completion", model, ID), [answered])
     assert answer["choices"] == [
         {
             "index": 0,
@@ -93,7 +95,7 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
 
 @given(names, st.integers(0, 4095), st.text(), st.booleans())
 def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
-    top = head("text_completion", model)
+    top = head("text_completion", model, ID)
     chunks = TextFormat(top, timings_per_token=timings)
     [chunk] = events(chunks.delta(index, delta(text)))
     choice = {"text": text, "index": index, "logprobs": None, "finish_reason": None}
@@ -112,7 +114,7 @@ def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
 def test_chat_chunks(
     model: str, texts: list[str], rest: str, timings: bool, include_usage: bool
 ) -> None:
-    top = head("chat.completion.chunk", model)
+    top = head("chat.completion.chunk", model, ID)
     chunks = ChatFormat(top, timings_per_token=timings, include_usage=include_usage)
     message = ChatMessage()
     made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
@@ -141,7 +143,7 @@ def test_chat_chunks(
 
 
 def test_reports_on_the_prompt_open_the_turn_and_the_answer_does_so_again() -> None:
-    chunks = ChatFormat(head("chat.completion.chunk", "m"))
+    chunks = ChatFormat(head("chat.completion.chunk", "m", ID))
     report = msgspec.structs.replace(delta(""), progress=PromptProgress(3, 0, 3, 0.1))
     made = [
         chunks.event(ChatEvent(0, [], report, ChatMessage())),
@@ -154,7 +156,7 @@ def test_reports_on_the_prompt_open_the_turn_and_the_answer_does_so_again() -> N
 
 def test_thoughts_and_calls_in_an_answer() -> None:
     message = ChatMessage("", "Hm.", [ToolCall("c1", "f", '{"a":1}')])
-    answer = chat_completion(head("chat.completion", "m"), [ChatAnswer(message, finished())])
+    answer = chat_completion(head("chat.completion", "m", ID), [ChatAnswer(message, finished())])
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
@@ -169,7 +171,7 @@ def test_thoughts_and_calls_in_an_answer() -> None:
 
 
 def test_thoughts_and_calls_in_a_stream() -> None:
-    chunks = ChatFormat(head("chat.completion.chunk", "m"))
+    chunks = ChatFormat(head("chat.completion.chunk", "m", ID))
     deltas: list[ChatDelta] = [Reasoning("Hm."), CallStart(0, "c1", "f"), CallArguments(0, "{}")]
     message = ChatMessage()
     for made in deltas:
@@ -189,7 +191,7 @@ def test_thoughts_and_calls_in_a_stream() -> None:
 
 
 def streamed(*deltas: ChatDelta, **options: Any) -> list[Any]:
-    chunks = ChatFormat(head("chat.completion.chunk", "m"), **options)
+    chunks = ChatFormat(head("chat.completion.chunk", "m", ID), **options)
     message = ChatMessage()
     for made in deltas:
         message.add(made)
@@ -199,7 +201,7 @@ def streamed(*deltas: ChatDelta, **options: Any) -> list[Any]:
 
 def test_calls_of_tools_that_take_a_plain_text() -> None:
     message = ChatMessage("", "", [ToolCall("c1", "patch", "*** Begin", free_text=True)])
-    answer = chat_completion(head("chat.completion", "m"), [ChatAnswer(message, finished())])
+    answer = chat_completion(head("chat.completion", "m", ID), [ChatAnswer(message, finished())])
     custom = {"name": "patch", "input": "*** Begin"}
     assert answer["choices"][0]["message"]["tool_calls"] == [
         {"id": "c1", "type": "custom", "custom": custom}
@@ -219,7 +221,7 @@ def test_calls_of_tools_that_take_a_plain_text() -> None:
 def test_the_old_form_of_calls() -> None:
     message = ChatMessage("", "", [ToolCall("c1", "f", "{}")])
     results = [ChatAnswer(message, finished())]
-    [choice] = chat_completion(head("chat.completion", "m"), results, old_calls=True)["choices"]
+    [choice] = chat_completion(head("chat.completion", "m", ID), results, old_calls=True)["choices"]
     assert choice["finish_reason"] == "function_call"
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert "tool_calls" not in choice["message"]

@@ -1,0 +1,242 @@
+"""One generation, from a body to the response: the same steps, in the same order, for every API.
+
+An API has a `Dialect`: its `request.py` reads a body into what is asked (`GenerationRequest`), its
+`format.py` makes the answer of what the engine says. It knows no model, engine or connection.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Generic, TypeVar
+
+from starlette.responses import Response
+
+from specllama.engine import system
+from specllama.engine.chat.request import ChatRequest
+from specllama.engine.errors import ErrorType
+from specllama.engine.models.client import EngineClient
+from specllama.engine.options import Options
+from specllama.engine.params import GenerationParams
+from specllama.engine.wire.requests import Infill, Prompt, PromptParts
+from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.unsupported import Supported, refuse_unsupported, remark
+from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.streams import EVENT_STREAM, Ping
+from specllama.handlers.running.batch import AnswerBatch
+from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
+from specllama.handlers.running.media import UnresolvedParts, resolved, without_media
+from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
+from specllama.handlers.running.respond import Format, Running, respond
+from specllama.handlers.running.run_in_thread import run_in_thread
+
+VERBOSE = 10
+"""From this verbosity of the server on, answers have `__verbose`."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prompts:
+    """Prompts that are evaluated as they are, or a gap between two texts in their place."""
+
+    texts: Sequence[UnresolvedParts] = ()
+    gap: Infill | None = None
+    suffix: str = ""
+    """What comes behind each answer."""
+    echo: bool = False
+    """Whether an answer begins with its prompt; with the probabilities of it, if any are wanted."""
+    is_chat: bool = False
+    """Whether the answer has the form of a chat's, all of it content. There is one prompt then."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationRequest:
+    """What a request asks for. An API adds what its format needs."""
+
+    params: GenerationParams
+    what: ChatRequest | Prompts
+    n: int = 1
+    """Answers for each prompt."""
+    probabilities: Probabilities | None = None
+    """The form of the probabilities in the answer."""
+    id: str | None = None
+    """The answer's id, by which a client can end its thoughts."""
+    ping: Ping | None = None
+    """What is sent in the silences of a stream."""
+    shows_prompt: bool = False
+    """Whether the answer has the text of the prompt, as the engine has read it."""
+    verbose: bool | None = False
+    """Whether the answer has `__verbose`, and so the prompt; None: as the server's options say."""
+    before: Sequence[int] = ()
+    """Tokens in front of the prompt."""
+    unloads: bool = False
+    """Whether a router unloads the model behind this request, unless others use it."""
+
+
+A = TypeVar("A", bound=GenerationRequest)
+
+
+@dataclass(frozen=True, kw_only=True)
+class GenerationFacts:
+    """What is known once a request is prepared. Times are those of `engine.system.now`."""
+
+    model: str
+    """The model's id."""
+    n_ctx: int
+    """Tokens of a slot's context."""
+    params: GenerationParams
+    prompt: Prompt
+    """The first one, as it is sent to the engine."""
+    echoes: Sequence[str]
+    """The texts of all prompts, if answers begin with them."""
+    verbose: bool
+    request_id: str
+    arrived: float
+    loaded: float
+    tokens: Callable[[PromptParts], Awaitable[list[int]]]
+    """The tokens of a text, special ones included."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Dialect(Generic[A]):
+    """An API's form of requests and answers.
+
+    `read` raises `EngineError` for what the description can't rule out. `form` makes the format of
+    one answer."""
+
+    read: Callable[[Mapping[str, Any], Options], A]
+    form: Callable[[A, GenerationFacts], Format[Any, Any]]
+    supported: Supported = field(default_factory=dict)
+    """Values that these fields may have; others are refused."""
+    unknown: ErrorType = "invalid_request_error"
+    """The error for a name that no model has."""
+    media_type: str = EVENT_STREAM
+    """Of a stream."""
+
+
+async def generate(
+    dialect: Dialect[A],
+    body: Mapping[str, Any],
+    *,
+    request_id: str = "",
+    headers: Mapping[str, str] | None = None,
+) -> Response:
+    """The response to a request in a `dialect`. `request_id` is that of errors in a stream."""
+    refuse_unsupported(body, dialect.supported)
+    model = resolve_model(body, unknown=dialect.unknown)
+    arrived = system.now()
+    asked = await run_in_thread(dialect.read, body, model.options)
+    if asked.unloads:
+        unload_afterwards(model)
+    engine = await model.engine()
+    loaded = system.now()
+    work = await _prepared(model, engine, asked)
+    facts = GenerationFacts(
+        model=model.name,
+        n_ctx=engine.info.n_ctx,
+        params=work.params,
+        prompt=work.prompt,
+        echoes=work.echoes,
+        verbose=work.verbose,
+        request_id=request_id,
+        arrived=arrived,
+        loaded=loaded,
+        tokens=partial(_tokens, engine),
+    )
+    form = dialect.form(asked, facts)
+    return await respond(
+        work.start,
+        form,
+        stream=asked.params.stream,
+        media_type=dialect.media_type,
+        ping=asked.ping,
+        headers=headers,
+    )
+
+
+def unload_afterwards(model: ResolvedModel) -> None:
+    """Before the model is leased: a router unloads it behind the request, unless others use it."""
+    if not model.current.catalog.router:
+        remark("keep_alive: the only model of a server stays loaded")
+        return
+    current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
+
+
+# ---- from what is asked to what the engine runs ------------------------------------------
+
+
+@dataclass(frozen=True)
+class _Work:
+    """`start` submits it to the engine."""
+
+    params: GenerationParams
+    prompt: Prompt
+    start: Callable[[], Running[Any, Any]]
+    verbose: bool
+    echoes: Sequence[str] = ()
+
+
+async def _prepared(model: ResolvedModel, engine: EngineClient, asked: GenerationRequest) -> _Work:
+    log = model.current.options.log
+    says_more = bool(log.verbose or log.verbosity >= VERBOSE)
+    verbose = says_more if asked.verbose is None else asked.verbose
+    echo_prompt = asked.shows_prompt or verbose
+    start: Callable[[], Running[Any, Any]]
+    if isinstance(asked.what, Prompts) and not asked.what.is_chat:
+        given, echoes = await _texts(model, engine, asked, asked.what)
+        start = partial(
+            AnswerBatch,
+            engine,
+            given,
+            asked.params,
+            n=asked.n,
+            echo_prompt=echo_prompt,
+            prompt_probs=bool(echoes) and asked.probabilities is not None,
+            id=asked.id,
+        )
+        return _Work(asked.params, given[0], start, verbose, echoes)
+    chat, prompt = await _chat(model, engine, asked)
+    start = partial(
+        ChatBatch,
+        engine,
+        chat,
+        n=asked.n,
+        echo_prompt=echo_prompt,
+        prompt=prompt,
+        id=asked.id,
+    )
+    return _Work(chat.params, prompt, start, verbose)
+
+
+async def _chat(
+    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
+) -> tuple[PreparedChat, Prompt]:
+    """The conversation, and its prompt."""
+    if not isinstance(asked.what, Prompts):
+        chat = await prepare(model, engine, asked.what, asked.params)
+    elif asked.what.gap is not None:
+        return plain_text([], asked.params), asked.what.gap
+    else:
+        [prompt] = await resolved(model, engine, asked.what.texts)
+        chat = plain_text(prompt, asked.params)
+    return chat, [*asked.before, *chat.prompt]
+
+
+async def _texts(
+    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest, what: Prompts
+) -> tuple[list[Prompt], list[str]]:
+    """The prompts, and their texts if answers begin with them."""
+    if what.gap is not None:
+        return [what.gap], []
+    prompts = await resolved(model, engine, what.texts)
+    echoes = [await text_of(engine, prompt) for prompt in prompts] if what.echo else []
+    given: list[Prompt] = [*prompts]
+    if what.suffix:
+        given = [Infill(prefix=without_media(t), suffix=[what.suffix]) for t in what.texts]
+    if echoes and asked.probabilities is not None:
+        given = await prompts_with_probabilities(engine, given, asked.params, asked.n)
+    return given, echoes
+
+
+async def _tokens(engine: EngineClient, text: PromptParts) -> list[int]:
+    found = await engine.tokenize(text, add_special=True, parse_special=True, with_pieces=False)
+    return list(found.tokens)
