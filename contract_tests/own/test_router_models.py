@@ -119,6 +119,15 @@ def test_a_request_loads_its_model_and_that_is_told(a_router: Routers) -> None:
             events.wait_for(FIM, [UNLOADED, "loading", LOADED])
 
 
+def test_a_wrong_request_loads_no_model(a_router: Routers) -> None:
+    server = a_router()
+    choice = {"type": "function", "function": {"name": "unknown"}}
+    wrong = body("create_chat_completion", model=OTHER_CHAT, tool_choice=choice)
+    response = server.post("/v1/chat/completions", wrong)
+    contract.check_envelope(response, 400, "invalid_request_error")
+    assert status(server, OTHER_CHAT)["value"] == UNLOADED
+
+
 @posix
 def test_unloaded_while_it_loads(a_router: Routers, pool: ThreadPoolExecutor) -> None:
     server = a_router()
