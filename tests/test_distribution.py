@@ -67,7 +67,8 @@ _LINKED = tuple(f"specllama/specllama/{folder}/" for folder in FOLDERS)
 
 def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
     with tarfile.open(build("sdist", ROOT, tmp_path)) as packed:
-        packed.extractall(tmp_path / "source", filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        packed.extractall(tmp_path / "source")
     [source] = (tmp_path / "source").iterdir()
     assert sorted(names(build("wheel", source, tmp_path))) == sorted(names(wheel))
 

@@ -106,7 +106,8 @@ def test_the_wheel_has_the_kit_and_the_descriptionand_needs_no_compiler(wheel: P
 def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
     archive = build("sdist", KIT, tmp_path)
     with tarfile.open(archive) as packed:
-        packed.extractall(tmp_path / "source", filter="data")
+        packed.extraction_filter = getattr(tarfile, "data_filter", None)  # from Python 3.11.4 on
+        packed.extractall(tmp_path / "source")
     [source] = (tmp_path / "source").iterdir()
     assert names(build("wheel", source, tmp_path)) == names(wheel)
 

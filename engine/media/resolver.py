@@ -194,8 +194,11 @@ class MediaDecoder:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(file(source)) for source in sources]
-        except* EngineError as errors:
-            raise _first(errors) from None
+        except ExceptionGroup as errors:  # Python before 3.11.4 puts what `except*` raises in one
+            failures, others = errors.split(EngineError)
+            if failures is None or others is not None:
+                raise
+            raise _first(failures) from None
         return [task.result() for task in tasks]
 
     async def _decoded(

@@ -164,12 +164,12 @@ NO_MOVERS: dict[str, Any] = {
 @given(params=all_params, at=st.integers(0, 12))
 @settings(max_examples=150, deadline=None)
 def test_the_short_cut_for_greedy_requests_is_one(played: Played, params: Any, at: int) -> None:
-    params.samplers.insert(at, "temperature")
-    params.samplers = [name for name in params.samplers if name != "infill"]
-    params = msgspec.structs.replace(params, **NO_MOVERS)
+    samplers = [*params.samplers[:at], "temperature", *params.samplers[at:]]
+    samplers = [name for name in samplers if name != "infill"]
+    params = msgspec.structs.replace(params, samplers=samplers, **NO_MOVERS)
     assert is_greedy(params)
     [token] = played.draw(params, 1)
-    params.n_probs, params.post_sampling_probs = 1, True
+    params = msgspec.structs.replace(params, n_probs=1, post_sampling_probs=True)
     assert not is_greedy(params)
     assert played.draw(params, 1) == [token]
 
