@@ -1,42 +1,36 @@
 """POST /v1/responses, the responses that are kept, and their input."""
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import Any
 
-import msgspec
 from starlette.responses import Response
 
-from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request
-from specllama.engine.models.client import EngineClient
-from specllama.engine.wire.replies import Finished
-from specllama.handlers.apis.native.request import ping_of
-from specllama.handlers.apis.responses.format import (
-    Output,
-    Status,
-    finished_response,
-    new_response,
-)
+from specllama.handlers.apis.generate import Dialect, fitting, generate
 from specllama.handlers.apis.responses.items import Item
 from specllama.handlers.apis.responses.request import (
+    read_response,
     request_items,
     response_chat_request,
-    response_params,
     response_tools,
-    room_for_answer,
-    truncated,
 )
-from specllama.handlers.apis.responses.stream import Listener, ResponsesFormat, check_kept, generate
+from specllama.handlers.apis.responses.stream import (
+    Listener,
+    ResponsesFormat,
+    check_kept,
+    response_form,
+    to_the_end,
+)
 from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.http.streams import event_stream
-from specllama.handlers.running.batch import bound_probabilities
-from specllama.handlers.running.chat_batch import ChatBatch, count_tokens, prepare
+from specllama.handlers.http.streams import Ping, event_stream
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, count_tokens
 from specllama.handlers.running.ongoing import JobKey
-from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
-from specllama.handlers.running.respond import frames, respond
+from specllama.handlers.running.resolve_model import resolve_model
+from specllama.handlers.running.respond import Running, frames, respond
 from specllama.handlers.running.response_store import Order, ResponseStore, page_of
 from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
@@ -54,89 +48,46 @@ def _job(response_id: str) -> JobKey:
 
 async def create_response(body: dict[str, Any]) -> Response:
     """A response object, or its events with `stream`."""
-    refuse_unsupported(body, RESPONSES)
     check_kept(body)
-    background = bool(body.get("background"))
-    model = resolve_model(body)
-    store, jobs = _store(), runtime().jobs
-    defaults = model.options.engine.generation_defaults()
-    params, probabilities = await run_in_thread(response_params, body, defaults)
+    store = _store()
     history, items = await request_items(body, store)
-    conversation = [*history, *items]
-    tools = await run_in_thread(response_tools, body, conversation)
-    request = await run_in_thread(response_chat_request, body, conversation, tools, model.options)
-    engine = await model.engine()
-    request = await _fitting(model, engine, request, body)
-    streamed = params.stream
-    if probabilities is not None or background:
-        # Only events show which tokens belong to the message and which to thoughts and calls; and
-        # when a response in the background begins.
-        if probabilities is not None and not streamed:
-            params = bound_probabilities(params, 1, engine.info.n_ctx)
-        params = msgspec.structs.replace(params, stream=True)
-    prepared = await prepare(model, engine, request, params)
-    response = new_response(body, model.name, params)
-    output = Output(probabilities, tools.places)
-
-    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
-        """The whole response, stored if the request wants it."""
-        n_reasoning = await _count(engine, output.reasoning())
-        whole = finished_response(response, output.items, status, finished, n_reasoning)
-        if whole["store"]:
-            await asyncio.shield(store.save(whole, items))  # once begun, nothing breaks it off
-        return whole
-
-    form = ResponsesFormat(response, output, complete, timings_per_token=params.timings_per_token)
-
-    def start() -> ChatBatch:
-        return ChatBatch(engine, prepared, id=response["id"])
-
-    ping = ping_of(body, model.options)
-    if not background:
-        return await respond(start, form, stream=streamed, ping=ping)
-
-    async def keep(ended: dict[str, Any]) -> None:
-        await store.save(ended, items)
-
-    jobs.check_room()
-    listener = Listener(gone=not streamed)
-    shown = {**response, "status": "queued"}
-    scope = current_scope()
-    held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
-    events = frames(start, form)
-    work = generate(events, form, shown, keep, listener, held, scope)
-    jobs.start(_job(response["id"]), shown, work, items)
-    if not streamed:
-        return JSONAnswer(shown)
-    return event_stream(listener.frames(), failed=form.failed, ping=ping)
+    dialect = Dialect(
+        read=partial(read_response, history=history, items=items),
+        form=partial(response_form, store=store),
+        supported=RESPONSES,
+        respond=partial(_in_background, store, items) if body.get("background") else respond,
+    )
+    return await generate(dialect, body)
 
 
 create_response_alias = create_response
 
 
-async def _fitting(
-    model: ResolvedModel, engine: EngineClient, request: ChatRequest, body: dict[str, Any]
-) -> ChatRequest:
-    """`request`, with `truncation: auto` made short enough for the context."""
-    if body.get("truncation") != "auto":
-        return request
+async def _in_background(
+    store: ResponseStore,
+    items: list[Item],
+    start: Callable[[], Running[ChatEvent, ChatAnswer]],
+    form: ResponsesFormat,
+    *,
+    stream: bool,
+    ping: Ping | None,
+    **_: Any,
+) -> Response:
+    """The response to a request whose generation goes on without its client."""
 
-    async def count(shorter: ChatRequest) -> int:
-        return await count_tokens(model, engine, shorter)
+    async def keep(ended: dict[str, Any]) -> None:
+        await store.save(ended, items)
 
-    n_ctx = engine.info.n_ctx
-    n_max = n_ctx - room_for_answer(n_ctx, body.get("max_output_tokens"))
-    return await truncated(request, n_max, count)
-
-
-async def _count(engine: EngineClient, text: str) -> int:
-    """Tokens of a generated text."""
-    if not text:
-        return 0
-    tokens = await engine.tokenize(
-        [text], add_special=False, parse_special=False, with_pieces=False
-    )
-    return len(tokens.tokens)
+    jobs, scope = runtime().jobs, current_scope()
+    jobs.check_room()
+    listener = Listener(gone=not stream)
+    shown = {**form.response, "status": "queued"}
+    held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
+    work = to_the_end(frames(start, form), form, shown, keep, listener, held, scope)
+    jobs.start(_job(shown["id"]), shown, work, items)
+    if not stream:
+        return JSONAnswer(shown)
+    return event_stream(listener.frames(), failed=form.failed, ping=ping)
 
 
 async def count_response_tokens(body: dict[str, Any]) -> Response:
@@ -149,7 +100,9 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     tools = await run_in_thread(response_tools, body, conversation)
     request = await run_in_thread(response_chat_request, body, conversation, tools, model.options)
     engine = await model.engine()
-    request = await _fitting(model, engine, request, body)
+    if body.get("truncation") == "auto":
+        limit = body.get("max_output_tokens")
+        request = await fitting(model, engine, request, -1 if limit is None else int(limit))
     n = await count_tokens(model, engine, request)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Generic, TypeVar
 
+from msgspec import structs
 from starlette.responses import Response
 
 from specllama.engine import system
@@ -22,13 +23,20 @@ from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.unsupported import Supported, refuse_unsupported, remark
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.streams import EVENT_STREAM, Ping
-from specllama.handlers.running.batch import AnswerBatch
-from specllama.handlers.running.chat_batch import ChatBatch, PreparedChat, plain_text, prepare
+from specllama.handlers.running.batch import AnswerBatch, bound_probabilities
+from specllama.handlers.running.chat_batch import (
+    ChatBatch,
+    PreparedChat,
+    count_tokens,
+    plain_text,
+    prepare,
+)
 from specllama.handlers.running.media import UnresolvedParts, resolved, without_media
 from specllama.handlers.running.prompt_text import prompts_with_probabilities, text_of
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import Format, Running, respond
 from specllama.handlers.running.run_in_thread import run_in_thread
+from specllama.handlers.running.truncation import room_for_answer, truncated
 
 VERBOSE = 10
 """From this verbosity of the server on, answers have `__verbose`."""
@@ -68,6 +76,11 @@ class GenerationRequest:
     """Whether the answer has `__verbose`, and so the prompt; None: as the server's options say."""
     before: Sequence[int] = ()
     """Tokens in front of the prompt."""
+    truncates: bool = False
+    """Whether a conversation that is too long loses its oldest turns."""
+    reads_events: bool = False
+    """Whether the engine streams even if the answer doesn't: only events tell the tokens of the
+    content from those of thoughts and calls."""
     unloads: bool = False
     """Whether a router unloads the model behind this request, unless others use it."""
 
@@ -93,7 +106,13 @@ class GenerationFacts:
     arrived: float
     loaded: float
     tokens: Callable[[PromptParts], Awaitable[list[int]]]
-    """The tokens of a text, special ones included."""
+    """The tokens of a prompt, special ones included."""
+    n_written: Callable[[str], Awaitable[int]]
+    """The number of tokens of a text that the model has written."""
+
+
+Start = Callable[[], Running[Any, Any]]
+"""Submits what is asked to the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -111,6 +130,9 @@ class Dialect(Generic[A]):
     """The error for a name that no model has."""
     media_type: str = EVENT_STREAM
     """Of a stream."""
+    respond: Callable[..., Awaitable[Response]] = respond
+    """Makes the response of `Start` and the format; the arguments are those of
+    `handlers.running.respond.respond`."""
 
 
 async def generate(
@@ -141,9 +163,10 @@ async def generate(
         arrived=arrived,
         loaded=loaded,
         tokens=partial(_tokens, engine),
+        n_written=partial(_n_written, engine),
     )
     form = dialect.form(asked, facts)
-    return await respond(
+    return await dialect.respond(
         work.start,
         form,
         stream=asked.params.stream,
@@ -164,13 +187,22 @@ def unload_afterwards(model: ResolvedModel) -> None:
 # ---- from what is asked to what the engine runs ------------------------------------------
 
 
+async def fitting(
+    model: ResolvedModel, engine: EngineClient, request: ChatRequest, n_predict: int
+) -> ChatRequest:
+    """`request`, without as many of its oldest turns as it takes to leave room for the answer."""
+    n_ctx = engine.info.n_ctx
+    n_max = n_ctx - room_for_answer(n_ctx, n_predict)
+    return await truncated(request, n_max, partial(count_tokens, model, engine))
+
+
 @dataclass(frozen=True)
 class _Work:
     """`start` submits it to the engine."""
 
     params: GenerationParams
     prompt: Prompt
-    start: Callable[[], Running[Any, Any]]
+    start: Start
     verbose: bool
     echoes: Sequence[str] = ()
 
@@ -180,7 +212,7 @@ async def _prepared(model: ResolvedModel, engine: EngineClient, asked: Generatio
     says_more = bool(log.verbose or log.verbosity >= VERBOSE)
     verbose = says_more if asked.verbose is None else asked.verbose
     echo_prompt = asked.shows_prompt or verbose
-    start: Callable[[], Running[Any, Any]]
+    start: Start
     if isinstance(asked.what, Prompts) and not asked.what.is_chat:
         given, echoes = await _texts(model, engine, asked, asked.what)
         start = partial(
@@ -212,7 +244,14 @@ async def _chat(
 ) -> tuple[PreparedChat, Prompt]:
     """The conversation, and its prompt."""
     if not isinstance(asked.what, Prompts):
-        chat = await prepare(model, engine, asked.what, asked.params)
+        request, params = asked.what, asked.params
+        if asked.truncates:
+            request = await fitting(model, engine, request, params.n_predict)
+        if asked.reads_events:
+            if not params.stream:
+                params = bound_probabilities(params, asked.n, engine.info.n_ctx)
+            params = structs.replace(params, stream=True)
+        chat = await prepare(model, engine, request, params)
     elif asked.what.gap is not None:
         return plain_text([], asked.params), asked.what.gap
     else:
@@ -240,3 +279,10 @@ async def _texts(
 async def _tokens(engine: EngineClient, text: PromptParts) -> list[int]:
     found = await engine.tokenize(text, add_special=True, parse_special=True, with_pieces=False)
     return list(found.tokens)
+
+
+async def _n_written(engine: EngineClient, text: str) -> int:
+    if not text:
+        return 0
+    found = await engine.tokenize([text], add_special=False, parse_special=False, with_pieces=False)
+    return len(found.tokens)

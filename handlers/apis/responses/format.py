@@ -51,12 +51,14 @@ _ECHOED = (
 )
 
 
-def new_response(body: Mapping[str, Any], model: str, params: GenerationParams) -> dict[str, Any]:
+def new_response(
+    body: Mapping[str, Any], model: str, params: GenerationParams, id: str | None
+) -> dict[str, Any]:
     """The response to `body` before anything is generated, with the settings that apply."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     parallel, store = body.get("parallel_tool_calls"), body.get("store")
     return {
-        "id": new_id("resp"),
+        "id": id,
         "object": "response",
         "created_at": int(time.time()),
         "completed_at": None,

@@ -3,7 +3,8 @@
 Bodies have passed validation against the description.
 """
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -12,55 +13,14 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.generate import GenerationRequest
 from specllama.handlers.apis.native.probabilities import Probabilities, native_probabilities
-from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
-from specllama.handlers.apis.openai.tools import Chosen, chosen, known, offered
-from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages
+from specllama.handlers.apis.openai.tools import Chosen, Place, chosen, known, offered
+from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages, new_id
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread
-
-# ---- `truncation: auto`: a conversation that is too long for the context loses its oldest part.
-
-
-_SYSTEM = ("system", "developer")
-
-
-def room_for_answer(n_ctx: int, max_output_tokens: int | None) -> int:
-    """The number of tokens of the context to keep free: the limit of the answer, but at most half
-    of the context; a quarter if there is no limit."""
-    if max_output_tokens is None:
-        return n_ctx // 4
-    return min(max_output_tokens, n_ctx // 2)
-
-
-async def truncated(
-    request: ChatRequest, n_max: int, count: Callable[[ChatRequest], Awaitable[int]]
-) -> ChatRequest:
-    """`request` without as many of its oldest turns as it takes for at most `n_max` tokens.
-
-    A turn goes from one message of the user to the next, so that no output of a tool loses its
-    call. Leading system messages stay, and so does the last turn, whatever its length.
-    """
-    messages = request.messages
-    n_head = next((i for i, each in enumerate(messages) if each["role"] not in _SYSTEM), 0)
-    turns = [i for i in range(n_head + 1, len(messages)) if messages[i]["role"] == "user"]
-
-    def without(start: int) -> ChatRequest:
-        kept: list[dict[str, Any]] = [*messages[:n_head], *messages[start:]]
-        return msgspec.structs.replace(request, messages=kept)
-
-    starts = [n_head, *turns]
-    low, high = 0, len(starts) - 1  # the first start that fits, or the last one
-    while low < high:
-        # The whole conversation first: mostly it fits.
-        middle = 0 if (low, high) == (0, len(starts) - 1) else (low + high) // 2
-        if await count(without(starts[middle])) <= n_max:
-            high = middle
-        else:
-            low = middle + 1
-    return without(starts[low])
-
 
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for probabilities."""
@@ -101,6 +61,39 @@ def response_tools(body: Mapping[str, Any], items: Sequence[Item]) -> Chosen:
                     tools.append(tool)
                     names |= new
     return chosen(offered(tools), body.get("tool_choice"))
+
+
+@dataclass(frozen=True, kw_only=True)
+class ResponseRequest(GenerationRequest):
+    """A response to `body`. `items` are its input without the conversation before; `places` those
+    of the tools that the model knows by another name than the client."""
+
+    body: Mapping[str, Any]
+    items: list[Item]
+    places: Mapping[str, Place]
+
+
+def read_response(
+    body: Mapping[str, Any], options: Options, *, history: Sequence[Item], items: list[Item]
+) -> ResponseRequest:
+    """What `body` asks for, behind the items of a `history`. Raises EngineError as the functions
+    below do."""
+    params, probabilities = response_params(body, options.engine.generation_defaults())
+    conversation = [*history, *items]
+    tools = response_tools(body, conversation)
+    return ResponseRequest(
+        params=params,
+        what=response_chat_request(body, conversation, tools, options),
+        probabilities=probabilities,
+        id=new_id("resp"),
+        ping=ping_of(body, options),
+        truncates=body.get("truncation") == "auto",
+        # In the background, only an event shows that a response has begun.
+        reads_events=probabilities is not None or bool(body.get("background")),
+        body=body,
+        items=items,
+        places=tools.places,
+    )
 
 
 def response_chat_request(

@@ -13,6 +13,7 @@ from starlette.types import Scope
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.wire.replies import Delta, Finished
+from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.format import progress_json
 from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.responses.format import (
@@ -21,13 +22,36 @@ from specllama.handlers.apis.responses.format import (
     Status,
     cancelled_response,
     failed_response,
+    finished_response,
+    new_response,
     status_of,
 )
+from specllama.handlers.apis.responses.request import ResponseRequest
 from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.streams import Joined, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
+from specllama.handlers.running.response_store import ResponseStore
 
 Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
+
+
+def response_form(
+    asked: ResponseRequest, facts: GenerationFacts, *, store: ResponseStore
+) -> "ResponsesFormat":
+    """The format of one answer, which is kept in `store` if the request wants it."""
+    response = new_response(asked.body, facts.model, facts.params, asked.id)
+    output = Output(asked.probabilities, asked.places)
+
+    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
+        n_reasoning = await facts.n_written(output.reasoning())
+        whole = finished_response(response, output.items, status, finished, n_reasoning)
+        if whole["store"]:
+            # Once begun, nothing breaks it off.
+            await asyncio.shield(store.save(whole, asked.items))
+        return whole
+
+    with_timings = facts.params.timings_per_token
+    return ResponsesFormat(response, output, complete, timings_per_token=with_timings)
 
 
 class ResponsesFormat:
@@ -45,7 +69,8 @@ class ResponsesFormat:
     ) -> None:
         self._complete = complete
         self._end: tuple[Status, Finished] | None = None
-        self._response = response
+        self.response = response
+        """What is known before the answer begins."""
         self._output = output
         self._timings_per_token = timings_per_token
         self._number = 0
@@ -92,7 +117,7 @@ class ResponsesFormat:
     def failed(self, failure: HttpFailure) -> bytes:
         """Tells of a failure in two ways: as the end of the response, and as the error that
         every stream of this server ends with, which OpenAI's library raises."""
-        response = failed_response(self._response, self._output.items, failure)
+        response = failed_response(self.response, self._output.items, failure)
         error = {
             "type": "error",
             "code": failure.info.type,
@@ -103,7 +128,7 @@ class ResponsesFormat:
         return self._frame({"type": "response.failed", "response": response}) + self._frame(error)
 
     def _lifecycle(self, type_: str, **more: Any) -> bytes:
-        return self._frame({"type": type_, "response": self._response, **more})
+        return self._frame({"type": type_, "response": self.response, **more})
 
     def _frame(self, event: Event) -> bytes:
         number = self._number
@@ -149,7 +174,7 @@ class Listener:
             self._gone = True
 
 
-async def generate(
+async def to_the_end(
     frames: AsyncGenerator[bytes, None],
     form: ResponsesFormat,
     shown: dict[str, Any],

@@ -62,7 +62,7 @@ def streamed(
     pieces: list[list[ChatDelta]], end: Finished, failure: HttpFailure | None = None
 ) -> tuple[list[dict[str, Any]], bytes]:
     """The events of a stream, validated against the description, and as they were sent."""
-    response = new_response(BODY, "model", GenerationParams())
+    response = new_response(BODY, "model", GenerationParams(), "resp_0")
     output = Output()
 
     async def complete(status: Status, finished: Finished) -> dict[str, Any]:

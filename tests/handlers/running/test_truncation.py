@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.chat.request import ChatRequest
-from specllama.handlers.apis.responses.request import room_for_answer, truncated
+from specllama.handlers.running.truncation import room_for_answer, truncated
 
 USER = {"role": "user", "content": "Hello"}
 
@@ -46,5 +46,5 @@ def test_truncation_keeps_the_end_and_whole_turns(roles: list[str], n: int, n_ma
 
 
 def test_room_for_the_answer() -> None:
-    found = [room_for_answer(100, limit) for limit in (None, 10, 90)]
+    found = [room_for_answer(100, limit) for limit in (-1, 10, 90)]
     assert found == [25, 10, 50]
