@@ -7,14 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.handlers.apis.generate import Dialect, fitting, generate
+from specllama.handlers.apis.generate import Dialect, conversation, generate
 from specllama.handlers.apis.responses.items import Item
-from specllama.handlers.apis.responses.request import (
-    read_response,
-    request_items,
-    response_chat_request,
-    response_tools,
-)
+from specllama.handlers.apis.responses.request import read_response, request_items
 from specllama.handlers.apis.responses.stream import (
     Listener,
     ResponsesFormat,
@@ -96,14 +91,10 @@ async def count_response_tokens(body: dict[str, Any]) -> Response:
     refuse_unsupported(body, RESPONSES)
     model = resolve_model(body)
     history, items = await request_items(body, _store())
-    conversation = [*history, *items]
-    tools = await run_in_thread(response_tools, body, conversation)
-    request = await run_in_thread(response_chat_request, body, conversation, tools, model.options)
+    read = partial(read_response, history=history, items=items)
+    asked = await run_in_thread(read, body, model.options)
     engine = await model.engine()
-    if body.get("truncation") == "auto":
-        limit = body.get("max_output_tokens")
-        request = await fitting(model, engine, request, -1 if limit is None else int(limit))
-    n = await count_tokens(model, engine, request)
+    n = await count_tokens(model, engine, await conversation(model, engine, asked))
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 

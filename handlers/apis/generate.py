@@ -187,13 +187,17 @@ def unload_afterwards(model: ResolvedModel) -> None:
 # ---- from what is asked to what the engine runs ------------------------------------------
 
 
-async def fitting(
-    model: ResolvedModel, engine: EngineClient, request: ChatRequest, n_predict: int
+async def conversation(
+    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
 ) -> ChatRequest:
-    """`request`, without as many of its oldest turns as it takes to leave room for the answer."""
+    """What the model is to answer; with `truncates`, without as many of the oldest turns as it
+    takes to leave room for the answer."""
+    assert isinstance(asked.what, ChatRequest), "prompts are no conversation"
+    if not asked.truncates:
+        return asked.what
     n_ctx = engine.info.n_ctx
-    n_max = n_ctx - room_for_answer(n_ctx, n_predict)
-    return await truncated(request, n_max, partial(count_tokens, model, engine))
+    n_max = n_ctx - room_for_answer(n_ctx, asked.params.n_predict)
+    return await truncated(asked.what, n_max, partial(count_tokens, model, engine))
 
 
 @dataclass(frozen=True)
@@ -244,14 +248,12 @@ async def _chat(
 ) -> tuple[PreparedChat, Prompt]:
     """The conversation, and its prompt."""
     if not isinstance(asked.what, Prompts):
-        request, params = asked.what, asked.params
-        if asked.truncates:
-            request = await fitting(model, engine, request, params.n_predict)
+        params = asked.params
         if asked.reads_events:
             if not params.stream:
                 params = bound_probabilities(params, asked.n, engine.info.n_ctx)
             params = structs.replace(params, stream=True)
-        chat = await prepare(model, engine, request, params)
+        chat = await prepare(model, engine, await conversation(model, engine, asked), params)
     elif asked.what.gap is not None:
         return plain_text([], asked.params), asked.what.gap
     else:
