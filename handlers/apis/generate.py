@@ -13,7 +13,7 @@ from msgspec import structs
 from starlette.responses import Response
 
 from specllama.engine import system
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatRequest, room_for_answer, truncated
 from specllama.engine.errors import ErrorType
 from specllama.engine.models.client import EngineClient
 from specllama.engine.options import Options
@@ -36,7 +36,6 @@ from specllama.handlers.running.prompt_text import prompts_with_probabilities, t
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import Format, Running, respond
 from specllama.handlers.running.run_in_thread import run_in_thread
-from specllama.handlers.running.truncation import room_for_answer, truncated
 
 VERBOSE = 10
 """From this verbosity of the server on, answers have `__verbose`."""
@@ -99,7 +98,7 @@ class GenerationFacts:
     params: GenerationParams
     prompt: Prompt
     """The first one, as it is sent to the engine."""
-    echoes: Sequence[str]
+    echoes: Sequence[str] = ()
     """The texts of all prompts, if answers begin with them."""
     verbose: bool
     request_id: str
@@ -150,24 +149,21 @@ async def generate(
     if asked.unloads:
         unload_afterwards(model)
     engine = await model.engine()
-    loaded = system.now()
-    work = await _prepared(model, engine, asked)
-    facts = GenerationFacts(
+    known = partial(
+        GenerationFacts,
         model=model.name,
         n_ctx=engine.info.n_ctx,
-        params=work.params,
-        prompt=work.prompt,
-        echoes=work.echoes,
-        verbose=work.verbose,
+        verbose=_is_verbose(model) if asked.verbose is None else asked.verbose,
         request_id=request_id,
         arrived=arrived,
-        loaded=loaded,
+        loaded=system.now(),
         tokens=partial(_tokens, engine),
         n_written=partial(_n_written, engine),
     )
+    start, facts = await _prepared(model, engine, asked, known)
     form = dialect.form(asked, facts)
     return await dialect.respond(
-        work.start,
+        start,
         form,
         stream=asked.params.stream,
         media_type=dialect.media_type,
@@ -200,47 +196,33 @@ async def conversation(
     return await truncated(asked.what, n_max, partial(count_tokens, model, engine))
 
 
-@dataclass(frozen=True)
-class _Work:
-    """`start` submits it to the engine."""
-
-    params: GenerationParams
-    prompt: Prompt
-    start: Start
-    verbose: bool
-    echoes: Sequence[str] = ()
-
-
-async def _prepared(model: ResolvedModel, engine: EngineClient, asked: GenerationRequest) -> _Work:
+def _is_verbose(model: ResolvedModel) -> bool:
     log = model.current.options.log
-    says_more = bool(log.verbose or log.verbosity >= VERBOSE)
-    verbose = says_more if asked.verbose is None else asked.verbose
-    echo_prompt = asked.shows_prompt or verbose
-    start: Start
+    return bool(log.verbose or log.verbosity >= VERBOSE)
+
+
+async def _prepared(
+    model: ResolvedModel,
+    engine: EngineClient,
+    asked: GenerationRequest,
+    known: Callable[..., GenerationFacts],
+) -> tuple[Start, GenerationFacts]:
+    """What runs, and what is `known` then."""
     if isinstance(asked.what, Prompts) and not asked.what.is_chat:
-        given, echoes = await _texts(model, engine, asked, asked.what)
-        start = partial(
-            AnswerBatch,
-            engine,
-            given,
-            asked.params,
-            n=asked.n,
-            echo_prompt=echo_prompt,
-            prompt_probs=bool(echoes) and asked.probabilities is not None,
-            id=asked.id,
-        )
-        return _Work(asked.params, given[0], start, verbose, echoes)
+        prompts, echoes = await _texts(model, engine, asked, asked.what)
+        facts = known(params=asked.params, prompt=prompts[0], echoes=echoes)
+        has_probs = bool(echoes) and asked.probabilities is not None
+        texts = partial(AnswerBatch, engine, prompts, asked.params, prompt_probs=has_probs)
+        return partial(texts, n=asked.n, id=asked.id, echo_prompt=_echoes(asked, facts)), facts
     chat, prompt = await _chat(model, engine, asked)
-    start = partial(
-        ChatBatch,
-        engine,
-        chat,
-        n=asked.n,
-        echo_prompt=echo_prompt,
-        prompt=prompt,
-        id=asked.id,
-    )
-    return _Work(chat.params, prompt, start, verbose)
+    facts = known(params=chat.params, prompt=prompt)
+    answers = partial(ChatBatch, engine, chat, prompt=prompt)
+    return partial(answers, n=asked.n, id=asked.id, echo_prompt=_echoes(asked, facts)), facts
+
+
+def _echoes(asked: GenerationRequest, facts: GenerationFacts) -> bool:
+    """Whether the engine gives the text of the prompt back."""
+    return asked.shows_prompt or facts.verbose
 
 
 async def _chat(

@@ -6,8 +6,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from specllama.engine.chat.request import ChatRequest
-from specllama.handlers.running.truncation import room_for_answer, truncated
+from specllama.engine.chat.request import ChatRequest, room_for_answer, truncated
 
 USER = {"role": "user", "content": "Hello"}
 
