@@ -300,7 +300,7 @@ class EngineClient:
         self._asked, predecessor._asked = predecessor._asked, {}
         predecessor._heir, predecessor._waits = self, False
         for generation in self._generations.values():
-            generation.client, generation.has_moved = self, True
+            generation.move(self)
         for message in joined(each.request for each in self._generations.values()):
             self._send(message)
         for asked in self._asked.values():

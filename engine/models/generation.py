@@ -134,6 +134,11 @@ class Generation:
         """Let it come to its answer, if it is thinking and its parameters allow this."""
         self.client.end_thoughts(self.request.id)
 
+    def move(self, client: "GenerationClient") -> None:
+        """The engine process has ended, and `client`'s gets the request again."""
+        self.client, self.has_moved = client, True
+        self.put(Relaxed(self.request.id, []))  # what the last process said is over
+
     def put(self, event: Event) -> None:
         """The next event."""
         if isinstance(event, Accepted):  # a second time nobody waits for it

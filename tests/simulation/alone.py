@@ -84,6 +84,9 @@ def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
 class PromptTrial:
     """In the place of `TrialProcess`: it answers at once."""
 
+    is_lenient = False
+    """Whether only a schema without its costly keywords is cheap enough."""
+
     pid = 0
 
     def __init__(self, memory: int, seconds: float) -> None:
@@ -95,7 +98,7 @@ class PromptTrial:
     def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
         answer = trial_answer(job, vocabulary)
         assert not isinstance(answer, Costly)
-        return answer
+        return Costly() if self.is_lenient and not job.leniently else answer
 
     def kill(self) -> None:
         pass
@@ -104,16 +107,22 @@ class PromptTrial:
         pass
 
 
+class LenientTrial(PromptTrial):
+    is_lenient = True
+
+
 _texts: dict[str, tuple[list[int], str]] = {}
 """What has been computed, by model, prompt and parameters: the histories of mutants ask again."""
 
 
 class Alone:
-    """An engine that has one request at a time."""
+    """An engine that has one request at a time. If it is `lenient`, costly keywords of schemas are
+    not in force."""
 
-    def __init__(self, choice: Choice) -> None:
+    def __init__(self, choice: Choice, *, lenient: bool = False) -> None:
         chosen = {name: choice.options[name] for name in SEEN}
-        self._name = repr((choice.shape, choice.slot_context, choice.sees, chosen))
+        self._name = repr((choice.shape, choice.slot_context, choice.sees, chosen, lenient))
+        self._trial = LenientTrial if lenient else PromptTrial
         options = model_options(
             parallel=1,
             ctx_size=choice.slot_context,
@@ -142,7 +151,7 @@ class Alone:
     def _installed(self) -> AbstractContextManager[Any]:
         with ExitStack() as stack:
             stack.enter_context(installed(lambda: self._library))
-            stack.enter_context(replaced(trial, {"TrialProcess": PromptTrial}))
+            stack.enter_context(replaced(trial, {"TrialProcess": self._trial}))
             return stack.pop_all()
 
     def answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:

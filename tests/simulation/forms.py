@@ -28,6 +28,8 @@ class Form:
     """Whether a stream ends with `[DONE]`."""
     is_ndjson: bool = False
     streams: bool = True
+    has_schema: bool = False
+    """Whether its text follows a schema, of which costly keywords may be not in force."""
 
     def read(self, data: bytes, *, stream: bool) -> Reading:
         """Raises ValueError for what is no such answer."""
@@ -230,7 +232,7 @@ def _calling(form: Form, tool: dict[str, Any], choice: Any) -> Form:
     def body(prompt: str, params: dict[str, Any]) -> dict[str, Any]:
         return {**form.body(prompt, params), "tools": [tool], "tool_choice": choice}
 
-    return replace(form, body=body)
+    return replace(form, body=body, has_schema=True)
 
 
 _of_path = {form.path: form for form in FORMS}

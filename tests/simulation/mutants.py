@@ -23,6 +23,7 @@ from specllama.engine.worker.cache.host_cache import HostCache
 from specllama.engine.worker.cache.prefix_cache import OWNER, PrefixCache
 from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.cache.second_tier import SecondTier
+from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
@@ -104,6 +105,11 @@ def _grown_twice(real: Real, acts: Acts, sequence: int, n: int) -> None:
 def _one_longer(real: Real, acts: Acts, tokens: Any) -> dict[int, int]:
     acts()
     return {holder: min(n + 1, len(tokens)) for holder, n in real(tokens).items()}
+
+
+def _leniently(real: Real, acts: Acts, *args: Any, **_: Any) -> None:
+    acts()
+    real(*args, leniently=True)
 
 
 def _same_medium(real: Real, acts: Acts, digest: bytes, index: int, **about: Any) -> Any:
@@ -244,6 +250,7 @@ OF_RUNNING = (
     Mutant("what is proposed is proposed again", Ahead, "drop_proposed", skips()),
     Mutant("proposals are always right", Exact, "confirms", _right),
     Mutant("runs of proposals have no end", Speculation, "end", skips()),
+    Mutant("costly keywords are never in force", Compiler, "_compile", _leniently),
     Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
     Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
     Mutant("a copy of a limit of thoughts is the limit", ThinkingLimit, "fork", _itself),

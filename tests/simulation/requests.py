@@ -82,6 +82,8 @@ class Asked:
     end: Finished | ErrorInfo | None = None
     is_cancelled: bool = False
     number_in_process: int = 0
+    relaxed: bool = False
+    """Whether keywords of its schema are not in force, as it was told."""
 
     def __str__(self) -> str:
         chosen = {
@@ -196,7 +198,7 @@ class Requests:
         self.habits = Habits(self._random)
         lengths = [self._random.choice(self.habits.length) for _ in range(self.habits.n_common)]
         self._common = [self._words(length) for length in lengths]
-        self._alone: dict[str, Alone] = {}
+        self._alone: dict[tuple[str, bool], Alone] = {}  # by model, and whether it is lenient
         self._tokenized: dict[int, TokenArray] = {}  # prompts, by number of the request
 
     def texts_of(self, model: str) -> list[Asked]:
@@ -420,12 +422,12 @@ class Requests:
     def alone(self, asked: Asked) -> tuple[list[int], str]:
         """The tokens and the text that the request gets in an engine of its own."""
         chosen = {name: getattr(asked.params, name) for name in ASKED}
-        return self._engine(asked.model).answer(asked.prompt, chosen)
+        return self._engine(asked.model, lenient=asked.relaxed).answer(asked.prompt, chosen)
 
-    def _engine(self, model: str) -> Alone:
-        if model not in self._alone:
-            self._alone[model] = Alone(self.choices[model])
-        return self._alone[model]
+    def _engine(self, model: str, *, lenient: bool = False) -> Alone:
+        if (model, lenient) not in self._alone:
+            self._alone[model, lenient] = Alone(self.choices[model], lenient=lenient)
+        return self._alone[model, lenient]
 
     @property
     def n_steps_alone(self) -> int:

@@ -104,6 +104,8 @@ class Machine:
     """The requests that go on from moved cells, or of which something was evaluated again behind a
     shift of the context, by path of the model and number in the process. Others get what they get
     alone."""
+    has_relaxed: bool = False
+    """Whether a schema was compiled without its costly keywords."""
     _shifted: set[Sequence] = field(default_factory=set)
     _n_media: Counter[Process] = field(default_factory=Counter)
     """Media that are ordered and not given back, by process."""
@@ -378,7 +380,10 @@ class SimulatedTrial:
         machine.world.sleep(machine.world.random.choice([1e-3, 1e-3, 0.1]))
         if self._is_killed or machine.happens("trial"):
             raise EndedError
-        return Costly() if machine.happens("costly") else answer
+        if machine.happens("costly"):
+            return Costly()
+        machine.has_relaxed |= job.leniently
+        return answer
 
     def kill(self) -> None:
         self._is_killed = True

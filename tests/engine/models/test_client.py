@@ -9,7 +9,7 @@ import pytest
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Accepted, Begun, Slots, Step, Text
+from specllama.engine.wire.replies import Accepted, Begun, Relaxed, Slots, Step, Text
 from specllama.engine.wire.requests import PromptParts
 from specllama.engine.wire.stats import Stats
 from tests.support.engines import INFO, PaperSupervisor
@@ -134,6 +134,20 @@ def test_a_confirmed_request_is_not_confirmed_again() -> None:
         assert not generation.request.confirm
         new.dispatch(Step([Begun(1), finished(id=1)]))
         assert (await generation.result()).id == 1
+
+    asyncio.run(run())
+
+
+def test_the_next_process_says_which_keywords_are_not_in_force() -> None:
+    async def run() -> None:
+        old, new = client(), client()
+        generation = old.generate(["a"], PARAMS)
+        old.dispatch(Step([Relaxed(1, ["#/not"])]))
+        old.leave(GONE)
+        new.succeed(old)
+        new.dispatch(Step([Begun(1), finished(id=1)]))
+        await generation.result()
+        assert generation.relaxed == []
 
     asyncio.run(run())
 
