@@ -160,6 +160,7 @@ SMALL = {
     "specllama.engine.worker.backend.warming": "",
     "specllama.handlers.apis.tool_results": "",
     "specllama.handlers.http.build_info": "",
+    "specllama.handlers.http.schemas": "its types are in a stub",
     "specllama.handlers.options.completion.kinds": "for three shells",
     "specllama.handlers.running.run_in_thread": "",
     "specllama.pytest_plugin": "imports nothing of the server",

@@ -1,0 +1,13 @@
+"""The types of the description's schemas: `schemas.ChatMessage` is what `ChatMessage` describes.
+
+Type checkers read them in `schemas.pyi`, which `python -m tools.schemas` writes. At run time a body
+is what JSON decodes to, and each name here stands for anything.
+"""
+
+from typing import Any
+
+
+def __getattr__(name: str) -> Any:
+    if name.startswith("_"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return Any

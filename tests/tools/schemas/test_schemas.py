@@ -1,0 +1,7 @@
+"""The types of the description's schemas are those that it has now."""
+
+from tools.schemas.__main__ import STUB, stub
+
+
+def test_the_stub_is_of_this_description() -> None:
+    assert STUB.read_text("utf-8") == stub(), "run: python -m tools.schemas"
