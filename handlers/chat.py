@@ -1,16 +1,17 @@
 """POST /v1/chat/completions, what ends its thoughts, and /apply-template."""
 
-from typing import Any
+from typing import cast
 
 from starlette.responses import Response
 
-from specllama.handlers.apis.generate import Dialect, generate
+from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.openai.format import chat_form
 from specllama.handlers.apis.openai.request import chat_request, read_chat_completion
-from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.apis.unsupported import CHAT
+from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.chat_batch import count_tokens, with_markers
+from specllama.handlers.running.chat_batch import with_markers
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
@@ -20,7 +21,7 @@ from specllama.handlers.running.templates import rendered_prompt
 CHATS = Dialect(read=read_chat_completion, form=chat_form, supported=CHAT)
 
 
-async def create_chat_completion(body: dict[str, Any]) -> Response:
+async def create_chat_completion(body: schemas.ChatCompletionRequest) -> Response:
     """A chat.completion object, or chunks of one with `stream`."""
     return await generate(CHATS, body)
 
@@ -28,7 +29,7 @@ async def create_chat_completion(body: dict[str, Any]) -> Response:
 create_chat_completion_alias = create_chat_completion
 
 
-async def control_chat_completion(body: dict[str, Any]) -> Response:
+async def control_chat_completion(body: schemas.ChatControlRequest) -> Response:
     """`{"success": ...}`, with a `message` if there is nothing to control."""
     key = (current_key(), body["id"])
     if problem := runtime().control.end_thoughts(key):
@@ -36,26 +37,23 @@ async def control_chat_completion(body: dict[str, Any]) -> Response:
     return JSONAnswer({"success": True})
 
 
-async def count_chat_tokens(body: dict[str, Any]) -> Response:
+async def count_chat_tokens(body: schemas.ChatCompletionRequest) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that a
     chat completion would have."""
-    refuse_unsupported(body, CHAT)
-    model = resolve_model(body)
-    engine = await model.engine()
-    request = await run_in_thread(chat_request, body, model.options)
-    n = await count_tokens(model, engine, request)
+    n = await count_input(read_chat_completion, body, CHAT)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 
 count_chat_tokens_alias = count_chat_tokens
 
 
-async def apply_template(body: dict[str, Any]) -> Response:
+async def apply_template(body: schemas.ApplyTemplateRequest) -> Response:
     """`{"prompt": ...}`: what a chat completion would give the model to read, with the server's
     marker for images and sounds, which are neither fetched nor decoded."""
     model = resolve_model(body)
     engine = await model.engine()
-    request = await run_in_thread(chat_request, body, model.options)
+    chat = cast(schemas.ChatCompletionRequest, body)  # fewer fields, the rest are optional
+    request = await run_in_thread(chat_request, chat, model.options)
     request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
     parts = await with_documents(model, engine, talk.split(prompt.text))

@@ -1,17 +1,16 @@
 """POST /infill: what belongs between two texts."""
 
-from typing import Any
-
 from starlette.responses import Response
 
 from specllama.handlers.apis.generate import Dialect, generate
 from specllama.handlers.apis.native.format import completion_form
 from specllama.handlers.apis.native.request import read_infill
 from specllama.handlers.apis.unsupported import INFILL
+from specllama.handlers.http import schemas
 
 _INFILL = Dialect(read=read_infill, form=completion_form, supported=INFILL)
 
 
-async def create_infill(body: dict[str, Any]) -> Response:
+async def create_infill(body: schemas.InfillRequest) -> Response:
     """A native completion of a prompt that the engine makes of the texts around the gap."""
     return await generate(_INFILL, body)

@@ -30,6 +30,7 @@ from specllama.handlers.apis.ollama.request import (
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
 from specllama.handlers.chat import CHATS
 from specllama.handlers.embeddings import Rows, split
+from specllama.handlers.http import schemas
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.envelopes.ollama import (
     NDJSON,
@@ -73,7 +74,8 @@ async def create_ollama_chat(body: dict[str, Any]) -> Response:
         return await generate(_CHATS, body)
     answer_as_openai(scope)
     messages = await run_in_thread(openai_messages, body["messages"])
-    return await generate(CHATS, {**body, "messages": messages})
+    chat = cast(schemas.ChatCompletionRequest, {**body, "messages": messages})
+    return await generate(CHATS, chat)
 
 
 async def create_ollama_generation(body: dict[str, Any]) -> Response:

@@ -7,7 +7,7 @@ from typing import Any
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.handlers.apis.generate import Dialect, conversation, generate
+from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.responses.items import Item
 from specllama.handlers.apis.responses.request import read_response, request_items
 from specllama.handlers.apis.responses.stream import (
@@ -22,12 +22,10 @@ from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import Ping, event_stream
-from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, count_tokens
+from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.ongoing import JobKey
-from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import Running, frames, respond
 from specllama.handlers.running.response_store import Order, ResponseStore, page_of
-from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
 
 
@@ -88,13 +86,9 @@ async def _in_background(
 async def count_response_tokens(body: dict[str, Any]) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
     a response would have."""
-    refuse_unsupported(body, RESPONSES)
-    model = resolve_model(body)
     history, items = await request_items(body, _store())
     read = partial(read_response, history=history, items=items)
-    asked = await run_in_thread(read, body, model.options)
-    engine = await model.engine()
-    n = await count_tokens(model, engine, await conversation(model, engine, asked))
+    n = await count_input(read, body, RESPONSES)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 

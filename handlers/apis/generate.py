@@ -85,6 +85,8 @@ class GenerationRequest:
 
 
 A = TypeVar("A", bound=GenerationRequest)
+B = TypeVar("B", bound=Mapping[str, Any])
+"""The type of a body, one of `handlers.http.schemas`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,13 +117,13 @@ Start = Callable[[], Running[Any, Any]]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Dialect(Generic[A]):
+class Dialect(Generic[B, A]):
     """An API's form of requests and answers.
 
     `read` raises `EngineError` for what the description can't rule out. `form` makes the format of
     one answer."""
 
-    read: Callable[[Mapping[str, Any], Options], A]
+    read: Callable[[B, Options], A]
     form: Callable[[A, GenerationFacts], Format[Any, Any]]
     supported: Supported = field(default_factory=dict)
     """Values that these fields may have; others are refused."""
@@ -135,8 +137,8 @@ class Dialect(Generic[A]):
 
 
 async def generate(
-    dialect: Dialect[A],
-    body: Mapping[str, Any],
+    dialect: Dialect[B, A],
+    body: B,
     *,
     request_id: str = "",
     headers: Mapping[str, str] | None = None,
@@ -172,6 +174,18 @@ async def generate(
     )
 
 
+async def count_input(
+    read: Callable[[B, Options], GenerationRequest], body: B, supported: Supported
+) -> int:
+    """The number of tokens that the conversation in `body` has as a prompt. `read` and `supported`
+    as in `Dialect`."""
+    refuse_unsupported(body, supported)
+    model = resolve_model(body)
+    asked = await run_in_thread(read, body, model.options)
+    engine = await model.engine()
+    return await count_tokens(model, engine, await _conversation(model, engine, asked))
+
+
 def unload_afterwards(model: ResolvedModel) -> None:
     """Before the model is leased: a router unloads it behind the request, unless others use it."""
     if not model.current.catalog.router:
@@ -183,7 +197,7 @@ def unload_afterwards(model: ResolvedModel) -> None:
 # ---- from what is asked to what the engine runs ------------------------------------------
 
 
-async def conversation(
+async def _conversation(
     model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
 ) -> ChatRequest:
     """What the model is to answer; with `truncates`, without as many of the oldest turns as it
@@ -235,7 +249,7 @@ async def _chat(
             if not params.stream:
                 params = bound_probabilities(params, asked.n, engine.info.n_ctx)
             params = structs.replace(params, stream=True)
-        chat = await prepare(model, engine, await conversation(model, engine, asked), params)
+        chat = await prepare(model, engine, await _conversation(model, engine, asked), params)
     elif asked.what.gap is not None:
         return plain_text([], asked.params), asked.what.gap
     else:

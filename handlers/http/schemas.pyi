@@ -93,8 +93,7 @@ class BodyTooLargeDetails(TypedDict):
 class BodyTooLargeError(TypedDict):
     error: BodyTooLargeDetails
 
-class CacheControl(TypedDict):
-    pass
+CacheControl: TypeAlias = dict[str, Any]
 
 CallId: TypeAlias = str | int | None
 
@@ -145,8 +144,7 @@ class ChatTemplateCaps(TypedDict):
     supports_reasoning_effort: NotRequired[bool]
     supports_object_arguments: NotRequired[bool]
 
-class ChatTemplateKwargs(TypedDict):
-    pass
+ChatTemplateKwargs: TypeAlias = dict[str, Any]
 
 class ChatThinking(TypedDict):
     type: NotRequired[str | None]
@@ -209,9 +207,6 @@ class DisabledError(TypedDict):
     error: DisabledDetails
 
 EmbeddingEncoding: TypeAlias = Literal["float", "base64"] | None
-
-class EmbeddingList2(TypedDict):
-    pass
 
 EmbeddingMediaType: TypeAlias = Literal["image_url", "input_audio", "input_video"]
 
@@ -309,16 +304,13 @@ class InvalidRequestDetails(TypedDict):
 class InvalidRequestError(TypedDict):
     error: InvalidRequestDetails
 
-class JsonObject(TypedDict):
-    pass
+JsonObject: TypeAlias = dict[str, Any]
 
-class JsonSchema(TypedDict):
-    pass
+JsonSchema: TypeAlias = dict[str, Any]
 
 JsonWhitespace: TypeAlias = Literal["flexible", "compact", "spaced"] | None
 
-class KeptEvent(TypedDict):
-    pass
+KeptEvent: TypeAlias = dict[str, Any]
 
 class KeptStream(TypedDict):
     conversation_id: str
@@ -357,8 +349,7 @@ class LoraScale(TypedDict):
 
 LoraScaleList: TypeAlias = list[LoraScale]
 
-class McpServer(TypedDict):
-    pass
+McpServer: TypeAlias = dict[str, Any]
 
 class MediaTypeDetails(TypedDict):
     code: Literal[415]
@@ -386,8 +377,7 @@ MessagesEventName: TypeAlias = Literal[
     "error",
 ]
 
-class MessagesOutputSchema(TypedDict):
-    pass
+MessagesOutputSchema: TypeAlias = dict[str, Any]
 
 class MessagesServerSentEvent(TypedDict):
     event: MessagesEventName
@@ -509,8 +499,7 @@ class NextToken(TypedDict):
     n_decoded: int
     stopping_word: str
 
-class NoArguments(TypedDict):
-    pass
+NoArguments: TypeAlias = dict[str, Any]
 
 NoBias: TypeAlias = Any
 
@@ -533,8 +522,7 @@ class NotSupportedDetails(TypedDict):
 class NotSupportedError(TypedDict):
     error: NotSupportedDetails
 
-class OllamaCallArguments(TypedDict):
-    pass
+OllamaCallArguments: TypeAlias = dict[str, Any]
 
 OllamaCallId: TypeAlias = str | int | None
 
@@ -561,8 +549,7 @@ class OllamaError(TypedDict):
 
 OllamaFormatName: TypeAlias = Literal["", "json"] | None
 
-class OllamaFormatSchema(TypedDict):
-    pass
+OllamaFormatSchema: TypeAlias = dict[str, Any]
 
 class OllamaFunctionCall(TypedDict):
     name: str
@@ -588,8 +575,7 @@ OllamaModelInfo = TypedDict(
 
 OllamaModelInfoValue: TypeAlias = str | float | bool
 
-class OllamaNoOptions(TypedDict):
-    pass
+OllamaNoOptions: TypeAlias = dict[str, Any]
 
 OllamaNotFoundError: TypeAlias = NotFoundError | OllamaError
 
@@ -667,8 +653,7 @@ class OpenApiInfo(TypedDict):
     title: str
     version: str
 
-class OpenApiPaths(TypedDict):
-    pass
+OpenApiPaths: TypeAlias = dict[str, Any]
 
 OtherDocumentSourceType: TypeAlias = Literal["base64", "url", "file"]
 
@@ -689,9 +674,6 @@ class PermissionError(TypedDict):
 class PingEvent(TypedDict):
     type: Literal["ping"]
 
-class PromptList1(TypedDict):
-    pass
-
 class PromptProgress(TypedDict):
     total: int
     cache: int
@@ -701,8 +683,7 @@ class PromptProgress(TypedDict):
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
-class PropsChange(TypedDict):
-    pass
+PropsChange: TypeAlias = dict[str, Any]
 
 class RankedText(TypedDict):
     index: int
@@ -737,8 +718,7 @@ class RerankRequest(TypedDict):
 
 ResponseAllowedToolsMode: TypeAlias = Literal["auto", "required"]
 
-class ResponseConversationObject(TypedDict):
-    pass
+ResponseConversationObject: TypeAlias = dict[str, Any]
 
 class ResponseCustomTool(TypedDict):
     type: Literal["custom"]
@@ -831,8 +811,7 @@ class ResponseItemReference(TypedDict):
 
 ResponseItemStatus: TypeAlias = Literal["in_progress", "completed", "incomplete"]
 
-class ResponseMetadata(TypedDict):
-    pass
+ResponseMetadata: TypeAlias = dict[str, Any]
 
 class ResponseNamedTool(TypedDict):
     name: str
@@ -894,8 +873,7 @@ class ResponseStoredText(TypedDict):
     type: Literal["input_text"]
     text: str
 
-class ResponseTextSchema(TypedDict):
-    pass
+ResponseTextSchema: TypeAlias = dict[str, Any]
 
 ResponseToolChoiceMode: TypeAlias = Literal["none", "auto", "required", "any"] | None
 
@@ -1140,8 +1118,7 @@ class TokenizeRequest(TypedDict):
 
 TokensAndTexts: TypeAlias = list[TokenOrText]
 
-class ToolArguments(TypedDict):
-    pass
+ToolArguments: TypeAlias = dict[str, Any]
 
 ToolCall: TypeAlias = FunctionToolCall | CustomToolCall
 
@@ -1164,14 +1141,12 @@ class ToolFields(TypedDict):
     parameters: NotRequired[JsonSchema | None]
     strict: NotRequired[bool | None]
 
-class ToolInputSchema(TypedDict):
-    pass
+ToolInputSchema: TypeAlias = dict[str, Any]
 
 class ToolReference(TypedDict):
     name: str
 
-class ToolUseArguments(TypedDict):
-    pass
+ToolUseArguments: TypeAlias = dict[str, Any]
 
 class ToolUseBlock(TypedDict):
     type: Literal["tool_use"]
@@ -1187,7 +1162,7 @@ class ToolUseBlockStart(TypedDict):
     input: NoArguments
     caller: ToolCaller
 
-ToolUseInput: TypeAlias = ToolUseArguments | str | None
+ToolUseInput: TypeAlias = ToolUseArguments | str
 
 class TranscriptionDelta(TypedDict):
     type: Literal["transcript.text.delta"]
@@ -1199,7 +1174,7 @@ class TranscriptionInputDetails(TypedDict):
     cached_tokens: int
 
 class TranscriptionRequest(TypedDict):
-    file: str
+    file: bytes
     model: NotRequired[ModelChoice | None]
     prompt: NotRequired[str | None]
     language: NotRequired[str | None]
@@ -1215,8 +1190,7 @@ class TranscriptionUsage(TypedDict):
     total_tokens: int
     input_tokens_details: TranscriptionInputDetails
 
-class UiSettings(TypedDict):
-    pass
+UiSettings: TypeAlias = dict[str, Any]
 
 class UnavailableDetails(TypedDict):
     code: Literal[503]
@@ -1969,11 +1943,6 @@ DocumentSource: TypeAlias = TextDocumentSource | BlocksDocumentSource | OtherDoc
 class EmbeddingContent(TypedDict):
     content: EmbeddingParts
 
-class EmbeddingList3(EmbeddingList2):
-    pass
-
-EmbeddingList1: TypeAlias = EmbeddingList3
-
 GenerationOptions = TypedDict(
     "GenerationOptions",
     {
@@ -2371,9 +2340,9 @@ class OpenAICompletionChunk(TypedDict):
     choices: list[OpenAICompletionDelta]
     timings: NotRequired[Timings]
     prompt_progress: NotRequired[PromptProgress]
-    field__verbose: NotRequired[CompletionDelta]
+    __verbose: NotRequired[CompletionDelta]
 
-PromptList: TypeAlias = list[PromptPart] | PromptList1
+PromptList: TypeAlias = list[PromptPart]
 
 class Props(TypedDict):
     default_generation_settings: Slot
@@ -2510,7 +2479,7 @@ class ChatCompletionChunk(TypedDict):
     usage: NotRequired[Usage]
     timings: NotRequired[Timings]
     prompt_progress: NotRequired[PromptProgress]
-    field__verbose: NotRequired[VerboseResult]
+    __verbose: NotRequired[VerboseResult]
 
 ChatCompletionEvent: TypeAlias = (
     ChatCompletionChunk
@@ -2530,7 +2499,7 @@ class ChatCompletionResponse(TypedDict):
     choices: list[ChatCompletionChoice]
     usage: Usage
     timings: Timings
-    field__verbose: NotRequired[VerboseResult]
+    __verbose: NotRequired[VerboseResult]
 
 class ChatOptions(TemplateOptions, GenerationOptions, NoImageOptions, SamplingOptions):
     logprobs: NotRequired[bool | None]
@@ -2569,7 +2538,7 @@ CompletionListItem: TypeAlias = CompletionResult | SelectedFields
 
 CompletionResponse: TypeAlias = CompletionResult | SelectedFields | list[CompletionListItem]
 
-EmbeddingList: TypeAlias = list[EmbeddingListPart] | EmbeddingList1
+EmbeddingList: TypeAlias = list[EmbeddingListPart]
 
 class InfillRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     input_prefix: InfillText
@@ -2609,7 +2578,7 @@ class OpenAICompletionResponse(TypedDict):
     choices: list[OpenAICompletionChoice]
     usage: Usage
     timings: NotRequired[Timings]
-    field__verbose: NotRequired[VerboseResult]
+    __verbose: NotRequired[VerboseResult]
 
 Prompt: TypeAlias = str | PromptList | PromptObject
 
@@ -2696,7 +2665,7 @@ class EmbeddingRequest(TypedDict):
     dimensions: NotRequired[int | None]
     user: NotRequired[str | None]
 
-OllamaGenerationOptions: TypeAlias = OllamaNoOptions | OllamaOptions | None
+OllamaGenerationOptions: TypeAlias = OllamaNoOptions | OllamaOptions
 
 OpenAICompletionEvent: TypeAlias = (
     OpenAICompletionChunk

@@ -48,6 +48,7 @@ def stub() -> str:
         formatters=[Formatter.BUILTIN],
         strict_nullable=True,
         use_closed_typed_dict=False,
+        special_field_name_prefix="",
         custom_file_header=HEADER,
     )
     made = generate(document, config=config)
@@ -60,12 +61,17 @@ def stub() -> str:
 def _typing(schema: Schema) -> Schema:
     """What of `schema` says of which type a value is: bounds, patterns and examples don't."""
     made = {name: each for name, each in schema.items() if name in TYPING}
+    if schema.get("format") == "binary":
+        made["format"] = "binary"
     if properties := schema.get("properties"):
         made["properties"] = {name: _typing(each) for name, each in properties.items()}
-    elif isinstance(values := schema.get("additionalProperties"), dict):
-        made["additionalProperties"] = _typing(values)
+    elif schema.get("type") == "object" and "allOf" not in schema:
+        values = schema.get("additionalProperties")
+        made["additionalProperties"] = _typing(values) if isinstance(values, dict) else {}
     if (items := schema.get("items")) is not None:
         made["items"] = _typing(items)
+    if schema.get("type", "object") != "object":
+        return made  # further schemas of an array narrow it down
     for name in ("anyOf", "oneOf", "allOf"):
         branches = map(_typing, schema.get(name, ()))
         # Some say only which properties have to be there.

@@ -23,6 +23,7 @@ from specllama.handlers.apis.openai.request import template_variables, thinking_
 from specllama.handlers.apis.openai.tools import chosen, offered
 from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
+from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.running.media import document_part, media_part
@@ -47,23 +48,35 @@ class MessageRequest(GenerationRequest):
     shows_thinking: bool
 
 
-def read_message(body: Mapping[str, Any], options: Options) -> MessageRequest:
+def read_message(body: schemas.MessagesRequest, options: Options) -> MessageRequest:
     """Raises EngineError as `message_request` does."""
     return MessageRequest(
-        what=message_request(body, options),
+        what=message_request(body, options, thinking_budget(body, options)),
         params=message_params(body, options.engine.generation_defaults()),
         ping=ping_of(body, options, PING),
         shows_thinking=(body.get("thinking") or {}).get("display") != "omitted",
     )
 
 
-def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
-    """The conversation of `body`; the server's options stand in for what it doesn't say.
+def read_message_input(body: schemas.MessagesInput, options: Options) -> GenerationRequest:
+    """What a request to count asks for: it has no parameters. Raises EngineError as
+    `message_request` does."""
+    return GenerationRequest(
+        what=message_request(body, options, thinking_budget({}, options)),
+        params=options.engine.generation_defaults(),
+    )
+
+
+def message_request(
+    body: schemas.MessagesInput, options: Options, budget: ThinkingBudget
+) -> ChatRequest:
+    """The conversation of `body`; the server's options stand in for what it doesn't say. `thinking`
+    wins over the `budget`.
 
     Raises EngineError: invalid_request_error for what no schema can rule out,
     not_supported_error for what only Anthropic's server has and can't be left out.
     """
-    wanted = body.get("tool_choice") or {}
+    wanted: Mapping[str, Any] = body.get("tool_choice") or {}
     tools = [_openai_tool(tool) for tool in shown_tools(body)]
     for name in ("mcp_servers", "container"):
         if body.get(name):
@@ -76,15 +89,13 @@ def message_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         tool_name=choice.name,
         parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
         reasoning_format=options.chat.reasoning_format,
-        thinking_budget=_thinking_budget(body, options),
+        thinking_budget=_thinking_budget(body, budget),
         prefill=options.chat.prefill_assistant,
         template_variables=_variables(body, options),
     )
 
 
-def _thinking_budget(body: Mapping[str, Any], options: Options) -> ThinkingBudget:
-    """`thinking` wins over the fields that other APIs have for the same."""
-    budget = thinking_budget(body, options)
+def _thinking_budget(body: schemas.MessagesInput, budget: ThinkingBudget) -> ThinkingBudget:
     thinking = body.get("thinking") or {}
     match thinking.get("type"):
         case "disabled":
@@ -161,13 +172,8 @@ def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
         case "disabled":
             variables["enable_thinking"] = False
     effort = (body.get("output_config") or {}).get("effort") or ""
-    return template_variables(
-        {
-            "chat_template_kwargs": {**variables, **(body.get("chat_template_kwargs") or {})},
-            "reasoning_effort": _EFFORTS.get(effort, effort) or None,
-        },
-        options,
-    )
+    given = {**variables, **(body.get("chat_template_kwargs") or {})}
+    return template_variables(options, given, effort=_EFFORTS.get(effort, effort) or None)
 
 
 # ---- messages ----------------------------------------------------------------------------

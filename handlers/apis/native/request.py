@@ -40,6 +40,7 @@ from specllama.handlers.apis.native.numbers import (
 )
 from specllama.handlers.apis.native.probabilities import text_probabilities
 from specllama.handlers.apis.native.prompt_media import at_markers, at_numbers
+from specllama.handlers.http import schemas
 from specllama.handlers.http.streams import COMMENT, Ping
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import UnresolvedParts
@@ -62,13 +63,13 @@ class CompletionRequest(GenerationRequest):
     response_fields: Sequence[str] = ()
 
 
-def read_completion(body: Mapping[str, Any], options: Options) -> CompletionRequest:
+def read_completion(body: schemas.CompletionRequest, options: Options) -> CompletionRequest:
     """A completion of texts. Raises EngineError (invalid_request_error)."""
     prompts = Prompts(texts=parse_prompts(body["prompt"], images=body.get("image_data")))
     return _asked(body, options, prompts)
 
 
-def read_infill(body: Mapping[str, Any], options: Options) -> CompletionRequest:
+def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequest:
     """A completion of what is between two texts. Raises EngineError (invalid_request_error)."""
     gap = Infill(
         prefix=parse_part(body["input_prefix"], "input_prefix"),
@@ -109,7 +110,7 @@ def _reasoning_format(body: Mapping[str, Any], options: Options) -> ReasoningFor
 # ---- The limit of thinking of a request that names the markers of thoughts itself.
 
 
-def thinking_rules(body: Mapping[str, Any]) -> ThinkingRules | None:
+def thinking_rules(body: schemas.GenerationOptions) -> ThinkingRules | None:
     """None without markers for both ends. Thoughts have begun if `generation_prompt`, with which
     the prompt ends, says so."""
     begin = body.get("reasoning_budget_start_tag") or ""
@@ -267,7 +268,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
     if changes.get("dry_base", 1.0) < 1.0:
         changes["dry_base"] = defaults.dry_base
     changes["speculative"] = _speculative(body, defaults.speculative)
-    if (thinking := thinking_rules(body)) is not None:
+    if (thinking := thinking_rules(cast(schemas.GenerationOptions, body))) is not None:
         changes["thinking"] = thinking
     return msgspec.structs.replace(defaults, **changes, **constraint(body))
 

@@ -8,7 +8,7 @@ import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from msgspec import structs
 
@@ -21,6 +21,7 @@ from specllama.handlers.apis.generate import GenerationRequest, Prompts
 from specllama.handlers.apis.native.probabilities import chat_probabilities
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import chat_request
+from specllama.handlers.http import schemas
 from specllama.handlers.running.media import PART, media_part
 
 _FIELDS = ("options", "format", "think", "keep_alive")
@@ -161,7 +162,7 @@ def _asked(
     params = generation_params(asked, options.engine.generation_defaults())
     params, probabilities = chat_probabilities(asked, params)
     what: ChatRequest | Prompts = prompts or structs.replace(
-        chat_request(asked, options), repeat_given=False
+        chat_request(cast(schemas.ChatCompletionRequest, asked), options), repeat_given=False
     )
     return OllamaRequest(
         params=structs.replace(params, return_progress=False),

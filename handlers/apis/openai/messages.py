@@ -15,6 +15,7 @@ from specllama.engine.chat.request import FREE_TEXT
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
+from specllama.handlers.http import schemas
 from specllama.handlers.running.media import (
     PART,
     Kind,
@@ -24,7 +25,7 @@ from specllama.handlers.running.media import (
     unshown,
 )
 
-Message = Mapping[str, Any]
+Message = schemas.ChatMessage
 
 _OPAQUE = ("redacted_thinking",)
 _MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {

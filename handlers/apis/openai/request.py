@@ -4,7 +4,7 @@ Bodies have passed validation against the description.
 """
 
 import secrets
-from collections.abc import Mapping
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -20,7 +20,8 @@ from specllama.handlers.apis.native.request import (
     ping_of,
 )
 from specllama.handlers.apis.openai.messages import chat_messages
-from specllama.handlers.apis.openai.tools import chosen, offered
+from specllama.handlers.apis.openai.tools import Choice, Tool, chosen, offered
+from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 
 
@@ -31,7 +32,9 @@ class TextCompletionRequest(CompletionRequest):
     n_best: int
 
 
-def read_text_completion(body: Mapping[str, Any], options: Options) -> TextCompletionRequest:
+def read_text_completion(
+    body: schemas.OpenAICompletionRequest, options: Options
+) -> TextCompletionRequest:
     """Raises EngineError: invalid_request_error."""
     params = generation_params(body, options.engine.generation_defaults())
     prompts = Prompts(
@@ -64,7 +67,9 @@ class ChatCompletionRequest(CompletionRequest):
     old_calls: bool
 
 
-def read_chat_completion(body: Mapping[str, Any], options: Options) -> ChatCompletionRequest:
+def read_chat_completion(
+    body: schemas.ChatCompletionRequest, options: Options
+) -> ChatCompletionRequest:
     """Raises EngineError as `chat_request` does."""
     params = generation_params(body, options.engine.generation_defaults())
     params, probabilities = chat_probabilities(body, params)
@@ -94,16 +99,18 @@ _SWITCH = {"enabled": True, "disabled": False}
 """What the `type` of `thinking` says."""
 
 
-def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
+def chat_request(body: schemas.ChatCompletionRequest, options: Options) -> ChatRequest:
     """The request in `body`; the server's options stand in for fields that it lacks.
 
     Raises EngineError: invalid_request_error, not_supported_error for parts and tools that only
     other servers have.
     """
-    tools, wanted = body.get("tools") or [], body.get("tool_choice")
+    tools: Sequence[Tool] = body.get("tools") or []
+    wanted: Choice = body.get("tool_choice")
     parallel = body.get("parallel_tool_calls")
     if uses_functions(body):
-        tools = [{"type": "function", "function": function} for function in body["functions"]]
+        functions = body.get("functions") or []
+        tools = [{"type": "function", "function": function} for function in functions]
         wanted, parallel = _old_choice(body.get("function_call")), False
     choice = chosen(offered(tools), wanted)
     goes_on = body.get("continue_final_message")
@@ -116,21 +123,24 @@ def chat_request(body: Mapping[str, Any], options: Options) -> ChatRequest:
         parallel_tool_calls=parallel,
         parse_tool_calls=body.get("parse_tool_calls") is not False,
         reasoning_format=body.get("reasoning_format") or options.chat.reasoning_format,
-        thinking_budget=thinking_budget(body, options),
+        thinking_budget=thinking_budget(body, options, body.get("thinking_budget_tokens")),
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
         continue_final_message=goes_on,
         # Who asks for it by name streams into what is on the screen already.
         repeat_given=not (goes_on and body.get("stream")) or bool(body.get("echo")),
         prefill=options.chat.prefill_assistant,
-        template_variables=template_variables(body, options),
+        template_variables=_template_variables(body, options),
     )
 
 
-def thinking_budget(body: Mapping[str, Any], options: Options) -> ThinkingBudget:
-    """The server's stands in for what `body` lacks, and for -1 tokens."""
+def thinking_budget(
+    body: schemas.GenerationOptions, options: Options, other: int | None = None
+) -> ThinkingBudget:
+    """The server's stands in for what `body` lacks, and for -1 tokens. `other` is the number of
+    tokens under another name; that of `body` wins."""
     chat, message = options.chat, body.get("reasoning_budget_message")
-    given = (body.get(name) for name in ("reasoning_budget_tokens", "thinking_budget_tokens"))
+    given = (body.get("reasoning_budget_tokens"), other)
     return ThinkingBudget(
         next((int(n) for n in given if n is not None and n >= 0), chat.reasoning_budget),
         chat.reasoning_budget_message if message is None else message,
@@ -138,35 +148,52 @@ def thinking_budget(body: Mapping[str, Any], options: Options) -> ThinkingBudget
     )
 
 
-def uses_functions(body: Mapping[str, Any]) -> bool:
+def uses_functions(body: schemas.ChatCompletionRequest) -> bool:
     """Whether `body` speaks of tools in OpenAI's old form only; the answer does so then, too."""
     return bool(body.get("functions")) and not body.get("tools")
 
 
-def _old_choice(choice: str | Mapping[str, Any] | None) -> str | Mapping[str, Any] | None:
+def _old_choice(choice: schemas.FunctionChoice) -> Choice:
     if choice is None or isinstance(choice, str):
         return choice
     return {"type": "function", "function": choice}
 
 
-def template_variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
-    """The variables of the template beside the messages: the request's win over the server's.
+def _template_variables(body: schemas.ChatCompletionRequest, options: Options) -> dict[str, Any]:
+    """Raises EngineError (invalid_request_error)."""
+    reasoning, thinking = body.get("reasoning") or {}, body.get("thinking") or {}
+    switch = _SWITCH.get(thinking.get("type") or "")
+    variables = template_variables(
+        options,
+        body.get("chat_template_kwargs"),
+        effort=body.get("reasoning_effort") or reasoning.get("effort"),
+        thinks=(body.get("enable_thinking"), reasoning.get("enabled"), switch),
+    )
+    if documents := body.get("documents"):
+        variables["documents"] = documents
+    return variables
+
+
+def template_variables(
+    options: Options,
+    given: schemas.ChatTemplateKwargs | None,
+    *,
+    effort: str | None = None,
+    thinks: Sequence[bool | None] = (),
+) -> dict[str, Any]:
+    """The variables of the template beside the messages: those that a request has `given` win over
+    the server's. `effort` is that of reasoning; "none" and a False of `thinks` switch thinking off,
+    else a True switches it on.
 
     Raises EngineError (invalid_request_error).
     """
-    variables = {**options.chat.variables(), **(body.get("chat_template_kwargs") or {})}
-    reasoning, thinking = body.get("reasoning") or {}, body.get("thinking") or {}
-    effort = body.get("reasoning_effort") or reasoning.get("effort")
-    switch = _SWITCH.get(thinking.get("type") or "")
-    switches = (body.get("enable_thinking"), reasoning.get("enabled"), switch)
-    if effort == "none" or False in switches:
+    variables = {**options.chat.variables(), **(given or {})}
+    if effort == "none" or False in thinks:
         variables["enable_thinking"] = False
-    elif True in switches:
+    elif True in thinks:
         variables["enable_thinking"] = True
     if effort is not None and effort != "none":
         variables["reasoning_effort"] = effort
     if not isinstance(variables.get("enable_thinking", True), bool):
         raise invalid_request("chat_template_kwargs: enable_thinking is true or false")
-    if body.get("documents"):
-        variables["documents"] = body["documents"]
     return variables

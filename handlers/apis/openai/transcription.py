@@ -1,11 +1,16 @@
 """What a recording says, in OpenAI's form: the question to the model, and its answer."""
 
-from collections.abc import Mapping
 from typing import Any
 
 from specllama.engine.chat.output import Content
+from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request
+from specllama.engine.options import Options
 from specllama.engine.wire.replies import Finished
+from specllama.handlers.apis.generate import GenerationRequest
+from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.openai.request import template_variables, thinking_budget
+from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import DONE, error_frame, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
@@ -18,9 +23,27 @@ _LFM2 = ("<|tool_list_start|>", "<|tool_list_end|>")
 message."""
 
 
-def transcription_messages(body: Mapping[str, Any], template: str) -> list[dict[str, Any]]:
+_PARAMETERS = ("temperature", "max_tokens", "stream")
+
+
+def read_transcription(
+    body: schemas.TranscriptionRequest, options: Options, *, template: str
+) -> GenerationRequest:
     """The conversation that asks for the text of the file in `body`; `template` is the model's
     chat template. Raises EngineError (invalid_request_error) for an empty file."""
+    asked = {name: value for name, value in body.items() if name in _PARAMETERS}
+    return GenerationRequest(
+        params=generation_params(asked, options.engine.generation_defaults()),
+        what=ChatRequest(
+            messages=_messages(body, template),
+            reasoning_format=options.chat.reasoning_format,
+            thinking_budget=thinking_budget({}, options),
+            template_variables=template_variables(options, None),
+        ),
+    )
+
+
+def _messages(body: schemas.TranscriptionRequest, template: str) -> list[dict[str, Any]]:
     if not body["file"]:
         raise invalid_request("file: the file is empty")
     alone = all(mark in template for mark in _LFM2)
@@ -33,7 +56,7 @@ def transcription_messages(body: Mapping[str, Any], template: str) -> list[dict[
     return [*system, {"role": "user", "content": asked}]
 
 
-def transcription(text: str, finished: Finished) -> dict[str, Any]:
+def transcription(text: str, finished: Finished) -> schemas.Transcription:
     """The whole answer, or the last event of a stream."""
     n_prompt, n_decoded = finished.n_prompt, finished.n_decoded
     return {
@@ -52,7 +75,7 @@ def transcription(text: str, finished: Finished) -> dict[str, Any]:
 class TranscriptionFormat:
     """The answer to one request (`handlers.running.respond.Format`)."""
 
-    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+    async def whole(self, results: list[ChatAnswer]) -> schemas.Transcription:
         [answer] = results
         return transcription(answer.message.content, answer.finished)
 

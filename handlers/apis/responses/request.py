@@ -19,6 +19,7 @@ from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
 from specllama.handlers.apis.openai.tools import Chosen, Place, chosen, known, offered
 from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages, new_id
+from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread
 
@@ -74,7 +75,7 @@ class ResponseRequest(GenerationRequest):
 
 
 def read_response(
-    body: Mapping[str, Any], options: Options, *, history: Sequence[Item], items: list[Item]
+    body: schemas.ResponseRequest, options: Options, *, history: Sequence[Item], items: list[Item]
 ) -> ResponseRequest:
     """What `body` asks for, behind the items of a `history`. Raises EngineError as the functions
     below do."""
@@ -97,7 +98,7 @@ def read_response(
 
 
 def response_chat_request(
-    body: Mapping[str, Any], items: Sequence[Item], choice: Chosen, options: Options
+    body: schemas.ResponseRequest, items: Sequence[Item], choice: Chosen, options: Options
 ) -> ChatRequest:
     """The request in `body` when `items` are the whole conversation, and `choice` its tools.
 
@@ -106,10 +107,8 @@ def response_chat_request(
     conversation = messages(items)
     if instructions := body.get("instructions"):
         conversation.insert(0, {"role": "system", "content": instructions})
-    variables = {
-        "chat_template_kwargs": body.get("chat_template_kwargs"),
-        "reasoning_effort": (body.get("reasoning") or {}).get("effort"),
-    }
+    effort = (body.get("reasoning") or {}).get("effort")
+    variables = template_variables(options, body.get("chat_template_kwargs"), effort=effort)
     return ChatRequest(
         messages=conversation,
         tools=choice.tools,
@@ -118,9 +117,9 @@ def response_chat_request(
         free_text=choice.free_text,
         parallel_tool_calls=body.get("parallel_tool_calls"),
         reasoning_format=options.chat.reasoning_format,
-        thinking_budget=thinking_budget(body, options),
+        thinking_budget=thinking_budget(body, options, body.get("thinking_budget_tokens")),
         prefill=False,  # with OpenAI, an answer at the end is followed by another one
-        template_variables=template_variables(variables, options),
+        template_variables=variables,
     )
 
 

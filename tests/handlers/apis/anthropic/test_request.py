@@ -8,8 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
+from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
-from specllama.handlers.apis.anthropic.request import message_params, message_request
+from specllama.handlers.apis.anthropic.request import (
+    message_params,
+    read_message,
+    read_message_input,
+)
 from specllama.handlers.running.media import MediaInput
 from tests.support.options_support import model_options
 
@@ -20,7 +25,11 @@ RESULT = {"type": "tool_result", "tool_use_id": "toolu_1"}
 
 
 def request(**body: Any) -> Any:
-    return message_request({"messages": [USER], **body}, model_options())
+    return read({"messages": [USER], **body}, model_options())
+
+
+def read(body: Any, options: Options) -> Any:
+    return read_message(body, options).what
 
 
 def turns(*messages: tuple[str, Any], **body: Any) -> list[dict[str, Any]]:
@@ -309,15 +318,25 @@ def test_thinking(body: Any, budget: int, variables: Any) -> None:
 
 def test_options_of_the_server_stand_in() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none", prefill_assistant=False)
-    asked = message_request({"messages": [USER]}, options)
+    asked = read({"messages": [USER]}, options)
     assert (asked.thinking_budget.tokens, asked.reasoning_format, asked.prefill) == (
         0,
         "none",
         False,
     )
     thinking = {"type": "enabled", "budget_tokens": 2048}
-    asked = message_request({"messages": [USER], "thinking": thinking}, options)
+    asked = read({"messages": [USER], "thinking": thinking}, options)
     assert asked.thinking_budget.tokens == 2048
+
+
+@pytest.mark.parametrize("read", [read_message, read_message_input])
+def test_budgets_that_the_description_does_not_know(read: Any) -> None:
+    """Nothing has checked these fields."""
+    asked = read({"messages": [USER], "thinking_budget_tokens": "a"}, model_options())
+    assert asked.what.thinking_budget.tokens == -1
+    counted: Any = {"messages": [USER], "reasoning_budget_tokens": "a"}
+    what: Any = read_message_input(counted, model_options()).what
+    assert what.thinking_budget.tokens == -1
 
 
 # ---- how to generate ---------------------------------------------------------------------------

@@ -29,10 +29,9 @@ def test_nothing_is_known_of_thoughts(body: Any) -> None:
 def test_all_of_it() -> None:
     budget = {"reasoning_budget_tokens": 5, "reasoning_budget_message": "!"}
     thoughts = Thoughts("<t>", "</t>", open=False, other_ends=["END"])
-    assert thinking_rules({**TAGS, **budget, "reasoning_control": True}) == ThinkingRules(
-        thoughts, 5, "!", control=True, anywhere=True
-    )
-    one = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "</t>"}
+    body: Any = {**TAGS, **budget, "reasoning_control": True}
+    assert thinking_rules(body) == ThinkingRules(thoughts, 5, "!", control=True, anywhere=True)
+    one: Any = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tag": "</t>"}
     assert thinking_rules(one) == ThinkingRules(Thoughts("<t>", "</t>", open=False), anywhere=True)
 
 
@@ -48,6 +47,7 @@ def test_all_of_it() -> None:
     ],
 )
 def test_thoughts_that_the_prompt_has_opened(prompt: str | None, is_open: bool) -> None:
-    rules = thinking_rules({**TAGS, "generation_prompt": prompt})
+    body: Any = {**TAGS, "generation_prompt": prompt}
+    rules = thinking_rules(body)
     assert rules is not None
     assert rules.thoughts.open is is_open

@@ -199,7 +199,8 @@ def test_images_stand_in_front_of_the_text() -> None:
     assert text == {"type": "text", "text": USER["content"]}
     [alone] = openai_messages([{"role": "user", "images": ["x"]}])
     assert [part["media"].kind for part in alone["content"]] == ["image"]
-    assert chat_messages(made)[1]["content"] == made[1]["content"]
+    read: Any = made
+    assert chat_messages(read)[1]["content"] == made[1]["content"]
     prompt = generation_body({"prompt": "b", "images": ["x"]})["messages"][-1]
     assert [part["type"] for part in prompt["content"]] == ["media", "text"]
 

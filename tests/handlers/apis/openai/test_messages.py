@@ -12,7 +12,8 @@ CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "
 
 
 def read(**message: Any) -> dict[str, Any]:
-    [made] = chat_messages([{"role": "assistant", **message}])
+    said: Any = {"role": "assistant", **message}
+    [made] = chat_messages([said])
     return made
 
 
@@ -87,7 +88,7 @@ def test_media_stay_as_they_came(role: str, part: Any, kind: Any) -> None:
 
 @pytest.mark.parametrize("given", [None, {}, {"url": None}, {"url": 5}, 5, {"media": "x"}])
 def test_media_without_a_source(given: Any) -> None:
-    parts = [{"type": "image_url", "image_url": given, "media": "x"}]
+    parts: Any = [{"type": "image_url", "image_url": given, "media": "x"}]
     with pytest.raises(EngineError, match=r"messages\[0\].content\[0\]") as error:
         chat_messages([{"role": "user", "content": parts}])
     assert error.value.info.type == "invalid_request_error"
@@ -133,11 +134,10 @@ def test_calls_of_tools_that_take_a_plain_text() -> None:
 
 
 def test_the_old_form_of_calls() -> None:
-    asking, answer = chat_messages(
-        [
-            {"role": "assistant", "content": None, "function_call": CALL["function"]},
-            {"role": "function", "name": "f", "content": "x"},
-        ]
-    )
+    said: Any = [
+        {"role": "assistant", "content": None, "function_call": CALL["function"]},
+        {"role": "function", "name": "f", "content": "x"},
+    ]
+    asking, answer = chat_messages(said)
     assert asking["tool_calls"] == [{"type": "function", "function": CALL["function"]}]
     assert answer == {"role": "tool", "name": "f", "content": "x"}

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.chat.request import ThinkingBudget
-from specllama.handlers.apis.openai.request import chat_request, thinking_budget
+from specllama.handlers.apis.openai.request import chat_request
 from tests.support.options_support import model_options
 
 OPTIONS = model_options(reasoning_budget=7, reasoning_budget_message="!")
@@ -26,7 +26,8 @@ OPTIONS = model_options(reasoning_budget=7, reasoning_budget_message="!")
     ],
 )
 def test_the_request_s_budget_wins(body: Any, expected: ThinkingBudget) -> None:
-    assert thinking_budget(body, OPTIONS) == expected
+    asked: Any = {"messages": [], **body}
+    assert chat_request(asked, OPTIONS).thinking_budget == expected
 
 
 @pytest.mark.parametrize(
@@ -52,13 +53,13 @@ def test_the_request_s_budget_wins(body: Any, expected: ThinkingBudget) -> None:
 def test_every_form_of_the_switch_of_thoughts(
     body: dict[str, Any], variables: dict[str, Any]
 ) -> None:
-    asked = {"messages": [{"role": "user", "content": "a"}], **body}
+    asked: Any = {"messages": [{"role": "user", "content": "a"}], **body}
     assert chat_request(asked, model_options()).template_variables == variables
 
 
 def test_thoughts_of_the_history_have_two_names() -> None:
     said = {"role": "assistant", "content": "b"}
     for name in ("reasoning_content", "reasoning"):
-        messages = [{"role": "user", "content": "a"}, {**said, name: "c"}]
+        messages: Any = [{"role": "user", "content": "a"}, {**said, name: "c"}]
         made = chat_request({"messages": messages}, OPTIONS).messages
         assert made[1] == {**said, "reasoning_content": "c"}

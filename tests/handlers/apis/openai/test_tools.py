@@ -242,14 +242,16 @@ def test_choices_that_are_in_no_namespace(choice: Any) -> None:
 
 
 def test_the_old_form_of_tools() -> None:
-    old = {"messages": [USER], "functions": [F["function"]], "function_call": {"name": "f"}}
+    old: Any = {"messages": [USER], "functions": [F["function"]], "function_call": {"name": "f"}}
     made = chat_request(old, Options())
     assert [tool["function"]["name"] for tool in made.tools] == ["f"]
     assert (made.tool_choice, made.tool_name, made.parallel_tool_calls) == ("required", "f", False)
     assert uses_functions(old)
-    assert not uses_functions({**old, "tools": [PATCH]})
-    assert chat_request({**old, "tools": [PATCH]}, Options()).free_text == {"patch": ""}
-    assert chat_request({**old, "function_call": "none"}, Options()).tool_choice == "none"
+    new: Any = {**old, "tools": [PATCH]}
+    assert not uses_functions(new)
+    assert chat_request(new, Options()).free_text == {"patch": ""}
+    none: Any = {**old, "function_call": "none"}
+    assert chat_request(none, Options()).tool_choice == "none"
 
 
 @pytest.mark.parametrize(
@@ -263,4 +265,5 @@ def test_the_old_form_of_tools() -> None:
     ],
 )
 def test_when_the_beginning_of_an_answer_is_repeated(body: dict[str, Any], repeats: bool) -> None:
-    assert chat_request({"messages": [USER], **body}, Options()).repeat_given is repeats
+    asked: Any = {"messages": [USER], **body}
+    assert chat_request(asked, Options()).repeat_given is repeats

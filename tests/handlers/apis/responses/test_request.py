@@ -46,14 +46,16 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
 
-def request(body: dict[str, Any], **options: Any) -> ChatRequest:
+def request(body: Any, **options: Any) -> ChatRequest:
     items = input_items(body.get("input", "Hello"))
     return response_chat_request(body, items, response_tools(body, items), model_options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none")
-    asked = response_chat_request({}, input_items("Hello"), Chosen([], "auto"), options)
+    asked = response_chat_request(
+        {"input": "Hello"}, input_items("Hello"), Chosen([], "auto"), options
+    )
     assert (asked.thinking_budget.tokens, asked.reasoning_format) == (0, "none")
 
 
