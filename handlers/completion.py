@@ -5,8 +5,8 @@ from starlette.responses import Response
 from specllama.handlers.apis.generate import Dialect, generate
 from specllama.handlers.apis.native.format import completion_form
 from specllama.handlers.apis.native.request import read_completion
-from specllama.handlers.apis.openai.format import text_form
 from specllama.handlers.apis.openai.request import read_text_completion
+from specllama.handlers.apis.openai.text_format import text_form
 from specllama.handlers.http import schemas
 
 _NATIVE = Dialect(read=read_completion, form=completion_form)

@@ -3,7 +3,7 @@
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import msgspec
 from starlette.requests import ClientDisconnect
@@ -22,6 +22,7 @@ _RUN = 512  # items of an array that are tried at once
 _LONG = 256  # characters that count like a value
 
 T = TypeVar("T")
+V = TypeVar("V")
 
 
 class Lazy(Generic[T]):
@@ -40,6 +41,12 @@ class Lazy(Generic[T]):
     def weight(self) -> int:
         """The number of values in all items."""
         return len(self._items) * self._size
+
+
+def lazy(make: Callable[[T], V], items: Sequence[T], size: int) -> list[V]:
+    """An array whose items are made while it is encoded: a list to the encoder, and to nothing
+    else. The arguments are those of `Lazy`."""
+    return cast("list[V]", Lazy(make, items, size))
 
 
 def _known(value: Any) -> Any:

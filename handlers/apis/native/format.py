@@ -1,7 +1,7 @@
 """The native answers: whole, and as events of a stream."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -13,8 +13,9 @@ from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.request import CompletionRequest
 from specllama.handlers.apis.native.results import settings_json, timings_json
+from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
-from specllama.handlers.http.json_answer import Lazy, encode
+from specllama.handlers.http.json_answer import encode, lazy
 from specllama.handlers.http.streams import error_frame, sse_event
 from specllama.handlers.running.batch import TextEvent
 
@@ -22,7 +23,7 @@ FIELDS = 100
 """Values in a result, more or less, without its probabilities."""
 
 
-def select(fields: Sequence[str], answer: Mapping[str, Any]) -> dict[str, Any]:
+def select(fields: Sequence[str], answer: Mapping[str, Any]) -> schemas.SelectedFields:
     """The `fields` that `answer` has. A slash leads into an object; the field then stands
     beside the others under its whole path."""
     found: dict[str, Any] = {}
@@ -34,11 +35,18 @@ def select(fields: Sequence[str], answer: Mapping[str, Any]) -> dict[str, Any]:
             value = value[key]
         else:
             found[field] = value
-    return found
+    return cast(schemas.SelectedFields, found)  # and other fields by their paths
 
 
-def progress_json(progress: PromptProgress | None) -> dict[str, Any] | None:
-    return None if progress is None else msgspec.structs.asdict(progress)
+def progress_json(progress: PromptProgress | None) -> schemas.PromptProgress | None:
+    if progress is None:
+        return None
+    return {
+        "total": progress.total,
+        "cache": progress.cache,
+        "processed": progress.processed,
+        "time_ms": progress.time_ms,
+    }
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
@@ -51,9 +59,9 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
     id_slot: int
     tokens_predicted: int
     tokens_evaluated: int
-    timings: dict[str, Any] | UnsetType
-    prompt_progress: dict[str, Any] | UnsetType | None
-    completion_probabilities: list[dict[str, Any]] | UnsetType
+    timings: schemas.Timings | UnsetType
+    prompt_progress: schemas.PromptProgress | UnsetType | None
+    completion_probabilities: list[schemas.TokenProbability] | UnsetType
 
 
 def completion_form(asked: CompletionRequest, facts: GenerationFacts) -> "NativeFormat":
@@ -109,11 +117,11 @@ class NativeFormat:
     def failed(self, failure: HttpFailure) -> bytes:
         return error_frame(failure)
 
-    async def whole(self, results: list[Finished]) -> Any:
+    async def whole(self, results: list[Finished]) -> schemas.CompletionResponse:
         """An object for one text, an array of them for several."""
         if len(results) == 1:
             return self.result(0, results[0])
-        return Lazy(lambda numbered: self.result(*numbered), [*enumerate(results)], FIELDS)
+        return lazy(lambda numbered: self.result(*numbered), [*enumerate(results)], FIELDS)
 
     def delta_json(self, index: int, event: Delta) -> bytes:
         """The document of one event."""
@@ -137,9 +145,9 @@ class NativeFormat:
         """The last event of a stream, ready to be sent."""
         return sse_event(self.result(index, result))
 
-    def result(self, index: int, result: Finished) -> dict[str, Any]:
+    def result(self, index: int, result: Finished) -> schemas.VerboseResult:
         """The whole answer, or the last event of a stream."""
-        answer = {
+        answer: schemas.CompletionResult = {
             "index": index,
             "content": result.text,
             "tokens": result.tokens if self._with_tokens else [],

@@ -1,7 +1,6 @@
 """Probabilities of tokens in answers: what a request wants of them, and their JSON."""
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import msgspec
 
@@ -9,7 +8,8 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.native.numbers import whole
-from specllama.handlers.http.json_answer import Lazy
+from specllama.handlers.http import schemas
+from specllama.handlers.http.json_answer import lazy
 
 DEFAULT_TOP_LOGPROBS = 20
 VALUES = 8  # in the object of a token, more or less
@@ -23,29 +23,37 @@ class Probabilities:
     def __init__(self, n_top: int, *, post_sampling: bool) -> None:
         self.n_top = n_top
         self.post_sampling = post_sampling
-        self._value = "prob" if post_sampling else "logprob"
-        self._top = "top_probs" if post_sampling else "top_logprobs"
 
-    def content(self, probs: Sequence[TokenProbs]) -> list[dict[str, Any]]:
+    def content(self, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
         """An object for each token."""
         return [self._entry(entry) for entry in probs]
 
-    def later(self, probs: Sequence[TokenProbs]) -> Lazy[TokenProbs]:
+    def later(self, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
         """The same for an answer that may have very many: made while it is encoded."""
-        return Lazy(self._entry, probs, VALUES * (1 + self.n_top))
+        return lazy(self._entry, probs, VALUES * (1 + self.n_top))
 
-    def logprobs(self, probs: Sequence[TokenProbs]) -> dict[str, Any]:
-        """OpenAI's `logprobs` object."""
-        return {"content": self.content(probs)}
-
-    def _entry(self, entry: TokenProbs) -> dict[str, Any]:
-        return {
-            **self._token(entry.id, entry.piece, entry.value),
-            self._top: [self._token(*rival) for rival in entry.top[: self.n_top]],
+    def _entry(self, entry: TokenProbs) -> schemas.TokenProbability:
+        top = [self._token(*rival) for rival in entry.top[: self.n_top]]
+        piece = entry.piece
+        made: schemas.TokenProbability = {
+            "id": entry.id,
+            "token": whole_text(piece),
+            "bytes": list(piece),
         }
+        if self.post_sampling:
+            made["prob"], made["top_probs"] = entry.value, top
+        else:
+            made["logprob"], made["top_logprobs"] = entry.value, top
+        return made
 
-    def _token(self, id: int, piece: bytes, value: float) -> dict[str, Any]:
-        return {"id": id, "token": whole_text(piece), "bytes": list(piece), self._value: value}
+    def _token(self, id: int, piece: bytes, value: float) -> schemas.TokenAlternative:
+        made: schemas.TokenAlternative = {
+            "id": id,
+            "token": whole_text(piece),
+            "bytes": list(piece),
+        }
+        made["prob" if self.post_sampling else "logprob"] = value
+        return made
 
 
 def whole_text(piece: bytes) -> str:
@@ -63,21 +71,25 @@ def native_probabilities(params: GenerationParams) -> Probabilities | None:
     return Probabilities(params.n_probs, post_sampling=params.post_sampling_probs)
 
 
-Wanted = tuple[GenerationParams, Probabilities | None]
-"""The parameters, with the `n_probs` of a request, and what its answer says of probabilities."""
+ParamsWithProbabilities = tuple[GenerationParams, Probabilities | None]
+"""The parameters with the `n_probs` of a request, and the form of its answer's probabilities."""
 
 
-def text_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Wanted:
-    """The same for completions of texts, where `logprobs` is another name of `n_probs`, which
-    wins."""
-    if body.get("n_probs") is None and body.get("logprobs") is not None:
-        params = msgspec.structs.replace(params, n_probs=whole("n_probs", body["logprobs"]))
+def text_probabilities(
+    body: schemas.CompletionRequest | schemas.InfillRequest, params: GenerationParams
+) -> ParamsWithProbabilities:
+    """The probabilities of a completion of texts, where `logprobs` is another name of `n_probs`,
+    which wins."""
+    if body.get("n_probs") is None and (logprobs := body.get("logprobs")) is not None:
+        params = msgspec.structs.replace(params, n_probs=whole("n_probs", logprobs))
     return params, native_probabilities(params)
 
 
-def chat_probabilities(body: Mapping[str, Any], params: GenerationParams) -> Wanted:
-    """The same for chat completions, where `logprobs` switches it on, and `top_logprobs` is
-    the number of rivals.
+def chat_probabilities(
+    body: schemas.ChatOptions, params: GenerationParams
+) -> ParamsWithProbabilities:
+    """The probabilities of a chat completion, where `logprobs` switches them on, and `top_logprobs`
+    is the number of rivals.
 
     Raises EngineError (invalid_request_error) for `top_logprobs` alone.
     """

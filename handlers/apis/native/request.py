@@ -83,7 +83,9 @@ def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequ
     return _asked(body, options, Prompts(gap=gap))
 
 
-def _asked(body: Mapping[str, Any], options: Options, prompts: Prompts) -> CompletionRequest:
+def _asked(
+    body: schemas.CompletionRequest | schemas.InfillRequest, options: Options, prompts: Prompts
+) -> CompletionRequest:
     params = generation_params(body, options.engine.generation_defaults())
     n = texts_per_prompt(body, len(prompts.texts) or 1)
     params, probabilities = text_probabilities(body, params)

@@ -2,7 +2,7 @@
 
 import json
 from ctypes import c_float
-from typing import Any
+from typing import Any, cast
 
 import msgspec
 
@@ -10,7 +10,8 @@ from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Timings
 from specllama.handlers.apis.native.constraints import triggers_json
-from specllama.handlers.http.json_answer import Lazy
+from specllama.handlers.http import schemas
+from specllama.handlers.http.json_answer import lazy
 
 
 def float32(value: float) -> float:
@@ -20,7 +21,7 @@ def float32(value: float) -> float:
 
 def settings_json(
     params: GenerationParams, n_ctx: int, model: str, reasoning_format: ReasoningFormat
-) -> dict[str, Any]:
+) -> schemas.GenerationSettings:
     """The `generation_settings` of a result: every parameter as it was applied, the size of
     the slot's context in tokens, the model's name, and what chats do with thoughts.
 
@@ -34,7 +35,7 @@ def settings_json(
     }
     settings["max_tokens"] = params.n_predict
     settings["json_schema"] = json.loads(params.json_schema) if params.json_schema else None
-    settings["logit_bias"] = Lazy(_bias_json, params.logit_bias, 3)
+    settings["logit_bias"] = lazy(_bias_json, params.logit_bias, 3)
     settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
     settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
     # The two do the same, and this is the one that says what.
@@ -42,7 +43,8 @@ def settings_json(
     rest = {"n_ctx": n_ctx, "model": model, "reasoning_format": shown}
     for name, value in msgspec.structs.asdict(params.speculative).items():
         rest[f"speculative.{name}"] = float32(value) if isinstance(value, float) else value
-    return settings | rest | _FIXED_SETTINGS
+    # Made of all parameters; a test holds it to the description.
+    return cast(schemas.GenerationSettings, settings | rest | _FIXED_SETTINGS)
 
 
 NOT_SHOWN = ("answer", "thinking", "grammar_type", "speculative")
@@ -61,14 +63,13 @@ def _bias_json(entry: tuple[int | str, float]) -> dict[str, Any]:
     return {"token": token, "bias": float32(bias)}
 
 
-def timings_json(timings: Timings) -> dict[str, Any]:
+def timings_json(timings: Timings) -> schemas.Timings:
     """The `timings` object: counts, milliseconds, and tokens per second.
 
     The first predicted token comes with the prompt, so n tokens took n - 1 steps.
     """
     steps = max(timings.predicted_n - 1, 0)
-    drafts = {"draft_n": timings.draft_n, "draft_n_accepted": timings.draft_n_accepted}
-    return {
+    made: schemas.Timings = {
         "cache_n": timings.cache_n,
         "prompt_n": timings.prompt_n,
         "prompt_ms": timings.prompt_ms,
@@ -78,8 +79,10 @@ def timings_json(timings: Timings) -> dict[str, Any]:
         "predicted_ms": timings.predicted_ms,
         "predicted_per_token_ms": _ratio(timings.predicted_ms, steps),
         "predicted_per_second": _ratio(1000 * steps, timings.predicted_ms),
-        **(drafts if timings.draft_n else {}),
     }
+    if timings.draft_n:
+        made["draft_n"], made["draft_n_accepted"] = timings.draft_n, timings.draft_n_accepted
+    return made
 
 
 def _ratio(numerator: float, denominator: float) -> float:

@@ -160,7 +160,7 @@ def _asked(
     """What `asked`, the `body` in the words of Chat Completions, asks for: an answer to its
     messages, or to `prompts`."""
     params = generation_params(asked, options.engine.generation_defaults())
-    params, probabilities = chat_probabilities(asked, params)
+    params, probabilities = chat_probabilities(cast(schemas.ChatOptions, asked), params)
     what: ChatRequest | Prompts = prompts or structs.replace(
         chat_request(cast(schemas.ChatCompletionRequest, asked), options), repeat_given=False
     )

@@ -29,6 +29,7 @@ from specllama.handlers.running.choices import candidates, texts_per_prompt
 class TextCompletionRequest(CompletionRequest):
     """A text completion: the best `n_best` of the `n` texts for each prompt are returned."""
 
+    id: str
     n_best: int
 
 
@@ -63,6 +64,7 @@ def read_text_completion(
 class ChatCompletionRequest(CompletionRequest):
     """A chat completion. `old_calls` are wanted in the form of `functions`."""
 
+    id: str
     include_usage: bool
     old_calls: bool
 

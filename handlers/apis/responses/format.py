@@ -244,7 +244,7 @@ class Output:
                 name, _ = _CALLS[kind]
                 return [self._event(f"response.{name}.delta", delta=text)]
 
-    def _take_logprobs(self) -> list[dict[str, Any]]:
+    def _take_logprobs(self) -> list[Any]:
         """The probabilities of the tokens since the last time."""
         tokens, self._unsaid = self._unsaid, []
         return self._probabilities.content(tokens) if self._probabilities else []

@@ -1,5 +1,6 @@
 """OpenAI's answers and chunks: the same content whether encoded whole or from constant parts."""
 
+import asyncio
 import json
 from typing import Any
 
@@ -17,21 +18,14 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.wire.replies import PromptProgress
-from specllama.handlers.apis.openai.format import (
-    ChatFormat,
-    TextFormat,
-    chat_completion,
-    head,
-    text_completion,
-    text_finish_reason,
-    usage,
-)
+from specllama.handlers.apis.openai.format import ChatFormat, Head, usage
 from specllama.handlers.apis.openai.request import answer_id
+from specllama.handlers.apis.openai.text_format import TextFormat, text_finish_reason
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 from tests.support.factories import delta, finished
 
 names = st.text(min_size=1)
-ID = "chatcmpl-0"
+HEAD = Head.new("chatcmpl-0", "m")
 AUTHOR = {"role": "assistant", "content": None}
 
 
@@ -71,17 +65,28 @@ def test_usage_adds_up() -> None:
     }
 
 
+def top(object_: str, model: str) -> dict[str, Any]:
+    """The fields that begin each answer."""
+    made: dict[str, Any] = json.loads(b"{" + HEAD._replace(model=model).fields(object_) + b"}")
+    return made
+
+
+def whole(message: ChatMessage, *args: Any, **options: Any) -> Any:
+    made = ChatFormat(HEAD, **options).whole([ChatAnswer(message, finished(*args))])
+    return asyncio.run(made)
+
+
 @given(names, st.lists(st.text(), min_size=1))
 def test_whole_answers(model: str, texts: list[str]) -> None:
-    top = head("text_completion", model, ID)
     results = [finished(text) for text in texts]
-    answer = text_completion(top, results, usage=usage(results))
-    assert answer.items() >= top.items()
+    form = TextFormat(HEAD._replace(model=model), n=len(texts))
+    answer: Any = asyncio.run(form.whole(results))
+    assert answer.items() >= top("text_completion", model).items()
+    assert answer["usage"] == usage(results, results[:1])
     assert [choice["text"] for choice in answer["choices"]] == texts
     assert [choice["index"] for choice in answer["choices"]] == list(range(len(texts)))
 
-    answered = ChatAnswer(ChatMessage(texts[0]), finished(texts[0], "limit"))
-    answer = chat_completion(head("chat.completion", model, ID), [answered])
+    answer = whole(ChatMessage(texts[0]), texts[0], "limit")
     assert answer["choices"] == [
         {
             "index": 0,
@@ -95,13 +100,12 @@ def test_whole_answers(model: str, texts: list[str]) -> None:
 
 @given(names, st.integers(0, 4095), st.text(), st.booleans())
 def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
-    top = head("text_completion", model, ID)
-    chunks = TextFormat(top, timings_per_token=timings)
+    chunks = TextFormat(HEAD._replace(model=model), timings_per_token=timings)
     [chunk] = events(chunks.delta(index, delta(text)))
     choice = {"text": text, "index": index, "logprobs": None, "finish_reason": None}
     assert ("timings" in chunk) == timings
     chunk.pop("timings", None)
-    assert chunk == {**top, "choices": [choice]}
+    assert chunk == {**top("text_completion", model), "choices": [choice]}
 
     [last] = events(chunks.finish(index, finished(text, "word")))
     assert last["choices"] == [choice | {"finish_reason": "stop"}]
@@ -114,14 +118,16 @@ def test_text_chunks(model: str, index: int, text: str, timings: bool) -> None:
 def test_chat_chunks(
     model: str, texts: list[str], rest: str, timings: bool, include_usage: bool
 ) -> None:
-    top = head("chat.completion.chunk", model, ID)
-    chunks = ChatFormat(top, timings_per_token=timings, include_usage=include_usage)
+    chunks = ChatFormat(
+        HEAD._replace(model=model), timings_per_token=timings, include_usage=include_usage
+    )
     message = ChatMessage()
     made = [ChatEvent(0, [Content(text)], delta(text), message) for text in texts]
     left: list[ChatDelta] = [Content(rest)] if rest else []
     made.append(ChatEvent(0, left, finished(rest, "limit"), message))
     found = events(b"".join(map(chunks.event, made)))
-    assert all(chunk.items() >= top.items() for chunk in found)
+    fields = top("chat.completion.chunk", model).items()
+    assert all(chunk.items() >= fields for chunk in found)
 
     *found, last = found
     assert last["timings"]["predicted_n"] == 2
@@ -143,7 +149,7 @@ def test_chat_chunks(
 
 
 def test_reports_on_the_prompt_open_the_turn_and_the_answer_does_so_again() -> None:
-    chunks = ChatFormat(head("chat.completion.chunk", "m", ID))
+    chunks = ChatFormat(HEAD)
     report = msgspec.structs.replace(delta(""), progress=PromptProgress(3, 0, 3, 0.1))
     made = [
         chunks.event(ChatEvent(0, [], report, ChatMessage())),
@@ -156,7 +162,7 @@ def test_reports_on_the_prompt_open_the_turn_and_the_answer_does_so_again() -> N
 
 def test_thoughts_and_calls_in_an_answer() -> None:
     message = ChatMessage("", "Hm.", [ToolCall("c1", "f", '{"a":1}')])
-    answer = chat_completion(head("chat.completion", "m", ID), [ChatAnswer(message, finished())])
+    answer = whole(message)
     [choice] = answer["choices"]
     assert choice["finish_reason"] == "tool_calls"
     assert choice["message"] == {
@@ -171,7 +177,7 @@ def test_thoughts_and_calls_in_an_answer() -> None:
 
 
 def test_thoughts_and_calls_in_a_stream() -> None:
-    chunks = ChatFormat(head("chat.completion.chunk", "m", ID))
+    chunks = ChatFormat(HEAD)
     deltas: list[ChatDelta] = [Reasoning("Hm."), CallStart(0, "c1", "f"), CallArguments(0, "{}")]
     message = ChatMessage()
     for made in deltas:
@@ -191,7 +197,7 @@ def test_thoughts_and_calls_in_a_stream() -> None:
 
 
 def streamed(*deltas: ChatDelta, **options: Any) -> list[Any]:
-    chunks = ChatFormat(head("chat.completion.chunk", "m", ID), **options)
+    chunks = ChatFormat(HEAD, **options)
     message = ChatMessage()
     for made in deltas:
         message.add(made)
@@ -201,7 +207,7 @@ def streamed(*deltas: ChatDelta, **options: Any) -> list[Any]:
 
 def test_calls_of_tools_that_take_a_plain_text() -> None:
     message = ChatMessage("", "", [ToolCall("c1", "patch", "*** Begin", free_text=True)])
-    answer = chat_completion(head("chat.completion", "m", ID), [ChatAnswer(message, finished())])
+    answer = whole(message)
     custom = {"name": "patch", "input": "*** Begin"}
     assert answer["choices"][0]["message"]["tool_calls"] == [
         {"id": "c1", "type": "custom", "custom": custom}
@@ -220,8 +226,7 @@ def test_calls_of_tools_that_take_a_plain_text() -> None:
 
 def test_the_old_form_of_calls() -> None:
     message = ChatMessage("", "", [ToolCall("c1", "f", "{}")])
-    results = [ChatAnswer(message, finished())]
-    [choice] = chat_completion(head("chat.completion", "m", ID), results, old_calls=True)["choices"]
+    [choice] = whole(message, old_calls=True)["choices"]
     assert choice["finish_reason"] == "function_call"
     assert choice["message"]["function_call"] == {"name": "f", "arguments": "{}"}
     assert "tool_calls" not in choice["message"]

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.wire.replies import TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.openai.text_logprobs import TextLogprobs
+from specllama.handlers.apis.openai.text_format import TextLogprobs
 from tests.support.factories import finished
 
 
@@ -23,7 +23,7 @@ def taken(
 ) -> dict[str, Any]:
     form = TextLogprobs(Probabilities(2, post_sampling=post_sampling), echo)
     source = msgspec.structs.replace(finished(), prompt_probs=prompt, probs=new)
-    told = form.take(source)
+    told: Any = form.take(source)
     return {name: list(each) for name, each in told.items()}
 
 
