@@ -3,7 +3,7 @@
 from base64 import b64encode
 from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import aclosing
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from starlette.responses import Response
 
@@ -12,20 +12,22 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.native.request import parse_prompts
 from specllama.handlers.apis.openai.messages import content_parts
+from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
-from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.http.json_answer import JSONAnswer, lazy
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.media import PART, UnresolvedParts, resolved
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
 
+Body: TypeAlias = schemas.EmbeddingRequest | schemas.OpenAIEmbeddingRequest
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, with a row for each vector."""
 
 FLOAT = 4  # bytes
 
 
-async def create_embedding(body: dict[str, Any]) -> Response:
+async def create_embedding(body: schemas.EmbeddingRequest) -> Response:
     """An object for each input, with a list of vectors."""
     model = resolve_model(body)
     engine = await model.engine()
@@ -36,7 +38,7 @@ async def create_embedding(body: dict[str, Any]) -> Response:
 create_embedding_alias = create_embedding
 
 
-async def create_openai_embeddings(body: dict[str, Any]) -> Response:
+async def create_openai_embeddings(body: schemas.OpenAIEmbeddingRequest) -> Response:
     """A list object with a vector for each input; in the native format for `content`, which
     OpenAI doesn't know."""
     model = resolve_model(body)
@@ -50,45 +52,47 @@ async def create_openai_embeddings(body: dict[str, Any]) -> Response:
     return await until_disconnect(work(model, engine, body))
 
 
-async def _native(model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]) -> Response:
-    def answer(numbered: tuple[int, Rows]) -> dict[str, Any]:
+async def _native(model: ResolvedModel, engine: EngineClient, body: Body) -> Response:
+    def answer(numbered: tuple[int, Rows]) -> schemas.InputEmbedding:
         index, rows = numbered
         return {"index": index, "embedding": one_by_one(rows)}
 
     found = [rows async for each in _vectors(model, engine, body) for rows in split(each)]
-    return JSONAnswer(Lazy(answer, [*enumerate(found)], engine.info.n_vector))
+    return JSONAnswer(lazy(answer, [*enumerate(found)], engine.info.n_vector))
 
 
-async def _openai(model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]) -> Response:
+async def _openai(model: ResolvedModel, engine: EngineClient, body: Body) -> Response:
     as_base64 = body.get("encoding_format") == "base64"
 
-    def entry(numbered: tuple[int, Rows]) -> dict[str, Any]:
+    def entry(numbered: tuple[int, Rows]) -> schemas.OpenAIEmbedding:
         index, rows = numbered
-        made: dict[str, Any] = {"object": "embedding", "index": index}
-        if as_base64:
-            made["embedding"] = b64encode(rows.tobytes()).decode("ascii")
-            made["encoding_format"] = "base64"
-        else:
-            made["embedding"] = rows.tolist()[0]
-        return made
+        if not as_base64:
+            [vector] = cast("list[list[float]]", rows.tolist())
+            return {"object": "embedding", "index": index, "embedding": vector}
+        text = b64encode(rows.tobytes()).decode("ascii")
+        return {
+            "object": "embedding",
+            "index": index,
+            "embedding": text,
+            "encoding_format": "base64",
+        }
 
     found: list[Rows] = []
     n_tokens = 0
     async for vectors in _vectors(model, engine, body):
         n_tokens += vectors.n_tokens
         found += split(vectors)
-    return JSONAnswer(
-        {
-            "object": "list",
-            "model": body.get("model") or model.name,
-            "data": Lazy(entry, [*enumerate(found)], engine.info.n_vector),
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-        }
-    )
+    answer: schemas.OpenAIEmbeddingResponse = {
+        "object": "list",
+        "model": body.get("model") or model.name,
+        "data": lazy(entry, [*enumerate(found)], engine.info.n_vector),
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+    return JSONAnswer(answer)
 
 
 async def _vectors(
-    model: ResolvedModel, engine: EngineClient, body: Mapping[str, Any]
+    model: ResolvedModel, engine: EngineClient, body: Body
 ) -> AsyncIterator[Vectors]:
     inputs = await run_in_thread(parse_inputs, body)
     dimensions = int(body.get("dimensions") or 0)
@@ -113,24 +117,29 @@ def split(vectors: Vectors) -> Iterator[Rows]:
         start += n * row
 
 
-def one_by_one(rows: Rows) -> Lazy[int]:
+def one_by_one(rows: Rows) -> list[list[float]]:
     """The vectors as lists of numbers, each made when it is written."""
     assert rows.shape is not None
     n, width = rows.shape
     flat, size = rows.cast("B"), width * FLOAT
-    return Lazy(lambda i: flat[i * size : (i + 1) * size].cast("f").tolist(), range(n), width)
+
+    def vector(i: int) -> list[float]:
+        return cast("list[float]", flat[i * size : (i + 1) * size].cast("f").tolist())
+
+    return lazy(vector, range(n), width)
 
 
 # ---- inputs ------------------------------------------------------------------------------
 
 
-def parse_inputs(body: Mapping[str, Any]) -> list[UnresolvedParts]:
+def parse_inputs(body: Body) -> list[UnresolvedParts]:
     """The inputs of a request: those of `input` or, without it, of `content`.
 
     Raises EngineError (invalid_request_error).
     """
-    for name in ("input", "content"):
-        if (given := body.get(name)) is not None:
+    for name, value in (("input", body.get("input")), ("content", body.get("content"))):
+        if value is not None:
+            given: Any = value
             several = isinstance(given, list)
             inputs = parse_prompts(
                 [_text(each) for each in given] if several else _text(given),

@@ -1,11 +1,10 @@
 """GET and POST /lora-adapters: the LoRA adapters and their scales."""
 
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
 from specllama.handlers.apis.native.request import parse_lora
+from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import resolve_model
 
@@ -16,7 +15,7 @@ async def list_lora_adapters() -> Response:
     return JSONAnswer([msgspec.structs.asdict(adapter) for adapter in await engine.adapters()])
 
 
-async def set_lora_adapters(body: list[dict[str, Any]]) -> Response:
+async def set_lora_adapters(body: schemas.LoraScaleList) -> Response:
     """Sets those scales; an unknown id means nothing."""
     scales = parse_lora(body)
     supervisor = (await resolve_model().lease()).supervisor

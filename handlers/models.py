@@ -2,9 +2,9 @@
 GET /api/v0/models: the list in LM Studio's form.
 POST /models/load, /models/unload: which of them are loaded. GET /models/sse: what they do."""
 
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
-from typing import Any
+from typing import cast
 
 import msgspec
 from starlette.responses import Response
@@ -21,6 +21,7 @@ from specllama.handlers.apis.ollama.details import (
     model_path,
     modified_at,
 )
+from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import is_known, require_key
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -29,7 +30,7 @@ from specllama.handlers.options.arguments import arguments, preset
 from specllama.handlers.running.resolve_model import find, not_found
 from specllama.handlers.running.runtime import Runtime, runtime
 
-_KINDS = {"vision": "image", "audio": "audio"}
+_KINDS: Mapping[str, schemas.ModelModality] = {"vision": "image", "audio": "audio"}
 PING = Ping(10.0, b": still here\n\n")
 
 
@@ -66,7 +67,7 @@ async def get_model(model_id: str) -> Response:
     raise EngineError.of("not_found_error", not_found(current, model_id))
 
 
-async def download_model(body: dict[str, Any]) -> Response:
+async def download_model(body: schemas.ModelDownload) -> Response:
     """Begins to download, once the hub has confirmed the model. Raises EngineError:
     invalid_request_error for a model that is there, or nowhere; not_supported_error if there is
     only one."""
@@ -84,7 +85,7 @@ async def remove_model(model: str) -> Response:
     return JSONAnswer({"success": True})
 
 
-async def load_model(body: dict[str, Any]) -> Response:
+async def load_model(body: schemas.ModelRequest) -> Response:
     """Begins to load. Raises EngineError: not_found_error for an unknown name,
     invalid_request_error if it is loaded already, not_supported_error if there is only one."""
     current = _router()
@@ -92,7 +93,7 @@ async def load_model(body: dict[str, Any]) -> Response:
     return JSONAnswer({"success": True})
 
 
-async def unload_model(body: dict[str, Any]) -> Response:
+async def unload_model(body: schemas.ModelRequest) -> Response:
     """Begins to unload. Raises EngineError: invalid_request_error for an unknown name and if it is
     not loaded, not_supported_error if there is only one."""
     current = _router()
@@ -124,7 +125,7 @@ def _router() -> Runtime:
     return current
 
 
-def model_list(current: Runtime) -> dict[str, Any]:
+def model_list(current: Runtime) -> schemas.ModelList:
     entries = current.catalog.listed()
     told = is_known(current_scope())
     return {
@@ -134,7 +135,7 @@ def model_list(current: Runtime) -> dict[str, Any]:
     }
 
 
-def _named(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
+def _named(current: Runtime, entry: CatalogEntry) -> schemas.NamedModel:
     """What OpenAI's clients need of a model, for requests without the key that they ought to
     have."""
     return {
@@ -146,16 +147,16 @@ def _named(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
     }
 
 
-def _aliases(current: Runtime, entry: CatalogEntry) -> Sequence[str]:
-    return entry.aliases or ([] if current.catalog.router else [entry.name])
+def _aliases(current: Runtime, entry: CatalogEntry) -> list[str]:
+    return [*entry.aliases] or ([] if current.catalog.router else [entry.name])
 
 
-def _model(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
+def _model(current: Runtime, entry: CatalogEntry) -> schemas.Model:
     status = current.pool.status(entry.name)
     known = facts(current, entry)
     return {
         **_named(current, entry),
-        "tags": entry.tags,
+        "tags": [*entry.tags],
         "path": model_path(current, entry),
         "in_cache": _in_cache(current, entry),
         "source": entry.source,
@@ -165,15 +166,15 @@ def _model(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
             "output_modalities": ["text"],
         },
         "status": _status_json(current, entry, status),
-        "meta": known.meta() if known else None,
+        "meta": cast(schemas.ModelMeta, known.meta()) if known else None,
     }
 
 
-def _lmstudio_model(current: Runtime, entry: CatalogEntry) -> dict[str, Any]:
+def _lmstudio_model(current: Runtime, entry: CatalogEntry) -> schemas.LmStudioModel:
     status, known = current.pool.status(entry.name), facts(current, entry)
-    kind = "vlm" if "vision" in modalities(current, entry) else "llm"
+    kind: schemas.LmStudioModelType = "vlm" if "vision" in modalities(current, entry) else "llm"
     user, slash, _ = entry.options.source.hf_repo.partition("/")
-    shown: dict[str, Any] = {
+    shown: schemas.LmStudioModel = {
         "id": entry.name,
         "object": "model",
         "type": "embeddings" if entry.options.engine.embedding.embeds() else kind,
@@ -196,9 +197,9 @@ def _in_cache(current: Runtime, entry: CatalogEntry) -> bool:
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 
-def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> dict[str, Any]:
+def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> schemas.ModelStatus:
     words, section = _spelt(current, entry)
-    shown: dict[str, Any] = {
+    shown: schemas.ModelStatus = {
         "value": status.value,
         "args": words,
         "preset": section,
@@ -212,7 +213,8 @@ def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> 
         if status.exit_code is not None:
             shown["exit_code"] = status.exit_code
     if status.transfer is not None and status.value == "downloading":
-        shown["download"] = msgspec.structs.asdict(status.transfer)
+        transfer = msgspec.structs.asdict(status.transfer)
+        shown["download"] = cast(schemas.ModelDownloadState, transfer)
     return shown
 
 
@@ -224,7 +226,7 @@ def _spelt(current: Runtime, entry: CatalogEntry) -> tuple[list[str], str]:
     return current.spelt[entry.name]
 
 
-def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> dict[str, Any]:
+def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> schemas.ModelSummary:
     known = facts(current, entry) if told else None
     # Ollama's clients want all of these fields to be there.
     return {
@@ -238,12 +240,14 @@ def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> dict[str, 
         "tags": (list(entry.tags) if told else []) or [""],
         "capabilities": _capabilities(current, entry) if told else ["completion"],
         "parameters": "",
-        "details": details(known),
+        "details": cast(schemas.ModelDetails, details(known)),
     }
 
 
-def _capabilities(current: Runtime, entry: CatalogEntry) -> list[str]:
+def _capabilities(current: Runtime, entry: CatalogEntry) -> list[schemas.ModelCapability]:
     """The capabilities in the file, or, until it has been read, those of nearly every model."""
     told = file_facts(current, entry)
-    found: list[str] = list(told.capabilities) if told is not None else ["completion"]
+    found: list[schemas.ModelCapability] = ["completion"]
+    if told is not None:
+        found = cast("list[schemas.ModelCapability]", told.capabilities)
     return [*found, "multimodal"] if modalities(current, entry) else found

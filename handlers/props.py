@@ -1,6 +1,6 @@
 """GET and POST /props: what is served, and how. GET /version: by which version."""
 
-from typing import Any
+from typing import cast
 
 import msgspec
 from starlette.datastructures import QueryParams
@@ -10,6 +10,7 @@ from specllama.engine.errors import not_supported
 from specllama.engine.helpers.render.renderer import template_source, tool_template_source
 from specllama.engine.wire.replies import ModelInfo
 from specllama.handlers.apis.ollama.details import model_path
+from specllama.handlers.http import schemas
 from specllama.handlers.http.build_info import build_info, server_version
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -38,7 +39,7 @@ async def get_version() -> Response:
     return JSONAnswer({"version": server_version() or "unknown", "build_info": build_info()})
 
 
-async def set_props(body: dict[str, Any] | None = None) -> Response:
+async def set_props(body: schemas.PropsChange | None = None) -> Response:
     """Changes nothing yet. Raises EngineError (not_supported_error) without `--props`."""
     if not runtime().options.model.operations.props:
         raise not_supported(
@@ -51,15 +52,16 @@ def _names_model() -> bool:
     return bool(QueryParams(current_scope()["query_string"]).get("model"))
 
 
-async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> dict[str, Any]:
+async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> schemas.Props:
     """`info` is None for a model that hasn't been loaded; fields that need it are empty then."""
     options, server = model.options, model.current.options
-    source, caps, tool_source = options.chat.chat_template, {}, ""
+    source, tool_source = options.chat.chat_template, ""
+    caps: schemas.ChatTemplateCaps = {}
     if info is not None:
         source, tool_source = template_source(options, info), tool_template_source(options, info)
         described = await description(model, info, tool_source or source)
-        caps = dict(described.caps) if described else {}
-    props = {
+        caps = cast(schemas.ChatTemplateCaps, dict(described.caps)) if described else {}
+    props: schemas.Props = {
         "default_generation_settings": slot_json(unused_slot(info.n_ctx if info else 0), model),
         "total_slots": info.n_slots if info else options.engine.context.n_slots(),
         "model_alias": model.name,
@@ -89,9 +91,7 @@ async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> dict[str,
     if tool_source:
         props["chat_template_tool_use"] = tool_source
     if model.current.catalog.router:
-        props |= {
-            "role": "router",
-            "max_instances": server.router.models_max,
-            "models_autoload": server.router.models_autoload,
-        }
+        props["role"] = "router"
+        props["max_instances"] = server.router.models_max
+        props["models_autoload"] = server.router.models_autoload
     return props

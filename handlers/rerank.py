@@ -1,22 +1,21 @@
 """POST /rerank: documents by how well they answer a query, in Jina's format and in TEI's."""
 
 import math
-from collections.abc import Mapping
 from contextlib import aclosing
-from typing import Any
 
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.handlers.embeddings import split
+from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.resolve_model import resolve_model
 
 
-async def create_rerank(body: dict[str, Any]) -> Response:
+async def create_rerank(body: schemas.RerankRequest) -> Response:
     """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
     model = resolve_model(body)
     engine = await model.engine()
@@ -30,14 +29,13 @@ async def create_rerank(body: dict[str, Any]) -> Response:
         best = best[: int(top_n)]
     if body.get("texts") is not None:
         return JSONAnswer(tei_results(body, documents, best))
-    return JSONAnswer(
-        {
-            "object": "list",
-            "model": body.get("model") or model.name,
-            "results": jina_results(body, documents, best),
-            "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
-        }
-    )
+    answer: schemas.RerankResponse = {
+        "object": "list",
+        "model": body.get("model") or model.name,
+        "results": jina_results(body, documents, best),
+        "usage": {"prompt_tokens": n_tokens, "total_tokens": n_tokens},
+    }
+    return JSONAnswer(answer)
 
 
 create_reranking = create_rerank
@@ -59,29 +57,29 @@ async def _scores(
 
 
 def jina_results(
-    body: Mapping[str, Any], documents: list[str], best: list[tuple[int, float]]
-) -> list[dict[str, Any]]:
+    body: schemas.RerankRequest, documents: list[str], best: list[tuple[int, float]]
+) -> list[schemas.RankedDocument]:
     """`best` are (index of the document, score)."""
-    with_text = body.get("return_documents")
-    return [
-        {"index": index, "relevance_score": score}
-        | ({"document": {"text": documents[index]}} if with_text else {})
-        for index, score in best
-    ]
+    made: list[schemas.RankedDocument] = []
+    for index, score in best:
+        made.append({"index": index, "relevance_score": score})
+        if body.get("return_documents"):
+            made[-1]["document"] = {"text": documents[index]}
+    return made
 
 
 def tei_results(
-    body: Mapping[str, Any], documents: list[str], best: list[tuple[int, float]]
-) -> list[dict[str, Any]]:
+    body: schemas.RerankRequest, documents: list[str], best: list[tuple[int, float]]
+) -> list[schemas.RankedText]:
     """`best` are (index of the document, score). Scores are the model's own, unless
     `raw_scores` is false."""
-    with_text = body.get("return_text")
     squash = body.get("raw_scores") is False
-    return [
-        {"index": index, "score": sigmoid(score) if squash else score}
-        | ({"text": documents[index]} if with_text else {})
-        for index, score in best
-    ]
+    made: list[schemas.RankedText] = []
+    for index, score in best:
+        made.append({"index": index, "score": sigmoid(score) if squash else score})
+        if body.get("return_text"):
+            made[-1]["text"] = documents[index]
+    return made
 
 
 def sigmoid(x: float) -> float:

@@ -1,13 +1,14 @@
 """GET /slots: what each slot is doing. POST /slots/{id_slot}: what it remembers."""
 
-from typing import Any, Literal
+from typing import cast
 
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request, not_supported, unavailable
-from specllama.engine.wire.replies import SlotState
+from specllama.engine.wire.replies import SlotDone, SlotState
 from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.native.results import settings_json
+from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
@@ -32,18 +33,20 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     return JSONAnswer([_shown(slot, model, with_texts) for slot in slots])
 
 
-def _shown(slot: SlotState, model: ResolvedModel, with_texts: bool) -> dict[str, Any]:
+def _shown(slot: SlotState, model: ResolvedModel, with_texts: bool) -> schemas.ListedSlot:
     whole = slot_json(slot, model)
     if slot.id_task < 0:
-        return {key: whole[key] for key in _BEFORE_THE_FIRST_REQUEST}
+        return {
+            "id": whole["id"],
+            "n_ctx": whole["n_ctx"],
+            "speculative": whole["speculative"],
+            "is_processing": whole["is_processing"],
+        }
     return whole if with_texts else without_texts(whole)
 
 
-_BEFORE_THE_FIRST_REQUEST = ("id", "n_ctx", "speculative", "is_processing")
-
-
 async def act_on_slot(
-    id_slot: int, action: Literal["save", "restore", "erase"], body: dict[str, Any] | None = None
+    id_slot: int, action: schemas.SlotAction, body: schemas.SlotActionRequest | None = None
 ) -> Response:
     """The result of saving, restoring or erasing. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
@@ -52,38 +55,52 @@ async def act_on_slot(
         raise not_supported(
             "This server does not support slots action. Start it with `--slot-save-path`"
         )
-    name = (body or {}).get("filename") or ""
+    name = (body.get("filename") if body else None) or ""
     if action != "erase":
         if not name:
             raise invalid_request(f"filename: {action} needs the name of a file")
         check_name(name)
     engine = await model.engine()
     done = await until_disconnect(engine.slot_action(id_slot, action, name))
-    if action == "erase":
-        return JSONAnswer({"id_slot": id_slot, "n_erased": done.n_tokens})
-    n_tokens, n_bytes = ("n_saved", "n_written") if action == "save" else ("n_restored", "n_read")
-    return JSONAnswer(
-        {
-            "id_slot": id_slot,
-            "filename": name,
-            n_tokens: done.n_tokens,
-            n_bytes: done.n_bytes,
-            "timings": {f"{action}_ms": done.ms},
-        }
-    )
+    return JSONAnswer(_result(id_slot, action, name, done))
 
 
-def slot_json(slot: SlotState, model: ResolvedModel) -> dict[str, Any]:
+def _result(
+    id_slot: int, action: schemas.SlotAction, name: str, done: SlotDone
+) -> schemas.SlotActionResult:
+    match action:
+        case "erase":
+            return {"id_slot": id_slot, "n_erased": done.n_tokens}
+        case "save":
+            return {
+                "id_slot": id_slot,
+                "filename": name,
+                "n_saved": done.n_tokens,
+                "n_written": done.n_bytes,
+                "timings": {"save_ms": done.ms},
+            }
+        case "restore":
+            return {
+                "id_slot": id_slot,
+                "filename": name,
+                "n_restored": done.n_tokens,
+                "n_read": done.n_bytes,
+                "timings": {"restore_ms": done.ms},
+            }
+
+
+def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
     """One slot of `model`, which has the settings of the server if it was never used."""
     params = slot.params or model.options.engine.generation_defaults()
     form = model.options.chat.reasoning_format
+    settings = settings_json(params, slot.n_ctx, model.name, form)  # those of a slot, all of them
     return {
         "id": slot.id,
         "id_task": slot.id_task,
         "n_ctx": slot.n_ctx,
         "speculative": params.speculative.types != "none",
         "is_processing": slot.is_processing,
-        "params": settings_json(params, slot.n_ctx, model.name, form),
+        "params": cast(schemas.SlotSettings, settings),
         "prompt": slot.prompt,
         "generated": slot.generated,
         "next_token": {
@@ -101,7 +118,6 @@ def slot_json(slot: SlotState, model: ResolvedModel) -> dict[str, Any]:
     }
 
 
-_TEXTS = ("prompt", "generated")
 TEXT_SETTINGS = (
     "stop",
     "grammar",
@@ -113,13 +129,14 @@ TEXT_SETTINGS = (
 )
 
 
-def without_texts(slot: dict[str, Any]) -> dict[str, Any]:
+def without_texts(slot: schemas.Slot) -> schemas.Slot:
     """`slot` without what clients have written, or got."""
-    kept = {key: value for key, value in slot.items() if key not in _TEXTS}
-    settings = slot["params"].items()
-    kept["params"] = {key: value for key, value in settings if key not in TEXT_SETTINGS}
-    kept["params"]["generation_prompt"] = ""
-    kept["next_token"] = {**slot["next_token"], "stopping_word": ""}
+    kept = slot.copy()
+    del kept["prompt"], kept["generated"]
+    settings = {name: each for name, each in slot["params"].items() if name not in TEXT_SETTINGS}
+    kept["params"] = cast(schemas.SlotSettings, settings | {"generation_prompt": ""})
+    kept["next_token"] = slot["next_token"].copy()
+    kept["next_token"]["stopping_word"] = ""
     return kept
 
 

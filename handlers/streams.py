@@ -1,10 +1,9 @@
 """GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that clients come back to."""
 
-from typing import Any
-
 import msgspec
 from starlette.responses import Response
 
+from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -28,7 +27,7 @@ async def delete_stream(conv_id: str) -> Response:
     return Response(status_code=204, media_type="application/json")
 
 
-async def lookup_streams(body: dict[str, Any]) -> Response:
+async def lookup_streams(body: schemas.StreamsLookup) -> Response:
     """The state of each stream of these conversations, an array."""
     wanted = body.get("conversation_ids") or ()
     found = runtime().streams.find(current_key(), filter(None, wanted))

@@ -1,16 +1,17 @@
 """POST /tokenize and /detokenize."""
 
-from typing import Any
+from typing import cast
 
 from starlette.responses import Response
 
 from specllama.handlers.apis.native.request import parse_part
-from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.http import schemas
+from specllama.handlers.http.json_answer import JSONAnswer, lazy
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 
-async def tokenize(body: dict[str, Any]) -> Response:
+async def tokenize(body: schemas.TokenizeRequest) -> Response:
     """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
     EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
     engine = await resolve_model(body).engine()
@@ -21,16 +22,17 @@ async def tokenize(body: dict[str, Any]) -> Response:
         parse_special=body.get("parse_special") is not False,
         with_pieces=bool(body.get("with_pieces")),
     )
-    if (pieces := tokens.pieces) is None:
-        return JSONAnswer({"tokens": tokens.tokens})
+    answer: schemas.TokenizeResponse = {"tokens": cast("list[schemas.IdOrPiece]", tokens.tokens)}
+    if (pieces := tokens.pieces) is not None:
 
-    def piece(id: int) -> dict[str, Any]:
-        return {"id": id, "piece": pieces[id]}
+        def piece(id: int) -> schemas.TokenPiece:
+            return {"id": id, "piece": pieces[id]}
 
-    return JSONAnswer({"tokens": Lazy(piece, tokens.tokens, 3)})
+        answer["tokens"] = lazy(piece, tokens.tokens, 3)
+    return JSONAnswer(answer)
 
 
-async def detokenize(body: dict[str, Any]) -> Response:
+async def detokenize(body: schemas.DetokenizeRequest) -> Response:
     """The text of tokens. Raises EngineError (invalid_request_error) for a token that the
     vocabulary doesn't have."""
     engine = await resolve_model(body).engine()

@@ -33,7 +33,7 @@ DOCUMENTS = ["a", "b"]
         ),
     ],
 )
-def test_inputs(body: dict[str, Any], inputs: list[list[int | str]]) -> None:
+def test_inputs(body: Any, inputs: list[list[int | str]]) -> None:
     assert parse_inputs(body) == inputs
 
 
@@ -52,7 +52,7 @@ def test_inputs(body: dict[str, Any], inputs: list[list[int | str]]) -> None:
         ),
     ],
 )
-def test_inputs_that_are_refused(body: dict[str, Any], kind: str, word: str) -> None:
+def test_inputs_that_are_refused(body: Any, kind: str, word: str) -> None:
     with pytest.raises(EngineError) as caught:
         parse_inputs(body)
     assert caught.value.info.type == kind
@@ -72,9 +72,13 @@ def test_sigmoid(x: float) -> None:
 
 
 def test_formats_of_ranks() -> None:
-    assert jina_results({}, DOCUMENTS, BEST)[0] == {"index": 1, "relevance_score": 2.0}
-    assert jina_results({"return_documents": True}, DOCUMENTS, BEST)[1]["document"] == {"text": "a"}
-    assert tei_results({}, DOCUMENTS, BEST)[1] == {"index": 0, "score": -3.0}
-    assert tei_results({"raw_scores": None}, DOCUMENTS, BEST)[0]["score"] == 2.0
-    squashed = tei_results({"raw_scores": False, "return_text": True}, DOCUMENTS, BEST)
+    assert jina_results({"query": "q"}, DOCUMENTS, BEST)[0] == {"index": 1, "relevance_score": 2.0}
+    assert jina_results({"query": "q", "return_documents": True}, DOCUMENTS, BEST)[1][
+        "document"
+    ] == {"text": "a"}
+    assert tei_results({"query": "q"}, DOCUMENTS, BEST)[1] == {"index": 0, "score": -3.0}
+    assert tei_results({"query": "q", "raw_scores": None}, DOCUMENTS, BEST)[0]["score"] == 2.0
+    squashed = tei_results(
+        {"query": "q", "raw_scores": False, "return_text": True}, DOCUMENTS, BEST
+    )
     assert squashed[0] == {"index": 1, "score": sigmoid(2.0), "text": "b"}

@@ -234,11 +234,11 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
     }
 
 
-def parse_lora(value: Iterable[Mapping[str, Any]]) -> list[tuple[int, float]]:
+def parse_lora(value: Iterable[schemas.LoraScale]) -> list[tuple[int, float]]:
     """(id, scale) of LoRA adapters, from objects with both; -1 is no adapter's id."""
     return [
         (
-            int(clamp(-1 if entry.get("id") is None else entry["id"], LORA_ID)),
+            int(clamp(-1 if (id := entry.get("id")) is None else id, LORA_ID)),
             float(clamp(entry.get("scale") or 0.0, LORA_SCALE)),
         )
         for entry in value
