@@ -178,7 +178,9 @@ class GenerationParams(msgspec.Struct, kw_only=True, frozen=True):
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
     its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
     is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no step of their own."""
+    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no step of their own.
+    `unset` names the fields that neither the request nor the server's options set: the values in
+    the model's file hold for them."""
 
     n_predict: int = -1
     n_keep: int = 0
@@ -239,3 +241,4 @@ class GenerationParams(msgspec.Struct, kw_only=True, frozen=True):
     answer: AnswerRules | None = None
     thinking: ThinkingRules | None = None
     speculative: Speculative = Speculative()
+    unset: list[str] = []

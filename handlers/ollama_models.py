@@ -131,7 +131,7 @@ async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[str]:
 
 def _parameters(options: Options, info: ModelInfo) -> list[str]:
     """The defaults of `options` in a request, one line each, by Ollama's names."""
-    params = options.engine.generation_defaults()
+    params = options.engine.generation_defaults(info.metadata)
     values: dict[str, Any] = {
         "num_ctx": info.n_ctx,
         "num_predict": params.n_predict,

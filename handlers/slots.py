@@ -91,7 +91,8 @@ def _result(
 
 def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
     """One slot of `model`, which has the settings of the server if it was never used."""
-    params = slot.params or model.options.engine.generation_defaults()
+    metadata = model.info.metadata if model.info else {}
+    params = slot.params or model.options.engine.generation_defaults(metadata)
     form = model.options.chat.reasoning_format
     settings = settings_json(params, slot.n_ctx, model.name, form)  # those of a slot, all of them
     return {

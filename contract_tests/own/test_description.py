@@ -81,7 +81,8 @@ def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) ->
     }
     described["seed"] &= RANDOM_SEED  # -1 stands for it
     defaults = msgspec.to_builtins(GenerationParams())
-    del defaults["answer"], defaults["speculative"]  # of no request, and of several fields
+    # Of no request, and of several fields.
+    del defaults["answer"], defaults["unset"], defaults["speculative"]
     assert {name: described.get(name) for name in defaults} == defaults
 
 

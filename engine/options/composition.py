@@ -3,10 +3,12 @@
 import functools
 import json
 import os
+from collections.abc import Mapping
 
 import msgspec
 
 from specllama.engine.options import files
+from specllama.engine.options.model_values import MODEL_VALUES, model_params, option_params
 from specllama.engine.options.tables.chat import ChatOptions
 from specllama.engine.options.tables.compute import ComputeOptions
 from specllama.engine.options.tables.context import CacheType, ContextOptions
@@ -20,7 +22,7 @@ from specllama.engine.options.tables.sampling import SamplingOptions
 from specllama.engine.options.tables.source import EntryOptions, SourceOptions
 from specllama.engine.options.tables.speculation import DRAFT, SpeculationOptions
 from specllama.engine.options.text_values import json_object
-from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, Speculative
+from specllama.engine.params import RANDOM_SEED, GenerationParams, Speculative
 from specllama.engine.shipped import model_file, model_path
 
 SHIPPED_CONTEXT = 8192
@@ -117,29 +119,39 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
             schema = json_object(_read_once(self.sampling.json_schema_file))
         return None if schema is None else json.dumps(schema, ensure_ascii=False)
 
-    def generation_defaults(self) -> GenerationParams:
-        """The parameters of a request that sets none itself."""
+    def generation_defaults(self, metadata: Mapping[str, str] | None = None) -> GenerationParams:
+        """The parameters of a request that sets none itself, for a model with these `metadata`.
+        Without them, what the model may decide is `unset`.
+
+        Each wins over those below it:
+
+        | value | where |
+        |---|---|
+        | a field of the request | `handlers.apis.native.request.generation_params` |
+        | an option: command line, environment, section of a preset | `SamplingOptions` |
+        | `general.sampling.*` in the model's file | `engine.options.model_values` |
+        | the default | `GenerationParams` |
+        """
         sampling, context = self.sampling, self.context
+        chosen = option_params(sampling)
+        if metadata is None:
+            chosen["unset"] = [
+                each.param for each in MODEL_VALUES.values() if each.param not in chosen
+            ]
+        else:
+            chosen = model_params(metadata) | chosen
         return GenerationParams(
+            **chosen,
             n_predict=sampling.n_predict,
             n_keep=sampling.keep,
             ignore_eos=sampling.ignore_eos,
             cache_prompt=context.cache_prompt,
             n_cache_reuse=context.cache_reuse,
             seed=RANDOM_SEED if sampling.seed < 0 else sampling.seed,
-            samplers=[SAMPLER_LETTERS[c] for c in sampling.sampler_seq] or list(sampling.samplers),
-            temperature=max(sampling.temp, 0.0),
             dynatemp_range=sampling.dynatemp_range,
             dynatemp_exponent=sampling.dynatemp_exp,
-            top_k=max(sampling.top_k, 0),
-            top_p=sampling.top_p,
-            min_p=sampling.min_p,
             typical_p=sampling.typical,
             top_n_sigma=sampling.top_nsigma,
-            xtc_probability=sampling.xtc_probability,
-            xtc_threshold=sampling.xtc_threshold,
-            repeat_last_n=sampling.repeat_last_n,
-            repeat_penalty=sampling.repeat_penalty,
             presence_penalty=sampling.presence_penalty,
             frequency_penalty=sampling.frequency_penalty,
             dry_multiplier=sampling.dry_multiplier,
@@ -149,9 +161,6 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
             dry_sequence_breakers=[
                 sampling.unescaped(text) for text in sampling.dry_sequence_breaker
             ],
-            mirostat=sampling.mirostat,
-            mirostat_tau=sampling.mirostat_ent,
-            mirostat_eta=sampling.mirostat_lr,
             adaptive_target=sampling.adaptive_target,
             adaptive_decay=sampling.adaptive_decay,
             stop=[sampling.unescaped(text) for text in sampling.reverse_prompt],

@@ -17,6 +17,8 @@ from specllama.engine.options import values
 
 INT32_MAX = 2**31 - 1
 Switch = Literal["on", "off", "auto"]
+_OPTIONAL: Mapping[Any, type] = {int | None: int, float | None: float}
+"""Numbers that may be left open, and their types where they are given."""
 Composed = TypeVar("Composed", bound=msgspec.Struct)
 
 
@@ -135,6 +137,7 @@ def fields(options: type[msgspec.Struct]) -> dict[str, Field]:
             if field.name in declared:
                 raise TypeError(f"two tables have the option {field.name}")
             type_, opt = typing.get_args(hints[field.name])
+            type_ = _OPTIONAL.get(type_, type_)
             default = field.default
             if default is msgspec.NODEFAULT:
                 default = field.default_factory()

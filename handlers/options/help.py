@@ -21,7 +21,8 @@ of its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) switches it
 variable that is set but empty counts as not set. A value that can't be used ends the program
 with one line and exit code 1 before a model is loaded.
 
-A request's own fields win over the sampling defaults given here.
+A request's own fields win over the sampling defaults given here, and these over the values that
+a model's file may have (its `general.sampling.*`).
 """
 
 _SHORTCUTS = "defaults for a model, downloaded first; other options given win"

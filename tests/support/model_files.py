@@ -1,10 +1,12 @@
 """Files that look like models, in directories and in a cache of the hub, and a damaged one."""
 
 import shutil
+from collections.abc import Mapping
 from pathlib import Path
 
 import gguf
 import numpy as np
+from gguf.scripts.gguf_new_metadata import MetadataDetails, copy_with_new_metadata
 
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 GGUF = b"GGUF"
@@ -29,6 +31,20 @@ def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
     (folder / "refs").mkdir(parents=True)
     (folder / "refs" / ref).write_text(COMMIT)
     return snapshot
+
+
+def with_metadata(source: Path, target: Path, values: Mapping[str, str | int | float]) -> Path:
+    """A copy of the model `source` with further `values` in its metadata."""
+    kinds = {
+        str: gguf.GGUFValueType.STRING,
+        int: gguf.GGUFValueType.INT32,
+        float: gguf.GGUFValueType.FLOAT32,
+    }
+    new = {key: MetadataDetails(kinds[type(value)], value) for key, value in values.items()}
+    reader = gguf.GGUFReader(source)
+    architecture = reader.fields[gguf.Keys.General.ARCHITECTURE].contents()
+    copy_with_new_metadata(reader, gguf.GGUFWriter(target, architecture), new, ())
+    return target
 
 
 def damaged(source: Path, target: Path) -> Path:

@@ -12,8 +12,14 @@ from specllama.engine.params import DEFAULT_SAMPLERS, RANDOM_SEED, JsonWhitespac
 _sampling = partial(Opt, group="Sampling defaults")
 
 
+def _unless_model(value: str) -> str:
+    """The default of an option of which the model's file may have a value of its own."""
+    return f"{value}, or the model's own"
+
+
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How to generate where a request does not say so itself."""
+    """How to generate where a request does not say so itself. None stands for the value in the
+    model's file (`engine.options.model_values`), else for that of `GenerationParams`."""
 
     n_predict: Annotated[
         int,
@@ -60,7 +66,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = -1
     samplers: Annotated[
-        tuple[SamplerName, ...],
+        tuple[SamplerName, ...] | None,
         _sampling(
             names="--samplers",
             metavar="NAME;...",
@@ -68,8 +74,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             replaces=("sampler_seq",),
             read=values.samplers,
             show=values.show_samplers,
+            default=_unless_model(values.show_samplers(DEFAULT_SAMPLERS)),
         ),
-    ] = DEFAULT_SAMPLERS
+    ] = None
     sampler_seq: Annotated[
         str,
         _sampling(
@@ -100,14 +107,15 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = ()
     temp: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--temp --temperature",
             env="LLAMA_ARG_TEMPERATURE",
             metavar="T",
             help="Temperature; 0 and less always take the likeliest token.",
+            default=_unless_model("0.8"),
         ),
-    ] = 0.8
+    ] = None
     dynatemp_range: Annotated[
         float,
         _sampling(
@@ -124,7 +132,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = 1.0
     top_k: Annotated[
-        int,
+        int | None,
         _sampling(
             names="--top-k",
             env="LLAMA_ARG_TOP_K",
@@ -132,10 +140,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=-1,
             max=INT32_MAX,
             help="Only the N likeliest tokens (0 or -1: off).",
+            default=_unless_model("40"),
         ),
-    ] = 40
+    ] = None
     top_p: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--top-p",
             env="LLAMA_ARG_TOP_P",
@@ -143,10 +152,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=1,
             help="Only the likeliest tokens that together reach this probability (1: off).",
+            default=_unless_model("0.95"),
         ),
-    ] = 0.95
+    ] = None
     min_p: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--min-p",
             env="LLAMA_ARG_MIN_P",
@@ -154,8 +164,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=1,
             help="Only tokens with this share of the likeliest one's probability (0: off).",
+            default=_unless_model("0.05"),
         ),
-    ] = 0.05
+    ] = None
     typical: Annotated[
         float,
         _sampling(
@@ -175,45 +186,49 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = -1.0
     xtc_probability: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--xtc-probability",
             metavar="P",
             min=0,
             max=1,
             help="How often the XTC sampler takes the top choices away (0: off).",
+            default=_unless_model("0.0"),
         ),
-    ] = 0.0
+    ] = None
     xtc_threshold: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--xtc-threshold",
             metavar="P",
             min=0,
             max=1,
             help="Probability from which on a token is a top choice for XTC (above 0.5: off).",
+            default=_unless_model("0.1"),
         ),
-    ] = 0.1
+    ] = None
     repeat_last_n: Annotated[
-        int,
+        int | None,
         _sampling(
             names="--repeat-last-n",
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
             help="How far back the penalties look (0: off, -1: the whole context).",
+            default=_unless_model("64"),
         ),
-    ] = 64
+    ] = None
     repeat_penalty: Annotated[
-        float,
+        float | None,
         _sampling(
             names="--repeat-penalty",
             env="LLAMA_ARG_REPEAT_PENALTY",
             metavar="X",
             help="Divides the logits of repeated tokens (1: off; must be above 0).",
             read=values.positive,
+            default=_unless_model("1.0"),
         ),
-    ] = 1.0
+    ] = None
     presence_penalty: Annotated[
         float,
         _sampling(
@@ -285,22 +300,34 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = ("\n", ":", '"', "*")
     mirostat: Annotated[
-        int,
+        int | None,
         _sampling(
             names="--mirostat",
             metavar="N",
             min=0,
             max=2,
             help="Mirostat version 1 or 2, which replaces all other samplers (0: off).",
+            default=_unless_model("0"),
         ),
-    ] = 0
+    ] = None
     mirostat_lr: Annotated[
-        float, _sampling(names="--mirostat-lr", metavar="X", help="Mirostat's learning rate, eta.")
-    ] = 0.1
+        float | None,
+        _sampling(
+            names="--mirostat-lr",
+            metavar="X",
+            help="Mirostat's learning rate, eta.",
+            default=_unless_model("0.1"),
+        ),
+    ] = None
     mirostat_ent: Annotated[
-        float,
-        _sampling(names="--mirostat-ent", metavar="X", help="Mirostat's target entropy, tau."),
-    ] = 5.0
+        float | None,
+        _sampling(
+            names="--mirostat-ent",
+            metavar="X",
+            help="Mirostat's target entropy, tau.",
+            default=_unless_model("5.0"),
+        ),
+    ] = None
     adaptive_target: Annotated[
         float,
         _sampling(

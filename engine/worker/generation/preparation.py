@@ -8,7 +8,7 @@ but for the scales of the adapters.
 import logging
 import random
 from functools import partial
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -91,6 +91,7 @@ class Preparation:
         self._special = options.sampling.special  # whether control tokens show in generated text
         self._suffix_first = options.context.spm_infill
         self._strict_schemas = options.sampling.strict_schemas
+        self._defaults = options.generation_defaults(context.model.metadata)
 
     def prepare(self, submit: Submit) -> Request:
         """`finish` of `begin`: waits for the constraint. Raises `EngineError`."""
@@ -188,6 +189,8 @@ class Preparation:
     def _in_force(self, params: GenerationParams, shown: frozenset[int]) -> GenerationParams:
         """`params` as they are in force, and as the answer reports them; `shown` are the control
         tokens that are text for this request."""
+        own: dict[str, Any] = {name: getattr(self._defaults, name) for name in params.unset}
+        params = msgspec.structs.replace(params, **own, unset=[])
         seed, whitespace = params.seed, params.json_whitespace
         has_begun = params.generation_prompt or (params.answer and params.answer.given)
         if params.json_schema and has_begun:

@@ -272,6 +272,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
     changes["speculative"] = _speculative(body, defaults.speculative)
     if (thinking := thinking_rules(cast(schemas.GenerationOptions, body))) is not None:
         changes["thinking"] = thinking
+    changes["unset"] = [name for name in defaults.unset if name not in changes]
     return msgspec.structs.replace(defaults, **changes, **constraint(body))
 
 

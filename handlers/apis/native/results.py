@@ -47,7 +47,7 @@ def settings_json(
     return cast(schemas.GenerationSettings, settings | rest | _FIXED_SETTINGS)
 
 
-NOT_SHOWN = ("answer", "thinking", "grammar_type", "speculative")
+NOT_SHOWN = ("answer", "thinking", "grammar_type", "speculative", "unset")
 """Parameters that no answer repeats, or not as they are."""
 
 # Settings that clients look for, of features that this server is without.

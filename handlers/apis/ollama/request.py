@@ -65,7 +65,7 @@ SAMPLING = (
     "jump_forward",
 )
 """Fields of `options` beside Ollama's own names; a test holds them to the description."""
-OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream"} | {
+OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream", "unset"} | {
     "add_generation_prompt",
     "audio",
     "chat_template_kwargs",

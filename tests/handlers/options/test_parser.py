@@ -50,7 +50,9 @@ def test_declaration_is_consistent(field: Field) -> None:
 
 
 def test_generation_defaults_are_those_of_the_api() -> None:
-    assert server_options().model.engine.generation_defaults() == GenerationParams()
+    engine = server_options().model.engine
+    assert engine.generation_defaults({}) == GenerationParams()
+    assert msgspec.structs.replace(engine.generation_defaults(), unset=[]) == GenerationParams()
 
 
 def test_options_travel_to_the_engine_process() -> None:
@@ -413,7 +415,7 @@ def test_sampling_options_become_generation_defaults() -> None:
          "--adaptive-target", "0.5", "--adaptive-decay", "0.25"],
         {},
     )  # fmt: skip
-    assert options.model.engine.generation_defaults() == GenerationParams(
+    assert options.model.engine.generation_defaults({}) == GenerationParams(
         temperature=0.0,
         seed=7,
         n_predict=9,

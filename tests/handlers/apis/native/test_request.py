@@ -261,7 +261,7 @@ def test_an_unknown_sampler_is_passed_over(value: Any, left: list[str]) -> None:
 
 
 def test_null_and_absent_mean_the_default() -> None:
-    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer", "thinking"}
+    names = msgspec.structs.asdict(GenerationParams()).keys() - {"answer", "thinking", "unset"}
     assert generation_params({}, DEFAULTS) == DEFAULTS
     assert generation_params(dict.fromkeys(names), DEFAULTS) == DEFAULTS
 
@@ -284,7 +284,7 @@ def test_every_parameter_can_be_set() -> None:
     params = msgspec.structs.asdict(generation_params(wanted, DEFAULTS))
     changed = {"logit_bias": [(1, 2.0)], "json_schema": None, "lora": [(1, 0.5)]}
     triggers = [GrammarTrigger(text="x"), GrammarTrigger(token=7)]
-    made = {"grammar_triggers": triggers, "answer": None, "thinking": None}
+    made = {"grammar_triggers": triggers, "answer": None, "thinking": None, "unset": []}
     assert params == wanted | changed | made | {"speculative": Speculative()}
 
 
@@ -478,7 +478,7 @@ def test_defaults_are_those_of_the_description() -> None:
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
     # Of no request, and of several fields.
-    del defaults["answer"], defaults["thinking"], defaults["speculative"]
+    del defaults["answer"], defaults["thinking"], defaults["unset"], defaults["speculative"]
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["x-default"] for name in defaults} == defaults
 

@@ -1,0 +1,90 @@
+"""Sampling values in a model's file: the `general.sampling.*` of GGUF, which hold where neither a
+request nor an option of the server says anything else.
+
+The keys are those of `enum llama_model_meta_key` in llama.cpp's llama.h.
+"""
+
+import logging
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from specllama.engine.options.declaration import fields
+from specllama.engine.options.tables.sampling import SamplingOptions
+from specllama.engine.options.values import OptionError
+from specllama.engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
+
+log = logging.getLogger(__name__)
+
+PREFIX = "general.sampling."
+
+
+class ModelValue(NamedTuple):
+    """The `key` behind `PREFIX`, and the field `param` of `GenerationParams`."""
+
+    key: str
+    param: str
+
+
+MODEL_VALUES: Mapping[str, ModelValue] = {
+    "samplers": ModelValue("sequence", "samplers"),
+    "top_k": ModelValue("top_k", "top_k"),
+    "top_p": ModelValue("top_p", "top_p"),
+    "min_p": ModelValue("min_p", "min_p"),
+    "xtc_probability": ModelValue("xtc_probability", "xtc_probability"),
+    "xtc_threshold": ModelValue("xtc_threshold", "xtc_threshold"),
+    "temp": ModelValue("temp", "temperature"),
+    "repeat_last_n": ModelValue("penalty_last_n", "repeat_last_n"),
+    "repeat_penalty": ModelValue("penalty_repeat", "repeat_penalty"),
+    "mirostat": ModelValue("mirostat", "mirostat"),
+    "mirostat_ent": ModelValue("mirostat_tau", "mirostat_tau"),
+    "mirostat_lr": ModelValue("mirostat_eta", "mirostat_eta"),
+}
+"""By the name of the option for the same."""
+
+
+def model_params(metadata: Mapping[str, str]) -> dict[str, Any]:
+    """The fields of `GenerationParams` that `metadata`, the texts of a model's single values, have
+    values for. What the option for the same would refuse is left out, with a remark in the log, and
+    so are samplers of other names."""
+    found: dict[str, Any] = {}
+    for option, (key, param) in MODEL_VALUES.items():
+        if not (text := metadata.get(PREFIX + key)):
+            continue
+        try:
+            found[param] = _applied(param, _read(option, text))
+        except OptionError as error:
+            log.warning("%s%s of the model is left out: %s", PREFIX, key, error)
+    return found
+
+
+def option_params(options: SamplingOptions) -> dict[str, Any]:
+    """The fields of `GenerationParams` that a model has values for, as far as `options` set
+    them."""
+    chosen = {
+        param: _applied(param, value)
+        for option, (_, param) in MODEL_VALUES.items()
+        if (value := getattr(options, option)) is not None
+    }
+    if options.sampler_seq:
+        chosen["samplers"] = [SAMPLER_LETTERS[letter] for letter in options.sampler_seq]
+    return chosen
+
+
+def _read(option: str, text: str) -> Any:
+    """Raises OptionError."""
+    return _samplers(text) if option == "samplers" else fields(SamplingOptions)[option].read(text)
+
+
+def _samplers(text: str) -> list[SamplerName]:
+    """Raises OptionError if there is none."""
+    known = [name for each in text.split(";") if (name := sampler_name(each)) is not None]
+    if not known:
+        raise OptionError("it names no sampler")
+    return known
+
+
+def _applied(param: str, value: Any) -> Any:
+    """An option's value as a parameter: what is below 0 means 0 there."""
+    if param == "samplers":
+        return list(value)
+    return max(value, 0) if param in ("temperature", "top_k") else value
