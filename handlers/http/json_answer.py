@@ -117,6 +117,9 @@ def _array(runs: Iterator[Iterator[bytes]]) -> Iterator[bytes]:
     yield b"[]" if mark == b"[" else b"]"
 
 
+_NUMBERS = frozenset((int, float))
+
+
 def _weight(value: Any) -> int:
     """The number of values in `value`, or one above SMALL."""
     n = 0
@@ -131,7 +134,10 @@ def _weight(value: Any) -> int:
         elif isinstance(each, list):
             if len(each) > SMALL:
                 return len(each)
-            waiting.extend(each)
+            if _NUMBERS.issuperset(map(type, each)):
+                n += len(each)
+            else:
+                waiting.extend(each)
         elif isinstance(each, Lazy):
             n += each.weight
     return n
