@@ -2134,6 +2134,7 @@ class OtherBlock(TypedDict):
     title: NotRequired[Any]
     source: NotRequired[Any]
     tool_name: NotRequired[Any]
+    name: NotRequired[Any]
     tool: NotRequired[ToolChange | None]
     content: NotRequired[Any]
 

@@ -5,10 +5,10 @@ Bodies have passed validation against the description.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, TypeGuard
 
 import msgspec
 
@@ -16,11 +16,11 @@ from specllama.engine.chat.request import ChatRequest, ThinkingBudget
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
-from specllama.handlers.apis.anthropic.tools import change_line, shown_tools
+from specllama.handlers.apis.anthropic.tools import Block, change_line, is_result, shown_tools
 from specllama.handlers.apis.generate import GenerationRequest
 from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
-from specllama.handlers.apis.openai.tools import chosen, offered
+from specllama.handlers.apis.openai.tools import Choice, Tool, chosen, offered
 from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
@@ -28,7 +28,6 @@ from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.running.media import document_part, media_part
 
-Block = Mapping[str, Any]
 Part = str | dict[str, Any]
 """A text, or an image or a document (`handlers.running.media`)."""
 
@@ -76,10 +75,11 @@ def message_request(
     Raises EngineError: invalid_request_error for what no schema can rule out,
     not_supported_error for what only Anthropic's server has and can't be left out.
     """
-    wanted: Mapping[str, Any] = body.get("tool_choice") or {}
+    wanted = body.get("tool_choice")
     tools = [_openai_tool(tool) for tool in shown_tools(body)]
-    for name in ("mcp_servers", "container"):
-        if body.get(name):
+    unserved = {"mcp_servers": body.get("mcp_servers"), "container": body.get("container")}
+    for name, value in unserved.items():
+        if value:
             remark("%s: this server has none; it is left out", name)
     choice = chosen(offered(tools), _openai_choice(wanted))
     return ChatRequest(
@@ -87,7 +87,7 @@ def message_request(
         tools=choice.tools,
         tool_choice=choice.how,
         tool_name=choice.name,
-        parallel_tool_calls=False if wanted.get("disable_parallel_tool_use") else None,
+        parallel_tool_calls=False if wanted and wanted.get("disable_parallel_tool_use") else None,
         reasoning_format=options.chat.reasoning_format,
         thinking_budget=_thinking_budget(body, budget),
         prefill=options.chat.prefill_assistant,
@@ -105,7 +105,7 @@ def _thinking_budget(body: schemas.MessagesInput, budget: ThinkingBudget) -> Thi
     return budget
 
 
-def refuse_threads(body: Mapping[str, Any]) -> None:
+def refuse_threads(body: schemas.MessagesInput) -> None:
     """Raises RequestError for a request to keep the conversation, or to go on with a kept one.
 
     Its code makes Anthropic's client libraries send the whole conversation instead.
@@ -118,25 +118,37 @@ def refuse_threads(body: Mapping[str, Any]) -> None:
         )
 
 
-def message_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
+def message_params(body: schemas.MessagesRequest, defaults: GenerationParams) -> GenerationParams:
     """The parameters for the answer to `body`. Raises EngineError (invalid_request_error)."""
-    fields = {**body, "stop": [*(body.get("stop_sequences") or []), *_texts(body.get("stop"))]}
-    if fields.get("max_tokens") is None:
-        fields["max_tokens"] = MAX_TOKENS
-    for name in ("n", "n_cmpl"):
-        if (body.get(name) or 1) != 1:
+    for name, n in (("n", body.get("n")), ("n_cmpl", body.get("n_cmpl"))):
+        if (n or 1) != 1:
             raise invalid_request(
                 f"{name}: this API gives one answer per request; send several requests"
             )
-    formats = [body.get("response_format"), body.get("output_format")]
-    formats.append((body.get("output_config") or {}).get("format"))
-    formats = [form for form in formats if form is not None]
-    if len(formats) > 1:
-        raise invalid_request("output_config.format: there are several formats for the answer")
-    fields["response_format"] = formats[0] if formats else None
+    fields: dict[str, Any] = {
+        **body,
+        "stop": [*(body.get("stop_sequences") or []), *_texts(body.get("stop"))],
+        "response_format": _response_format(body),
+    }
+    if body.get("max_tokens") is None:
+        fields["max_tokens"] = MAX_TOKENS
     params = generation_params(fields, defaults)
     # The answer has no place for probabilities; its first event has the length of the prompt.
     return msgspec.structs.replace(params, n_probs=0, return_progress=params.stream)
+
+
+def _response_format(body: schemas.MessagesRequest) -> schemas.ResponseFormat | None:
+    """The format of the answer, whichever field has it."""
+    config, given = body.get("output_config") or {}, body.get("response_format")
+    formats: list[schemas.ResponseFormat] = [] if given is None else [given]
+    formats.extend(
+        {"type": "json_schema", "schema": form["schema"]}
+        for form in (body.get("output_format"), config.get("format"))
+        if form is not None
+    )
+    if len(formats) > 1:
+        raise invalid_request("output_config.format: there are several formats for the answer")
+    return formats[0] if formats else None
 
 
 def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
@@ -146,7 +158,7 @@ def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
 # ---- tools -------------------------------------------------------------------------------
 
 
-def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
+def _openai_tool(tool: schemas.MessagesTool) -> Tool:
     """A tool in OpenAI's form. Whatever its type, one with a schema is the client's own."""
     if "input_schema" not in tool and tool.get("type") not in (None, "custom", "function"):
         return {"type": tool["type"], "name": tool.get("name")}
@@ -154,17 +166,17 @@ def _openai_tool(tool: Mapping[str, Any]) -> dict[str, Any]:
     return {"type": "function", "function": {**function, "parameters": tool.get("input_schema")}}
 
 
-def _openai_choice(choice: Mapping[str, Any]) -> str | dict[str, Any] | None:
-    if not choice:
+def _openai_choice(choice: schemas.MessagesToolChoice | None) -> Choice:
+    if choice is None:
         return None
     if choice["type"] != "tool":
-        return str(choice["type"])
+        return choice["type"]
     if not choice.get("name"):
         raise invalid_request("tool_choice: the name of the tool is missing")
     return {"type": "function", "function": {"name": choice["name"]}}
 
 
-def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
+def _variables(body: schemas.MessagesInput, options: Options) -> dict[str, Any]:
     variables: dict[str, Any] = {}
     match (body.get("thinking") or {}).get("type"):
         case "enabled":
@@ -179,10 +191,9 @@ def _variables(body: Mapping[str, Any], options: Options) -> dict[str, Any]:
 # ---- messages ----------------------------------------------------------------------------
 
 
-def _system(system: str | Sequence[Block] | None) -> list[dict[str, Any]]:
+def _system(system: schemas.MessagesSystem) -> list[dict[str, Any]]:
     """The message that `system` is; none if it says nothing."""
-    blocks = [{"type": "text", "text": system}] if isinstance(system, str) else system or []
-    read = [_text(block, f"system[{index}]") for index, block in enumerate(blocks)]
+    read = [_text(block, f"system[{index}]") for index, block in enumerate(_blocks(system))]
     texts = [_without_stamp(text) for text in read if text is not None]
     return [{"role": "system", "content": _content(texts)}] if any(texts) else []
 
@@ -193,7 +204,14 @@ def _without_stamp(text: str) -> str:
     return _BILLING.sub(lambda found: found[1] + "0" * len(found[2]), text, count=1)
 
 
-def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _blocks(content: schemas.MessagesContent) -> Sequence[Block]:
+    """What a content consists of; a text is one block, an empty one is none."""
+    if isinstance(content, str):
+        return [{"type": "text", "text": content}] if content else []
+    return content or []
+
+
+def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[dict[str, Any]]:
     """All messages in OpenAI's form. Those of one role that follow each other become one,
     since most templates want the roles to alternate."""
     turns: list[dict[str, Any]] = []
@@ -207,8 +225,7 @@ def _turns(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
     for index, message in enumerate(messages):
         where = f"messages[{index}]"
-        content = message.get("content") or []
-        blocks = [{"type": "text", "text": content}] if isinstance(content, str) else content
+        blocks = _blocks(message.get("content"))
         match role := message["role"]:
             case "user":
                 results, said = _user(blocks, where, calls)
@@ -233,7 +250,7 @@ def _user(
     parts: list[Part] = []
     for index, block in enumerate(blocks):
         at = f"{where}.content[{index}]"
-        if block.get("type") != "tool_result":
+        if not is_result(block):
             if (part := _part(block, at)) is not None:
                 parts.append(part)
             continue
@@ -244,7 +261,7 @@ def _user(
     return results, parts
 
 
-def _result(block: Block, where: str) -> str | list[dict[str, Any]]:
+def _result(block: schemas.ToolResultBlock, where: str) -> str | list[dict[str, Any]]:
     content = block.get("content") or ""
     if not isinstance(content, str):
         parts = _results(content, f"{where}.content")
@@ -265,19 +282,16 @@ def _add_answer(turns: list[dict[str, Any]], blocks: Sequence[Block], where: str
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
     for index, block in enumerate(blocks):
-        match block.get("type"):
-            case "thinking":
-                turn["reasoning_content"] = turn.get("reasoning_content", "") + block["thinking"]
-            case "redacted_thinking":
-                pass
-            case "tool_use":
-                turn.setdefault("tool_calls", []).append(_call(block))
-            case _:
-                turn["content"] += _text(block, f"{where}.content[{index}]") or ""
+        if _is_thought(block):
+            turn["reasoning_content"] = turn.get("reasoning_content", "") + block["thinking"]
+        elif _is_call(block):
+            turn.setdefault("tool_calls", []).append(_call(block))
+        elif block.get("type") != "redacted_thinking":
+            turn["content"] += _text(block, f"{where}.content[{index}]") or ""
     return {call["id"]: call["function"]["name"] for call in turn.get("tool_calls", [])}
 
 
-def _call(block: Block) -> dict[str, Any]:
+def _call(block: schemas.ToolUseBlockInput) -> dict[str, Any]:
     arguments = block.get("input") or {}
     if not isinstance(arguments, str):  # a text is what was cut off before it was an object
         try:
@@ -296,39 +310,37 @@ def _parts(blocks: Sequence[Block], where: str) -> list[Part]:
     return [part for part in read if part is not None]
 
 
-def _results(blocks: Sequence[Block], where: str) -> list[Part]:
+def _results(blocks: Sequence[schemas.ToolResultPart], where: str) -> list[Part]:
     """What blocks of a tool's result add to the prompt."""
     made: list[Part] = []
     for index, block in enumerate(blocks):
         at = f"{where}[{index}]"
-        if block.get("type") in ("image", "document"):
-            part = result_part(partial(_file_part, block, at), block["type"], block.get("title"))
-            made.append(part["text"] if part["type"] == "text" else part)
+        if _is_image(block):
+            made.append(_file(partial(_image, block, at), "image"))
+        elif _is_document(block):
+            made.append(_file(partial(_document, block, at), "document", block.get("title")))
         elif (read := _part(block, at)) is not None:
             made.append(read)
     return made
 
 
-def _file_part(block: Block, where: str) -> dict[str, Any]:
-    [part] = _text_parts(
-        [_image(block, where) if block["type"] == "image" else _document(block, where)]
-    )
-    return part
+def _file(read: Callable[[], Part], kind: str, name: str | None = None) -> Part:
+    """What `read` gives, or a line in its place if this server can't take it (`result_part`)."""
+    return _plain(result_part(lambda: _text_parts([read()])[0], kind, name))
 
 
 def _part(block: Block, where: str) -> Part | None:
     """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError:
     not_supported_error for what only Anthropic's server has, invalid_request_error for an image
     without a source."""
-    match block.get("type"):
-        case "image":
-            return _image(block, where)
-        case "document":
-            return _document(block, where)
+    if _is_image(block):
+        return _image(block, where)
+    if _is_document(block):
+        return _document(block, where)
     return _text(block, where)
 
 
-def _image(block: Block, where: str) -> Part:
+def _image(block: schemas.ImageBlock, where: str) -> Part:
     source = block["source"]
     match source["type"]:
         case "base64":
@@ -341,16 +353,15 @@ def _image(block: Block, where: str) -> Part:
 def _text(block: Block, where: str) -> str | None:
     """The text of a block; None for one that has none. Raises EngineError (not_supported_error)
     for images, where no model is shown any, and for documents that are files."""
-    match block.get("type"):
-        case "document":
-            document = _document(block, where)
-            if isinstance(document, str):
-                return document
-            raise not_supported(f"{where}: there is no place for a file here")
-        case "search_result":
-            return _search_result(block)
-        case "image":
-            raise not_supported(f"{where}: there is no place for an image here")
+    if _is_document(block):
+        document = _document(block, where)
+        if isinstance(document, str):
+            return document
+        raise not_supported(f"{where}: there is no place for a file here")
+    if _is_search_result(block):
+        return _search_result(block)
+    if _is_image(block):
+        raise not_supported(f"{where}: there is no place for an image here")
     if (line := tool_reference(block) or change_line(block)) is not None:
         return line
     if isinstance(text := block.get("text"), str):
@@ -359,7 +370,7 @@ def _text(block: Block, where: str) -> str | None:
     return None
 
 
-def _search_result(block: Block) -> str:
+def _search_result(block: schemas.OtherBlock) -> str:
     content = block.get("content")
     parts = content if isinstance(content, list) else []
     texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
@@ -367,7 +378,7 @@ def _search_result(block: Block) -> str:
     return "\n".join(line for line in lines if line and isinstance(line, str))
 
 
-def _document(block: Block, where: str) -> Part:
+def _document(block: schemas.DocumentBlock, where: str) -> Part:
     source = block["source"]
     heading = "\n".join(part for part in (block.get("title"), block.get("context")) if part)
     match source["type"]:
@@ -382,12 +393,15 @@ def _document(block: Block, where: str) -> Part:
         case "file":
             raise not_supported(f"{where}: this server keeps no files; send the document itself")
         case how:
-            given = source.get("data" if how == "base64" else "url")
-            if not isinstance(given, str):
+            given = source.get("data") if how == "base64" else source.get("url")
+            if given is None:
                 raise invalid_request(f"{where}: the source has neither data nor a URL")
-            part = document_part(given, where, heading)
-            return part["text"] if part["type"] == "text" else part
+            return _plain(document_part(given, where, heading))
     return f"{heading}\n{text}" if heading and text else heading or text
+
+
+def _plain(part: dict[str, Any]) -> Part:
+    return str(part["text"]) if part["type"] == "text" else part
 
 
 def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
@@ -399,3 +413,26 @@ def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
 
 def _text_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+
+
+# ---- The types of blocks. The pattern of `OtherBlock` rules out those that other schemas have.
+
+
+def _is_image(block: Block) -> TypeGuard[schemas.ImageBlock]:
+    return block.get("type") == "image"
+
+
+def _is_document(block: Block) -> TypeGuard[schemas.DocumentBlock]:
+    return block.get("type") == "document"
+
+
+def _is_thought(block: Block) -> TypeGuard[schemas.ThinkingBlockInput]:
+    return block.get("type") == "thinking"
+
+
+def _is_call(block: Block) -> TypeGuard[schemas.ToolUseBlockInput]:
+    return block.get("type") == "tool_use"
+
+
+def _is_search_result(block: Block) -> TypeGuard[schemas.OtherBlock]:
+    return block.get("type") == "search_result"

@@ -4,38 +4,39 @@ A conversation can change them: a `tool_addition` in it brings a tool or shows a
 `tool_removal` takes one away, and a `tool_reference` is what the client's search has found.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeGuard
 
 from specllama.engine.errors import invalid_request
 from specllama.handlers.apis.tool_results import tool_reference
+from specllama.handlers.http import schemas
 
-Tool = Mapping[str, Any]
-Block = Mapping[str, Any]
+Tool = schemas.MessagesTool
+Block = schemas.InputBlock
 
 _HOSTED_SEARCH = "tool_search_tool"
 """How the types of Anthropic's own searches for tools begin."""
-_CHANGES = {"tool_addition": "added", "tool_removal": "removed"}
+_CHANGES = ("tool_addition", "tool_removal")
 
 
-def shown_tools(body: Mapping[str, Any]) -> list[Tool]:
+def shown_tools(body: schemas.MessagesInput) -> list[Tool]:
     """The tools of `body` at the end of its conversation. Deferred ones are left out until they are
     found, unless nothing here could find them."""
-    tools: list[Tool] = list(body.get("tools") or ())
+    tools = list(body.get("tools") or ())
     found, removed = set[str](), set[str]()
     for block in _blocks(body["messages"]):
         if (name := tool_reference(block)) is not None:
             found.add(name)
-        elif (name := changed_tool(block)) is not None:
-            if block["type"] == "tool_removal":
-                removed.add(name)
+        elif (change := _change(block)) is not None:
+            if change.removes:
+                removed.add(change.name)
                 continue
-            removed.discard(name)
-            found.add(name)
-            if (definition := block["tool"].get("definition")) is not None:
-                tools = [tool for tool in tools if tool.get("name") != name]
-                tools.append(definition)
-    if wanted := (body.get("tool_choice") or {}).get("name"):
+            removed.discard(change.name)
+            found.add(change.name)
+            if change.definition is not None:
+                tools = [tool for tool in tools if tool.get("name") != change.name]
+                tools.append(change.definition)
+    if (choice := body.get("tool_choice")) and (wanted := choice.get("name")):
         found.add(wanted)
     searched = all(not (tool.get("type") or "").startswith(_HOSTED_SEARCH) for tool in tools)
     deferred = searched and any(not tool.get("defer_loading") for tool in tools)
@@ -47,31 +48,51 @@ def shown_tools(body: Mapping[str, Any]) -> list[Tool]:
     ]
 
 
-def changed_tool(block: Block) -> str | None:
-    """The name of the tool that a block adds or takes away; None for any other block. Raises
-    EngineError (invalid_request_error) for such a block without a name."""
-    if block.get("type") not in _CHANGES:
-        return None
-    tool = block.get("tool")
-    if isinstance(tool, Mapping):
-        definition = tool.get("definition")
-        name = (definition if isinstance(definition, Mapping) else tool).get("name")
-        if isinstance(name, str):
-            return name
-    raise invalid_request(f"messages: a {block['type']} without the name of a tool")
+class _Change(NamedTuple):
+    """The tool of this `name` is added, with its `definition` if it is a new one, or removed."""
+
+    name: str
+    definition: Tool | None
+    removes: bool
 
 
 def change_line(block: Block) -> str | None:
-    """What the model reads in the place of a block that changes the tools; None for others."""
-    name = changed_tool(block)
-    return None if name is None else f"Tool {_CHANGES[block['type']]}: {name}"
+    """What the model reads in the place of a block that changes the tools; None for others. Raises
+    EngineError (invalid_request_error) for such a block without the name of a tool."""
+    if (change := _change(block)) is None:
+        return None
+    return f"Tool {'removed' if change.removes else 'added'}: {change.name}"
 
 
-def _blocks(messages: Sequence[Mapping[str, Any]]) -> Iterator[Block]:
+def _change(block: Block) -> _Change | None:
+    """What a block does to the tools; None if it doesn't change them."""
+    if not _is_change(block):
+        return None
+    tool = block.get("tool") or {}
+    definition = tool.get("definition")
+    name = (tool if definition is None else definition).get("name")
+    if name is None:
+        raise invalid_request(f"messages: a {block['type']} without the name of a tool")
+    return _Change(name, definition, block["type"] == "tool_removal")
+
+
+# ---- The types of blocks. The pattern of `OtherBlock` rules out those that other schemas have.
+
+
+def _is_change(block: Block) -> TypeGuard[schemas.OtherBlock]:
+    return block.get("type") in _CHANGES
+
+
+def is_result(block: Block) -> TypeGuard[schemas.ToolResultBlock]:
+    """Whether `block` is what a tool returned."""
+    return block.get("type") == "tool_result"
+
+
+def _blocks(messages: Sequence[schemas.MessagesMessage]) -> Iterator[Block]:
     """Those of all messages, and those in results of tools."""
     for message in messages:
         content = message.get("content")
         for block in content if isinstance(content, list) else ():
             yield block
-            inner = block.get("content") if block.get("type") == "tool_result" else None
+            inner = block.get("content") if is_result(block) else None
             yield from inner if isinstance(inner, list) else ()

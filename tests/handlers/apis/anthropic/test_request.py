@@ -7,6 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from contract_tests.kit.contract import find
+from contract_tests.kit.lint import errors
 from specllama.engine.errors import EngineError
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
@@ -39,7 +41,8 @@ def turns(*messages: tuple[str, Any], **body: Any) -> list[dict[str, Any]]:
 
 
 def params(**body: Any) -> GenerationParams:
-    return message_params({"messages": [USER], **body}, GenerationParams())
+    asked: Any = {"messages": [USER], **body}
+    return message_params(asked, GenerationParams())
 
 
 def text(*texts: str) -> list[dict[str, Any]]:
@@ -173,6 +176,13 @@ def test_images() -> None:
     assert [part["type"] for part in failed["content"]] == ["text", "text", "media"]
 
 
+def test_an_image_has_no_title() -> None:
+    """Nothing has checked one."""
+    picture = {"type": "image", "title": 5, "source": {"type": "file", "file_id": "f"}}
+    [result] = turns(("user", [{**RESULT, "content": [picture]}]))
+    assert result["content"] == "[image]"
+
+
 def test_an_image_without_a_source_is_refused() -> None:
     for source in ({"type": "base64"}, {"type": "url"}):
         block = {"type": "image", "source": source}
@@ -203,6 +213,25 @@ def test_blocks_of_other_services_are_read_or_left_out() -> None:
         "role": "assistant",
         "content": "So.",
     }
+
+
+@pytest.mark.parametrize(
+    "block",
+    [
+        {"type": "image"},
+        {"type": "document"},
+        {"type": "thinking"},
+        {"type": "tool_use"},
+        {"type": "tool_result", "content": 5},
+        {"type": "tool_addition", "tool": 5},
+    ],
+)
+def test_the_description_refuses_what_the_type_of_a_block_does_not_promise(block: Any) -> None:
+    content = find("POST", "/v1/messages").definition["requestBody"]["content"]
+    schema = content["application/json"]["schema"]
+    assert list(errors(schema, {"messages": [{"role": "user", "content": [block]}]}))
+    other = {"type": "new", "text": 5}
+    assert not list(errors(schema, {"messages": [{"role": "user", "content": [other]}]}))
 
 
 def test_a_result_whose_call_was_cut_off_stays() -> None:
@@ -375,6 +404,14 @@ def test_structured_output() -> None:
     ):
         with pytest.raises(EngineError):
             params(**body)
+
+
+@pytest.mark.parametrize("other", [5, {"schema": {"type": "array"}}])
+def test_a_format_s_only_schema_is_the_described_one(other: Any) -> None:
+    """Nothing has checked `json_schema`, which formats of OpenAI's API have."""
+    form = {**FORM, "json_schema": other}
+    for body in ({"output_format": form}, {"output_config": {"format": form}}):
+        assert params(**body).json_schema == json.dumps(SCHEMA)
 
 
 # ---- any conversation --------------------------------------------------------------------------

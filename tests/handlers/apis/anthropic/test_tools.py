@@ -14,7 +14,7 @@ HOSTED = {"type": "tool_search_tool_bm25_20251119", "name": "tool_search_tool_bm
 FOUND = {"type": "tool_reference", "tool_name": "late"}
 
 
-def addition(name: str, **definition: Any) -> dict[str, Any]:
+def addition(name: str, **definition: Any) -> Any:
     if definition:
         tool = {"type": "tool_definition", "definition": {"name": name, **definition}}
     else:
@@ -22,13 +22,14 @@ def addition(name: str, **definition: Any) -> dict[str, Any]:
     return {"type": "tool_addition", "tool": tool}
 
 
-def removal(name: str) -> dict[str, Any]:
+def removal(name: str) -> Any:
     return {"type": "tool_removal", "tool": {"type": "tool_reference", "name": name}}
 
 
-def shown(tools: list[Any], *blocks: Any, **body: Any) -> list[str]:
+def shown(tools: list[Any], *blocks: Any, **body: Any) -> list[str | None]:
     messages = [USER, {"role": "system", "content": list(blocks)}]
-    return [tool["name"] for tool in shown_tools({"tools": tools, "messages": messages, **body})]
+    asked: Any = {"tools": tools, "messages": messages, **body}
+    return [tool["name"] for tool in shown_tools(asked)]
 
 
 def test_deferred_tools_wait_until_they_are_found() -> None:
@@ -50,14 +51,11 @@ def test_tools_come_and_go() -> None:
     assert shown([PLAIN], removal("plain"), addition("plain")) == ["plain"]
     assert shown([PLAIN], addition("new", input_schema={})) == ["plain", "new"]
     assert shown([PLAIN], addition("new", input_schema={}), removal("new")) == ["plain"]
-    [tool] = shown_tools(
-        {
-            "tools": [PLAIN],
-            "messages": [{"role": "system", "content": [addition("plain", description="More.")]}],
-        }
-    )
-    assert tool == {"name": "plain", "description": "More."}
-    assert shown_tools({"messages": [USER, {"role": "user"}]}) == []
+    change = {"role": "system", "content": [addition("plain", description="More.")]}
+    changed: Any = {"tools": [PLAIN], "messages": [change]}
+    assert shown_tools(changed) == [{"name": "plain", "description": "More."}]
+    none: Any = {"messages": [USER, {"role": "user"}]}
+    assert shown_tools(none) == []
 
 
 def test_what_the_model_reads_of_a_change() -> None:
