@@ -29,6 +29,5 @@ async def count_message_tokens(body: schemas.MessagesInput) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
     refuse_threads(body)
     n = await count_input(read_message_input, body, MESSAGES_INPUT)
-    return JSONAnswer(
-        {"input_tokens": n}, headers={"request-id": anthropic_request_id(current_scope())}
-    )
+    counted: schemas.InputTokens = {"input_tokens": n}
+    return JSONAnswer(counted, headers={"request-id": anthropic_request_id(current_scope())})

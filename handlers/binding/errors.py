@@ -39,6 +39,7 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     if failure.info.retry_after:
         headers["Retry-After"] = str(failure.info.retry_after)
     envelope = _envelope_name(request.scope)
+    document: Mapping[str, Any]
     if envelope == "anthropic":
         request_id = anthropic_request_id(request.scope)
         document = anthropic_error(failure.status, failure.info, request_id, failure.details)

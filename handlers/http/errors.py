@@ -16,6 +16,7 @@ from starlette.types import Scope
 
 from specllama.engine.errors import EngineError, ErrorInfo, ErrorType
 from specllama.engine.formats.schema_errors import Sentence
+from specllama.handlers.http import schemas
 from specllama.handlers.http.log_fields import log_fields_of
 
 log = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class HttpFailure(msgspec.Struct, frozen=True):
     status: int
     info: ErrorInfo
     headers: dict[str, str] = {}
-    details: dict[str, Any] = {}
+    details: schemas.AnthropicErrorDetails | None = None
     discreet: str = ""
 
     def envelope(self) -> dict[str, Any]:
@@ -70,7 +71,7 @@ class RequestError(Exception):
         message: str,
         headers: dict[str, str] | None = None,
         *,
-        details: dict[str, Any] | None = None,
+        details: schemas.AnthropicErrorDetails | None = None,
     ) -> None:
         super().__init__(message)
         self.failure = _failure(status, message, headers, details)
@@ -80,13 +81,13 @@ def _failure(
     status: int,
     message: str,
     headers: dict[str, str] | None = None,
-    details: dict[str, Any] | None = None,
+    details: schemas.AnthropicErrorDetails | None = None,
 ) -> HttpFailure:
     """The failure with an HTTP status; its type follows from that."""
     other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
     info = ErrorInfo(_TYPE.get(status, other), str(message))
     discreet = message.discreet if isinstance(message, Sentence) else ""
-    return HttpFailure(status, info, headers or {}, details or {}, discreet)
+    return HttpFailure(status, info, headers or {}, details, discreet)
 
 
 def describe(error: Exception, scope: Scope) -> HttpFailure:

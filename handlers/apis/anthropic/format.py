@@ -2,11 +2,14 @@
 
 Pure functions over the engine's results. The event with a piece of text is the hot path of the
 server process, so everything in it but the text is encoded once per block.
+
+Strict clients want all fields to be there. Without such a thing they are null, unless a client
+takes no null (`citations`, which is an empty list): `contract_tests/own/test_client_schemas.py`.
 """
 
 import secrets
 from collections.abc import Collection
-from typing import Any, Literal
+from typing import Literal
 
 import msgspec
 
@@ -14,25 +17,12 @@ from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, 
 from specllama.engine.wire.replies import Finished, PromptProgress, Timings
 from specllama.handlers.apis.anthropic.request import CALL_PREFIX, MessageRequest
 from specllama.handlers.apis.generate import GenerationFacts
+from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING, anthropic_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.http.streams import sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
-
-StopReason = Literal["end_turn", "max_tokens", "stop_sequence", "tool_use"]
-BlockKind = Literal["thinking", "text", "tool_use"]
-
-# Strict clients want these fields to be there. Without such a thing they are null, unless a client
-# takes no null (`citations`, which is an empty list): `contract_tests/own/test_client_schemas.py`.
-_NO_DETAILS: dict[str, Any] = {"stop_details": None, "container": None}
-_NO_USE: dict[str, Any] = {
-    "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
-    "inference_geo": None,
-    "output_tokens_details": None,
-    "server_tool_use": None,
-    "service_tier": "standard",
-}
 
 INVALID = "INVALID_JSON"
 """The key of arguments that are not the JSON of an object."""
@@ -56,31 +46,45 @@ class MessageFormat(msgspec.Struct, frozen=True):
     stop_sequences: Collection[str] = ()
     show_thinking: bool = True
 
-    def message(self, answer: ChatAnswer) -> dict[str, Any]:
+    def message(self, answer: ChatAnswer) -> schemas.MessagesResponse:
         """A whole message."""
         message, finished = answer.message, answer.finished
         return {
-            **self.head(),
+            "id": _new_id(),
+            "type": "message",
+            "role": "assistant",
+            "model": self.model,
             "content": self._content(message),
             **self.ending(message, finished),
             "usage": final_usage(finished),
         }
 
-    def head(self) -> dict[str, Any]:
+    def started(self, usage: schemas.MessagesUsage) -> schemas.StartedMessage:
+        """A message as it begins."""
         return {
-            "id": "msg_" + secrets.token_urlsafe(18),
+            "id": _new_id(),
             "type": "message",
             "role": "assistant",
             "model": self.model,
+            "content": [],
+            "stop_reason": None,
+            "stop_sequence": None,
+            "stop_details": None,
+            "container": None,
+            "usage": usage,
         }
 
-    def ending(self, message: ChatMessage, finished: Finished) -> dict[str, Any]:
+    def ending(self, message: ChatMessage, finished: Finished) -> schemas.MessageDelta:
         """Why the message ended."""
         reason = self._stop_reason(message, finished)
-        word = finished.stopping_word if reason == "stop_sequence" else None
-        return {"stop_reason": reason, "stop_sequence": word, **_NO_DETAILS}
+        return {
+            "stop_reason": reason,
+            "stop_sequence": finished.stopping_word if reason == "stop_sequence" else None,
+            "stop_details": None,
+            "container": None,
+        }
 
-    def _stop_reason(self, message: ChatMessage, finished: Finished) -> StopReason:
+    def _stop_reason(self, message: ChatMessage, finished: Finished) -> schemas.MessagesStopReason:
         match finish_reason(message, finished):
             case "length":
                 return "max_tokens"
@@ -90,21 +94,25 @@ class MessageFormat(msgspec.Struct, frozen=True):
             return "stop_sequence"
         return "end_turn"
 
-    def _content(self, message: ChatMessage) -> list[dict[str, Any]]:
-        blocks: list[dict[str, Any]] = []
+    def _content(self, message: ChatMessage) -> list[schemas.ContentBlock]:
+        blocks: list[schemas.ContentBlock] = []
         if message.reasoning:
             thinking = message.reasoning if self.show_thinking else ""
             blocks.append({"type": "thinking", "thinking": thinking, "signature": ""})
         if message.content:
             blocks.append({"type": "text", "text": message.content, "citations": []})
-        calls = [
+        blocks.extend(
             {**_tool_use(call.id, call.name), "input": _input(call.arguments)}
             for call in message.calls
-        ]
-        return blocks + calls
+        )
+        return blocks
 
 
-def _tool_use(id: str, name: str) -> dict[str, Any]:
+def _new_id() -> str:
+    return "msg_" + secrets.token_urlsafe(18)
+
+
+def _tool_use(id: str, name: str) -> schemas.ToolUseBlockStart:
     return {
         "type": "tool_use",
         "id": CALL_PREFIX + id,
@@ -114,7 +122,7 @@ def _tool_use(id: str, name: str) -> dict[str, Any]:
     }
 
 
-def _input(arguments: str) -> dict[str, Any]:
+def _input(arguments: str) -> schemas.ToolArguments:
     """The object that `arguments` are the JSON of. Arguments that are none, as they were cut off or
     are wrong, stand in one as text: Anthropic names this form for them."""
     try:
@@ -124,26 +132,30 @@ def _input(arguments: str) -> dict[str, Any]:
     return value if isinstance(value, dict) else {INVALID: arguments}
 
 
-def final_usage(finished: Finished) -> dict[str, Any]:
+def final_usage(finished: Finished) -> schemas.MessagesUsage:
     """The tokens of a request that is over."""
     cached = finished.timings.cache_n
     return _usage(finished.n_prompt - cached, cached, finished.n_decoded)
 
 
-def first_usage(progress: PromptProgress | None, timings: Timings) -> dict[str, Any]:
+def first_usage(progress: PromptProgress | None, timings: Timings) -> schemas.MessagesUsage:
     """What is known of the prompt before there is any output."""
     if progress is not None:
         return _usage(progress.total - progress.cache, progress.cache, 0)
     return _usage(timings.prompt_n, timings.cache_n, 0)
 
 
-def _usage(evaluated: int, cached: int, generated: int) -> dict[str, Any]:
+def _usage(evaluated: int, cached: int, generated: int) -> schemas.MessagesUsage:
     return {
         "input_tokens": evaluated,
         "cache_creation_input_tokens": 0,
         "cache_read_input_tokens": cached,
         "output_tokens": generated,
-        **_NO_USE,
+        "cache_creation": {"ephemeral_5m_input_tokens": 0, "ephemeral_1h_input_tokens": 0},
+        "inference_geo": None,
+        "output_tokens_details": None,
+        "server_tool_use": None,
+        "service_tier": "standard",
     }
 
 
@@ -156,21 +168,14 @@ class AnthropicFormat:
         self._form = form
         self._request_id = request_id
         self._index = -1  # of the last block that was begun
-        self._kind: BlockKind | None = None  # of the block that is open
+        self._kind: str | None = None  # of the block that is open
         self._begin = self._end = b""  # around the encoded text of a delta in it
 
     def begin(self, event: ChatEvent) -> bytes:
         """`message_start`, as soon as there is any event of the engine, and a first `ping`."""
         progress = None if isinstance(event.source, Finished) else event.source.progress
-        message = {
-            **self._form.head(),
-            "content": [],
-            "stop_reason": None,
-            "stop_sequence": None,
-            **_NO_DETAILS,
-            "usage": first_usage(progress, event.source.timings),
-        }
-        return _event("message_start", message=message) + PING
+        message = self._form.started(first_usage(progress, event.source.timings))
+        return _event({"type": "message_start", "message": message}) + PING
 
     def event(self, event: ChatEvent) -> bytes:
         """An event of the engine in this format; empty if it adds nothing."""
@@ -178,21 +183,22 @@ class AnthropicFormat:
         for delta in event.deltas:
             match delta:
                 case Content(text):
-                    frames.append(self._text("text", "text_delta", "text", text))
+                    frames.append(self._text("text", text))
                 case Reasoning(text):
                     shown = text if self._form.show_thinking else ""
-                    frames.append(self._text("thinking", "thinking_delta", "thinking", shown))
+                    frames.append(self._text("thinking", shown))
                 case CallStart(_, id, name):
                     frames.append(self._close())
-                    frames.append(self._open("tool_use", _tool_use(id, name)))
-                    self._deltas("input_json_delta", "partial_json")
+                    frames.append(self._open(_tool_use(id, name)))
+                    self._deltas({"type": "input_json_delta", "partial_json": ""})
                 case CallArguments(_, text):
                     frames.append(self._delta(text))
         if isinstance(event.source, Finished):
             ending = self._form.ending(event.message, event.source)
             usage = final_usage(event.source)
-            frames += [self._close(), _event("message_delta", delta=ending, usage=usage)]
-            frames.append(_event("message_stop"))
+            frames.append(self._close())
+            frames.append(_event({"type": "message_delta", "delta": ending, "usage": usage}))
+            frames.append(_event({"type": "message_stop"}))
         return b"".join(frames)
 
     async def end(self) -> bytes:
@@ -202,30 +208,30 @@ class AnthropicFormat:
         error = anthropic_error(failure.status, failure.info, self._request_id)
         return sse_event(error, "error")
 
-    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+    async def whole(self, results: list[ChatAnswer]) -> schemas.MessagesResponse:
         [answer] = results
         return self._form.message(answer)
 
-    def _text(self, kind: BlockKind, delta: str, field: str, text: str) -> bytes:
+    def _text(self, kind: Literal["thinking", "text"], text: str) -> bytes:
         if self._kind == kind:
             return self._delta(text)
-        block: dict[str, Any] = {"type": kind, field: ""}
-        if kind == "thinking":
-            block["signature"] = ""
+        begun = self._close()
+        if kind == "text":
+            begun += self._open({"type": "text", "text": "", "citations": []})
+            self._deltas({"type": "text_delta", "text": ""})
         else:
-            block["citations"] = []
-        begun = self._close() + self._open(kind, block)
-        self._deltas(delta, field)
+            begun += self._open({"type": "thinking", "thinking": "", "signature": ""})
+            self._deltas({"type": "thinking_delta", "thinking": ""})
         return begun + self._delta(text)
 
-    def _open(self, kind: BlockKind, block: dict[str, Any]) -> bytes:
+    def _open(self, block: schemas.ContentBlockStart) -> bytes:
         self._index += 1
-        self._kind = kind
-        return _event("content_block_start", index=self._index, content_block=block)
+        self._kind = block["type"]
+        return _event({"type": "content_block_start", "index": self._index, "content_block": block})
 
-    def _deltas(self, type_: str, field: str) -> None:
-        """Deltas of the open block have this type, and their text in this field."""
-        whole = _event("content_block_delta", index=self._index, delta={"type": type_, field: ""})
+    def _deltas(self, empty: schemas.ContentBlockDelta) -> None:
+        """Deltas of the open block are like `empty`, which ends with its text."""
+        whole = _event({"type": "content_block_delta", "index": self._index, "delta": empty})
         self._begin, self._end = whole[: -len(b'""}}\n\n')], whole[-len(b"}}\n\n") :]
 
     def _delta(self, text: str) -> bytes:
@@ -237,11 +243,13 @@ class AnthropicFormat:
         signature = b""
         if self._kind == "thinking":
             # Clients take a block of thoughts for complete only with one.
-            delta = {"type": "signature_delta", "signature": ""}
-            signature = _event("content_block_delta", index=self._index, delta=delta)
+            delta: schemas.SignatureDelta = {"type": "signature_delta", "signature": ""}
+            signature = _event(
+                {"type": "content_block_delta", "index": self._index, "delta": delta}
+            )
         self._kind = None
-        return signature + _event("content_block_stop", index=self._index)
+        return signature + _event({"type": "content_block_stop", "index": self._index})
 
 
-def _event(type_: str, **fields: Any) -> bytes:
-    return sse_event({"type": type_, **fields}, type_)
+def _event(event: schemas.MessagesEvent) -> bytes:
+    return sse_event(event, event["type"])

@@ -6,37 +6,45 @@
 The types are those of https://docs.anthropic.com/en/api/errors.
 """
 
-from collections.abc import Mapping
-from typing import Any, Literal
+from typing import Literal, TypeAlias, TypedDict
 
 from starlette.types import Scope
 
 from specllama.engine.errors import ErrorInfo
+from specllama.handlers.http import schemas
 from specllama.handlers.http.log_fields import log_fields_of
 from specllama.handlers.http.streams import sse_event
 
-ErrorType = Literal[
-    "invalid_request_error",
-    "authentication_error",
-    "permission_error",
-    "not_found_error",
-    "timeout_error",
-    "request_too_large",
-    "api_error",
-    "overloaded_error",
-]
-_TYPE: dict[int, ErrorType] = {
-    401: "authentication_error",
-    403: "permission_error",
-    404: "not_found_error",
-    408: "timeout_error",
-    413: "request_too_large",
-    501: "invalid_request_error",  # the server is well, the request has to change
-    503: "overloaded_error",
-}
+
+class UndescribedError(TypedDict):
+    """What went wrong before an operation had the request: the description has no schema for it."""
+
+    type: Literal["permission_error", "not_found_error"]
+    message: str
+    code: int
 
 
-PING = sse_event({"type": "ping"}, "ping")
+ErrorDetails: TypeAlias = (
+    schemas.AnthropicInvalidRequestError
+    | schemas.AnthropicAuthenticationError
+    | schemas.AnthropicTimeoutError
+    | schemas.AnthropicTooLargeError
+    | schemas.AnthropicApiError
+    | schemas.AnthropicOverloadedError
+    | UndescribedError
+)
+
+
+class AnthropicError(TypedDict):
+    """An error in the form that all of this API's have."""
+
+    type: Literal["error"]
+    error: ErrorDetails
+    request_id: str
+
+
+_PING: schemas.PingEvent = {"type": "ping"}
+PING = sse_event(_PING, "ping")
 """The event in the silences of a stream."""
 
 
@@ -47,22 +55,57 @@ def anthropic_request_id(scope: Scope) -> str:
 
 
 def anthropic_error(
-    status: int, info: ErrorInfo, request_id: str, details: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
-    """The JSON body, also the data of an `error` event in a stream."""
-    other: ErrorType = "invalid_request_error" if status < 500 else "api_error"
-    kind = _TYPE.get(status, other)
-    error: dict[str, Any] = {"type": kind, "message": info.message, "code": status}
-    if info.n_prompt_tokens is not None:
+    status: int,
+    info: ErrorInfo,
+    request_id: str,
+    details: schemas.AnthropicErrorDetails | None = None,
+) -> AnthropicError:
+    """The JSON body, also the data of an `error` event in a stream. `details` are those of a
+    request that can't be served."""
+    return {"type": "error", "error": _error(status, info, details), "request_id": request_id}
+
+
+def _error(
+    status: int, info: ErrorInfo, details: schemas.AnthropicErrorDetails | None
+) -> ErrorDetails:
+    match status:
+        case 401:
+            return {"type": "authentication_error", "message": info.message, "code": status}
+        case 403:
+            return {"type": "permission_error", "message": info.message, "code": status}
+        case 404:
+            return {"type": "not_found_error", "message": info.message, "code": status}
+        case 408:
+            return {"type": "timeout_error", "message": info.message, "code": status}
+        case 413:
+            return {"type": "request_too_large", "message": info.message, "code": status}
+        case 503:
+            return {"type": "overloaded_error", "message": info.message, "code": status}
+        case _ if status >= 500 and status != 501:  # 501: the server is well
+            return {"type": "api_error", "message": info.message, "code": status}
+    return _invalid_request(status, info, details)
+
+
+def _invalid_request(
+    status: int, info: ErrorInfo, details: schemas.AnthropicErrorDetails | None
+) -> schemas.AnthropicInvalidRequestError:
+    """The request has to change."""
+    error: schemas.AnthropicInvalidRequestError = {
+        "type": "invalid_request_error",
+        "message": info.message,
+        "code": status,
+    }
+    if info.n_prompt_tokens is not None and info.n_ctx is not None:
         # Agents know by these words that it is time to shorten the conversation.
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
         error["message"] = f"prompt is too long: {counts}; {info.message}"
-        error |= {"n_prompt_tokens": info.n_prompt_tokens, "n_ctx": info.n_ctx}
+        error["n_prompt_tokens"] = info.n_prompt_tokens
+        error["n_ctx"] = info.n_ctx
         if info.n_prompt_tokens_is_lower_bound:
             error["n_prompt_tokens_is_lower_bound"] = True
     if details:
         error["details"] = details
-    return {"type": "error", "error": error, "request_id": request_id}
+    return error
 
 
 def error_headers(request_id: str) -> dict[str, str]:

@@ -98,7 +98,7 @@ def assembled(events: list[Event]) -> dict[str, Any]:
     return message
 
 
-def whole(message: ChatMessage, end: Finished | None = None) -> dict[str, Any]:
+def whole(message: ChatMessage, end: Finished | None = None) -> Any:
     answer = FORM.message(ChatAnswer(message, end or finished()))
     responses = find("POST", "/v1/messages").definition["responses"]
     schema = responses["200"]["content"]["application/json"]["schema"]
@@ -253,7 +253,7 @@ def test_a_ping_is_an_event_of_its_own() -> None:
 
 
 def test_ids_differ_between_requests() -> None:
-    assert len({FORM.head()["id"] for _ in range(100)}) == 100
+    assert len({whole(ChatMessage())["id"] for _ in range(100)}) == 100
 
 
 # ---- errors ------------------------------------------------------------------------------------
@@ -286,6 +286,6 @@ def test_errors(status: int, type_: str) -> None:
 
 def test_too_long_a_prompt_is_told_in_the_words_that_agents_know() -> None:
     info = ErrorInfo("exceed_context_size_error", "x", n_prompt_tokens=9, n_ctx=8)
-    error = anthropic_error(400, info, "req_1")["error"]
+    error: Any = anthropic_error(400, info, "req_1")["error"]
     assert error["message"] == "prompt is too long: 9 tokens > 8 maximum; x"
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (9, 8)
