@@ -761,6 +761,10 @@ class ResponseFunctionTool(TypedDict):
 class ResponseIncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
 
+class ResponseInputAudio(TypedDict):
+    data: str
+    format: NotRequired[str | None]
+
 class ResponseInputCustomCall(TypedDict):
     type: Literal["custom_tool_call"]
     id: NotRequired[str | None]
@@ -815,6 +819,7 @@ ResponseMetadata: TypeAlias = dict[str, Any]
 
 class ResponseNamedTool(TypedDict):
     name: str
+    namespace: NotRequired[str | None]
 
 class ResponseOtherItem(TypedDict):
     type: str
@@ -876,15 +881,6 @@ class ResponseStoredText(TypedDict):
 ResponseTextSchema: TypeAlias = dict[str, Any]
 
 ResponseToolChoiceMode: TypeAlias = Literal["none", "auto", "required", "any"] | None
-
-class ResponseToolInNamespace(TypedDict):
-    type: NotRequired[str | None]
-    name: NotRequired[str]
-    description: NotRequired[str | None]
-    parameters: NotRequired[JsonSchema | None]
-    strict: NotRequired[bool | None]
-    format: NotRequired[JsonObject | None]
-    defer_loading: NotRequired[Any]
 
 ResponseToolOfNamespace: TypeAlias = ResponseFunctionTool | ResponseCustomTool
 
@@ -1583,6 +1579,10 @@ class ResponseAllowedTool(TypedDict):
     function: NotRequired[ResponseNamedTool]
     custom: NotRequired[ResponseNamedTool]
 
+class ResponseAllowedTools(TypedDict):
+    mode: NotRequired[ResponseAllowedToolsMode]
+    tools: NotRequired[list[ResponseAllowedTool]]
+
 class ResponseArgumentsDeltaEvent(TypedDict):
     type: Literal["response.function_call_arguments.delta"]
     sequence_number: int
@@ -1665,7 +1665,7 @@ class ResponseInputMedia(TypedDict):
     type: ResponseInputMediaType
     image_url: NotRequired[str | None]
     detail: NotRequired[str | None]
-    input_audio: NotRequired[InputAudio]
+    input_audio: NotRequired[ResponseInputAudio | None]
     file_data: NotRequired[str | None]
     filename: NotRequired[str | None]
     file_url: NotRequired[str | None]
@@ -1701,6 +1701,7 @@ class ResponseOutputText(TypedDict):
 
 class ResponsePlainFormat(TypedDict):
     type: ResponsePlainFormatType
+    schema: NotRequired[JsonSchema | None]
 
 class ResponseReasoning(TypedDict):
     id: str
@@ -1768,19 +1769,6 @@ class ResponseTextSettings(TypedDict):
     format: ResponseTextFormat
     verbosity: str
 
-class ResponseTool(TypedDict):
-    type: NotRequired[str | None]
-    name: NotRequired[str]
-    description: NotRequired[str | None]
-    parameters: NotRequired[JsonSchema | None]
-    strict: NotRequired[bool | None]
-    format: NotRequired[JsonObject | None]
-    execution: NotRequired[str | None]
-    defer_loading: NotRequired[Any]
-    tools: NotRequired[list[ResponseToolInNamespace] | None]
-    function: NotRequired[FunctionTool | None]
-    custom: NotRequired[CustomTool | None]
-
 class ResponseToolChoiceObject(TypedDict):
     type: str
     name: NotRequired[str]
@@ -1789,6 +1777,18 @@ class ResponseToolChoiceObject(TypedDict):
     custom: NotRequired[ResponseNamedTool]
     mode: NotRequired[ResponseAllowedToolsMode]
     tools: NotRequired[list[ResponseAllowedTool]]
+    allowed_tools: NotRequired[ResponseAllowedTools | None]
+
+class ResponseToolInNamespace(TypedDict):
+    type: NotRequired[str | None]
+    name: NotRequired[str]
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonSchema | None]
+    strict: NotRequired[bool | None]
+    format: NotRequired[JsonObject | None]
+    defer_loading: NotRequired[Any]
+    function: NotRequired[FunctionTool | None]
+    custom: NotRequired[CustomTool | None]
 
 SamplerChoice: TypeAlias = SamplerName | str
 
@@ -2144,12 +2144,6 @@ class PromptObject(TypedDict):
 
 PromptPart: TypeAlias = int | str | TokensAndTexts | PromptObject
 
-class ResponseAdditionalTools(TypedDict):
-    type: Literal["additional_tools"]
-    id: NotRequired[str | None]
-    role: NotRequired[str | None]
-    tools: NotRequired[list[ResponseTool] | None]
-
 ResponseContentPart: TypeAlias = ResponseOutputText | ResponseReasoningText
 
 class ResponseContentPartAddedEvent(TypedDict):
@@ -2174,14 +2168,6 @@ ResponseInputPart: TypeAlias = (
     ResponseInputText | ResponseInputRefusal | ResponseInputMedia | ResponseOtherPart
 )
 
-class ResponseInputSearchOutput(TypedDict):
-    type: Literal["tool_search_output"]
-    id: NotRequired[str | None]
-    call_id: NotRequired[str | None]
-    execution: NotRequired[str | None]
-    tools: NotRequired[list[ResponseTool] | None]
-    status: NotRequired[str | None]
-
 class ResponseOutputMessage(TypedDict):
     id: str
     type: Literal["message"]
@@ -2198,20 +2184,18 @@ class ResponseStoredMessage(TypedDict):
 
 ResponseStoredOutput: TypeAlias = str | list[ResponseStoredPart]
 
-class ResponseStoredSearchOutput(TypedDict):
-    id: str
-    type: Literal["tool_search_output"]
-    status: ResponseItemStatus
-    call_id: str
-    execution: Literal["client"]
-    tools: list[ResponseTool]
-
-class ResponseStoredTools(TypedDict):
-    id: str
-    type: Literal["additional_tools"]
-    status: ResponseItemStatus
-    role: Literal["developer"]
-    tools: list[ResponseTool]
+class ResponseTool(TypedDict):
+    type: NotRequired[str | None]
+    name: NotRequired[str]
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonSchema | None]
+    strict: NotRequired[bool | None]
+    format: NotRequired[JsonObject | None]
+    execution: NotRequired[str | None]
+    defer_loading: NotRequired[Any]
+    tools: NotRequired[list[ResponseToolInNamespace] | None]
+    function: NotRequired[FunctionTool | None]
+    custom: NotRequired[CustomTool | None]
 
 ResponseToolChoice: TypeAlias = ResponseToolChoiceMode | ResponseToolChoiceObject
 
@@ -2371,6 +2355,12 @@ class Props(TypedDict):
     max_instances: NotRequired[int]
     models_autoload: NotRequired[bool]
 
+class ResponseAdditionalTools(TypedDict):
+    type: Literal["additional_tools"]
+    id: NotRequired[str | None]
+    role: NotRequired[str | None]
+    tools: NotRequired[list[ResponseTool] | None]
+
 ResponseInputContent: TypeAlias = str | list[ResponseInputPart] | None
 
 class ResponseInputFunctionOutput(TypedDict):
@@ -2385,6 +2375,14 @@ class ResponseInputMessage(TypedDict):
     id: NotRequired[str | None]
     role: str
     content: ResponseInputContent
+    status: NotRequired[str | None]
+
+class ResponseInputSearchOutput(TypedDict):
+    type: Literal["tool_search_output"]
+    id: NotRequired[str | None]
+    call_id: NotRequired[str | None]
+    execution: NotRequired[str | None]
+    tools: NotRequired[list[ResponseTool] | None]
     status: NotRequired[str | None]
 
 ResponseOutputItem: TypeAlias = (
@@ -2416,16 +2414,20 @@ class ResponseStoredFunctionOutput(TypedDict):
     call_id: str
     output: ResponseStoredOutput
 
-ResponseStoredItem: TypeAlias = (
-    ResponseStoredMessage
-    | ResponseReasoning
-    | ResponseFunctionCall
-    | ResponseCustomCall
-    | ResponseSearchCall
-    | ResponseStoredFunctionOutput
-    | ResponseStoredSearchOutput
-    | ResponseStoredTools
-)
+class ResponseStoredSearchOutput(TypedDict):
+    id: str
+    type: Literal["tool_search_output"]
+    status: ResponseItemStatus
+    call_id: str
+    execution: Literal["client"]
+    tools: list[ResponseTool]
+
+class ResponseStoredTools(TypedDict):
+    id: str
+    type: Literal["additional_tools"]
+    status: ResponseItemStatus
+    role: Literal["developer"]
+    tools: list[ResponseTool]
 
 class SamplingOptions(TypedDict):
     seed: NotRequired[float | None]
@@ -2596,13 +2598,6 @@ ResponseInputItem: TypeAlias = (
     | ResponseOtherItem
 )
 
-class ResponseItemPage(TypedDict):
-    object: Literal["list"]
-    data: list[ResponseStoredItem]
-    first_id: str | None
-    last_id: str | None
-    has_more: bool
-
 class ResponseObject(TypedDict):
     id: str
     object: Literal["response"]
@@ -2636,6 +2631,17 @@ class ResponseObject(TypedDict):
     truncation: ResponseTruncation
     usage: ResponseUsage | None
     user: str | None
+
+ResponseStoredItem: TypeAlias = (
+    ResponseStoredMessage
+    | ResponseReasoning
+    | ResponseFunctionCall
+    | ResponseCustomCall
+    | ResponseSearchCall
+    | ResponseStoredFunctionOutput
+    | ResponseStoredSearchOutput
+    | ResponseStoredTools
+)
 
 ToolResultContent: TypeAlias = str | list[ToolResultPart] | None
 
@@ -2725,6 +2731,13 @@ class ResponseIncompleteEvent(TypedDict):
     timings: Timings
 
 ResponseInput: TypeAlias = str | list[ResponseInputItem]
+
+class ResponseItemPage(TypedDict):
+    object: Literal["list"]
+    data: list[ResponseStoredItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: bool
 
 class ResponseRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     thinking_budget_tokens: NotRequired[int | None]
