@@ -18,6 +18,7 @@ from specllama.handlers.apis.responses.stream import (
     to_the_end,
 )
 from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
+from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -39,7 +40,7 @@ def _job(response_id: str) -> JobKey:
     return owner_of(current_scope()), response_id
 
 
-async def create_response(body: dict[str, Any]) -> Response:
+async def create_response(body: schemas.ResponseRequest) -> Response:
     """A response object, or its events with `stream`."""
     check_kept(body)
     store = _store()
@@ -68,13 +69,13 @@ async def _in_background(
 ) -> Response:
     """The response to a request whose generation goes on without its client."""
 
-    async def keep(ended: dict[str, Any]) -> None:
+    async def keep(ended: schemas.ResponseObject) -> None:
         await store.save(ended, items)
 
     jobs, scope = runtime().jobs, current_scope()
     jobs.check_room()
     listener = Listener(gone=not stream)
-    shown = {**form.response, "status": "queued"}
+    shown: schemas.ResponseObject = {**form.response, "status": "queued"}
     held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
     work = to_the_end(frames(start, form), form, shown, keep, listener, held, scope)
     jobs.start(_job(shown["id"]), shown, work, items)
@@ -83,13 +84,14 @@ async def _in_background(
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
 
 
-async def count_response_tokens(body: dict[str, Any]) -> Response:
+async def count_response_tokens(body: schemas.ResponseRequest) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that
     a response would have."""
     history, items = await request_items(body, _store())
     read = partial(read_response, history=history, items=items)
     n = await count_input(read, body, RESPONSES)
-    return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
+    counted: schemas.ResponseInputTokens = {"object": "response.input_tokens", "input_tokens": n}
+    return JSONAnswer(counted)
 
 
 count_response_tokens_alias = count_response_tokens
@@ -117,7 +119,8 @@ async def delete_response(response_id: str) -> Response:
     """`{"id": ..., "object": "response", "deleted": true}`."""
     await runtime().jobs.cancel(_job(response_id))
     await _store().delete(response_id)
-    return JSONAnswer({"id": response_id, "object": "response", "deleted": True})
+    deleted: schemas.DeletedResponse = {"id": response_id, "object": "response", "deleted": True}
+    return JSONAnswer(deleted)
 
 
 async def list_response_input_items(
@@ -128,13 +131,12 @@ async def list_response_input_items(
         page = page_of(asked, after=after, limit=limit, order=order)
     else:
         page = await _store().input_items(response_id, after=after, limit=limit, order=order)
-    found: list[Item] = page.items
-    return JSONAnswer(
-        {
-            "object": "list",
-            "data": found,
-            "first_id": found[0]["id"] if found else None,
-            "last_id": found[-1]["id"] if found else None,
-            "has_more": page.has_more,
-        }
-    )
+    found = page.items
+    answer: schemas.ResponseItemPage = {
+        "object": "list",
+        "data": found,
+        "first_id": found[0]["id"] if found else None,
+        "last_id": found[-1]["id"] if found else None,
+        "has_more": page.has_more,
+    }
+    return JSONAnswer(answer)

@@ -14,6 +14,7 @@ import msgspec
 from specllama.engine import system
 from specllama.engine.errors import unavailable
 from specllama.engine.models.generation import Generation
+from specllama.handlers.http import schemas
 
 # ---- Streams that clients may come back to: what was sent of each, and what still comes.
 #
@@ -254,13 +255,13 @@ JobKey = tuple[str, str]
 
 @dataclass(frozen=True)
 class _Job:
-    shown: dict[str, Any]
-    asked: Sequence[dict[str, Any]]
+    shown: schemas.ResponseObject
+    asked: Sequence[schemas.ResponseStoredItem]
     task: asyncio.Task[None]
 
 
 class BackgroundJobs:
-    """Running work by its key, each with the document that is shown of it meanwhile, and what it
+    """Running work by its key, each with the response that is shown of it meanwhile, and what it
     was asked. Whoever works keeps the result elsewhere; nothing here outlives the server."""
 
     def __init__(self) -> None:
@@ -274,20 +275,20 @@ class BackgroundJobs:
     def start(
         self,
         key: JobKey,
-        shown: dict[str, Any],
+        shown: schemas.ResponseObject,
         work: Coroutine[Any, Any, None],
-        asked: Sequence[dict[str, Any]] = (),
+        asked: Sequence[schemas.ResponseStoredItem] = (),
     ) -> None:
         """Begins with `work`, which may change `shown` and handles its own errors."""
         task = asyncio.create_task(work)
         self._jobs[key] = _Job(shown, asked, task)
         task.add_done_callback(lambda _: self._jobs.pop(key, None))
 
-    def shown(self, key: JobKey) -> dict[str, Any] | None:
+    def shown(self, key: JobKey) -> schemas.ResponseObject | None:
         job = self._jobs.get(key)
         return None if job is None else job.shown
 
-    def asked(self, key: JobKey) -> Sequence[dict[str, Any]] | None:
+    def asked(self, key: JobKey) -> Sequence[schemas.ResponseStoredItem] | None:
         """The items that the running work of this key is an answer to."""
         job = self._jobs.get(key)
         return None if job is None else job.asked

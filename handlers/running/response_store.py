@@ -11,19 +11,20 @@ import json
 import logging
 import sqlite3
 import time
-from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeAlias, TypeVar
 
 import msgspec
 
 from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, server_error
+from specllama.handlers.http import schemas
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
-Item = dict[str, Any]
-Order = Literal["asc", "desc"]
+Item: TypeAlias = schemas.ResponseStoredItem
+Order: TypeAlias = schemas.ResponseItemOrder
 
 APPLICATION_ID = 0x73706C72  # distinguishes our files from those of other programs
 VERSION = 2  # of the tables below
@@ -172,17 +173,11 @@ class Database:
     def close(self) -> None:
         self._connection.close()
 
-    def save(self, response: dict[str, Any], input: list[Item], owner: str = "") -> None:
-        """Keeps a response (its `id`, `previous_response_id`, `output` and the rest) and the
-        items that were its input."""
+    def save(self, response: schemas.ResponseObject, input: list[Item], owner: str = "") -> None:
+        """Keeps a response and the items that were its input."""
         id, previous = response["id"], response["previous_response_id"]
         body = json.dumps({**response, "output": []})
-        parts = ((_INPUT, input), (_OUTPUT, response["output"]))
-        rows = [
-            (id, part, position, item["id"], json.dumps(item))
-            for part, items in parts
-            for position, item in enumerate(items)
-        ]
+        rows = [*_rows(id, _INPUT, input), *_rows(id, _OUTPUT, response["output"])]
         size = len(body) + sum(len(row[-1]) for row in rows)
         with self._connection as connection:
             connection.execute(
@@ -205,13 +200,15 @@ class Database:
             self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
             number, size = number - 1, size - bytes_
 
-    def response(self, id: str, owner: str = "") -> dict[str, Any] | None:
+    def response(self, id: str, owner: str = "") -> schemas.ResponseObject | None:
         query = "SELECT body FROM responses WHERE id = ? AND owner = ?"
         body = self._value(query, id, owner)
         if body is None:
             return None
         self._use([id])
-        return {**json.loads(body), "output": self._items(id, _OUTPUT)}
+        found: schemas.ResponseObject = json.loads(body)
+        found["output"] = self._items(id, _OUTPUT)
+        return found
 
     def delete(self, id: str, owner: str = "") -> bool:
         """True if there was such a response."""
@@ -265,7 +262,8 @@ class Database:
             for item in self._items(each, part)
         ]
 
-    def _items(self, response: str, part: int) -> list[Item]:
+    def _items(self, response: str, part: int) -> list[Any]:
+        """The items of the input or of the output, as `save` was given them."""
         query = "SELECT body FROM items WHERE response = ? AND part = ? ORDER BY position"
         return [json.loads(body) for (body,) in self._connection.execute(query, (response, part))]
 
@@ -277,6 +275,14 @@ class Database:
         with self._connection as connection:
             query = "UPDATE responses SET used = ? WHERE id = ?"
             connection.executemany(query, [(use, id) for id in ids])
+
+
+def _rows(
+    response: str, part: int, items: Sequence[Item] | Sequence[schemas.ResponseOutputItem]
+) -> Iterator[tuple[str, int, int, str, str]]:
+    """What the table of items has of these."""
+    for position, item in enumerate(items):
+        yield response, part, position, item["id"], json.dumps(item)
 
 
 class ResponseStore:
@@ -300,10 +306,10 @@ class ResponseStore:
         self._thread.shutdown()
         self._database.close()
 
-    async def save(self, response: dict[str, Any], input: list[Item]) -> None:
+    async def save(self, response: schemas.ResponseObject, input: list[Item]) -> None:
         await self._run(lambda database: database.save(response, input, self._owner))
 
-    async def response(self, id: str) -> dict[str, Any]:
+    async def response(self, id: str) -> schemas.ResponseObject:
         """Raises not_found_error, too."""
         return _found(await self._run(lambda database: database.response(id, self._owner)), id)
 

@@ -42,7 +42,51 @@ def test_media_with_a_field_of_the_wrong_type(part: dict[str, Any], server: Serv
     assert f"input[1].output[0].{field}" in refused(server, input=[CALL, output])
 
 
+def test_media_with_nulls_and_an_empty_file(server: Server) -> None:
+    nulls = {"input_audio": None, "image_url": None, "detail": None, "file_id": None}
+    parts = ({**FILE, **nulls}, {**FILE, "file_data": ""}, {"type": None, "text": "a"})
+    assert server.post("/v1/responses", input=[user(*parts)]).status_code == 200
+    assert server.engine.generations[-1].prompt == ["[user]Hi\n\na[assistant]"]
+
+
 # ---- tools -----------------------------------------------------------------------------------
+
+LARK = {"type": "grammar", "grammar": {"syntax": "lark", "definition": 'start: "a"'}}
+CHATS = [
+    {"type": "function", "function": {"name": "g", "strict": False}},
+    {"type": "custom", "custom": {"name": "c", "description": "d", "format": LARK}},
+]
+"""Tools in the form of chats."""
+SHOWN = [
+    {"type": "function", "name": "g", "description": None, "parameters": None, "strict": False},
+    {"type": "custom", "name": "c", "description": "d", "format": LARK},
+]
+
+
+def test_tools_in_the_form_of_chats_are_shown_in_that_of_responses(server: Server) -> None:
+    space = {"type": "namespace", "name": "n", "tools": CHATS}
+    answer = server.post("/v1/responses", input="a", tools=[*CHATS, space])
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["tools"] == [
+        *SHOWN,
+        {"type": "namespace", "name": "n", "description": "", "tools": SHOWN},
+    ]
+
+
+@pytest.mark.parametrize("inner", [
+    {"type": "namespace", "name": "m", "tools": [F]},
+    {"type": "namespace", "tools": 5},
+    {"type": "tool_search", "execution": "client"},
+    {"type": "web_search"},
+])  # fmt: skip
+def test_a_namespace_shows_only_what_the_model_is_offered(
+    inner: dict[str, Any], server: Server
+) -> None:
+    space = {"type": "namespace", "name": "n", "tools": [inner, F]}
+    answer = server.post("/v1/responses", input="a", tools=[space])
+    assert answer.status_code == 200, answer.text
+    [shown] = answer.json()["tools"]
+    assert [each["name"] for each in shown["tools"]] == ["f"]
 
 
 @pytest.mark.parametrize("wrong", [
@@ -89,8 +133,12 @@ def test_choices_in_the_form_of_chats(server: Server) -> None:
     ({"type": "json_object", "schema": None}, {"type": "object"}),
     ({"type": "json_object", "schema": {"type": "array"}}, {"type": "array"}),
     ({"type": "json_schema", "schema": {"type": "array"}}, {"type": "array"}),
+    ({"type": "json_schema", "schema": {"type": "array"}, "json_schema": 5}, {"type": "array"}),
+    ({"type": "json_schema", "schema": {"type": "array"},
+      "json_schema": {"schema": {"type": "null"}}}, {"type": "array"}),
 ])  # fmt: skip
 def test_the_schema_of_a_text(form: Any, schema: Any, server: Server) -> None:
+    """A `json_schema` inside is the form of chats, which the description doesn't have here."""
     answer = server.post("/v1/responses", input="a", text={"format": form})
     assert answer.status_code == 200, answer.text
     assert json.loads(server.engine.generations[-1].params.json_schema or "") == schema

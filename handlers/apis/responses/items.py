@@ -1,24 +1,26 @@
-"""The items of OpenAI's Responses API: how they are kept, and the messages that they amount to.
+"""The items of OpenAI's Responses API, from the input of a request to how they are kept.
 
 An item is a message, a call of a tool, the output of one, or the model's reasoning. The model's
 output has the same form as the input, so that a conversation is one list of items.
 """
 
-import json
 import secrets
-from collections.abc import Mapping, Sequence
-from functools import partial
-from typing import Any
+from collections.abc import Mapping
+from typing import TypeAlias, TypedDict, TypeGuard, cast
 
-from specllama.engine.chat.request import FREE_TEXT
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.openai.tools import SEARCH, known, qualified
-from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.apis.tool_results import tool_reference
 from specllama.handlers.apis.unsupported import remark
-from specllama.handlers.running.media import document_part, media_part, unshown
+from specllama.handlers.http import schemas
+from specllama.handlers.running.media import Kind, unshown
 
-Item = dict[str, Any]
+Item: TypeAlias = schemas.ResponseStoredItem
+Reference: TypeAlias = schemas.ResponseItemReference
+"""Stands for an item that is kept."""
+Part: TypeAlias = schemas.ResponseStoredPart
+Media: TypeAlias = schemas.ResponseInputMedia
 
+REFERENCE = "item_reference"
 _PREFIXES = {
     "message": "msg",
     "function_call": "fc",
@@ -30,22 +32,26 @@ _PREFIXES = {
     "additional_tools": "at",
     "reasoning": "rs",
 }
-_CLIENTS_SEARCH = ("tool_search_call", "tool_search_output")
-"""Items of a search for tools, if it is the client that searches."""
-REFERENCE = "item_reference"
-_MEDIA = {
-    "input_image": ("image_url", "detail"),
-    "input_audio": ("input_audio",),
-    "input_file": ("file_data", "file_url", "filename"),
+"""Those of new ids, by the types of the items that are read."""
+_SOURCES = {"input_image": "image_url", "input_audio": "input_audio", "input_file": "file_data"}
+"""The field of each kind of media that says where it is."""
+_KINDS: Mapping[str, Kind] = {
+    "input_image": "image",
+    "input_audio": "audio",
+    "input_file": "document",
 }
-"""The fields of parts that are no text, by their types."""
-_SOURCES = {
-    "input_image": ("image_url",),
-    "input_audio": ("input_audio",),
-    "input_file": ("file_data", "file_url"),
-}
-"""Those of which one has to be there."""
-_KINDS = {"input_image": "image", "input_audio": "audio", "input_file": "document"}
+
+_Typed: TypeAlias = (
+    schemas.ResponseInputFunctionCall
+    | schemas.ResponseInputFunctionOutput
+    | schemas.ResponseInputCustomCall
+    | schemas.ResponseInputSearchCall
+    | schemas.ResponseInputSearchOutput
+    | schemas.ResponseAdditionalTools
+    | schemas.ResponseInputReasoning
+    | schemas.ResponseItemReference
+)
+"""An item with a type of its own, which messages need not have."""
 
 
 def new_id(prefix: str) -> str:
@@ -53,7 +59,7 @@ def new_id(prefix: str) -> str:
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
-def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
+def input_items(input: schemas.ResponseInput) -> list[Item | Reference]:
     """The items of a request's `input`, each with an id, a type and a status; contents are
     lists of parts. References to stored items stay as they are; items that have to do with tools
     of OpenAI's own are left out.
@@ -67,207 +73,255 @@ def input_items(input: str | Sequence[Mapping[str, Any]]) -> list[Item]:
     return [item for item in read if item is not None]
 
 
-def _item(item: Mapping[str, Any], where: str) -> Item | None:
-    type_ = "message" if item.get("type") is None else item["type"]
-    if type_ == REFERENCE:
-        return dict(item)
-    of_server = type_ in _CLIENTS_SEARCH and not (
-        item.get("execution") == "client" and item.get("call_id")
-    )
-    if type_ not in _PREFIXES or of_server:
-        remark("%s: an item of the type %s is left out", where, type_)
+def _is_message(item: schemas.ResponseInputItem) -> TypeGuard[schemas.ResponseInputMessage]:
+    return item.get("type") in (None, "message")
+
+
+def _is_typed(item: schemas.ResponseInputItem) -> TypeGuard[_Typed]:
+    """The description allows no `ResponseOtherItem` of these types."""
+    return item.get("type") == REFERENCE or item.get("type") in _PREFIXES
+
+
+def _item(item: schemas.ResponseInputItem, where: str) -> Item | Reference | None:
+    if _is_message(item):
+        return _message(item, where)
+    if not _is_typed(item):
+        _leave_out(item, where)
         return None
-    head = {"id": item.get("id") or new_id(_PREFIXES[type_]), "type": type_, "status": "completed"}
-    match type_:
-        case "message":
-            role = item["role"]
-            content = _parts(item["content"], role, f"{where}.content")
-            return {**head, "role": role, "content": content}
+    match item["type"]:
+        case "item_reference":
+            return item
         case "function_call":
-            fields = {key: item[key] for key in ("call_id", "name", "arguments")}
-            return {**head, **fields, **_namespace(item)}
+            return _function_call(item)
         case "custom_tool_call":
-            fields = {key: item[key] for key in ("call_id", "name", "input")}
-            return {**head, **fields, **_namespace(item)}
-        case "tool_search_call":
-            fields = {"call_id": item["call_id"], "arguments": item.get("arguments")}
-            return {**head, "execution": "client", **fields}
-        case "tool_search_output":
-            fields = {"call_id": item["call_id"], "tools": item.get("tools") or []}
-            return {**head, "execution": "client", **fields}
-        case "additional_tools":
-            return {**head, "role": "developer", "tools": item.get("tools") or []}
+            return _custom_call(item)
         case "function_call_output" | "custom_tool_call_output":
-            output = item["output"]
-            if not isinstance(output, str):
-                output = _parts(output, "tool", f"{where}.output")
-            return {**head, "call_id": item["call_id"], "output": output}
-        case _:
-            summary, content = item.get("summary") or [], item.get("content") or []
-            return {**head, "summary": summary, "content": content}
+            return _tool_output(item, where)
+        case "tool_search_call":
+            return _search_call(item, where)
+        case "tool_search_output":
+            return _search_output(item, where)
+        case "additional_tools":
+            return _tools(item)
+        case "reasoning":
+            return _reasoning(item)
 
 
-def _namespace(item: Mapping[str, Any]) -> dict[str, Any]:
-    return {"namespace": item["namespace"]} if item.get("namespace") else {}
+def _leave_out(item: schemas.ResponseInputItem, where: str) -> None:
+    remark("%s: an item of the type %s is left out", where, item.get("type"))
 
 
-def _parts(
-    content: str | Sequence[Mapping[str, Any]] | None, role: str, where: str
-) -> list[dict[str, Any]]:
+def _id(item: schemas.ResponseInputMessage | _Typed) -> str:
+    return item.get("id") or new_id(_PREFIXES[item.get("type") or "message"])
+
+
+def _message(item: schemas.ResponseInputMessage, where: str) -> schemas.ResponseStoredMessage:
+    role = item["role"]
+    return {
+        "id": _id(item),
+        "type": "message",
+        "status": "completed",
+        "role": role,
+        "content": _parts(item["content"], role, f"{where}.content"),
+    }
+
+
+def _function_call(item: schemas.ResponseInputFunctionCall) -> schemas.ResponseFunctionCall:
+    return {
+        "id": _id(item),
+        "type": "function_call",
+        "status": "completed",
+        "call_id": item["call_id"],
+        "name": item["name"],
+        "arguments": item["arguments"],
+        **_namespace(item),
+    }
+
+
+def _custom_call(item: schemas.ResponseInputCustomCall) -> schemas.ResponseCustomCall:
+    return {
+        "id": _id(item),
+        "type": "custom_tool_call",
+        "status": "completed",
+        "call_id": item["call_id"],
+        "name": item["name"],
+        "input": item["input"],
+        **_namespace(item),
+    }
+
+
+class _Namespace(TypedDict, total=False):
+    namespace: str
+
+
+def _namespace(
+    item: schemas.ResponseInputFunctionCall | schemas.ResponseInputCustomCall,
+) -> _Namespace:
+    namespace = item.get("namespace")
+    return {"namespace": namespace} if namespace else {}
+
+
+def _tool_output(
+    item: schemas.ResponseInputFunctionOutput, where: str
+) -> schemas.ResponseStoredFunctionOutput:
+    output = item["output"]
+    return {
+        "id": _id(item),
+        "type": item["type"],
+        "status": "completed",
+        "call_id": item["call_id"],
+        "output": output if isinstance(output, str) else _parts(output, "tool", f"{where}.output"),
+    }
+
+
+def _search_call(
+    item: schemas.ResponseInputSearchCall, where: str
+) -> schemas.ResponseSearchCall | None:
+    """None if it isn't the client that searches."""
+    call_id = item.get("call_id")
+    if item.get("execution") != "client" or not call_id:
+        _leave_out(item, where)
+        return None
+    return {
+        "id": _id(item),
+        "type": "tool_search_call",
+        "status": "completed",
+        "execution": "client",
+        "call_id": call_id,
+        "arguments": item.get("arguments"),
+    }
+
+
+def _search_output(
+    item: schemas.ResponseInputSearchOutput, where: str
+) -> schemas.ResponseStoredSearchOutput | None:
+    """None if it isn't the client that has searched."""
+    call_id = item.get("call_id")
+    if item.get("execution") != "client" or not call_id:
+        _leave_out(item, where)
+        return None
+    return {
+        "id": _id(item),
+        "type": "tool_search_output",
+        "status": "completed",
+        "execution": "client",
+        "call_id": call_id,
+        "tools": item.get("tools") or [],
+    }
+
+
+def _tools(item: schemas.ResponseAdditionalTools) -> schemas.ResponseStoredTools:
+    return {
+        "id": _id(item),
+        "type": "additional_tools",
+        "status": "completed",
+        "role": "developer",
+        "tools": item.get("tools") or [],
+    }
+
+
+def _reasoning(item: schemas.ResponseInputReasoning) -> schemas.ResponseReasoning:
+    return {
+        "id": _id(item),
+        "type": "reasoning",
+        "status": "completed",
+        "summary": item.get("summary") or [],
+        "content": item.get("content") or [],
+    }
+
+
+# ---- contents ------------------------------------------------------------------
+
+
+def _parts(content: schemas.ResponseInputContent, role: str, where: str) -> list[Part]:
     if isinstance(content, str):
         content = [{"type": "input_text", "text": content}]
     read = (_part(part, role, f"{where}[{index}]") for index, part in enumerate(content or ()))
     return [part for part in read if part is not None]
 
 
-def _part(part: Mapping[str, Any], role: str, where: str) -> dict[str, Any] | None:
-    type_ = part.get("type")
-    if isinstance(part.get("refusal"), str):
-        return {"type": "refusal", "refusal": part["refusal"]}
+def _is_medium(part: schemas.ResponseInputPart) -> TypeGuard[Media]:
+    """The description allows no `ResponseOtherPart` of these types."""
+    return part.get("type") in _KINDS
+
+
+def _part(part: schemas.ResponseInputPart, role: str, where: str) -> Part | None:
+    # A text and a refusal are read of every part, whatever its type; nothing has checked those
+    # that the part's schema doesn't have.
+    said = cast(schemas.ResponseOtherPart, part)
+    refusal, text = said.get("refusal"), said.get("text")
+    if isinstance(refusal, str):
+        return {"type": "refusal", "refusal": refusal}
+    if _is_medium(part):
+        return _medium(part, role, where)
     if role == "tool" and (name := tool_reference(part)) is not None:
         return {"type": "input_text", "text": name}
-    if type_ in _MEDIA and role == "tool":
-        made = result_part(lambda: _media_part(part, where), _KINDS[type_], part.get("filename"))
-        return made if made["type"] in _MEDIA else {**made, "type": "input_text"}
-    if type_ in _MEDIA and role != "assistant":
-        return _media_part(part, where)
-    if type_ in _MEDIA or not isinstance(part.get("text"), str):
-        if role == "tool":
-            return {**unshown(type_ or "content"), "type": "input_text"}
-        if role != "assistant":
-            kind = type_ or "a part without a text"
-            raise not_supported(f"{where}: this server can't take {kind} yet")
+    if not isinstance(text, str):
+        return _without_text(part, role, where)
+    if role == "assistant":
+        return {"type": "output_text", "text": text, "annotations": []}
+    return {"type": "input_text", "text": text}
+
+
+def _without_text(part: schemas.ResponseInputPart, role: str, where: str) -> Part | None:
+    type_ = part.get("type")
+    if role == "tool":
+        return _unshown(type_ or "content")
+    if role != "assistant":
+        raise not_supported(
+            f"{where}: this server can't take {type_ or 'a part without a text'} yet"
+        )
+    remark("%s: a part of the type %s is left out", where, type_)
+    return None
+
+
+def _unshown(kind: str, name: str | None = None) -> schemas.ResponseStoredText:
+    return {"type": "input_text", "text": unshown(kind, name)["text"]}
+
+
+def _medium(part: Media, role: str, where: str) -> Part | None:
+    type_ = part["type"]
+    if role == "assistant":
         remark("%s: a part of the type %s is left out", where, type_)
         return None
-    if role == "assistant":
-        return {"type": "output_text", "text": part["text"], "annotations": []}
-    return {"type": "input_text", "text": part["text"]}
+    if (made := _with_source(part)) is not None:
+        return made
+    if not part.get("file_id"):
+        raise invalid_request(f"{where}: {_SOURCES[type_]} is missing in this {type_}")
+    if role == "tool":
+        return _unshown(_KINDS[type_], part.get("filename"))
+    raise not_supported(f"{where}: this server can't reach the file_id of an {type_}")
 
 
-def _media_part(part: Mapping[str, Any], where: str) -> dict[str, Any]:
-    type_ = part["type"]
-    kept = {name: part[name] for name in _MEDIA[type_] if part.get(name) is not None}
-    if kept.keys().isdisjoint(_SOURCES[type_]):
-        if part.get("file_id"):
-            raise not_supported(f"{where}: this server can't reach the file_id of an {type_}")
-        raise invalid_request(f"{where}: {_SOURCES[type_][0]} is missing in this {type_}")
-    return {"type": type_, **kept}
-
-
-def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
-    """The messages, in the form of the Chat Completions API, that `items` amount to.
-
-    What the model says, thinks and calls without being interrupted is one message. Of its
-    reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
-    that reads plain text.
-
-    Raises EngineError: invalid_request_error if the conversation ends with a call that has no
-    output, or for files that are neither base64 nor a URL.
-    """
-    made: list[dict[str, Any]] = []
-    for index, item in enumerate(items):
-        match item["type"]:
-            case "message" if item["role"] == "assistant":
-                _turn(made)["content"] += _contents(item["content"], f"input[{index}].content")
-            case "message":
-                content = _plain(_contents(item["content"], f"input[{index}].content"))
-                made.append({"role": item["role"], "content": content})
-            case "reasoning":
-                text = "".join(part["text"] for part in item["content"] or ())
-                if text:
-                    turn = _turn(made)
-                    turn.setdefault("reasoning_content", []).append(text)
-            case "function_call" | "custom_tool_call" | "tool_search_call":
-                function = {"name": _name(item), "arguments": _arguments(item)}
-                call = {"id": item["call_id"], "type": "function", "function": function}
-                _turn(made).setdefault("tool_calls", []).append(call)
-            case "function_call_output" | "custom_tool_call_output":
-                made.append(_tool_message(item, f"input[{index}].output"))
-            case "tool_search_output":
-                made.append(_search_message(item))
-    for message in made:
-        if message["role"] == "assistant":
-            message["content"] = _plain(message["content"])
-            if "reasoning_content" in message:
-                message["reasoning_content"] = "".join(message["reasoning_content"])
-    if made and (calls := made[-1].get("tool_calls")):
-        raise invalid_request(f"input: the call {calls[-1]['id']!r} of a function has no output")
-    return made
-
-
-def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
-    """The message of the assistant that is being put together."""
-    if not made or made[-1]["role"] != "assistant":
-        made.append({"role": "assistant", "content": []})
-    return made[-1]
-
-
-def _name(call: Item) -> str:
-    """The name by which the model knows the tool that it has called."""
-    return qualified(call["name"], call.get("namespace")) if "name" in call else SEARCH
-
-
-def _arguments(call: Item) -> str:
-    """What the model has written as the arguments of a call, in JSON."""
-    if call["type"] == "function_call":
-        return str(call["arguments"])
-    if call["type"] == "tool_search_call":
-        given = call["arguments"]
-        return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
-    return json.dumps({FREE_TEXT: call["input"]}, ensure_ascii=False)
-
-
-def _tool_message(item: Item, where: str) -> dict[str, Any]:
-    output = item["output"]
-    content = output if isinstance(output, str) else _plain(_results(output, where))
-    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
-
-
-def _contents(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
-    """The texts of parts, and their media for `handlers.running.media`."""
-    return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
-
-
-def _search_message(item: Item) -> dict[str, Any]:
-    """What a search for tools has found: their names. The model is shown the tools themselves where
-    it is shown all of them."""
-    content = "\n".join(known(item["tools"])) or "There is no such tool."
-    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
-
-
-def _results(parts: Sequence[Mapping[str, Any]], where: str) -> list[str | dict[str, Any]]:
-    made: list[str | dict[str, Any]] = []
-    for index, part in enumerate(parts):
-        at = f"{where}[{index}]"
-        if part["type"] == "input_file":
-            made.append(result_part(partial(_file, part, at), "document", part.get("filename")))
-        else:
-            made.append(_content(part, at))
-    return made
-
-
-def _file(part: Mapping[str, Any], where: str) -> dict[str, Any]:
-    given = next(part[name] for name in _SOURCES["input_file"] if part.get(name))
-    return document_part(given, where, part.get("filename") or "")
-
-
-def _content(part: Mapping[str, Any], where: str) -> str | dict[str, Any]:
+def _with_source(part: Media) -> Media | None:
+    """What is kept of `part`; None if it doesn't say where the medium is."""
     match part["type"]:
-        case "refusal":
-            return str(part["refusal"])
         case "input_image":
-            return media_part(part["image_url"], where, "image")
+            return _image(part)
         case "input_audio":
-            return media_part(part["input_audio"]["data"], where, "audio")
+            audio = part.get("input_audio")
+            return None if audio is None else {"type": "input_audio", "input_audio": audio}
         case "input_file":
-            return _file(part, where)
-    return str(part["text"])
+            return _document(part)
 
 
-def _plain(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
-    """A content: the text if there is just one, or nothing, else parts."""
-    if not parts:
-        return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+def _image(part: Media) -> Media | None:
+    if (url := part.get("image_url")) is None:
+        return None
+    made: Media = {"type": "input_image", "image_url": url}
+    if (detail := part.get("detail")) is not None:
+        made["detail"] = detail
+    return made
+
+
+def _document(part: Media) -> Media | None:
+    made: Media = {"type": "input_file"}
+    if (data := part.get("file_data")) is not None:
+        made["file_data"] = data
+    if (url := part.get("file_url")) is not None:
+        made["file_url"] = url
+    if data is None and url is None:
+        return None
+    if (name := part.get("filename")) is not None:
+        made["filename"] = name
+    return made

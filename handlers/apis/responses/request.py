@@ -5,7 +5,6 @@ Bodies have passed validation against the description.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 import msgspec
 
@@ -18,7 +17,8 @@ from specllama.handlers.apis.native.probabilities import Probabilities, native_p
 from specllama.handlers.apis.native.request import generation_params, ping_of
 from specllama.handlers.apis.openai.request import template_variables, thinking_budget
 from specllama.handlers.apis.openai.tools import Chosen, Place, chosen, known, offered
-from specllama.handlers.apis.responses.items import REFERENCE, Item, input_items, messages, new_id
+from specllama.handlers.apis.responses.items import Item, Reference, input_items, new_id
+from specllama.handlers.apis.responses.messages import messages
 from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread
@@ -28,25 +28,30 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 async def request_items(
-    body: Mapping[str, Any], store: ResponseStore
+    body: schemas.ResponseRequest, store: ResponseStore
 ) -> tuple[list[Item], list[Item]]:
     """The items of the conversation before `body`, and those of its own input.
 
     Raises EngineError: invalid_request_error for responses and items that are not stored,
     not_supported_error for media.
     """
-    new = await run_in_thread(input_items, body["input"])
-    for index, item in enumerate(new):
-        if item["type"] == REFERENCE:
-            stored = await store.item(item["id"])
-            if stored is None:
-                raise invalid_request(f"input[{index}]: there is no item {item['id']!r}")
-            new[index] = stored
+    given = await run_in_thread(input_items, body["input"])
+    new = [
+        await _stored(item, f"input[{index}]", store) if item["type"] == "item_reference" else item
+        for index, item in enumerate(given)
+    ]
     previous = body.get("previous_response_id")
     return [] if previous is None else await store.conversation(previous), new
 
 
-def response_tools(body: Mapping[str, Any], items: Sequence[Item]) -> Chosen:
+async def _stored(reference: Reference, where: str, store: ResponseStore) -> Item:
+    found = await store.item(reference["id"])
+    if found is None:
+        raise invalid_request(f"{where}: there is no item {reference['id']!r}")
+    return found
+
+
+def response_tools(body: schemas.ResponseRequest, items: Sequence[Item]) -> Chosen:
     """The tools that may be called when `items` are the whole conversation: those of `body`, and
     those that items have added or found, each of them once.
 
@@ -69,7 +74,8 @@ class ResponseRequest(GenerationRequest):
     """A response to `body`. `items` are its input without the conversation before; `places` those
     of the tools that the model knows by another name than the client."""
 
-    body: Mapping[str, Any]
+    id: str
+    body: schemas.ResponseRequest
     items: list[Item]
     places: Mapping[str, Place]
 
@@ -124,27 +130,34 @@ def response_chat_request(
 
 
 def response_params(
-    body: Mapping[str, Any], defaults: GenerationParams
+    body: schemas.ResponseRequest, defaults: GenerationParams
 ) -> tuple[GenerationParams, Probabilities | None]:
     """The parameters of the generation, and the probabilities to report.
 
     Raises EngineError (invalid_request_error).
     """
-    for name in ("n", "n_cmpl"):
-        if (n := body.get(name)) is not None and n != 1:
+    for name, n in (("n", body.get("n")), ("n_cmpl", body.get("n_cmpl"))):
+        if n is not None and n != 1:
             raise invalid_request(f"{name}: a response is one answer, not {n}")
-    native = dict(body)
-    if native.get("n_predict") is None and body.get("max_output_tokens") is not None:
-        native["n_predict"] = body["max_output_tokens"]
-    form = (body.get("text") or {}).get("format")
-    if form is not None and form["type"] != "text":
+    native = body.copy()
+    n_max = body.get("max_output_tokens")
+    if native.get("n_predict") is None and n_max is not None:
+        native["n_predict"] = n_max
+    if (form := _response_format((body.get("text") or {}).get("format"))) is not None:
         if (body.get("response_format") or {"type": "text"})["type"] != "text":
             raise invalid_request("text.format and response_format can't be used together")
         native["response_format"] = form
     params = generation_params(native, defaults)
-    n_top = body.get("top_logprobs")
+    n_top = int(body.get("top_logprobs") or 0)
     if n_top or LOGPROBS in (body.get("include") or ()):
         # The engine's 0 means none at all.
-        params = msgspec.structs.replace(params, n_probs=max(int(n_top or 0), 1))
-        return params, Probabilities(int(n_top or 0), post_sampling=params.post_sampling_probs)
+        params = msgspec.structs.replace(params, n_probs=max(n_top, 1))
+        return params, Probabilities(n_top, post_sampling=params.post_sampling_probs)
     return params, native_probabilities(params)
+
+
+def _response_format(form: schemas.ResponseTextFormat) -> schemas.ResponseFormat | None:
+    """The `response_format` that says the same; None for any text."""
+    if form is None or form["type"] == "text":
+        return None
+    return {"type": form["type"], "schema": form.get("schema")}

@@ -5,9 +5,8 @@ llama-server adds, `timings` and `prompt_progress`, stands beside their fields.
 """
 
 import asyncio
-from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from contextlib import ExitStack, aclosing
-from typing import Any
 
 from starlette.types import Scope
 
@@ -17,22 +16,21 @@ from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.format import progress_json
 from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.responses.format import (
-    Event,
-    Output,
-    Status,
     cancelled_response,
     failed_response,
     finished_response,
     new_response,
     status_of,
 )
+from specllama.handlers.apis.responses.output import Event, Output, Status
 from specllama.handlers.apis.responses.request import ResponseRequest
+from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.streams import Joined, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.response_store import ResponseStore
 
-Complete = Callable[[Status, Finished], Awaitable[dict[str, Any]]]
+Complete = Callable[[Status, Finished], Awaitable[schemas.ResponseObject]]
 
 
 def response_form(
@@ -42,7 +40,7 @@ def response_form(
     response = new_response(asked.body, facts.model, facts.params, asked.id)
     output = Output(asked.probabilities, asked.places)
 
-    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
+    async def complete(status: Status, finished: Finished) -> schemas.ResponseObject:
         n_reasoning = await facts.n_written(output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
@@ -61,7 +59,7 @@ class ResponsesFormat:
 
     def __init__(
         self,
-        response: Mapping[str, Any],
+        response: schemas.ResponseObject,
         output: Output,
         complete: Complete,
         *,
@@ -73,28 +71,45 @@ class ResponsesFormat:
         """What is known before the answer begins."""
         self._output = output
         self._timings_per_token = timings_per_token
-        self._number = 0
         self.completed = False
         """The generation has come to its end, and the response is being kept."""
 
     def begin(self, event: ChatEvent) -> bytes:
-        return self._lifecycle("response.created") + self._lifecycle("response.in_progress")
+        created: schemas.ResponseCreatedEvent = {
+            "type": "response.created",
+            "response": self.response,
+            "sequence_number": self._output.number(),
+        }
+        begun: schemas.ResponseInProgressEvent = {
+            "type": "response.in_progress",
+            "response": self.response,
+            "sequence_number": self._output.number(),
+        }
+        return _frame(created) + _frame(begun)
 
     def event(self, event: ChatEvent) -> bytes:
         """The events that follow from one event of the engine; maybe none."""
         source = event.source
-        if isinstance(source, Delta) and source.progress:
-            progress = progress_json(source.progress)
-            return self._lifecycle("response.in_progress", prompt_progress=progress)
-        more: dict[str, Any] = {}
-        if self._timings_per_token and event.deltas:
-            more["timings"] = timings_json(source.timings)
-        data = b"".join(self._frame({**made, **more}) for made in self._output.feed(event))
+        if isinstance(source, Delta) and (progress := progress_json(source.progress)):
+            return self._progress(progress)
+        tells_timings = self._timings_per_token and event.deltas
+        timings = timings_json(source.timings) if tells_timings else None
+        data = b"".join(map(_frame, self._output.feed(event, timings)))
         if isinstance(source, Finished):
             status = status_of(event.message, source)
             self._end = status, source
-            data += b"".join(map(self._frame, self._output.finish(status)))
+            data += b"".join(map(_frame, self._output.finish(status)))
         return data
+
+    def _progress(self, progress: schemas.PromptProgress) -> bytes:
+        return _frame(
+            {
+                "type": "response.in_progress",
+                "response": self.response,
+                "prompt_progress": progress,
+                "sequence_number": self._output.number(),
+            }
+        )
 
     async def end(self) -> bytes:
         """The whole response."""
@@ -102,10 +117,25 @@ class ResponsesFormat:
         status, finished = self._end
         self.completed = True
         response = await self._complete(status, finished)
-        event = {"type": f"response.{response['status']}", "response": response}
-        return self._frame({**event, "timings": timings_json(finished.timings)})
+        if status == "completed":
+            return _frame(
+                {
+                    "type": "response.completed",
+                    "response": response,
+                    "timings": timings_json(finished.timings),
+                    "sequence_number": self._output.number(),
+                }
+            )
+        return _frame(
+            {
+                "type": "response.incomplete",
+                "response": response,
+                "timings": timings_json(finished.timings),
+                "sequence_number": self._output.number(),
+            }
+        )
 
-    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+    async def whole(self, results: list[ChatAnswer]) -> schemas.WholeResponse:
         [answer] = results
         for event in answer.events:
             self._output.feed(event)
@@ -117,23 +147,24 @@ class ResponsesFormat:
     def failed(self, failure: HttpFailure) -> bytes:
         """Tells of a failure in two ways: as the end of the response, and as the error that
         every stream of this server ends with, which OpenAI's library raises."""
-        response = failed_response(self.response, self._output.items, failure)
-        error = {
+        failed: schemas.ResponseFailedEvent = {
+            "type": "response.failed",
+            "response": failed_response(self.response, self._output.items, failure),
+            "sequence_number": self._output.number(),
+        }
+        error: schemas.ResponseErrorEvent = {
             "type": "error",
             "code": failure.info.type,
             "message": failure.info.message,
             "param": None,
-            **failure.envelope(),
+            "error": failure.envelope()["error"],
+            "sequence_number": self._output.number(),
         }
-        return self._frame({"type": "response.failed", "response": response}) + self._frame(error)
+        return _frame(failed) + _frame(error)
 
-    def _lifecycle(self, type_: str, **more: Any) -> bytes:
-        return self._frame({"type": type_, "response": self.response, **more})
 
-    def _frame(self, event: Event) -> bytes:
-        number = self._number
-        self._number += 1
-        return sse_event({**event, "sequence_number": number}, event["type"])
+def _frame(event: Event) -> bytes:
+    return sse_event(event, event["type"])
 
 
 # ---- A response that is generated whether or not its client waits.
@@ -142,10 +173,10 @@ class ResponsesFormat:
 # ends, the store knows: completed, failed or cancelled.
 
 
-Keep = Callable[[dict[str, Any]], Awaitable[None]]
+Keep = Callable[[schemas.ResponseObject], Awaitable[None]]
 
 
-def check_kept(body: dict[str, Any]) -> None:
+def check_kept(body: schemas.ResponseRequest) -> None:
     """Raises EngineError (invalid_request_error) if nobody could ever see the response."""
     if body.get("background") and body.get("store") is False:
         raise invalid_request("background: the response has to be kept, so store can't be false")
@@ -177,7 +208,7 @@ class Listener:
 async def to_the_end(
     frames: AsyncGenerator[bytes, None],
     form: ResponsesFormat,
-    shown: dict[str, Any],
+    shown: schemas.ResponseObject,
     keep: Keep,
     listener: Listener,
     held: ExitStack,

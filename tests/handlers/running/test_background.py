@@ -1,12 +1,15 @@
 """Work that goes on after its request."""
 
 import asyncio
+from typing import Any
 
 import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.handlers.running import ongoing as background
 from specllama.handlers.running.ongoing import BackgroundJobs
+
+RESPONSE: Any = {}
 
 
 async def endless(ended: list[str], id: str) -> None:
@@ -19,12 +22,12 @@ async def endless(ended: list[str], id: str) -> None:
 def test_work_is_shown_until_it_ends() -> None:
     async def run() -> None:
         jobs, go = BackgroundJobs(), asyncio.Event()
-        shown = {"status": "queued"}
+        shown: Any = {"status": "queued"}
 
         async def work() -> None:
             await go.wait()
 
-        asked = [{"id": "msg_1"}]
+        asked: Any = [{"id": "msg_1"}]
         jobs.start(("", "a"), shown, work(), asked)
         assert jobs.shown(("", "a")) is shown
         assert jobs.asked(("", "a")) is asked
@@ -41,7 +44,7 @@ def test_work_is_cancelled_and_waited_for() -> None:
     async def run() -> None:
         jobs, ended = BackgroundJobs(), list[str]()
         for id in "abc":
-            jobs.start(("", id), {}, endless(ended, id))
+            jobs.start(("", id), RESPONSE, endless(ended, id))
         await asyncio.sleep(0)
         await jobs.cancel(("", "b"))
         await jobs.cancel(("", "nobody"))
@@ -58,7 +61,7 @@ def test_there_is_room_for_so_many(monkeypatch: pytest.MonkeyPatch) -> None:
         jobs = BackgroundJobs()
         for id in "ab":
             jobs.check_room()
-            jobs.start(("", id), {}, endless([], id))
+            jobs.start(("", id), RESPONSE, endless([], id))
         with pytest.raises(EngineError, match="2 responses in the background"):
             jobs.check_room()
         await asyncio.sleep(0)

@@ -18,13 +18,11 @@ from specllama.handlers.running.response_store import MAX_CHAIN, Database, Respo
 from tests.support.http_support import small_runtime
 
 
-def message(id: str, text: str = "") -> dict[str, Any]:
+def message(id: str, text: str = "") -> Any:
     return {"id": id, "type": "message", "text": text}
 
 
-def response(
-    id: str, previous: str | None = None, output: list[dict[str, Any]] | None = None
-) -> dict[str, Any]:
+def response(id: str, previous: str | None = None, output: list[Any] | None = None) -> Any:
     return {
         "id": id,
         "previous_response_id": previous,
@@ -37,7 +35,7 @@ def save(database: Database, id: str, previous: str | None = None, text: str = "
     database.save(response(id, previous), [message(f"in of {id}", text)])
 
 
-def ids(items: list[dict[str, Any]]) -> list[str]:
+def ids(items: list[Any]) -> list[str]:
     return [item["id"] for item in items]
 
 
@@ -63,7 +61,7 @@ def test_what_is_saved_comes_back(
     id: str, input: list[Any], output: list[Any], rest: dict[str, Any]
 ) -> None:
     database = Database()
-    saved = {**rest, **response(id, None, output)}
+    saved: Any = {**rest, **response(id, None, output)}
     database.save(saved, input)
     assert database.response(id) == saved
     assert database.conversation(id) == input + output
@@ -77,7 +75,7 @@ def test_pages_put_together_are_the_whole_input(n: int, limit: int, order: Any) 
     with closing(Database()) as database:
         expected = [message(str(i)) for i in range(n)]
         database.save(response("r"), expected)
-        seen: list[dict[str, Any]] = []
+        seen: list[Any] = []
         after = None
         while True:
             page = database.input_items("r", after=after, limit=limit, order=order)

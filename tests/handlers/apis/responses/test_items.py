@@ -6,7 +6,8 @@ from typing import Any
 import pytest
 
 from specllama.engine.errors import EngineError
-from specllama.handlers.apis.responses.items import input_items, messages
+from specllama.handlers.apis.responses.items import input_items
+from specllama.handlers.apis.responses.messages import messages
 from specllama.handlers.running.media import MediaInput
 
 USER = {"role": "user", "content": "Hello"}
@@ -24,12 +25,17 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
 
-def translated(*items: dict[str, Any]) -> list[dict[str, Any]]:
-    return messages(input_items(items))
+def kept(*items: Any) -> Any:
+    return input_items([*items])
+
+
+def translated(*items: Any) -> list[dict[str, Any]]:
+    return messages(kept(*items))
 
 
 def test_a_text_is_the_user_s() -> None:
-    assert messages(input_items("Hello")) == [USER]
+    said: Any = input_items("Hello")
+    assert messages(said) == [USER]
 
 
 def test_parts() -> None:
@@ -120,10 +126,10 @@ def test_calls_in_namespaces_and_searches() -> None:
     assert [call["arguments"] for call in calls[1:]] == ['{"query": "ä"}', '{"input": "x"}', "cut"]
     results = [each["content"] for each in made if each["role"] == "tool"]
     assert results == ["11 degrees", "n__f", "11 degrees", "There is no such tool."]
-    kept = input_items(items)
-    assert kept[0]["namespace"] == "mcp__n"
-    assert kept[3]["tools"] == tools
-    assert "namespace" not in input_items([CALL])[0]
+    read = kept(*items)
+    assert read[0]["namespace"] == "mcp__n"
+    assert read[3]["tools"] == tools
+    assert "namespace" not in kept(CALL)[0]
 
 
 @pytest.mark.parametrize("item", [
@@ -131,7 +137,7 @@ def test_calls_in_namespaces_and_searches() -> None:
     {"type": "tool_search_output", "tools": []},
 ])  # fmt: skip
 def test_searches_of_openai_s_are_left_out(item: dict[str, Any]) -> None:
-    assert input_items([item]) == []
+    assert kept(item) == []
 
 
 def test_media_are_kept_as_they_came() -> None:
@@ -140,7 +146,7 @@ def test_media_are_kept_as_they_came() -> None:
         {"type": "input_audio", "input_audio": {"data": "AAAA", "format": "wav"}},
         {"type": "input_file", "file_data": "data:text/plain;base64,SGk=", "filename": "a.txt"},
     ]
-    [item] = input_items([{"role": "user", "content": parts}])
+    [item] = kept({"role": "user", "content": parts})
     assert item["content"][1:] == parts[1:]
     assert item["content"][0] == {"type": "input_image", "image_url": "data:,", "detail": "low"}
     [message] = messages([item])
@@ -171,12 +177,11 @@ def test_tools_that_take_a_plain_text() -> None:
     [made] = asking["tool_calls"]
     assert json.loads(made["function"]["arguments"]) == {"input": 'a "b"'}
     assert result == {"role": "tool", "tool_call_id": "c1", "content": "ok"}
-    kept = input_items([call, output])
-    assert [item["id"].split("_")[0] for item in kept] == ["ctc", "ctco"]
+    assert [item["id"].split("_")[0] for item in kept(call, output)] == ["ctc", "ctco"]
 
 
 def test_a_thousand_items_keep_their_order() -> None:
     many = [{"role": "user", "content": str(i)} if i % 2 else said(str(i)) for i in range(1000)]
     made = translated(*many)
     assert [message["content"] for message in made] == [str(i) for i in range(1000)]
-    assert len({item["id"] for item in input_items(many)}) == 1000
+    assert len({item["id"] for item in kept(*many)}) == 1000

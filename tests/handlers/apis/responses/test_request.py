@@ -46,16 +46,22 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
     return {"type": "message", "role": role, "content": [{"type": "output_text", "text": text}]}
 
 
+def kept(*items: Any) -> Any:
+    return input_items([*items])
+
+
+def params(body: Any, defaults: GenerationParams) -> Any:
+    return response_params(body, defaults)
+
+
 def request(body: Any, **options: Any) -> ChatRequest:
-    items = input_items(body.get("input", "Hello"))
+    items: Any = input_items(body.get("input", "Hello"))
     return response_chat_request(body, items, response_tools(body, items), model_options(**options))
 
 
 def test_options_of_the_server_hold_for_thoughts() -> None:
     options = model_options(reasoning_budget=0, reasoning_format="none")
-    asked = response_chat_request(
-        {"input": "Hello"}, input_items("Hello"), Chosen([], "auto"), options
-    )
+    asked = response_chat_request({"input": "Hello"}, kept(USER), Chosen([], "auto"), options)
     assert (asked.thinking_budget.tokens, asked.reasoning_format) == (0, "none")
 
 
@@ -68,16 +74,15 @@ def test_a_tool_that_takes_a_plain_text() -> None:
 def test_tools_of_items_can_be_called_from_then_on() -> None:
     note = {"type": "namespace", "name": "mcp__notes", "tools": [TOOL, {**TOOL, "name": "g"}]}
     found = {"type": "tool_search_output", "execution": "client", "call_id": "c1", "tools": [note]}
-    items = input_items(
-        [
-            {"type": "additional_tools", "role": "developer", "tools": [TOOL, note]},
-            {"role": "user", "content": "Hello"},
-            {"type": "tool_search_call", "execution": "client", "call_id": "c1", "arguments": {}},
-            found,
-            found,
-        ]
+    items = kept(
+        {"type": "additional_tools", "role": "developer", "tools": [TOOL, note]},
+        {"role": "user", "content": "Hello"},
+        {"type": "tool_search_call", "execution": "client", "call_id": "c1", "arguments": {}},
+        found,
+        found,
     )
-    choice = response_tools({"tools": [TOOL, {"type": "web_search"}]}, items)
+    body: Any = {"tools": [TOOL, {"type": "web_search"}]}
+    choice = response_tools(body, items)
     names = [tool["function"]["name"] for tool in choice.tools]
     assert names == ["f", "mcp__notes__f", "mcp__notes__g"]
     assert choice.places["mcp__notes__g"] == Place("g", "mcp__notes")
@@ -161,17 +166,17 @@ def test_tools_that_don_t_fit(body: dict[str, Any], type_: str) -> None:
 
 def test_parameters() -> None:
     defaults = GenerationParams(temperature=0.5)
-    params, probabilities = response_params({"max_output_tokens": 5, "top_p": 0.2}, defaults)
-    assert (params.n_predict, params.temperature, params.top_p) == (5, 0.5, 0.2)
+    made, probabilities = params({"max_output_tokens": 5, "top_p": 0.2}, defaults)
+    assert (made.n_predict, made.temperature, made.top_p) == (5, 0.5, 0.2)
     assert probabilities is None
-    assert response_params({"max_output_tokens": 5, "n_predict": 3}, defaults)[0].n_predict == 3
+    assert params({"max_output_tokens": 5, "n_predict": 3}, defaults)[0].n_predict == 3
     schema = {"type": "object", "properties": {"b": {}, "a": {}}}
     for form, expected in (
         ({"type": "text"}, None),
         ({"type": "json_object"}, {"type": "object"}),
         ({"type": "json_schema", "name": "x", "schema": schema}, schema),
     ):
-        made, _ = response_params({"text": {"format": form}}, defaults)
+        made, _ = params({"text": {"format": form}}, defaults)
         assert (made.json_schema and json.loads(made.json_schema)) == expected
     for wrong in (
         {"n": 2},
@@ -180,7 +185,7 @@ def test_parameters() -> None:
         {"text": {"format": {"type": "json_object"}}, "response_format": {"type": "json_object"}},
     ):
         with pytest.raises(EngineError):
-            response_params(wrong, defaults)
+            params(wrong, defaults)
 
 
 def test_probabilities_are_asked_for_in_three_ways() -> None:
@@ -191,30 +196,31 @@ def test_probabilities_are_asked_for_in_three_ways() -> None:
     )
     probs = TokenProbs(5, b"a", -1.0, [(5, b"a", -1.0), (6, b"b", -2.0), (7, b"c", -3.0)])
     for body, n_probs, n_top in asked:
-        params, probabilities = response_params(body, GenerationParams())
-        assert params.n_probs == n_probs
+        made, probabilities = params(body, GenerationParams())
+        assert made.n_probs == n_probs
         assert probabilities is not None
         [token] = probabilities.content([probs])
         assert len(token["top_logprobs"]) == n_top
     encrypted = {"include": ["reasoning.encrypted_content"], "top_logprobs": 0}
-    assert response_params(encrypted, GenerationParams())[1] is None
+    assert params(encrypted, GenerationParams())[1] is None
 
 
 def test_what_is_stored_comes_before_what_is_new() -> None:
     async def run() -> None:
         store = ResponseStore()
-        old = input_items([USER])
-        output = input_items([said("Hi")])
-        await store.save({"id": "resp_1", "previous_response_id": None, "output": output}, old)
+        old, output = kept(USER), kept(said("Hi"))
+        response: Any = {"id": "resp_1", "previous_response_id": None, "output": output}
+        await store.save(response, old)
         reference = {"type": "item_reference", "id": old[0]["id"]}
-        body = {"input": [reference, USER], "previous_response_id": "resp_1"}
+        body: Any = {"input": [reference, USER], "previous_response_id": "resp_1"}
         history, new = await request_items(body, store)
         assert history == [*old, *output]
         assert new[0] == old[0]
-        for wrong in (
+        others: Any = (
             {"input": "a", "previous_response_id": "resp_2"},
             {"input": [{**reference, "id": "msg_0"}]},
-        ):
+        )
+        for wrong in others:
             with pytest.raises(EngineError, match="there is no") as caught:
                 await request_items(wrong, store)
             assert caught.value.info.type == "invalid_request_error"

@@ -29,12 +29,11 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.responses.format import (
-    Output,
-    Status,
     failed_response,
     finished_response,
     new_response,
 )
+from specllama.handlers.apis.responses.output import Output, Status
 from specllama.handlers.apis.responses.stream import ResponsesFormat
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import ChatEvent
@@ -45,7 +44,7 @@ pytestmark = pytest.mark.slow
 TOOL = {"type": "function", "name": "f", "description": "It does.", "parameters": None}
 
 
-BODY = {
+BODY: Any = {
     "input": "Hello",
     "instructions": "Be short.",
     "metadata": {"a": "b"},
@@ -65,7 +64,7 @@ def streamed(
     response = new_response(BODY, "model", GenerationParams(), "resp_0")
     output = Output()
 
-    async def complete(status: Status, finished: Finished) -> dict[str, Any]:
+    async def complete(status: Status, finished: Finished) -> Any:
         return finished_response(response, output.items, status, finished, 2)
 
     stream = ResponsesFormat(response, output, complete, timings_per_token=True)
@@ -201,10 +200,11 @@ def test_probabilities_belong_to_the_message() -> None:
     ]
     told: list[str] = []
     for deltas, entries in feed:
-        for event in output.feed(ChatEvent(0, deltas, delta(), message, entries)):
+        events: Any = output.feed(ChatEvent(0, deltas, delta(), message, entries))
+        for event in events:
             told += [token["token"] for token in event.get("logprobs", [])]
     output.finish("completed")
-    _, said = output.items
+    said: Any = output.items[1]
     assert told == ["a", "b", "c"]
     assert [token["token"] for token in said["content"][0]["logprobs"]] == told
 
@@ -219,7 +219,7 @@ def test_a_failure_ends_the_stream_in_two_ways() -> None:
     assert error["error"]["code"] == 500
     bad = HttpFailure(400, ErrorInfo("invalid_request_error", "x"))
     response = failed_response(failed["response"], [], bad)
-    assert response["error"]["code"] == "invalid_prompt"
+    assert response["error"] == {"code": "invalid_prompt", "message": "x"}
 
 
 # ---- OpenAI's own reader ---------------------------------------------------------------------

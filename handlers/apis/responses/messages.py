@@ -1,0 +1,146 @@
+"""The messages, in the form of the Chat Completions API, that the items of a response amount to."""
+
+import json
+from collections.abc import Iterable, Sequence
+from functools import partial
+from typing import Any, TypeAlias
+
+from specllama.engine.chat.request import FREE_TEXT
+from specllama.engine.errors import invalid_request
+from specllama.handlers.apis.openai.tools import SEARCH, known, qualified
+from specllama.handlers.apis.responses.items import Item, Media, Part
+from specllama.handlers.apis.tool_results import result_part
+from specllama.handlers.http import schemas
+from specllama.handlers.running.media import document_part, media_part
+
+_Call: TypeAlias = (
+    schemas.ResponseFunctionCall | schemas.ResponseCustomCall | schemas.ResponseSearchCall
+)
+
+
+def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+    """The messages, in the form of the Chat Completions API, that `items` amount to.
+
+    What the model says, thinks and calls without being interrupted is one message. Of its
+    reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
+    that reads plain text.
+
+    Raises EngineError: invalid_request_error if the conversation ends with a call that has no
+    output, or for files that are neither base64 nor a URL.
+    """
+    made: list[dict[str, Any]] = []
+    for index, item in enumerate(items):
+        _tell(made, item, f"input[{index}]")
+    for message in made:
+        if message["role"] == "assistant":
+            message["content"] = _plain(message["content"])
+            if "reasoning_content" in message:
+                message["reasoning_content"] = "".join(message["reasoning_content"])
+    if made and (calls := made[-1].get("tool_calls")):
+        raise invalid_request(f"input: the call {calls[-1]['id']!r} of a function has no output")
+    return made
+
+
+def _tell(made: list[dict[str, Any]], item: Item, where: str) -> None:
+    """Adds what `item` tells the model to the messages that are `made` already."""
+    match item["type"]:
+        case "message" if item["role"] == "assistant":
+            _turn(made)["content"] += _contents(item["content"], f"{where}.content")
+        case "message":
+            content = _plain(_contents(item["content"], f"{where}.content"))
+            made.append({"role": item["role"], "content": content})
+        case "reasoning":
+            if text := "".join(part["text"] for part in item["content"]):
+                _turn(made).setdefault("reasoning_content", []).append(text)
+        case "function_call" | "custom_tool_call" | "tool_search_call":
+            function = {"name": _name(item), "arguments": _arguments(item)}
+            call = {"id": item["call_id"], "type": "function", "function": function}
+            _turn(made).setdefault("tool_calls", []).append(call)
+        case "function_call_output" | "custom_tool_call_output":
+            made.append(_tool_message(item, f"{where}.output"))
+        case "tool_search_output":
+            made.append(_search_message(item))
+
+
+def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
+    """The message of the assistant that is being put together."""
+    if not made or made[-1]["role"] != "assistant":
+        made.append({"role": "assistant", "content": []})
+    return made[-1]
+
+
+def _name(call: _Call) -> str:
+    """The name by which the model knows the tool that it has called."""
+    if call["type"] == "tool_search_call":
+        return SEARCH
+    return qualified(call["name"], call.get("namespace"))
+
+
+def _arguments(call: _Call) -> str:
+    """What the model has written as the arguments of a call, in JSON."""
+    match call["type"]:
+        case "function_call":
+            return call["arguments"]
+        case "custom_tool_call":
+            return json.dumps({FREE_TEXT: call["input"]}, ensure_ascii=False)
+        case "tool_search_call":
+            given = call["arguments"]
+            return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
+
+
+def _tool_message(item: schemas.ResponseStoredFunctionOutput, where: str) -> dict[str, Any]:
+    output = item["output"]
+    content = output if isinstance(output, str) else _plain(_results(output, where))
+    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
+
+
+def _search_message(item: schemas.ResponseStoredSearchOutput) -> dict[str, Any]:
+    """What a search for tools has found: their names. The model is shown the tools themselves where
+    it is shown all of them."""
+    content = "\n".join(known(item["tools"])) or "There is no such tool."
+    return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
+
+
+def _contents(parts: Iterable[Part], where: str) -> list[str | dict[str, Any]]:
+    """The texts of parts, and their media for `handlers.running.media`."""
+    return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
+
+
+def _results(parts: Iterable[Part], where: str) -> list[str | dict[str, Any]]:
+    made: list[str | dict[str, Any]] = []
+    for index, part in enumerate(parts):
+        at = f"{where}[{index}]"
+        if part["type"] == "input_file":
+            made.append(result_part(partial(_file, part, at), "document", part.get("filename")))
+        else:
+            made.append(_content(part, at))
+    return made
+
+
+def _content(part: Part, where: str) -> str | dict[str, Any]:
+    match part["type"]:
+        case "refusal":
+            return part["refusal"]
+        case "input_text" | "output_text":
+            return part["text"]
+        case "input_image":
+            return media_part(part.get("image_url"), where, "image")
+        case "input_audio":
+            audio = part.get("input_audio")
+            return media_part(audio and audio["data"], where, "audio")
+        case "input_file":
+            return _file(part, where)
+
+
+def _file(part: Media, where: str) -> dict[str, Any]:
+    given = part.get("file_data") or part.get("file_url") or ""
+    return document_part(given, where, part.get("filename") or "")
+
+
+def _plain(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
+    """A content: the text if there is just one, or nothing, else parts."""
+    if not parts:
+        return ""
+    if len(parts) == 1 and isinstance(parts[0], str):
+        return parts[0]
+    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
