@@ -1,7 +1,7 @@
 """The one internal chat request: every chat API is translated into it."""
 
 from collections.abc import Awaitable, Callable
-from typing import Any, Literal
+from typing import Any, Literal, NotRequired, TypedDict
 
 import msgspec
 
@@ -50,6 +50,57 @@ FREE_TEXT = "input"
 """The parameter of a tool that takes a plain text."""
 
 
+class MessagePart(TypedDict):
+    """A part of a content: `text`, or what stands for a medium (`handlers.running.media`) until it
+    has a place in the prompt."""
+
+    type: str
+    text: NotRequired[str]
+    media: NotRequired[Any]
+
+
+class CallOfFunction(TypedDict):
+    """`arguments` are an object, or its JSON."""
+
+    name: str
+    arguments: str | dict[str, Any]
+
+
+class MessageCall(TypedDict):
+    """A call that the assistant has made."""
+
+    id: NotRequired[str]
+    type: Literal["function"]
+    function: CallOfFunction
+
+
+class Message(TypedDict):
+    """A message in the form of OpenAI's Chat Completions API, for which chat templates are
+    written. `tool_call_id` and `name` are those of a tool's result."""
+
+    role: str
+    content: str | list[MessagePart] | None
+    reasoning_content: NotRequired[str]
+    tool_calls: NotRequired[list[MessageCall]]
+    tool_call_id: NotRequired[str]
+    name: NotRequired[str]
+
+
+class ToolFunction(TypedDict):
+    """`parameters` are a JSON schema of the type object."""
+
+    name: str
+    description: str
+    parameters: dict[str, Any]
+
+
+class OfferedTool(TypedDict):
+    """A tool in the form of the same API."""
+
+    type: Literal["function"]
+    function: ToolFunction
+
+
 class ThinkingBudget(msgspec.Struct, frozen=True):
     """How much the model may think: `tokens`, 0 for not at all, -1 for no limit. `message` is put
     at the end of thoughts that use it up; with `control` a client may end them earlier."""
@@ -65,11 +116,6 @@ NO_BUDGET = ThinkingBudget()
 class ChatRequest(msgspec.Struct, kw_only=True):
     """A conversation and what may come as the answer to it.
 
-    `messages` and `tools` are in the form of OpenAI's Chat Completions API, the one that chat
-    templates are written for: a message has `role`, `content` (text, a list of parts, or
-    None) and, where they apply, `reasoning_content`, `tool_calls`, `tool_call_id`, `name`; a
-    tool is `{"type": "function", "function": {"name", "description", "parameters"}}`.
-
     `tool_name` (with `tool_choice` "required") is the one tool that has to be called. The tools
     named in `free_text` take a plain text: what they are to the model is a function whose one
     parameter is `FREE_TEXT`. Beside each stands the grammar of its text in Lark, "" for any text.
@@ -79,8 +125,8 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     server. How to generate, a JSON schema for the answer included, is in `GenerationParams`.
     """
 
-    messages: list[dict[str, Any]]
-    tools: list[dict[str, Any]] = []
+    messages: list[Message]
+    tools: list[OfferedTool] = []
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
     parallel_tool_calls: bool | None = None  # None: what the template can express
@@ -120,7 +166,7 @@ async def truncated(
     turns = [i for i in range(n_head + 1, len(messages)) if messages[i]["role"] == "user"]
 
     def without(start: int) -> ChatRequest:
-        kept: list[dict[str, Any]] = [*messages[:n_head], *messages[start:]]
+        kept = [*messages[:n_head], *messages[start:]]
         return msgspec.structs.replace(request, messages=kept)
 
     starts = [n_head, *turns]

@@ -7,13 +7,12 @@ this server would refuse from a user is a line of text in a result.
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from specllama.engine.chat.request import MessagePart
 from specllama.engine.errors import EngineError
 from specllama.handlers.running.media import unshown
 
 
-def result_part(
-    read: Callable[[], dict[str, Any]], kind: str, name: str | None = None
-) -> dict[str, Any]:
+def result_part(read: Callable[[], MessagePart], kind: str, name: str | None = None) -> MessagePart:
     """The part of a result that `read` gives; a line with `kind` and `name` if that raises
     EngineError (not_supported_error)."""
     try:

@@ -9,13 +9,14 @@ import asyncio
 import os
 import re
 import secrets
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import cache
-from typing import Any, Literal, TypeAlias
+from typing import Any, Final, Literal, TypeAlias
 
 import msgspec
 
+from specllama.engine.chat.request import Message, MessagePart
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.media.source import MediaSource, SourceKind, is_address
 from specllama.engine.models.client import EngineClient
@@ -27,7 +28,7 @@ from specllama.handlers.running.resolve_model import ResolvedModel
 from specllama.handlers.running.runtime import runtime
 
 Kind = Literal["image", "audio", "video", "document"]
-PART = "media"
+PART: Final = "media"
 """The type of a content's part that is an image, a sound or a document."""
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
@@ -67,7 +68,7 @@ UnresolvedParts: TypeAlias = "list[int | str | MediaInput]"
 """A prompt whose media are still as they came."""
 
 
-def media_part(given: Any, where: str, kind: Kind | None = None) -> dict[str, Any]:
+def media_part(given: Any, where: str, kind: Kind | None = None) -> MessagePart:
     """A part of a message's content. Raises EngineError (invalid_request_error) if `given` is no
     text, which no address and no data could be."""
     if not isinstance(given, str):
@@ -75,7 +76,7 @@ def media_part(given: Any, where: str, kind: Kind | None = None) -> dict[str, An
     return {"type": PART, "media": MediaInput(given, where, kind)}
 
 
-def unshown(kind: str, name: str | None = None) -> dict[str, Any]:
+def unshown(kind: str, name: str | None = None) -> MessagePart:
     """The part of a tool's result that says what the tool returned and the model can't see."""
     line = " ".join(f"[{kind}] {name or ''}".split())
     return {"type": "text", "text": line if len(line) <= _LINE else line[: _LINE - 1] + "…"}
@@ -87,7 +88,7 @@ def unshown(kind: str, name: str | None = None) -> dict[str, Any]:
 class Marked(msgspec.Struct, frozen=True):
     """Messages with a marker in the place of each medium."""
 
-    messages: list[dict[str, Any]]
+    messages: list[Message]
     media: Sequence[MediaInput] = ()
     secret: str = ""
 
@@ -113,13 +114,13 @@ class Marked(msgspec.Struct, frozen=True):
         return found
 
 
-def marked(messages: Sequence[dict[str, Any]]) -> Marked:
+def marked(messages: Sequence[Message]) -> Marked:
     """`messages` for a template. A content with media becomes one text, whatever the template
     knows of parts: its texts and documents are lines, and nothing is put around a marker."""
     secret = f"<__media_{secrets.token_hex(16)}"
     media: list[MediaInput] = []
 
-    def joined(content: Sequence[Mapping[str, Any]]) -> str:
+    def joined(content: Sequence[MessagePart]) -> str:
         text, after_medium = "", True
         for part in content:
             is_medium = part["type"] == PART
@@ -143,11 +144,11 @@ def marked(messages: Sequence[dict[str, Any]]) -> Marked:
     return Marked(made, media, secret)
 
 
-def with_results_shown(messages: Sequence[dict[str, Any]], info: ModelInfo) -> list[dict[str, Any]]:
+def with_results_shown(messages: Sequence[Message], info: ModelInfo) -> list[Message]:
     """`messages` with a line of text for each medium in a tool's result that the model can't take.
     A tool can't know what the model takes, and its client sends the result with each request."""
 
-    def shown(part: dict[str, Any]) -> dict[str, Any]:
+    def shown(part: MessagePart) -> MessagePart:
         if part["type"] != PART:
             return part
         medium: MediaInput = part["media"]
@@ -157,12 +158,13 @@ def with_results_shown(messages: Sequence[dict[str, Any]], info: ModelInfo) -> l
             return line
         return {**part, "media": msgspec.structs.replace(medium, stand_in=line["text"])}
 
-    return [
-        {**message, "content": [shown(part) for part in message["content"]]}
-        if message["role"] == "tool" and isinstance(message.get("content"), list)
-        else message
-        for message in messages
-    ]
+    made: list[Message] = []
+    for message in messages:
+        if message["role"] == "tool" and isinstance(content := message["content"], list):
+            made.append({**message, "content": [shown(part) for part in content]})
+        else:
+            made.append(message)
+    return made
 
 
 def _address(given: str | bytes) -> str:
@@ -301,7 +303,7 @@ async def _source(medium: MediaInput) -> MediaSource:
 # ---- Documents in messages, whichever API they come by.
 
 
-def document_part(given: str, where: str, heading: str = "") -> dict[str, Any]:
+def document_part(given: str, where: str, heading: str = "") -> MessagePart:
     """A part of a content: a text, or, for PDF files and what has to be fetched first, a document
     (`handlers.running.media`). `heading` stands in a line in front of it.
 

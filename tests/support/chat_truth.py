@@ -95,7 +95,7 @@ WEATHER = '{"city": "Zürich", "days": 2}'
 HOTEL = '{"stars": [4, 5], "pool": true, "note": "a \\"quiet\\" one\\nplease"}'
 THOUGHTS = "It is about the weather.\nI look it up."
 WORDS = "Let me look."
-TOOLS: list[dict[str, Any]] = [
+TOOLS: Any = [
     {
         "type": "function",
         "function": {

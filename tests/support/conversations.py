@@ -10,29 +10,29 @@ from specllama.engine.helpers.render.detect.detect import detect
 from specllama.engine.helpers.render.template.prompt import chat_prompt
 from specllama.engine.helpers.render.template.template import ChatTemplate
 
-USER = {"role": "user", "content": "Hello"}
+USER: Any = {"role": "user", "content": "Hello"}
 
 
-def call(name: str = "f", arguments: Any = '{"x": "é"}', id: str | None = "c1") -> dict[str, Any]:
+def call(name: str = "f", arguments: Any = '{"x": "é"}', id: str | None = "c1") -> Any:
     made = {"type": "function", "function": {"name": name, "arguments": arguments}}
     return made if id is None else {**made, "id": id}
 
 
-def asking(*calls: dict[str, Any], content: str | None = None, **more: Any) -> dict[str, Any]:
+def asking(*calls: dict[str, Any], content: str | None = None, **more: Any) -> Any:
     return {"role": "assistant", "content": content, "tool_calls": list(calls), **more}
 
 
-def result(content: str, id: str | None = "c1", **more: Any) -> dict[str, Any]:
+def result(content: str, id: str | None = "c1", **more: Any) -> Any:
     made = {"role": "tool", "content": content, **more}
     return made if id is None else {**made, "tool_call_id": id}
 
 
-def begun(content: str = "", reasoning: str | None = None) -> dict[str, Any]:
+def begun(content: str = "", reasoning: str | None = None) -> Any:
     return {"role": "assistant", "content": content, "reasoning_content": reasoning}
 
 
 def prompt(
-    source: str, *messages: dict[str, Any], syntax: OutputSyntax | None = None, **fields: Any
+    source: str, *messages: Any, syntax: OutputSyntax | None = None, **fields: Any
 ) -> ChatPrompt:
     template = ChatTemplate(source, "<s>", "</s>")
     request = ChatRequest(messages=list(messages), **fields)

@@ -14,7 +14,7 @@ from typing import Any
 
 import msgspec
 
-Message = dict[str, Any]
+Message = Any
 
 
 def user(text: str) -> Message:
@@ -42,7 +42,7 @@ def tool(name: str, description: str, properties: dict[str, Any], required: list
 
 _NAME = {"type": "string", "description": "Its name"}
 _DAYS = {"type": "integer", "description": "How many days ahead"}
-TOOLS = [
+TOOLS: Any = [
     tool("get_weather", "The weather of a city.", {"city": _NAME, "days": _DAYS}, ["city"]),
     tool("get_time", "The time in a zone.", {"zone": _NAME}, ["zone"]),
 ]

@@ -18,7 +18,7 @@ from specllama.engine.chat.grammar.json_lark import TextGrammarError, in_json
 from specllama.engine.chat.grammar.lark import Lark, choice, literal, optional, regex, sequence
 from specllama.engine.chat.grammar.tagged_arguments import ANY_OBJECT, tagged_arguments
 from specllama.engine.chat.grammar.triggers import is_plain_json, triggers, without_calls
-from specllama.engine.chat.request import FREE_TEXT, NO_BUDGET, ThinkingBudget
+from specllama.engine.chat.request import FREE_TEXT, NO_BUDGET, OfferedTool, ThinkingBudget
 from specllama.engine.chat.syntax import (
     HARMONY_THOUGHTS,
     HERMES_CALLS,
@@ -136,7 +136,7 @@ def answer_params(
 def answer_grammar(
     syntax: OutputSyntax,
     *,
-    tools: list[dict[str, Any]],
+    tools: list[OfferedTool],
     required: bool,
     tool_name: str | None,
     parallel: bool,
@@ -196,7 +196,7 @@ Functions = Mapping[str, Any]
 """The schemas of the parameters by the names of the tools, or their `TextArguments`."""
 
 
-def _functions(tools: list[dict[str, Any]], wanted: str | None, lark: Lark) -> dict[str, Any]:
+def _functions(tools: list[OfferedTool], wanted: str | None, lark: Lark) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for i, tool in enumerate(tools):
         function = tool.get("function") if tool.get("type", "function") == "function" else None

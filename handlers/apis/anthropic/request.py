@@ -12,7 +12,13 @@ from typing import Any, TypeGuard
 
 import msgspec
 
-from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.chat.request import (
+    ChatRequest,
+    Message,
+    MessageCall,
+    MessagePart,
+    ThinkingBudget,
+)
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
@@ -28,7 +34,7 @@ from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.running.media import document_part, media_part
 
-Part = str | dict[str, Any]
+Part = str | MessagePart
 """A text, or an image or a document (`handlers.running.media`)."""
 
 MAX_TOKENS = 4096
@@ -191,7 +197,7 @@ def _variables(body: schemas.MessagesInput, options: Options) -> dict[str, Any]:
 # ---- messages ----------------------------------------------------------------------------
 
 
-def _system(system: schemas.MessagesSystem) -> list[dict[str, Any]]:
+def _system(system: schemas.MessagesSystem) -> list[Message]:
     """The message that `system` is; none if it says nothing."""
     read = [_text(block, f"system[{index}]") for index, block in enumerate(_blocks(system))]
     texts = [_without_stamp(text) for text in read if text is not None]
@@ -211,10 +217,10 @@ def _blocks(content: schemas.MessagesContent) -> Sequence[Block]:
     return content or []
 
 
-def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[dict[str, Any]]:
+def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
     """All messages in OpenAI's form. Those of one role that follow each other become one,
     since most templates want the roles to alternate."""
-    turns: list[dict[str, Any]] = []
+    turns: list[Message] = []
     parts: list[Part] = []  # of the user's turn that is not in `turns` yet
     calls: dict[str, str] = {}  # names of the tools that the last turn called, by id
 
@@ -244,9 +250,9 @@ def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[dict[str, Any]]:
 
 def _user(
     blocks: Sequence[Block], where: str, calls: Mapping[str, str]
-) -> tuple[list[dict[str, Any]], list[Part]]:
+) -> tuple[list[Message], list[Part]]:
     """The messages of tools, and the texts and images of the user."""
-    results: list[dict[str, Any]] = []
+    results: list[Message] = []
     parts: list[Part] = []
     for index, block in enumerate(blocks):
         at = f"{where}.content[{index}]"
@@ -255,13 +261,18 @@ def _user(
                 parts.append(part)
             continue
         call_id = (block.get("tool_use_id") or "").removeprefix(CALL_PREFIX)
-        result = {"role": "tool", "tool_call_id": call_id, "content": _result(block, at)}
-        # The call may have been cut off with the beginning of the conversation.
-        results.append({**result, "name": calls[call_id]} if call_id in calls else result)
+        result: Message = {
+            "role": "tool",
+            "tool_call_id": call_id,
+            "content": _result(block, at),
+        }
+        if call_id in calls:  # it may have been cut off with the beginning of the conversation
+            result["name"] = calls[call_id]
+        results.append(result)
     return results, parts
 
 
-def _result(block: schemas.ToolResultBlock, where: str) -> str | list[dict[str, Any]]:
+def _result(block: schemas.ToolResultBlock, where: str) -> str | list[MessagePart]:
     content = block.get("content") or ""
     if not isinstance(content, str):
         parts = _results(content, f"{where}.content")
@@ -275,23 +286,25 @@ def _result(block: schemas.ToolResultBlock, where: str) -> str | list[dict[str, 
     return content
 
 
-def _add_answer(turns: list[dict[str, Any]], blocks: Sequence[Block], where: str) -> dict[str, str]:
+def _add_answer(turns: list[Message], blocks: Sequence[Block], where: str) -> dict[str, str]:
     """Puts a message of the assistant behind `turns`, or into the last of them if that is the
     assistant's, too. Returns what tools the turn has called, by the ids of the calls."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
+    texts: list[str] = []
     for index, block in enumerate(blocks):
         if _is_thought(block):
             turn["reasoning_content"] = turn.get("reasoning_content", "") + block["thinking"]
         elif _is_call(block):
             turn.setdefault("tool_calls", []).append(_call(block))
         elif block.get("type") != "redacted_thinking":
-            turn["content"] += _text(block, f"{where}.content[{index}]") or ""
+            texts.append(_text(block, f"{where}.content[{index}]") or "")
+    turn["content"] = "".join((str(turn["content"]), *texts))
     return {call["id"]: call["function"]["name"] for call in turn.get("tool_calls", [])}
 
 
-def _call(block: schemas.ToolUseBlockInput) -> dict[str, Any]:
+def _call(block: schemas.ToolUseBlockInput) -> MessageCall:
     arguments = block.get("input") or {}
     if not isinstance(arguments, str):  # a text is what was cut off before it was an object
         try:
@@ -400,18 +413,18 @@ def _document(block: schemas.DocumentBlock, where: str) -> Part:
     return f"{heading}\n{text}" if heading and text else heading or text
 
 
-def _plain(part: dict[str, Any]) -> Part:
+def _plain(part: MessagePart) -> Part:
     return str(part["text"]) if part["type"] == "text" else part
 
 
-def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+def _content(parts: Sequence[Part]) -> str | list[MessagePart]:
     """One text, or parts for templates that know them."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return _text_parts(parts)
 
 
-def _text_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _text_parts(parts: Sequence[Part]) -> list[MessagePart]:
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
 
 

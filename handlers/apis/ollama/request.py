@@ -308,7 +308,7 @@ def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any
     return made
 
 
-def image_parts(images: Sequence[str] | None, where: str) -> list[dict[str, Any]]:
+def image_parts(images: Sequence[str] | None, where: str) -> list[Any]:
     """The parts of a content that `images`, base64-encoded, are."""
     return [media_part(each, f"{where}[{i}]", "image") for i, each in enumerate(images or ())]
 

@@ -9,9 +9,9 @@ as they came (`handlers.running.media`), whoever sends them.
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
-from specllama.engine.chat.request import FREE_TEXT
+from specllama.engine.chat.request import FREE_TEXT, Message, MessageCall, MessagePart
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
@@ -24,8 +24,6 @@ from specllama.handlers.running.media import (
     media_part,
     unshown,
 )
-
-Message = schemas.ChatMessage
 
 _OPAQUE = ("redacted_thinking",)
 _MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
@@ -42,18 +40,18 @@ _TOOLS = ("tool", "function")
 _OTHER_MEDIA = ("image", "input_image", "audio_url", _FILE)
 
 
-def chat_messages(messages: Sequence[Message]) -> list[dict[str, Any]]:
+def chat_messages(messages: Sequence[schemas.ChatMessage]) -> list[Message]:
     """`messages` with what a template knows: a role, a content, thoughts, calls, and whose result
     a tool's is. Raises EngineError: not_supported_error for parts that no model is shown,
     invalid_request_error for media without a source."""
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
-def _message(message: Message, where: str) -> dict[str, Any]:
+def _message(message: schemas.ChatMessage, where: str) -> Message:
     role = message["role"]
     thoughts = message.get("reasoning_content") or message.get("reasoning")
     content, more = _content(message.get("content"), role, f"{where}.content")
-    made: dict[str, Any] = {"role": role, "content": content}
+    made: Message = {"role": role, "content": content}
     if thoughts := thoughts if isinstance(thoughts, str) and thoughts else more:
         made["reasoning_content"] = thoughts
     if isinstance(name := message.get("name"), str) and name:
@@ -69,7 +67,7 @@ def _message(message: Message, where: str) -> dict[str, Any]:
     return made
 
 
-def content_parts(content: Any, where: str) -> list[dict[str, Any]]:
+def content_parts(content: Any, where: str) -> list[MessagePart]:
     """The parts of text and media of what somebody says who isn't the model."""
     parts, _ = _content(content, "user", where)
     return parts if isinstance(parts, list) else [{"type": "text", "text": parts or ""}]
@@ -78,11 +76,11 @@ def content_parts(content: Any, where: str) -> list[dict[str, Any]]:
 # ---- contents ----------------------------------------------------------------------------
 
 
-def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, Any]] | None, str]:
+def _content(content: Any, role: str, where: str) -> tuple[str | list[MessagePart] | None, str]:
     """The content in parts of text and media, and the thoughts that were among them."""
     if content is None or isinstance(content, str):
         return content, ""
-    parts: list[dict[str, Any]] = []
+    parts: list[MessagePart] = []
     thoughts: list[str] = []
     for index, part in enumerate(content):
         if (medium := _medium(part, role, f"{where}[{index}]")) is not None:
@@ -105,12 +103,12 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[dict[str, 
     return parts, "\n".join(thoughts)
 
 
-def _medium(part: str | Mapping[str, Any], role: str, where: str) -> dict[str, Any] | None:
+def _medium(part: str | Mapping[str, Any], role: str, where: str) -> MessagePart | None:
     """A part of media in the form that `handlers.running.media` knows; None for any other."""
     if isinstance(part, str):
         return None
     if isinstance(part.get(PART), MediaInput):
-        return dict(part)  # as another API's reader has left it
+        return cast(MessagePart, part)  # as another API's reader has left it
     type_ = part.get("type")
     if type_ == _FILE and role != "assistant":
         file = part.get(_FILE)
@@ -129,7 +127,7 @@ def _medium(part: str | Mapping[str, Any], role: str, where: str) -> dict[str, A
     return media_part(given, where, kind)
 
 
-def _file(file: Any, where: str) -> dict[str, Any]:
+def _file(file: Any, where: str) -> MessagePart:
     fields = file if isinstance(file, Mapping) else {}
     given, name = fields.get("file_data"), fields.get("filename")
     if isinstance(given, str):
@@ -158,7 +156,7 @@ def _is_read(call: Mapping[str, Any]) -> bool:
     return False
 
 
-def _call(call: Mapping[str, Any]) -> dict[str, Any]:
+def _call(call: Mapping[str, Any]) -> MessageCall:
     if custom := call.get("custom"):
         function = {"name": custom["name"], "arguments": {FREE_TEXT: custom.get("input") or ""}}
         made = _function_call(function)
@@ -169,7 +167,7 @@ def _call(call: Mapping[str, Any]) -> dict[str, Any]:
     return made
 
 
-def _function_call(function: Mapping[str, Any]) -> dict[str, Any]:
+def _function_call(function: Mapping[str, Any]) -> MessageCall:
     arguments = function.get("arguments")
     if not isinstance(arguments, str | dict):
         arguments = "{}" if arguments is None else json.dumps(arguments)

@@ -12,7 +12,7 @@ from typing import Any
 
 import msgspec
 
-from specllama.engine.chat.request import FREE_TEXT, ToolChoice
+from specllama.engine.chat.request import FREE_TEXT, OfferedTool, ToolChoice, ToolFunction
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.handlers.apis.unsupported import remark
 
@@ -48,7 +48,7 @@ class Offered(msgspec.Struct, frozen=True):
     in `places` have another name at the client. `left_out` are the types and names of the others.
     """
 
-    tools: list[dict[str, Any]]
+    tools: list[OfferedTool]
     free_text: dict[str, str] = {}
     left_out: list[str] = []
     places: dict[str, Place] = {}
@@ -61,7 +61,7 @@ class Offered(msgspec.Struct, frozen=True):
 class Chosen(msgspec.Struct, frozen=True):
     """The tools that may be called, whether one has to be, and which one if it is named."""
 
-    tools: list[dict[str, Any]]
+    tools: list[OfferedTool]
     how: ToolChoice
     name: str | None = None
     free_text: dict[str, str] = {}
@@ -138,14 +138,18 @@ def _alone(tools: Sequence[Tool]) -> Iterator[tuple[str, Tool, str | None]]:
             yield f"{where}.tools[{number}]", inner, namespace
 
 
-def _functions(functions: Mapping[str, tuple[str, Tool]]) -> list[dict[str, Any]]:
-    made: list[dict[str, Any]] = []
+def _functions(functions: Mapping[str, tuple[str, Tool]]) -> list[OfferedTool]:
+    made: list[OfferedTool] = []
     for name, (where, function) in functions.items():
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if parameters.get("type", "object") != "object":
             raise invalid_request(f"{where}: the parameters of a tool are an object")
         description = function.get("description") or ""
-        fields = {"name": name, "description": description, "parameters": parameters}
+        fields: ToolFunction = {
+            "name": name,
+            "description": description,
+            "parameters": parameters,
+        }
         made.append({"type": "function", "function": fields})
     return made
 
@@ -232,7 +236,7 @@ def _allowed(offer: Offered, choice: Tool) -> Chosen:
     return _chosen(offer, offer.tools, _CHOICES[choice.get("mode") or "auto"])
 
 
-def _chosen(offer: Offered, tools: list[dict[str, Any]], how: ToolChoice) -> Chosen:
+def _chosen(offer: Offered, tools: list[OfferedTool], how: ToolChoice) -> Chosen:
     if how == "required" and not tools:
         if offer.left_out:
             raise not_supported(f"tool_choice: this server has no {offer.left_out[0]}")
@@ -269,5 +273,5 @@ def _check(offer: Offered, name: str) -> None:
         raise invalid_request(f"tool_choice: there is no tool of the name {name!r}")
 
 
-def _name(tool: Tool) -> str:
-    return str(tool["function"]["name"])
+def _name(tool: OfferedTool) -> str:
+    return tool["function"]["name"]

@@ -1,9 +1,7 @@
 """What a recording says, in OpenAI's form: the question to the model, and its answer."""
 
-from typing import Any
-
 from specllama.engine.chat.output import Content
-from specllama.engine.chat.request import ChatRequest
+from specllama.engine.chat.request import ChatRequest, Message, MessagePart
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import Finished
@@ -43,17 +41,17 @@ def read_transcription(
     )
 
 
-def _messages(body: schemas.TranscriptionRequest, template: str) -> list[dict[str, Any]]:
+def _messages(body: schemas.TranscriptionRequest, template: str) -> list[Message]:
     if not body["file"]:
         raise invalid_request("file: the file is empty")
     alone = all(mark in template for mark in _LFM2)
     question = body.get("prompt") or ("" if alone else _QUESTION)
     if language := body.get("language"):
         question += f" (language: {language})"
-    recording = {"type": PART, PART: MediaInput(body["file"], "file", "audio")}
-    asked = [{"type": "text", "text": question}, recording] if question else [recording]
-    system = [{"role": "system", "content": _PERFORM}] if alone else []
-    return [*system, {"role": "user", "content": asked}]
+    recording: MessagePart = {"type": PART, PART: MediaInput(body["file"], "file", "audio")}
+    asked: list[MessagePart] = [{"type": "text", "text": question}] if question else []
+    system: list[Message] = [{"role": "system", "content": _PERFORM}] if alone else []
+    return [*system, {"role": "user", "content": [*asked, recording]}]
 
 
 def transcription(text: str, finished: Finished) -> schemas.Transcription:

@@ -3,9 +3,15 @@
 import json
 from collections.abc import Iterable, Sequence
 from functools import partial
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
-from specllama.engine.chat.request import FREE_TEXT
+from specllama.engine.chat.request import (
+    FREE_TEXT,
+    CallOfFunction,
+    Message,
+    MessageCall,
+    MessagePart,
+)
 from specllama.engine.errors import invalid_request
 from specllama.handlers.apis.openai.tools import SEARCH, known, qualified
 from specllama.handlers.apis.responses.items import Item, Media, Part
@@ -18,7 +24,7 @@ _Call: TypeAlias = (
 )
 
 
-def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
+def messages(items: Sequence[Item]) -> list[Message]:
     """The messages, in the form of the Chat Completions API, that `items` amount to.
 
     What the model says, thinks and calls without being interrupted is one message. Of its
@@ -28,33 +34,35 @@ def messages(items: Sequence[Item]) -> list[dict[str, Any]]:
     Raises EngineError: invalid_request_error if the conversation ends with a call that has no
     output, or for files that are neither base64 nor a URL.
     """
-    made: list[dict[str, Any]] = []
+    made: list[Message] = []
     for index, item in enumerate(items):
         _tell(made, item, f"input[{index}]")
     for message in made:
-        if message["role"] == "assistant":
-            message["content"] = _plain(message["content"])
-            if "reasoning_content" in message:
-                message["reasoning_content"] = "".join(message["reasoning_content"])
+        if isinstance(parts := message["content"], list):
+            message["content"] = _plain(parts)
     if made and (calls := made[-1].get("tool_calls")):
         raise invalid_request(f"input: the call {calls[-1]['id']!r} of a function has no output")
     return made
 
 
-def _tell(made: list[dict[str, Any]], item: Item, where: str) -> None:
+def _tell(made: list[Message], item: Item, where: str) -> None:
     """Adds what `item` tells the model to the messages that are `made` already."""
     match item["type"]:
-        case "message" if item["role"] == "assistant":
-            _turn(made)["content"] += _contents(item["content"], f"{where}.content")
         case "message":
-            content = _plain(_contents(item["content"], f"{where}.content"))
-            made.append({"role": item["role"], "content": content})
+            parts = _contents(item["content"], f"{where}.content")
+            if item["role"] == "assistant":
+                turn = _turn(made)
+                said = turn["content"]
+                turn["content"] = [*said, *parts] if isinstance(said, list) else parts
+            else:
+                made.append({"role": item["role"], "content": parts})
         case "reasoning":
             if text := "".join(part["text"] for part in item["content"]):
-                _turn(made).setdefault("reasoning_content", []).append(text)
+                turn = _turn(made)
+                turn["reasoning_content"] = turn.get("reasoning_content", "") + text
         case "function_call" | "custom_tool_call" | "tool_search_call":
-            function = {"name": _name(item), "arguments": _arguments(item)}
-            call = {"id": item["call_id"], "type": "function", "function": function}
+            function: CallOfFunction = {"name": _name(item), "arguments": _arguments(item)}
+            call: MessageCall = {"id": item["call_id"], "type": "function", "function": function}
             _turn(made).setdefault("tool_calls", []).append(call)
         case "function_call_output" | "custom_tool_call_output":
             made.append(_tool_message(item, f"{where}.output"))
@@ -62,7 +70,7 @@ def _tell(made: list[dict[str, Any]], item: Item, where: str) -> None:
             made.append(_search_message(item))
 
 
-def _turn(made: list[dict[str, Any]]) -> dict[str, Any]:
+def _turn(made: list[Message]) -> Message:
     """The message of the assistant that is being put together."""
     if not made or made[-1]["role"] != "assistant":
         made.append({"role": "assistant", "content": []})
@@ -88,26 +96,26 @@ def _arguments(call: _Call) -> str:
             return given if isinstance(given, str) else json.dumps(given or {}, ensure_ascii=False)
 
 
-def _tool_message(item: schemas.ResponseStoredFunctionOutput, where: str) -> dict[str, Any]:
+def _tool_message(item: schemas.ResponseStoredFunctionOutput, where: str) -> Message:
     output = item["output"]
-    content = output if isinstance(output, str) else _plain(_results(output, where))
+    content = output if isinstance(output, str) else _results(output, where)
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
-def _search_message(item: schemas.ResponseStoredSearchOutput) -> dict[str, Any]:
+def _search_message(item: schemas.ResponseStoredSearchOutput) -> Message:
     """What a search for tools has found: their names. The model is shown the tools themselves where
     it is shown all of them."""
     content = "\n".join(known(item["tools"])) or "There is no such tool."
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
-def _contents(parts: Iterable[Part], where: str) -> list[str | dict[str, Any]]:
+def _contents(parts: Iterable[Part], where: str) -> list[MessagePart]:
     """The texts of parts, and their media for `handlers.running.media`."""
     return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
 
 
-def _results(parts: Iterable[Part], where: str) -> list[str | dict[str, Any]]:
-    made: list[str | dict[str, Any]] = []
+def _results(parts: Iterable[Part], where: str) -> list[MessagePart]:
+    made: list[MessagePart] = []
     for index, part in enumerate(parts):
         at = f"{where}[{index}]"
         if part["type"] == "input_file":
@@ -117,12 +125,12 @@ def _results(parts: Iterable[Part], where: str) -> list[str | dict[str, Any]]:
     return made
 
 
-def _content(part: Part, where: str) -> str | dict[str, Any]:
+def _content(part: Part, where: str) -> MessagePart:
     match part["type"]:
         case "refusal":
-            return part["refusal"]
+            return {"type": "text", "text": part["refusal"]}
         case "input_text" | "output_text":
-            return part["text"]
+            return {"type": "text", "text": part["text"]}
         case "input_image":
             return media_part(part.get("image_url"), where, "image")
         case "input_audio":
@@ -132,15 +140,15 @@ def _content(part: Part, where: str) -> str | dict[str, Any]:
             return _file(part, where)
 
 
-def _file(part: Media, where: str) -> dict[str, Any]:
+def _file(part: Media, where: str) -> MessagePart:
     given = part.get("file_data") or part.get("file_url") or ""
     return document_part(given, where, part.get("filename") or "")
 
 
-def _plain(parts: Sequence[str | dict[str, Any]]) -> str | list[dict[str, Any]]:
+def _plain(parts: list[MessagePart]) -> str | list[MessagePart]:
     """A content: the text if there is just one, or nothing, else parts."""
     if not parts:
         return ""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
+    if len(parts) == 1 and (text := parts[0].get("text")) is not None:
+        return text
+    return parts

@@ -147,7 +147,7 @@ PARAMETERS = {
     },
 }
 SCHEMAS = {"get_weather": PARAMETERS, "get_time": {"type": "object", "properties": {}}}
-USER = {"role": "user", "content": "A question"}
+USER: Any = {"role": "user", "content": "A question"}
 
 
 def answer(text: str, thoughts: str, *calls: tuple[str, dict[str, Any]]) -> dict[str, Any]:
@@ -188,7 +188,7 @@ def test_what_is_written_is_read(style: str, number: int) -> None:
 
 @pytest.mark.parametrize("style", STYLES)
 def test_the_template_explains_the_tools(style: str) -> None:
-    tool = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
+    tool: Any = {"type": "function", "function": {"name": "get_weather", "parameters": PARAMETERS}}
     request = ChatRequest(messages=[USER], tools=[tool])
     prompt = chat_prompt(STYLES[style], _syntax(style), request).text
     assert prompt == STYLES[style].render([USER], tools=[tool])

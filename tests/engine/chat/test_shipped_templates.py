@@ -138,7 +138,7 @@ CALL: dict[str, Any] = {
 }
 RESULT: dict[str, Any] = {"role": "tool", "tool_call_id": "call00001", "content": "Result 1."}
 ONE, TWO = "Rule 1.", "Rule 2."
-SYSTEMS: dict[str, tuple[list[dict[str, Any]], list[str]]] = {
+SYSTEMS: dict[str, tuple[Any, list[str]]] = {
     "two": ([_rule(1), _rule(2), _asked(1)], [ONE, TWO, "Question 1."]),
     "developer": ([_rule(1), _rule(2, "developer"), _asked(1)], [ONE, TWO, "Question 1."]),
     "middle": (
@@ -179,7 +179,7 @@ def test_a_text_is_the_same_in_one_part(directory: Path, name: str) -> None:
     """Of every role. Of two parts both are shown, and nothing of their form."""
     template, syntax = compiled(directory / f"{name}.jinja")
 
-    def shown(messages: list[dict[str, Any]], at: int, content: Any) -> str:
+    def shown(messages: Any, at: int, content: Any) -> str:
         messages = [*messages[:at], {**messages[at], "content": content}, *messages[at + 1 :]]
         tools = TOOLS if CALL in messages else []
         return chat_prompt(template, syntax, ChatRequest(messages=messages, tools=tools)).text

@@ -25,8 +25,8 @@ def said(text: str, role: str = "assistant") -> dict[str, Any]:
 @given(st.lists(st.sampled_from("uatt"), max_size=12), st.integers(0, 3), st.integers(0, 40))
 def test_truncation_keeps_the_end_and_whole_turns(roles: list[str], n: int, n_max: int) -> None:
     names = {"u": "user", "a": "assistant", "t": "tool"}
-    head = [{"role": "system", "content": "x"}] * n
-    rest = [{"role": names[role], "content": i} for i, role in enumerate("u" + "".join(roles))]
+    head: Any = [{"role": "system", "content": "x"}] * n
+    rest: Any = [{"role": names[role], "content": i} for i, role in enumerate("u" + "".join(roles))]
     counted: list[int] = []
 
     async def count(request: ChatRequest) -> int:

@@ -68,7 +68,7 @@ def test_a_cut_call_never_looks_whole(syntax: OutputSyntax) -> None:
     assert n_cut
 
 
-TOOL = {"type": "function", "function": {"name": "f", "parameters": None}}
+TOOL: Any = {"type": "function", "function": {"name": "f", "parameters": None}}
 
 
 def rules(request: ChatRequest, params: GenerationParams | None = None) -> str:

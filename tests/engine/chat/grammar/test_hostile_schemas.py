@@ -40,7 +40,7 @@ HOSTILE: dict[str, dict[str, Any]] = {
 
 
 def grammar(parameters: Any, n_tools: int = 1, name: str = "tagged") -> AnswerGrammar:
-    tools = [tool(f"get{i}", parameters) for i in range(n_tools)]
+    tools: list[Any] = [tool(f"get{i}", parameters) for i in range(n_tools)]
     syntax, _ = SYNTAXES[name]
     made = answer_grammar(
         syntax, tools=tools, required=True, tool_name=None, parallel=False, thinking=False

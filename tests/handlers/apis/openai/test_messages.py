@@ -11,7 +11,7 @@ from specllama.handlers.running.media import MediaInput
 CALL = {"id": "c1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
 
 
-def read(**message: Any) -> dict[str, Any]:
+def read(**message: Any) -> Any:
     said: Any = {"role": "assistant", **message}
     [made] = chat_messages([said])
     return made
@@ -81,7 +81,8 @@ def test_thoughts_among_the_parts() -> None:
 )
 def test_media_stay_as_they_came(role: str, part: Any, kind: Any) -> None:
     [made] = chat_messages([{"role": role, "content": ["Hello", part]}])
-    hello, medium = made["content"]
+    content: Any = made["content"]
+    hello, medium = content
     assert hello == {"type": "text", "text": "Hello"}
     assert medium["media"] == MediaInput("x", "messages[0].content[1]", kind)
 

@@ -29,7 +29,7 @@ def kept(*items: Any) -> Any:
     return input_items([*items])
 
 
-def translated(*items: Any) -> list[dict[str, Any]]:
+def translated(*items: Any) -> Any:
     return messages(kept(*items))
 
 
@@ -149,8 +149,8 @@ def test_media_are_kept_as_they_came() -> None:
     [item] = kept({"role": "user", "content": parts})
     assert item["content"][1:] == parts[1:]
     assert item["content"][0] == {"type": "input_image", "image_url": "data:,", "detail": "low"}
-    [message] = messages([item])
-    image, sound, file = message["content"]
+    made: Any = messages([item])
+    image, sound, file = made[0]["content"]
     assert image["media"] == MediaInput("data:,", "input[0].content[0]", "image")
     assert sound["media"] == MediaInput("AAAA", "input[0].content[1]", "audio")
     assert file == {"type": "text", "text": "a.txt\nHi"}

@@ -56,7 +56,7 @@ def test_an_agent_s_conversation_renders_with_every_template(family: Fixture) ->
     """In OpenAI's form, with everything that some templates have trouble with."""
     template = family.template()
     one, two = "call_abcdefghijklmnopqrstuvwx", "call_01234567890123456789abcd"
-    messages: list[dict[str, Any]] = [
+    messages: Any = [
         {"role": "developer", "content": "Be short."},
         {"role": "user", "content": [{"type": "text", "text": "What is the weather?"}]},
         asking(
@@ -80,7 +80,7 @@ def test_every_answer_of_every_family_goes_on(family: Fixture) -> None:
     template = family.template()
     syntax = detect(template)
 
-    def made(last: dict[str, Any]) -> ChatPrompt:
+    def made(last: Any) -> ChatPrompt:
         return chat_prompt(template, syntax, ChatRequest(messages=[USER, last]))
 
     assert made(begun("Begun")).text.endswith("Begun")
