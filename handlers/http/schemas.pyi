@@ -2110,6 +2110,7 @@ class OllamaMessage(TypedDict):
     reasoning_content: NotRequired[str | None]
     images: NotRequired[list[str] | None]
     tool_calls: NotRequired[list[OllamaToolCallInput] | None]
+    function_call: NotRequired[FunctionCallInput | None]
     tool_name: NotRequired[str | None]
     tool_call_id: NotRequired[OllamaCallId]
     name: NotRequired[str | None]

@@ -508,6 +508,8 @@ def test_both_formats_say_the_same(stream: bool, server: Server) -> None:
         {"messages": [{"role": "user", "content": "a", "images": "b"}]},
         {"messages": [{"role": "assistant", "tool_calls": [{"type": "x", "function": {}}]}]},
         {"messages": [{"role": "assistant", "tool_calls": [{"type": "x"}]}]},
+        {"messages": [{"role": "assistant", "function_call": 5}]},
+        {"messages": [{"role": "assistant", "function_call": {"arguments": "{}"}}]},
     ],
     ids=str,
 )
