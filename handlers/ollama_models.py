@@ -3,7 +3,6 @@
 import json
 from collections.abc import AsyncGenerator
 from contextlib import aclosing
-from typing import Any
 
 from starlette.responses import Response
 
@@ -20,6 +19,7 @@ from specllama.handlers.apis.ollama.details import (
     process_json,
 )
 from specllama.handlers.apis.ollama.pull import SUCCESS, pull, wanted
+from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.envelopes.ollama import NDJSON, ollama_error
 from specllama.handlers.http.errors import HttpFailure
@@ -35,7 +35,8 @@ API_VERSION = "0.12.11"
 
 
 async def get_ollama_version() -> Response:
-    return JSONAnswer({"version": API_VERSION})
+    answer: schemas.OllamaVersion = {"version": API_VERSION}
+    return JSONAnswer(answer)
 
 
 async def list_ollama_models() -> Response:
@@ -54,10 +55,11 @@ async def list_ollama_processes() -> Response:
     paths = [path for entry in loaded if (path := model_path(current, entry))]
     await current.files.read_all(paths)  # those that came after the start
     found = [process_json(current, entry) for entry in loaded]
-    return JSONAnswer({"models": [each for each in found if each is not None]})
+    answer: schemas.OllamaProcesses = {"models": [each for each in found if each is not None]}
+    return JSONAnswer(answer)
 
 
-async def pull_ollama_model(body: dict[str, Any]) -> Response:
+async def pull_ollama_model(body: schemas.OllamaPullRequest) -> Response:
     """The progress of a download, unless `stream` is false, and its end.
 
     Raises EngineError: not_found_error for a name that is neither a model's nor a repository's,
@@ -68,11 +70,12 @@ async def pull_ollama_model(body: dict[str, Any]) -> Response:
     steps = pull(current, wanted(current, body.get("model") or body.get("name") or ""))
     if body.get("stream") is False:
         await until_disconnect(_to_the_end(steps))
-        return JSONAnswer(SUCCESS)
+        answer: schemas.OllamaStatus = {"status": SUCCESS}
+        return JSONAnswer(answer)
     return event_stream((line(each) async for each in steps), failed=_failed, media_type=NDJSON)
 
 
-async def _to_the_end(steps: AsyncGenerator[dict[str, Any], None]) -> None:
+async def _to_the_end(steps: AsyncGenerator[schemas.OllamaPullProgress, None]) -> None:
     async with aclosing(steps):
         async for _ in steps:
             pass
@@ -82,7 +85,7 @@ def _failed(failure: HttpFailure) -> bytes:
     return line(ollama_error(failure.info))
 
 
-async def show_ollama_model(body: dict[str, Any]) -> Response:
+async def show_ollama_model(body: schemas.OllamaShowRequest) -> Response:
     """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
     it has been loaded once."""
     named = {"model": body.get("model") or body.get("name")}
@@ -94,12 +97,12 @@ async def show_ollama_model(body: dict[str, Any]) -> Response:
 _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid")]
 
 
-async def _model_json(model: ResolvedModel, info: ModelInfo) -> dict[str, Any]:
+async def _model_json(model: ResolvedModel, info: ModelInfo) -> schemas.OllamaShowResponse:
     """The answer of `POST /api/show`."""
     options = model.options
     path = model_path(model.current, model.entry)
     parameters = _parameters(options, info)
-    described = {
+    described: schemas.OllamaShowResponse = {
         "modelfile": "\n".join([f"FROM {path}", *(f"PARAMETER {line}" for line in parameters)]),
         "parameters": "\n".join(parameters),
         "template": template_source(options, info),
@@ -113,11 +116,11 @@ async def _model_json(model: ResolvedModel, info: ModelInfo) -> dict[str, Any]:
     return described
 
 
-async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[str]:
+async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[schemas.OllamaCapability]:
     """In Ollama's words: what the model, with its chat template, can do in this server."""
     if info.pooling is not None:
         return [] if info.pooling == "rank" else ["embedding"]
-    found = ["completion"]
+    found: list[schemas.OllamaCapability] = ["completion"]
     if all(key in info.metadata for key in _INSERT):
         found.append("insert")
     described = await description(model, info, template_source(model.options, info))
@@ -132,7 +135,7 @@ async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[str]:
 def _parameters(options: Options, info: ModelInfo) -> list[str]:
     """The defaults of `options` in a request, one line each, by Ollama's names."""
     params = options.engine.generation_defaults(info.metadata)
-    values: dict[str, Any] = {
+    values: dict[str, float] = {
         "num_ctx": info.n_ctx,
         "num_predict": params.n_predict,
         "num_keep": params.n_keep,

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
-from typing import Any
+from typing import cast
 
 import msgspec
 
@@ -12,6 +12,7 @@ from specllama.engine.helpers.inspect.digest import digest_in_cache
 from specllama.engine.helpers.inspect.inspect_jobs import FileMetadata, ProjectorMetadata
 from specllama.engine.shipped import model_file
 from specllama.engine.wire.replies import Modality, ModelInfo
+from specllama.handlers.http import schemas
 from specllama.handlers.running.runtime import Runtime
 
 # llama.cpp's numbers in `general.file_type` (its enum llama_ftype) as Ollama's clients spell them.
@@ -104,9 +105,9 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             quantization=quantization(str(told.file_type)),
         )
 
-    def meta(self) -> dict[str, int | str]:
+    def meta(self) -> schemas.ModelMeta:
         """`meta` in the list of models."""
-        known: dict[str, int | str] = {
+        known: schemas.ModelMeta = {
             "vocab_type": self.vocab_type,
             "n_vocab": self.n_vocab,
             "n_ctx_train": self.n_ctx_train,
@@ -114,11 +115,13 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
             "n_params": self.n_params,
             "size": self.size,
         }
-        if self.n_ctx is None:
-            return known
-        words = {"description": self.description, "license": self.license}
-        told = {key: text for key, text in words.items() if text}
-        return {**known, "n_ctx": self.n_ctx, "ftype": self.ftype, **told}
+        if self.n_ctx is not None:
+            known["n_ctx"], known["ftype"] = self.n_ctx, self.ftype
+            if self.description:
+                known["description"] = self.description
+            if self.license:
+                known["license"] = self.license
+        return known
 
 
 def facts(current: Runtime, entry: CatalogEntry) -> Facts | None:
@@ -173,7 +176,7 @@ def timestamp(time: datetime) -> str:
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
-def details(known: Facts | None) -> dict[str, Any]:
+def details(known: Facts | None) -> schemas.ModelDetails:
     """Ollama's `details`; texts are empty where nothing is known (yet)."""
     family = known.family if known else ""
     return {
@@ -199,7 +202,7 @@ def short_number(value: int) -> str:
     return str(value)
 
 
-def model_info_json(info: ModelInfo) -> dict[str, Any]:
+def model_info_json(info: ModelInfo) -> schemas.OllamaModelInfo:
     """The file's metadata, numbers and booleans as such, and the number of weights.
 
     `ARCHITECTURE.context_length` and `llama.context_length`, where clients look whatever the
@@ -207,17 +210,18 @@ def model_info_json(info: ModelInfo) -> dict[str, Any]:
     """
     values = {key: _value(key, text) for key, text in sorted(info.metadata.items())}
     architecture = info.metadata.get("general.architecture", "llama")
-    return values | {
+    values |= {
         "general.parameter_count": info.n_params,
         f"{architecture}.context_length": info.n_ctx,
         "llama.context_length": info.n_ctx,
     }
+    return cast(schemas.OllamaModelInfo, values)  # whose other names are those of the file
 
 
 _GENERAL_NUMBERS = ("general.file_type", "general.quantization_version", "general.alignment")
 
 
-def _value(key: str, text: str) -> Any:
+def _value(key: str, text: str) -> schemas.OllamaModelInfoValue:
     """llama.cpp hands out all metadata as text. Names, versions and the like, which may look like
     numbers, are all under `general.`."""
     if key.startswith("general.") and key not in _GENERAL_NUMBERS:
@@ -240,7 +244,7 @@ NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
 """The end of a model that stays."""
 
 
-def process_json(current: Runtime, entry: CatalogEntry) -> dict[str, Any] | None:
+def process_json(current: Runtime, entry: CatalogEntry) -> schemas.OllamaProcess | None:
     """None for a model that has been unloaded meanwhile."""
     supervisor, info = current.pool.supervisor(entry.name), current.pool.status(entry.name).info
     if supervisor is None or info is None:

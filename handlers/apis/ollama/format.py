@@ -5,7 +5,7 @@ Durations are in nanoseconds.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import Any
+from typing import NotRequired, TypedDict, cast
 
 import msgspec
 
@@ -25,6 +25,7 @@ from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.apis.ollama.request import OllamaRequest
+from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
@@ -68,13 +69,18 @@ def _n_behind(plain: Sequence[int], whole: Sequence[int]) -> int:
 _MILLISECOND = 1_000_000
 
 
+class Durations(TypedDict):
+    total_duration: int
+    load_duration: int
+
+
 class Watch(msgspec.Struct, frozen=True):
     """When a request was understood, and when its model was there (`engine.system.now`)."""
 
     begun: float
     loaded: float
 
-    def durations(self) -> dict[str, int]:
+    def durations(self) -> Durations:
         return {
             "total_duration": round(1e9 * (system.now() - self.begun)),
             "load_duration": round(1e9 * (self.loaded - self.begun)),
@@ -101,19 +107,18 @@ class OllamaFormat:
         self._calls_sent = 0  # the others wait for their end
         self._probs: list[TokenProbs] = []  # of text that is held back
 
-    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+    async def whole(self, results: list[ChatAnswer]) -> schemas.OllamaChatAnswer:
         [answer] = results
         return self.answer(answer)
 
-    def answer(self, answer: ChatAnswer) -> dict[str, Any]:
+    def answer(self, answer: ChatAnswer) -> schemas.OllamaChatAnswer:
         """The whole answer."""
-        message: dict[str, Any] = {"role": "assistant", "content": answer.message.content}
+        said = _said(answer.message.content)
         if answer.message.reasoning:
-            message["thinking"] = answer.message.reasoning
+            said["thinking"] = answer.message.reasoning
         if calls := _calls(answer.message.calls):
-            message["tool_calls"] = calls
-        made = self._piece(message, answer.finished.probs)
-        return made | self._end(answer.message, answer.finished)
+            said["tool_calls"] = calls
+        return self._last(said, answer.finished.probs, answer.message, answer.finished)
 
     def begin(self, event: ChatEvent) -> bytes:
         return b""
@@ -122,21 +127,20 @@ class OllamaFormat:
         """All lines that one event of the engine gives rise to; maybe none. A call is told as
         a whole, as soon as the next thing comes."""
         self._probs += event.source.probs
-        made: list[dict[str, Any]] = []
+        made: list[schemas.OllamaChatLine] = []
         for delta in event.deltas:
             if not isinstance(delta, CallArguments):
                 made += self._whole_calls(event.message)
             match delta:
                 case Content(text):
-                    made.append(self._text("content", text))
+                    made.append(self._piece({"role": "assistant", "content": text}))
                 case Reasoning(text):
-                    made.append(self._text("thinking", text))
+                    made.append(self._piece({"role": "assistant", "content": "", "thinking": text}))
                 case CallStart(index):
                     self._calls_begun = index + 1
         if isinstance(event.source, Finished):
             made += self._whole_calls(event.message)
-            last = self._piece({"role": "assistant", "content": ""}, self._taken_probs())
-            made.append(last | self._end(event.message, event.source))
+            made.append(self._last(_said(), self._taken_probs(), event.message, event.source))
         return b"".join(map(line, made))
 
     async def end(self) -> bytes:
@@ -146,45 +150,90 @@ class OllamaFormat:
         """A last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 
-    def _text(self, name: str, text: str) -> dict[str, Any]:
-        message = {"role": "assistant", "content": "", name: text}
-        return self._piece(message, self._taken_probs())
-
-    def _whole_calls(self, message: ChatMessage) -> list[dict[str, Any]]:
+    def _whole_calls(self, message: ChatMessage) -> list[schemas.OllamaChatPiece]:
         """Lines for the calls that have begun and not been sent; nothing more comes to them."""
         calls = message.calls[self._calls_sent : self._calls_begun]
         self._calls_sent = self._calls_begun
-        return [
-            self._piece(
-                {"role": "assistant", "content": "", "tool_calls": [call]}, self._taken_probs()
-            )
-            for call in _calls(calls)
-        ]
+        return [self._piece({**_said(), "tool_calls": [call]}) for call in _calls(calls)]
 
     def _taken_probs(self) -> list[TokenProbs]:
         taken, self._probs = self._probs, []
         return taken
 
-    def _piece(self, message: dict[str, Any], probs: Sequence[TokenProbs]) -> dict[str, Any]:
-        made = heading(self._model) | {"message": message, "done": False}
+    def _piece(self, said: schemas.OllamaAnswerMessage) -> schemas.OllamaChatPiece:
+        made: schemas.OllamaChatPiece = {
+            "model": self._model,
+            "created_at": now(),
+            "message": said,
+            "done": False,
+        }
+        probs = self._taken_probs()
         if probs and self._probabilities:
-            made["logprobs"] = self._probabilities.later(probs)
+            made["logprobs"] = listed(self._probabilities, probs)
         return made
 
-    def _end(self, message: ChatMessage, result: Finished) -> dict[str, Any]:
-        return ending(message, result, self._watch)
+    def _last(
+        self,
+        said: schemas.OllamaAnswerMessage,
+        probs: Sequence[TokenProbs],
+        message: ChatMessage,
+        finished: Finished,
+    ) -> schemas.OllamaChatAnswer:
+        return {
+            **heading(self._model),
+            "message": said,
+            "done": True,
+            **logprobs(self._probabilities, probs),
+            **ending(message, finished, self._watch),
+        }
 
 
-def heading(model: str) -> dict[str, Any]:
+def _said(text: str = "") -> schemas.OllamaAnswerMessage:
+    return {"role": "assistant", "content": text}
+
+
+class Heading(TypedDict):
     """What every object of an answer begins with."""
-    return {"model": model, "created_at": timestamp(datetime.now(UTC))}
+
+    model: str
+    created_at: str
 
 
-def ending(message: ChatMessage, result: Finished, watch: Watch) -> dict[str, Any]:
+def heading(model: str) -> Heading:
+    return {"model": model, "created_at": now()}
+
+
+def now() -> str:
+    """The time as `created_at` has it."""
+    return timestamp(datetime.now(UTC))
+
+
+class Logprobs(TypedDict):
+    logprobs: NotRequired[list[schemas.TokenProbability]]
+
+
+def logprobs(form: Probabilities | None, probs: Sequence[TokenProbs]) -> Logprobs:
+    return {"logprobs": listed(form, probs)} if probs and form else {}
+
+
+def listed(form: Probabilities, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
+    """Those of many tokens are made while they are encoded: as a list, which no type knows."""
+    return cast("list[schemas.TokenProbability]", form.later(probs))
+
+
+class Ending(Durations):
     """What the last object of an answer ends with."""
+
+    done_reason: schemas.OllamaDoneReason
+    prompt_eval_count: int
+    prompt_eval_duration: int
+    eval_count: int
+    eval_duration: int
+
+
+def ending(message: ChatMessage, result: Finished, watch: Watch) -> Ending:
     cut_off = finish_reason(message, result) == "length"
     return {
-        "done": True,
         "done_reason": "length" if cut_off else "stop",
         **watch.durations(),
         "prompt_eval_count": result.n_prompt,
@@ -194,10 +243,10 @@ def ending(message: ChatMessage, result: Finished, watch: Watch) -> dict[str, An
     }
 
 
-def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
+def _calls(calls: Sequence[ToolCall]) -> list[schemas.OllamaToolCall]:
     """The calls whose arguments are complete: what the limit of tokens has cut off can't be
     told in this form, and is not to be made."""
-    made = []
+    made: list[schemas.OllamaToolCall] = []
     for call in calls:
         arguments = _arguments(call.arguments)
         if arguments is not None:
@@ -205,7 +254,7 @@ def _calls(calls: Sequence[ToolCall]) -> list[dict[str, Any]]:
     return made
 
 
-def _arguments(text: str) -> dict[str, Any] | None:
+def _arguments(text: str) -> schemas.OllamaCallArguments | None:
     try:
         value = msgspec.json.decode(text)
     except (msgspec.DecodeError, RecursionError):

@@ -1,16 +1,17 @@
 """Ollama's answers to one prompt: as those to a chat (`handlers.apis.ollama.format`), but with the
 text itself in the place of a message."""
 
-from collections.abc import Awaitable, Callable, Sequence
-from typing import Any
+from collections.abc import Awaitable, Callable
+from typing import NotRequired, TypedDict
 
 from specllama.engine.chat.output import Content, Reasoning
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.ollama.format import Watch, ending, heading
+from specllama.handlers.apis.ollama.format import Watch, ending, heading, listed, logprobs, now
 from specllama.handlers.apis.ollama.request import OllamaRequest
+from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
@@ -37,6 +38,14 @@ def ollama_text_form(asked: OllamaRequest, facts: GenerationFacts) -> "Generatio
     )
 
 
+class _Context(TypedDict):
+    context: NotRequired[list[int]]
+
+
+class _Thoughts(TypedDict):
+    thinking: NotRequired[str]
+
+
 class GenerationFormat:
     """The answer to one request (`handlers.running.respond.Format`). Without `context_of`, the
     answer has no `context`."""
@@ -53,15 +62,22 @@ class GenerationFormat:
         self._context_of = context_of
         self._watch = watch
         self._text = ""  # as generated, with all markers
-        self._last: dict[str, Any] = {}  # of a stream
+        self._last: schemas.OllamaGenerateAnswer | None = None  # of a stream
         self._probs: list[TokenProbs] = []  # of text that is held back
 
-    async def whole(self, results: list[ChatAnswer]) -> dict[str, Any]:
+    async def whole(self, results: list[ChatAnswer]) -> schemas.OllamaGenerateAnswer:
         [answer] = results
         message, finished = answer.message, answer.finished
-        made = self._piece(message.content, message.reasoning, finished.probs)
         self._text = "".join(event.source.text for event in answer.events)
-        return made | await self._context() | ending(message, finished, self._watch)
+        return {
+            **heading(self._model),
+            "response": message.content,
+            "done": True,
+            **_thoughts(message.reasoning),
+            **logprobs(self._probabilities, finished.probs),
+            **await self._context(),
+            **ending(message, finished, self._watch),
+        }
 
     def begin(self, event: ChatEvent) -> bytes:
         return b""
@@ -70,26 +86,35 @@ class GenerationFormat:
         """The lines that one event of the engine gives rise to; maybe none."""
         self._probs += event.source.probs
         self._text += event.source.text
-        made: list[dict[str, Any]] = []
+        made: list[schemas.OllamaGeneratePiece] = []
         for delta in event.deltas:
             match delta:
                 case Content(text):
-                    made.append(self._piece(text, "", self._taken_probs()))
+                    made.append(self._piece(text))
                 case Reasoning(text):
-                    made.append(self._piece("", text, self._taken_probs()))
+                    made.append(self._piece("", text))
         if isinstance(event.source, Finished):
-            last = self._piece("", "", self._taken_probs())
-            self._last = last | ending(event.message, event.source, self._watch)
+            last: schemas.OllamaGenerateAnswer = {
+                **heading(self._model),
+                "response": "",
+                "done": True,
+                **_Thoughts(),
+                **logprobs(self._probabilities, self._taken_probs()),
+                **ending(event.message, event.source, self._watch),
+                **_Context(),  # `end` knows it
+            }
+            self._last = last
         return b"".join(map(line, made))
 
     async def end(self) -> bytes:
-        return line(self._last | await self._context())
+        assert self._last is not None, "the engine has told the end"
+        return line({**self._last, **await self._context()})
 
     def failed(self, failure: HttpFailure) -> bytes:
         """A last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 
-    async def _context(self) -> dict[str, Any]:
+    async def _context(self) -> _Context:
         if self._context_of is None:
             return {}
         return {"context": await self._context_of(self._text)}
@@ -98,10 +123,20 @@ class GenerationFormat:
         taken, self._probs = self._probs, []
         return taken
 
-    def _piece(self, text: str, thoughts: str, probs: Sequence[TokenProbs]) -> dict[str, Any]:
-        made = heading(self._model) | {"response": text, "done": False}
+    def _piece(self, text: str, thoughts: str = "") -> schemas.OllamaGeneratePiece:
+        made: schemas.OllamaGeneratePiece = {
+            "model": self._model,
+            "created_at": now(),
+            "response": text,
+            "done": False,
+        }
         if thoughts:
             made["thinking"] = thoughts
+        probs = self._taken_probs()
         if probs and self._probabilities:
-            made["logprobs"] = self._probabilities.later(probs)
+            made["logprobs"] = listed(self._probabilities, probs)
         return made
+
+
+def _thoughts(text: str) -> _Thoughts:
+    return {"thinking": text} if text else {}

@@ -3,16 +3,18 @@
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import aclosing, suppress
-from typing import Any, Final
+from typing import Final
 
 from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import OptionError, Options, replaced, text_values
+from specllama.handlers.http import schemas
 from specllama.handlers.running.resolve_model import not_found
 from specllama.handlers.running.runtime import Runtime
 
-SUCCESS: Final = {"status": "success"}
+SUCCESS: Final = "success"
+"""The status at the end."""
 HUBS: Final = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
 """What Ollama's clients put before the name of a repository."""
 LATEST: Final = ":latest"
@@ -51,7 +53,9 @@ def _repository(current: Runtime, name: str) -> str:
     raise EngineError.of("not_found_error", message)
 
 
-async def pull(current: Runtime, options: Options | None) -> AsyncGenerator[dict[str, Any], None]:
+async def pull(
+    current: Runtime, options: Options | None
+) -> AsyncGenerator[schemas.OllamaPullProgress, None]:
     """The objects that a client reads while the model of `options` is downloaded. At the end a
     router looks for models again, and has it.
 
@@ -65,7 +69,7 @@ async def pull(current: Runtime, options: Options | None) -> AsyncGenerator[dict
                 yield _progress(transfer)
         if current.catalog.router:
             await current.inventory.reload()
-    yield SUCCESS
+    yield {"status": SUCCESS}
 
 
 async def _transfers(options: Options) -> AsyncGenerator[Transfer, None]:
@@ -83,11 +87,11 @@ async def _transfers(options: Options) -> AsyncGenerator[Transfer, None]:
         await asyncio.wait({fetching})
 
 
-def _progress(transfer: Transfer) -> dict[str, Any]:
+def _progress(transfer: Transfer) -> schemas.OllamaPullProgress:
     digest = transfer.digest
-    told: dict[str, Any] = {"status": f"pulling {digest[:12] or transfer.file}"}
+    told: schemas.OllamaPullProgress = {"status": f"pulling {digest[:12] or transfer.file}"}
     if digest:
         told["digest"] = f"sha256:{digest}"
     if transfer.n_total:
-        told |= {"total": transfer.n_total, "completed": transfer.n_done}
+        told["total"], told["completed"] = transfer.n_total, transfer.n_done
     return told

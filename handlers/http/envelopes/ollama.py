@@ -8,6 +8,7 @@ Python's client shows whatever `error` is, but fails on anything but a text in a
 from starlette.types import Scope
 
 from specllama.engine.errors import ErrorInfo
+from specllama.handlers.http import schemas
 
 NDJSON = "application/x-ndjson"
 EVENT_STREAM = "text/event-stream"
@@ -53,6 +54,6 @@ def wants_ollama_errors(scope: Scope) -> bool:
     return is_ollama_client(scope) or not is_openai_client(scope)
 
 
-def ollama_error(info: ErrorInfo) -> dict[str, str]:
+def ollama_error(info: ErrorInfo) -> schemas.OllamaError:
     """The JSON body, also the last line of a stream that fails."""
     return {"error": info.message}

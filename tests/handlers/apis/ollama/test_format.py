@@ -41,7 +41,7 @@ def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dic
 def test_a_whole_answer() -> None:
     calls = [ToolCall("c1", "f", '{"a":[1]}'), ToolCall("c2", "g", "{}")]
     message = ChatMessage("text", "thoughts", calls)
-    answer = OllamaFormat("m", Watch(0.0, 0.0)).answer(ChatAnswer(message, finished()))
+    answer: Any = OllamaFormat("m", Watch(0.0, 0.0)).answer(ChatAnswer(message, finished()))
     assert answer.pop("created_at").endswith("Z")
     assert answer.pop("total_duration") >= 0
     assert answer == {
