@@ -1,7 +1,7 @@
 """Ollama's ways to use a model: POST /api/chat, /api/generate, /api/embed and /api/embeddings."""
 
 from contextlib import aclosing
-from typing import Any, cast
+from typing import Literal, TypedDict, cast
 
 from starlette.responses import Response
 
@@ -11,6 +11,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.apis.generate import Dialect, generate, unload_afterwards
 from specllama.handlers.apis.ollama.format import (
+    Heading,
     Watch,
     heading,
     ollama_chat_form,
@@ -18,11 +19,11 @@ from specllama.handlers.apis.ollama.format import (
 )
 from specllama.handlers.apis.ollama.generation import ollama_text_form
 from specllama.handlers.apis.ollama.request import (
+    check_chat,
+    check_generation,
     frees_memory,
-    generation_body,
     is_in_ollama_form,
     is_in_openai_form,
-    openai_body,
     openai_messages,
     read_ollama_chat,
     read_ollama_generation,
@@ -62,80 +63,97 @@ _TEXTS = Dialect(
 )
 
 
-async def create_ollama_chat(body: dict[str, Any]) -> Response:
+async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
     """The answer in Ollama's format, or in OpenAI's if the request is that API's."""
     scope = current_scope()
     foreign = is_openai_client(scope) or is_in_openai_form(body)
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
-        if not body["messages"]:
-            refuse_unsupported(body, CHAT)
-            openai_body(body)  # raises as for a chat
-            return await _load(body, {"message": {"role": "assistant", "content": ""}})
-        return await generate(_CHATS, body)
+        if body["messages"]:
+            return await generate(_CHATS, body)
+        refuse_unsupported(body, CHAT)
+        check_chat(body)
+        head, end = await _load(body)
+        said: schemas.OllamaAnswerMessage = {"role": "assistant", "content": ""}
+        answer: schemas.OllamaChatLoaded = {**head, "message": said, **end}
+        return JSONAnswer(answer)
     answer_as_openai(scope)
     messages = await run_in_thread(openai_messages, body["messages"])
+    # It has none of the fields that are Ollama's alone.
     chat = cast(schemas.ChatCompletionRequest, {**body, "messages": messages})
     return await generate(CHATS, chat)
 
 
-async def create_ollama_generation(body: dict[str, Any]) -> Response:
+async def create_ollama_generation(body: schemas.OllamaGenerateRequest) -> Response:
     """The continuation of a prompt: as a conversation, raw, or in front of a suffix."""
-    if not (body.get("prompt") or body.get("suffix")):
-        generation_body(body)  # raises as for a prompt
-        return await _load(body, {"response": ""})
-    return await generate(_TEXTS, body)
+    if body.get("prompt") or body.get("suffix"):
+        return await generate(_TEXTS, body)
+    check_generation(body)
+    head, end = await _load(body)
+    answer: schemas.OllamaGenerateLoaded = {**head, "response": "", **end}
+    return JSONAnswer(answer)
 
 
-async def embed_ollama_inputs(body: dict[str, Any]) -> Response:
+async def embed_ollama_inputs(body: schemas.OllamaEmbedRequest) -> Response:
     """A vector of length 1 for each input; without any, the model is loaded."""
     begun = system.now()
     given = body.get("input") or []
     texts = [given] if isinstance(given, str) else given
     model = resolve_model(body, unknown="not_found_error")
-    _mind_keep_alive(model, body)
+    _mind_keep_alive(model, body.get("keep_alive"))
     engine = await _embedding_engine(model)
     watch = Watch(begun, system.now())
-    work = _vectors(engine, texts, body, EUCLIDEAN)
+    dimensions, whole = int(body.get("dimensions") or 0), body.get("truncate") is False
+    work = _vectors(engine, texts, EUCLIDEAN, dimensions, whole=whole)
     vectors, n_tokens = await until_disconnect(work)
-    return JSONAnswer(
-        {
-            "model": body.get("model") or model.name,
-            "embeddings": Lazy(_vector, vectors, engine.info.n_vector),
-            **watch.durations(),
-            "prompt_eval_count": n_tokens,
-        }
-    )
+    # They are made while they are encoded: as a list, which no type knows.
+    made = cast("list[list[float]]", Lazy(_vector, vectors, engine.info.n_vector))
+    answer: schemas.OllamaEmbedAnswer = {
+        "model": body.get("model") or model.name,
+        "embeddings": made,
+        **watch.durations(),
+        "prompt_eval_count": n_tokens,
+    }
+    return JSONAnswer(answer)
 
 
-async def embed_ollama_prompt(body: dict[str, Any]) -> Response:
+async def embed_ollama_prompt(body: schemas.OllamaEmbeddingsRequest) -> Response:
     """The vector of one text as the model made it; none for no text."""
     model = resolve_model(body, unknown="not_found_error")
-    _mind_keep_alive(model, body)
+    _mind_keep_alive(model, body.get("keep_alive"))
     engine = await _embedding_engine(model)
     prompt = body.get("prompt")
-    work = _vectors(engine, [prompt] if prompt else [], body, AS_IT_IS)
+    work = _vectors(engine, [prompt] if prompt else [], AS_IT_IS)
     vectors, _ = await until_disconnect(work)
-    return JSONAnswer({"embedding": _vector(vectors[0]) if vectors else []})
+    answer: schemas.OllamaEmbeddingsAnswer = {"embedding": _vector(vectors[0]) if vectors else []}
+    return JSONAnswer(answer)
 
 
 # ---- models ------------------------------------------------------------------------------
 
 
-async def _load(body: dict[str, Any], empty: dict[str, Any]) -> Response:
-    """The answer to a request that says nothing: it loads the model, or ends it."""
+class _Loaded(TypedDict):
+    done: Literal[True]
+    done_reason: schemas.OllamaLoadReason
+
+
+async def _load(
+    body: schemas.OllamaChatRequest | schemas.OllamaGenerateRequest,
+) -> tuple[Heading, _Loaded]:
+    """The beginning and the end of the answer to a request that says nothing: it loads the model,
+    or ends it."""
     model = resolve_model(body, unknown="not_found_error")
     head = heading(body.get("model") or model.name)
     if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
         model.current.pool.unload_idle(model.name)
-        return JSONAnswer({**head, **empty, "done": True, "done_reason": "unload"})
-    _mind_keep_alive(model, body)
+        return head, {"done": True, "done_reason": "unload"}
+    _mind_keep_alive(model, body.get("keep_alive"))
     await model.engine()
-    return JSONAnswer({**head, **empty, "done": True, "done_reason": "load"})
+    return head, {"done": True, "done_reason": "load"}
 
 
-def _mind_keep_alive(model: ResolvedModel, body: dict[str, Any]) -> None:
+def _mind_keep_alive(model: ResolvedModel, keep_alive: schemas.OllamaKeepAlive) -> None:
     """Before the model is leased."""
-    if frees_memory(body.get("keep_alive")):
+    if frees_memory(keep_alive):
         unload_afterwards(model)
 
 
@@ -151,19 +169,18 @@ async def _embedding_engine(model: ResolvedModel) -> EngineClient:
 
 
 async def _vectors(
-    engine: EngineClient, texts: list[str], body: dict[str, Any], normalize: int
+    engine: EngineClient, texts: list[str], norm: int, dimensions: int = 0, *, whole: bool = False
 ) -> tuple[list[Rows], int]:
-    """The vectors of all texts, and the number of their tokens."""
-    dimensions = int(body.get("dimensions") or 0)
+    """The vectors of all texts, and the number of their tokens. A text that is too long is cut off
+    unless all have to be `whole`."""
     if dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
-    whole = body.get("truncate") is False
     inputs: list[PromptParts] = [
         [text] if whole else await shortened(engine, text) for text in texts
     ]
     found: list[Rows] = []
     n_tokens = 0
-    work = engine.embed(inputs, normalize=normalize, dimensions=dimensions)
+    work = engine.embed(inputs, normalize=norm, dimensions=dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens

@@ -380,6 +380,8 @@ def test_older_embeddings(embedding: Client, embedder: OwnServer) -> None:
     vector = list(embedding.embeddings(MODEL, TEXTS[0]).embedding)
     request = {"content": TEXTS[0], "embd_normalize": -1}
     assert vector == embedder.ask("/embedding", request)[0]["embedding"][0]
+    newer = {"prompt": TEXTS[0], "dimensions": "a", "truncate": 5}  # which mean nothing here
+    assert embedder.ask("/api/embeddings", newer) == {"embedding": vector}
 
 
 def test_a_server_that_generates_does_not_embed(client: Client) -> None:

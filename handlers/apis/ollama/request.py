@@ -1,4 +1,4 @@
-"""Requests in Ollama's form: how they differ from OpenAI's, and their translation to OpenAI's.
+"""Requests in Ollama's form: how they differ from OpenAI's, and what they ask for.
 
 The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodies have passed
 validation against the description.
@@ -22,7 +22,7 @@ from specllama.handlers.apis.native.probabilities import chat_probabilities
 from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.http import schemas
-from specllama.handlers.running.media import PART, media_part
+from specllama.handlers.running.media import PART, MediaInput
 
 _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
@@ -65,6 +65,7 @@ SAMPLING = (
     "jump_forward",
 )
 """Fields of `options` beside Ollama's own names; a test holds them to the description."""
+_PARAMETERS = {name: name for name in SAMPLING} | _RENAMED
 OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream", "unset"} | {
     "add_generation_prompt",
     "audio",
@@ -130,87 +131,86 @@ class OllamaRequest(GenerationRequest):
     has_context: bool = False
 
 
-def read_ollama_chat(body: Mapping[str, Any], options: Options) -> OllamaRequest:
-    """A chat. Raises EngineError as `openai_body` does."""
-    return _asked(body, openai_body(body), options)
+Body = schemas.OllamaChatRequest | schemas.OllamaGenerateRequest
+Content = schemas.MessageContent
+Turns = list[schemas.ChatMessage]
 
 
-def read_ollama_generation(body: Mapping[str, Any], options: Options) -> OllamaRequest:
+def read_ollama_chat(body: schemas.OllamaChatRequest, options: Options) -> OllamaRequest:
+    """A chat. Raises EngineError as `check_chat` and `chat_request` do."""
+    check_chat(body)
+    return _asked(body, body, openai_messages(body["messages"]), options)
+
+
+def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options) -> OllamaRequest:
     """The continuation of a prompt: as a conversation, raw, or in front of a suffix. Raises
-    EngineError as `generation_body` does."""
-    asked = generation_body(body)
-    prompt, suffix, images = body.get("prompt") or "", body.get("suffix"), body.get("images")
-    if suffix:
-        gap = Infill(prefix=[prompt], suffix=[suffix])
-        return _asked(body, asked, options, Prompts(gap=gap, is_chat=True))
-    if body.get("raw"):
-        shown = [part[PART] for part in image_parts(images, "images")]
-        return _asked(body, asked, options, Prompts(texts=[[*shown, prompt]], is_chat=True))
-    made = _asked(body, asked, options)
+    EngineError as `check_generation` does."""
+    check_generation(body)
+    made = _asked(body, {}, _prompt(body), options)
+    before = list(map(int, body.get("context") or ()))  # in JSON, 1.0 is an integer
     # Tokens can't say again what the images were.
-    return replace(made, before=body.get("context") or (), has_context=not images)
+    has_context = isinstance(made.what, ChatRequest) and not body.get("images")
+    return replace(made, before=before, has_context=has_context)
 
 
 def _asked(
-    body: Mapping[str, Any],
-    asked: Mapping[str, Any],
-    options: Options,
-    prompts: Prompts | None = None,
+    body: Body, chat: schemas.ChatOptions, prompt: Prompts | Turns, options: Options
 ) -> OllamaRequest:
-    """What `asked`, the `body` in the words of Chat Completions, asks for: an answer to its
-    messages, or to `prompts`."""
+    """What `body` asks for; `chat` has the fields of Chat Completions that it may have."""
+    asked = {**chat, **_parameters(body)}
     params = generation_params(asked, options.engine.generation_defaults())
-    params, probabilities = chat_probabilities(cast(schemas.ChatOptions, asked), params)
-    what: ChatRequest | Prompts = prompts or structs.replace(
-        chat_request(cast(schemas.ChatCompletionRequest, asked), options), repeat_given=False
-    )
+    params, probabilities = chat_probabilities(asked, params)
     return OllamaRequest(
         params=structs.replace(params, return_progress=False),
-        what=what,
+        what=prompt if isinstance(prompt, Prompts) else _conversation(body, chat, prompt, options),
         probabilities=probabilities,
         unloads=frees_memory(body.get("keep_alive")),
         named=body.get("model"),
     )
 
 
-def is_in_ollama_form(body: Mapping[str, Any]) -> bool:
+def is_in_ollama_form(body: schemas.OllamaChatRequest) -> bool:
     """Does `body` have a field that OpenAI's API doesn't know?"""
     return any(body.get(name) is not None for name in _FIELDS) or any(
         message.get(name) is not None for message in body["messages"] for name in _MESSAGE_FIELDS
     )
 
 
-def is_in_openai_form(body: Mapping[str, Any]) -> bool:
+def is_in_openai_form(body: schemas.OllamaChatRequest) -> bool:
     """Does `body` have what Chat Completions takes, and Ollama's API doesn't know?"""
     return any(value is not None and name in OPENAI_FIELDS for name, value in body.items()) or any(
         _is_openai_message(message) for message in body["messages"]
     )
 
 
-def _is_openai_message(message: Mapping[str, Any]) -> bool:
+def _is_openai_message(message: schemas.OllamaMessage) -> bool:
     return (
         message["role"] == "developer"
         or isinstance(message.get("content"), list)
         or message.get("reasoning_content") is not None
         or any(
-            isinstance((call.get("function") or {}).get("arguments"), str)
+            call["function"] is not None and isinstance(call["function"].get("arguments"), str)
             for call in message.get("tool_calls") or ()
         )
     )
 
 
-def openai_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """`body` in the words of Chat Completions, with what Ollama's API has as defaults.
+def check_chat(body: schemas.OllamaChatRequest) -> None:
+    """Raises EngineError (invalid_request_error) for what contradicts itself."""
+    has_form = body.get("format") not in (None, "")
+    if has_form and any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
+        raise invalid_request(
+            "format: the request also has a grammar or a schema; send one of them"
+        )
+    if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
+        raise invalid_request(
+            "n: Ollama's format has one answer per request; send several requests"
+        )
 
-    `options` win over fields of the body itself. Raises EngineError (invalid_request_error) for
-    what contradicts itself.
-    """
-    return _generation_body(body) | {"messages": openai_messages(body["messages"])}
 
-
-def generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    """A body of `POST /api/generate` in the words of Chat Completions, its prompt as a
-    conversation. Raises as `openai_body` does; not_supported_error for a template as well."""
+def check_generation(body: schemas.OllamaGenerateRequest) -> None:
+    """Raises EngineError: not_supported_error for a template, invalid_request_error for what
+    contradicts itself."""
     if body.get("template"):
         raise not_supported(
             "template: this server renders the model's own chat template; send a prompt that is "
@@ -222,102 +222,100 @@ def generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
         raise invalid_request("suffix: there is no place for system or context around a gap")
     if body.get("suffix") and body.get("images"):
         raise invalid_request("images: there is no place for images around a gap (suffix)")
-    messages = [{"role": "system", "content": body["system"]}] if body.get("system") else []
-    content = _with_images(body.get("prompt") or "", body.get("images"), "images")
-    messages.append({"role": "user", "content": content})
-    return _generation_body(body) | {"messages": messages}
 
 
-def frees_memory(keep_alive: Any) -> bool:
+def frees_memory(keep_alive: schemas.OllamaKeepAlive) -> bool:
     """Does the request want the model to go when it is done? A `keep_alive` is a number of seconds
     or a duration in Go's words, like "1h30m"."""
     if isinstance(keep_alive, str):
         return _ZERO.fullmatch(keep_alive) is not None
-    return keep_alive is not None and keep_alive == 0
+    return keep_alive == 0
 
 
-def _generation_body(body: Mapping[str, Any]) -> dict[str, Any]:
-    made = {name: value for name, value in body.items() if name not in _FIELDS}
-    made["stream"] = body.get("stream") is not False
-    made |= _generation_options(body.get("options") or {})
-    made |= _thinking(body)
-    if (form := body.get("format")) not in (None, ""):
-        if any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
-            raise invalid_request(
-                "format: the request also has a grammar or a schema; send one of them"
-            )
-        made["json_schema"] = {} if form == "json" else form
-    if body.get("logprobs"):
-        made["top_logprobs"] = body.get("top_logprobs") or 0
-    elif not body.get("top_logprobs"):
-        made.pop("top_logprobs", None)
-    if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
-        raise invalid_request(
-            "n: Ollama's format has one answer per request; send several requests"
-        )
-    return made
-
-
-def _generation_options(options: Mapping[str, Any]) -> dict[str, Any]:
-    names = {**{name: name for name in SAMPLING}, **_RENAMED}
+def _parameters(body: Body) -> dict[str, Any]:
+    """What Ollama's own fields say, by the native names of parameters, with its API's defaults."""
+    options: Mapping[str, Any] = body.get("options") or {}
     made = {
-        names[name]: value for name, value in options.items() if name in names and value is not None
+        _PARAMETERS[name]: value
+        for name, value in options.items()
+        if name in _PARAMETERS and value is not None
     }
     if "n_predict" in made:
         made["n_predict"] = max(made["n_predict"], -1)  # -2 fills the context: -1 does, too
+    if (form := body.get("format")) not in (None, ""):
+        made["json_schema"] = {} if form == "json" else form
+    made["stream"] = body.get("stream") is not False
+    made["logprobs"] = body.get("logprobs")
+    made["top_logprobs"] = body.get("top_logprobs") or (0 if made["logprobs"] else None)
     return made
 
 
-def _thinking(body: Mapping[str, Any]) -> dict[str, Any]:
-    think = body.get("think")
-    if think in (None, ""):
-        return {}
-    variables = body.get("chat_template_kwargs") or {}
-    made: dict[str, Any] = {
-        "chat_template_kwargs": {**variables, "enable_thinking": think is not False}
-    }
-    if isinstance(think, str):
-        made["reasoning_effort"] = think
-    return made
+def _conversation(
+    body: Body, chat: schemas.ChatOptions, messages: Turns, options: Options
+) -> ChatRequest:
+    """The request for an answer to `messages` that doesn't repeat the last one."""
+    asked: schemas.ChatCompletionRequest = {**chat, "messages": messages}
+    if (think := body.get("think")) not in (None, ""):
+        variables = chat.get("chat_template_kwargs") or {}
+        asked["chat_template_kwargs"] = {**variables, "enable_thinking": think is not False}
+        if isinstance(think, str):
+            asked["reasoning_effort"] = think
+    return structs.replace(chat_request(asked, options), repeat_given=False)
 
 
-def openai_messages(messages: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+def _prompt(body: schemas.OllamaGenerateRequest) -> Prompts | Turns:
+    prompt, images = body.get("prompt") or "", _media(body.get("images"), "images")
+    if suffix := body.get("suffix"):
+        return Prompts(gap=Infill(prefix=[prompt], suffix=[suffix]), is_chat=True)
+    if body.get("raw"):
+        return Prompts(texts=[[*images, prompt]], is_chat=True)
+    asked: schemas.ChatMessage = {"role": "user", "content": _with_images(prompt, images)}
+    return [{"role": "system", "content": body["system"]}, asked] if body.get("system") else [asked]
+
+
+def openai_messages(messages: Sequence[schemas.OllamaMessage]) -> Turns:
     """`messages`, of either form, in OpenAI's. Ollama's calls have no ids: they get some, and
-    each result that of the first open call of its tool.
-
-    Images stand in front of the text, as Ollama has them.
-    """
-    made: list[dict[str, Any]] = []
+    each result that of the first open call of its tool. Images stand in front of the text, as
+    Ollama has them."""
+    made: Turns = []
     ids = _CallIds()
     for index, message in enumerate(messages):
-        new = {name: value for name, value in message.items() if name not in _MESSAGE_FIELDS}
-        where = f"messages[{index}].images"
-        new["content"] = _with_images(message.get("content"), message.get("images"), where)
-        if message.get("thinking") is not None:
-            new["reasoning_content"] = message["thinking"]
-        if message.get("tool_calls"):
-            calls = message["tool_calls"]
-            new["tool_calls"] = [ids.call(call) for call in calls if call.get("function")]
+        calls = [ids.call(call) for call in message.get("tool_calls") or () if call["function"]]
+        name, id = message.get("name"), message.get("tool_call_id")
         if message["role"] == "tool":
-            name = message.get("tool_name") or message.get("name")
-            id = message.get("tool_call_id")
-            new["tool_call_id"] = ids.answered(name) if id in (None, "") else id
-            if name is not None:
-                new["name"] = name
-        made.append(new)
+            name = message.get("tool_name") or name
+            id = ids.answered(name) if id in (None, "") else id
+        images = _media(message.get("images"), f"messages[{index}].images")
+        turn: schemas.ChatMessage = {
+            "role": message["role"],
+            "content": _with_images(message.get("content"), images),
+            "reasoning_content": _thoughts(message),
+            "tool_calls": calls,
+            "function_call": message.get("function_call"),
+            "tool_call_id": id,
+            "name": name,
+        }
+        made.append(turn)
     return made
 
 
-def image_parts(images: Sequence[str] | None, where: str) -> list[Any]:
-    """The parts of a content that `images`, base64-encoded, are."""
-    return [media_part(each, f"{where}[{i}]", "image") for i, each in enumerate(images or ())]
+def _thoughts(message: schemas.OllamaMessage) -> str | None:
+    given, other = message.get("thinking"), message.get("reasoning")  # which may be anything
+    thoughts = message.get("reasoning_content") if given is None else given
+    return thoughts or (other if isinstance(other, str) else None)
 
 
-def _with_images(content: Any, images: Sequence[str] | None, where: str) -> Any:
+def _with_images(content: Content, images: list[MediaInput]) -> Content:
     if not images:
         return content
+    shown = [{"type": PART, PART: image} for image in images]
     texts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    return [*image_parts(images, where), *texts]
+    # The parts of images are no client's: they are what `chat_messages` makes of a client's.
+    return cast("list[schemas.MessagePart]", [*shown, *texts])
+
+
+def _media(images: Sequence[str] | None, where: str) -> list[MediaInput]:
+    return [MediaInput(each, f"{where}[{i}]", "image") for i, each in enumerate(images or ())]
 
 
 class _CallIds:
@@ -328,11 +326,12 @@ class _CallIds:
         self._open: OrderedDict[int, tuple[str, str]] = OrderedDict()  # name of the tool, id
         self._of_tool: dict[str, deque[int]] = {}
 
-    def call(self, call: Mapping[str, Any]) -> dict[str, Any]:
-        """`call` as OpenAI has it."""
-        function = call["function"]
+    def call(self, call: schemas.OllamaToolCallInput) -> schemas.ToolCallInput:
+        """`call`, which has a function, as OpenAI has it."""
+        function, given = call["function"], call.get("id")
+        assert function is not None
         # Nine letters and digits: what the strictest templates want of an id.
-        id = str(call.get("id") or f"call{self._count:05d}")
+        id = f"call{self._count:05d}" if given in (None, "") else str(given)
         self._open[self._count] = (function["name"], id)
         self._of_tool.setdefault(function["name"], deque()).append(self._count)
         self._count += 1

@@ -1,4 +1,4 @@
-"""Ollama's requests become OpenAI's."""
+"""What Ollama's requests ask for."""
 
 from typing import Any
 
@@ -6,27 +6,48 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from msgspec import structs
 
 from contract_tests.kit.bodies import properties
 from contract_tests.kit.contract import operations
 from contract_tests.kit.lint import DESCRIPTION
+from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError
-from specllama.engine.params import GenerationParams
-from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.generate import Prompts
+from specllama.handlers.apis.ollama import request
 from specllama.handlers.apis.ollama.request import (
     OPENAI_FIELDS,
     SAMPLING,
+    OllamaRequest,
     frees_memory,
-    generation_body,
-    is_in_ollama_form,
-    is_in_openai_form,
-    openai_body,
-    openai_messages,
+    read_ollama_chat,
+    read_ollama_generation,
 )
 from specllama.handlers.apis.openai.messages import chat_messages
 from specllama.handlers.http.envelopes.ollama import is_ollama_client, is_openai_client
+from tests.support.options_support import model_options
 
 USER = {"role": "user", "content": "a"}
+OPTIONS = model_options()
+
+
+def chat(**fields: Any) -> OllamaRequest:
+    body: Any = {"messages": [USER], **fields}
+    return read_ollama_chat(body, OPTIONS)
+
+
+def generation(**body: Any) -> OllamaRequest:
+    given: Any = body
+    return read_ollama_generation(given, OPTIONS)
+
+
+def conversation(asked: OllamaRequest) -> ChatRequest:
+    assert isinstance(asked.what, ChatRequest)
+    return asked.what
+
+
+def openai_messages(messages: Any) -> Any:
+    return request.openai_messages(messages)
 
 
 def test_options_are_those_of_the_description() -> None:
@@ -54,47 +75,93 @@ def test_options_become_parameters() -> None:
         "mirostat_tau": 4.0,
         "mirostat_eta": 0.5,
     }
-    body = openai_body({"messages": [USER], "options": {**options, "num_ctx": 1, "grammar": 5}})
-    params = generation_params(body, GenerationParams())
     renamed = {"num_predict": "n_predict", "num_keep": "n_keep"}
-    assert params == GenerationParams(
-        stream=True, **{renamed.get(name, name): value for name, value in options.items()}
+    assert chat(options={**options, "num_ctx": 1, "grammar": 5}).params == structs.replace(
+        OPTIONS.engine.generation_defaults(),
+        stream=True,
+        **{renamed.get(name, name): value for name, value in options.items()},
     )
 
 
 def test_options_win_and_null_is_as_nothing() -> None:
-    body = {"messages": [USER], "top_k": 1, "top_p": 0.5, "max_tokens": 3, "stream": False}
-    body["options"] = {"top_k": 2, "top_p": None, "num_predict": -2}
-    made = openai_body(body)
-    assert (made["top_k"], made["top_p"], made["n_predict"], made["stream"]) == (2, 0.5, -1, False)
-    assert openai_body({"messages": [USER], "stream": None})["stream"] is True
-
-
-def test_thinking() -> None:
-    def made(**fields: Any) -> tuple[Any, Any]:
-        body = openai_body({"messages": [USER], **fields})
-        return body.get("chat_template_kwargs"), body.get("reasoning_effort")
-
-    assert made() == (None, None)
-    assert made(think=None, chat_template_kwargs={"a": 1}) == ({"a": 1}, None)
-    assert made(think=True) == ({"enable_thinking": True}, None)
-    assert made(think=False, chat_template_kwargs={"a": 1, "enable_thinking": True}) == (
-        {"a": 1, "enable_thinking": False},
-        None,
+    options = {"top_k": 2, "top_p": None, "num_predict": -2}
+    params = chat(top_k=1, top_p=0.5, max_tokens=3, stream=False, options=options).params
+    assert (params.top_k, params.top_p, params.n_predict, params.stream) == (2, 0.5, -1, False)
+    assert chat(stream=None).params.stream
+    assert chat(max_tokens=3, return_progress=True, options={}).params == structs.replace(
+        OPTIONS.engine.generation_defaults(), stream=True, n_predict=3
     )
-    assert made(think="high") == ({"enable_thinking": True}, "high")
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({}, {}),
+        ({"think": None}, {}),
+        ({"think": ""}, {}),
+        ({"think": True}, {"enable_thinking": True}),
+        ({"think": False}, {"enable_thinking": False}),
+        ({"think": "high"}, {"enable_thinking": True, "reasoning_effort": "high"}),
+        ({"think": "none"}, {"enable_thinking": False}),
+    ],
+)
+def test_thinking(fields: Any, variables: Any) -> None:
+    assert conversation(chat(**fields)).template_variables == variables
+    assert conversation(generation(prompt="a", **fields)).template_variables == variables
+
+
+@pytest.mark.parametrize(
+    ("fields", "variables"),
+    [
+        ({"chat_template_kwargs": {"a": 1}}, {"a": 1}),
+        (
+            {"think": False, "chat_template_kwargs": {"a": 1, "enable_thinking": True}},
+            {"a": 1, "enable_thinking": False},
+        ),
+        (
+            {"think": "high", "reasoning_effort": "low"},
+            {"enable_thinking": True, "reasoning_effort": "high"},
+        ),
+        ({"think": True, "reasoning_effort": "none"}, {"enable_thinking": False}),
+        ({"think": False, "enable_thinking": True}, {"enable_thinking": True}),
+    ],
+)
+def test_thinking_beside_the_words_of_chat_completions(fields: Any, variables: Any) -> None:
+    assert conversation(chat(**fields)).template_variables == variables
+
+
+def test_fields_of_chat_completions() -> None:
+    tool = {"type": "function", "function": {"name": "f"}}
+    last = {"role": "assistant", "content": "b"}
+    what = conversation(
+        chat(
+            messages=[USER, last],
+            tools=[tool],
+            tool_choice="required",
+            reasoning_format="none",
+            thinking_budget_tokens=3,
+            continue_final_message=True,
+        )
+    )
+    assert [each["function"]["name"] for each in what.tools] == ["f"]
+    assert (what.tool_choice, what.reasoning_format, what.thinking_budget.tokens) == (
+        "required",
+        "none",
+        3,
+    )
+    assert (what.continue_final_message, what.repeat_given) == (True, False)
 
 
 def test_format() -> None:
     def schema(form: Any, **fields: Any) -> Any:
-        body = openai_body({"messages": [USER], "format": form, **fields})
-        return generation_params(body, GenerationParams()).json_schema
+        return chat(format=form, **fields).params.json_schema
 
     assert schema(None) is None
     assert schema("") is None
     assert schema("json") == '{"type": "object"}'
     assert schema({"type": "boolean"}) == '{"type": "boolean"}'
     assert schema("json", response_format={"type": "text"}, grammar="") == '{"type": "object"}'
+    assert generation(prompt="a", format="json").params.json_schema == '{"type": "object"}'
     other: dict[str, Any]
     for other in ({"json_schema": {}}, {"grammar": "x"}, {"response_format": {"type": "json"}}):
         with pytest.raises(EngineError, match="format"):
@@ -102,17 +169,32 @@ def test_format() -> None:
 
 
 def test_only_one_answer() -> None:
-    assert "n" in openai_body({"messages": [USER], "n": 1, "n_cmpl": None})
+    assert chat(n=1, n_cmpl=None).n == 1
     for name in ("n", "n_cmpl"):
         with pytest.raises(EngineError, match="one answer per request"):
-            openai_body({"messages": [USER], name: 2})
+            chat(**{name: 2})
 
 
-def test_rivals_come_if_they_are_asked_for() -> None:
-    assert openai_body({"messages": [USER], "logprobs": True})["top_logprobs"] == 0
-    asked = {"messages": [USER], "logprobs": True, "top_logprobs": 4}
-    assert openai_body(asked)["top_logprobs"] == 4
-    assert "top_logprobs" not in openai_body({"messages": [USER], "logprobs": False})
+@pytest.mark.parametrize("ask", [chat, generation])
+def test_rivals_come_if_they_are_asked_for(ask: Any) -> None:
+    def n_top(**fields: Any) -> Any:
+        found = ask(prompt="a", **fields).probabilities
+        return found and found.n_top
+
+    assert n_top(logprobs=True) == 0
+    assert n_top(logprobs=True, top_logprobs=4) == 4
+    assert n_top(logprobs=False) is None
+    assert n_top(top_logprobs=0) is None
+    with pytest.raises(EngineError, match="top_logprobs"):
+        n_top(top_logprobs=4)
+
+
+def is_in_ollama_form(body: Any) -> bool:
+    return request.is_in_ollama_form(body)
+
+
+def is_in_openai_form(body: Any) -> bool:
+    return request.is_in_openai_form(body)
 
 
 def test_form_of_a_body() -> None:
@@ -169,9 +251,10 @@ def test_calls_get_ids_and_results_find_them() -> None:
             {"role": "tool", "content": "5", "tool_call_id": "theirs", "name": "h"},
         ]
     )
-    assert made[0] == USER
-    first, second = made[1].pop("tool_calls")
-    assert made[1] == {"role": "assistant", "content": None, "reasoning_content": "hm"}
+    said = chat_messages(made)
+    assert said[0] == USER
+    first, second = made[1]["tool_calls"]
+    assert (made[1]["content"], made[1]["reasoning_content"]) == (None, "hm")
     assert first == {"id": "call00000", "type": "function",
                      "function": {"name": "f", "arguments": {}}}  # fmt: skip
     assert second["id"] == "call00001"
@@ -190,7 +273,7 @@ def test_calls_get_ids_and_results_find_them() -> None:
 
 def test_images_stand_in_front_of_the_text() -> None:
     made = openai_messages([{**USER, "images": []}, {**USER, "images": ["x", "y"]}])
-    assert made[0] == USER
+    assert made[0]["content"] == USER["content"]
     *images, text = made[1]["content"]
     places = ["messages[1].images[0]", "messages[1].images[1]"]
     assert [(each["media"].given, each["media"].where) for each in images] == [
@@ -199,30 +282,71 @@ def test_images_stand_in_front_of_the_text() -> None:
     assert text == {"type": "text", "text": USER["content"]}
     [alone] = openai_messages([{"role": "user", "images": ["x"]}])
     assert [part["media"].kind for part in alone["content"]] == ["image"]
-    read: Any = made
-    assert chat_messages(read)[1]["content"] == made[1]["content"]
-    prompt = generation_body({"prompt": "b", "images": ["x"]})["messages"][-1]
+    assert chat_messages(made)[1]["content"] == made[1]["content"]
+    [prompt] = conversation(generation(prompt="b", images=["x"])).messages
     assert [part["type"] for part in prompt["content"]] == ["media", "text"]
+
+
+def test_thoughts_have_three_names() -> None:
+    said = {"role": "assistant", "content": "b"}
+    fields: dict[str, Any]
+    for fields in (
+        {"thinking": "c"},
+        {"thinking": "c", "reasoning_content": "d"},
+        {"thinking": None, "reasoning_content": "c"},
+        {"reasoning": "c"},
+        {"reasoning_content": "c", "reasoning": 5},
+    ):
+        made = conversation(chat(messages=[USER, {**said, **fields}])).messages
+        assert made[1] == {**said, "reasoning_content": "c"}
+    made = conversation(chat(messages=[USER, {**said, "reasoning": 5}])).messages
+    assert made[1] == said
+
+
+def test_the_number_0_is_an_id() -> None:
+    call = {"id": 0, "function": {"name": "f", "arguments": {}}}
+    made = openai_messages(
+        [
+            {"role": "assistant", "tool_calls": [call]},
+            {"role": "tool", "tool_call_id": 0, "content": "1"},
+        ]
+    )
+    assert [each["id"] for each in made[0]["tool_calls"]] == ["0"]
+    assert chat_messages(made)[1]["tool_call_id"] == "0"
 
 
 # ---- generate ----------------------------------------------------------------------------
 
 
 def test_a_prompt_is_a_conversation() -> None:
-    made = generation_body(
-        {
-            "prompt": "b",
-            "system": "a",
-            "options": {"num_predict": 3},
-            "format": "json",
-            "think": True,
-        }
+    asked = generation(prompt="b", system="a", options={"num_predict": 3}, context=[1, 2.0])
+    assert conversation(asked) == ChatRequest(
+        messages=[{"role": "system", "content": "a"}, {"role": "user", "content": "b"}],
+        repeat_given=False,
     )
-    system = {"role": "system", "content": "a"}
-    assert made["messages"] == [system, {"role": "user", "content": "b"}]
-    assert (made["n_predict"], made["stream"], made["json_schema"]) == (3, True, {})
-    assert made["chat_template_kwargs"] == {"enable_thinking": True}
-    assert generation_body({"prompt": None})["messages"] == [{"role": "user", "content": ""}]
+    assert (asked.params.n_predict, asked.params.stream) == (3, True)
+    assert (asked.before, asked.has_context) == ([1, 2], True)
+    assert all(isinstance(token, int) for token in asked.before)
+    assert not generation(prompt="b", images=["x"]).has_context
+
+
+def test_prompts_that_are_no_conversation() -> None:
+    gap = generation(prompt="a", suffix="b")
+    assert isinstance(gap.what, Prompts)
+    assert gap.what.gap is not None
+    assert (gap.what.gap.prefix, gap.what.gap.suffix) == (["a"], ["b"])
+    raw = generation(prompt="a", raw=True, images=["x"])
+    assert isinstance(raw.what, Prompts)
+    [[image, text]] = raw.what.texts
+    assert (getattr(image, "where", None), text) == ("images[0]", "a")
+    assert (gap.has_context, raw.has_context) == (False, False)
+
+
+def test_fields_that_the_description_does_not_know() -> None:
+    """Nothing has checked them."""
+    fields = {"temperature": "a", "max_tokens": "a", "n": 2, "tools": 5, "response_format": 5}
+    asked = generation(prompt="a", chat_template_kwargs=5, reasoning_budget_tokens="a", **fields)
+    assert asked == generation(prompt="a")
 
 
 @pytest.mark.parametrize(
@@ -238,7 +362,7 @@ def test_a_prompt_is_a_conversation() -> None:
 )
 def test_what_a_generation_can_not_have(fields: dict[str, Any], kind: str) -> None:
     with pytest.raises(EngineError) as caught:
-        generation_body({"prompt": "a", **fields})
+        generation(prompt="a", **fields)
     assert caught.value.info.type == kind
 
 
