@@ -166,7 +166,7 @@ def _model(current: Runtime, entry: CatalogEntry) -> schemas.Model:
             "output_modalities": ["text"],
         },
         "status": _status_json(current, entry, status),
-        "meta": cast(schemas.ModelMeta, known.meta()) if known else None,
+        "meta": known.meta() if known else None,
     }
 
 
@@ -240,7 +240,7 @@ def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> schemas.Mo
         "tags": (list(entry.tags) if told else []) or [""],
         "capabilities": _capabilities(current, entry) if told else ["completion"],
         "parameters": "",
-        "details": cast(schemas.ModelDetails, details(known)),
+        "details": details(known),
     }
 
 

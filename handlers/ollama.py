@@ -39,7 +39,7 @@ from specllama.handlers.http.envelopes.ollama import (
     is_ollama_client,
     is_openai_client,
 )
-from specllama.handlers.http.json_answer import JSONAnswer, Lazy
+from specllama.handlers.http.json_answer import JSONAnswer, lazy
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
@@ -106,7 +106,7 @@ async def embed_ollama_inputs(body: schemas.OllamaEmbedRequest) -> Response:
     work = _vectors(engine, texts, EUCLIDEAN, dimensions, whole=whole)
     vectors, n_tokens = await until_disconnect(work)
     # They are made while they are encoded: as a list, which no type knows.
-    made = cast("list[list[float]]", Lazy(_vector, vectors, engine.info.n_vector))
+    made = lazy(_vector, vectors, engine.info.n_vector)
     answer: schemas.OllamaEmbedAnswer = {
         "model": body.get("model") or model.name,
         "embeddings": made,

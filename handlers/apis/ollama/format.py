@@ -5,7 +5,7 @@ Durations are in nanoseconds.
 
 from collections.abc import Sequence
 from datetime import UTC, datetime
-from typing import NotRequired, TypedDict, cast
+from typing import NotRequired, TypedDict
 
 import msgspec
 
@@ -169,7 +169,7 @@ class OllamaFormat:
         }
         probs = self._taken_probs()
         if probs and self._probabilities:
-            made["logprobs"] = listed(self._probabilities, probs)
+            made["logprobs"] = self._probabilities.later(probs)
         return made
 
     def _last(
@@ -213,12 +213,7 @@ class Logprobs(TypedDict):
 
 
 def logprobs(form: Probabilities | None, probs: Sequence[TokenProbs]) -> Logprobs:
-    return {"logprobs": listed(form, probs)} if probs and form else {}
-
-
-def listed(form: Probabilities, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
-    """Those of many tokens are made while they are encoded: as a list, which no type knows."""
-    return cast("list[schemas.TokenProbability]", form.later(probs))
+    return {"logprobs": form.later(probs)} if probs and form else {}
 
 
 class Ending(Durations):

@@ -9,7 +9,7 @@ from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.ollama.format import Watch, ending, heading, listed, logprobs, now
+from specllama.handlers.apis.ollama.format import Watch, ending, heading, logprobs, now
 from specllama.handlers.apis.ollama.request import OllamaRequest
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
@@ -134,7 +134,7 @@ class GenerationFormat:
             made["thinking"] = thoughts
         probs = self._taken_probs()
         if probs and self._probabilities:
-            made["logprobs"] = listed(self._probabilities, probs)
+            made["logprobs"] = self._probabilities.later(probs)
         return made
 
 

@@ -159,7 +159,11 @@ def _asked(
     """What `body` asks for; `chat` has the fields of Chat Completions that it may have."""
     asked = {**chat, **_parameters(body)}
     params = generation_params(asked, options.engine.generation_defaults())
-    params, probabilities = chat_probabilities(asked, params)
+    wanted: schemas.ChatOptions = {
+        "logprobs": asked["logprobs"],
+        "top_logprobs": asked["top_logprobs"],
+    }
+    params, probabilities = chat_probabilities(wanted, params)
     return OllamaRequest(
         params=structs.replace(params, return_progress=False),
         what=prompt if isinstance(prompt, Prompts) else _conversation(body, chat, prompt, options),

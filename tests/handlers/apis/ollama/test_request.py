@@ -283,8 +283,8 @@ def test_images_stand_in_front_of_the_text() -> None:
     [alone] = openai_messages([{"role": "user", "images": ["x"]}])
     assert [part["media"].kind for part in alone["content"]] == ["image"]
     assert chat_messages(made)[1]["content"] == made[1]["content"]
-    [prompt] = conversation(generation(prompt="b", images=["x"])).messages
-    assert [part["type"] for part in prompt["content"]] == ["media", "text"]
+    content: Any = conversation(generation(prompt="b", images=["x"])).messages[0]["content"]
+    assert [part["type"] for part in content] == ["media", "text"]
 
 
 def test_thoughts_have_three_names() -> None:
