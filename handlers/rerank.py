@@ -7,7 +7,7 @@ from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
-from specllama.handlers.embeddings import split
+from specllama.handlers.apis.embed import split
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer

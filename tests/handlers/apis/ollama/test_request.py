@@ -79,6 +79,7 @@ def test_options_become_parameters() -> None:
     assert chat(options={**options, "num_ctx": 1, "grammar": 5}).params == structs.replace(
         OPTIONS.engine.generation_defaults(),
         stream=True,
+        unset=["samplers", "xtc_probability", "xtc_threshold"],
         **{renamed.get(name, name): value for name, value in options.items()},
     )
 

@@ -7,7 +7,7 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.apis.ollama.format import shortened
+from specllama.handlers.apis.embed import shortened
 
 BEGIN, END = 1, 2
 

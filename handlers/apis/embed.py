@@ -1,0 +1,187 @@
+"""Vectors of inputs, from a body to the response: the same steps for every API."""
+
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any, Generic, TypeAlias, TypeVar, cast
+
+from starlette.responses import Response
+
+from specllama.engine import system
+from specllama.engine.errors import ErrorType, invalid_request
+from specllama.engine.models.client import EngineClient
+from specllama.engine.options import Options
+from specllama.engine.wire.replies import Vectors
+from specllama.engine.wire.requests import PromptParts
+from specllama.handlers.apis.generate import B, unload_afterwards
+from specllama.handlers.http.current import until_disconnect
+from specllama.handlers.http.json_answer import JSONAnswer, lazy
+from specllama.handlers.running.batch import counted
+from specllama.handlers.running.media import UnresolvedParts, resolved
+from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
+from specllama.handlers.running.run_in_thread import run_in_thread
+
+Rows: TypeAlias = "memoryview[float]"
+"""The vectors of one input: float32, with a row for each vector."""
+
+FLOAT = 4  # bytes
+AROUND = 8  # more special tokens than any model has around a text
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingsAsked:
+    """What a request asks for. `dimensions` are the first numbers of each vector, 0 for all.
+    `normalize` as `--embd-normalize`; None: as the server's options say."""
+
+    inputs: Sequence[UnresolvedParts]
+    dimensions: int = 0
+    normalize: int | None = None
+    named: str | None = None
+    """The model's name as the client has it."""
+    shortens: bool = False
+    """Whether inputs, of one text each, lose their end if they are too long."""
+    unloads: bool = False
+    """Whether a router unloads the model behind this request, unless others use it."""
+
+
+A = TypeVar("A", bound=EmbeddingsAsked)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Embedded:
+    """What the engine has made. Times are those of `engine.system.now`."""
+
+    model: str
+    n_vector: int
+    """Numbers in the model's vectors."""
+    rows: Sequence[Rows]
+    """Those of each input."""
+    n_tokens: int
+    arrived: float
+    loaded: float
+
+    def vectors(self) -> list[list[float]]:
+        """The vector of each input, made when it is written."""
+        return lazy(only_vector, self.rows, self.n_vector)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EmbeddingsDialect(Generic[B, A]):
+    """An API's form of requests and answers. `read` raises `EngineError` for what the description
+    can't rule out; `form` makes the answer."""
+
+    read: Callable[[B, Options], A]
+    form: Callable[[A, Embedded], Any]
+    one_each: str = ""
+    """The reason for refusing a model that has a vector for each token; "" if that is fine."""
+    unknown: ErrorType = "invalid_request_error"
+    """The error for a name that no model has."""
+
+
+async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
+    """The response to a request in a `dialect`."""
+    model = resolve_model(body, unknown=dialect.unknown)
+    arrived = system.now()
+    asked = await run_in_thread(dialect.read, body, model.options)
+    if asked.unloads:
+        unload_afterwards(model)
+    engine = await model.engine()
+    loaded = system.now()
+    engine.check_embeds()
+    if dialect.one_each and engine.info.pooling == "none":
+        raise invalid_request(dialect.one_each)
+    if asked.dimensions > engine.info.n_vector:
+        raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
+    rows, n_tokens = await until_disconnect(_embedded(model, engine, asked))
+    made = Embedded(
+        model=model.name,
+        n_vector=engine.info.n_vector,
+        rows=rows,
+        n_tokens=n_tokens,
+        arrived=arrived,
+        loaded=loaded,
+    )
+    return JSONAnswer(dialect.form(asked, made))
+
+
+async def _embedded(
+    model: ResolvedModel, engine: EngineClient, asked: EmbeddingsAsked
+) -> tuple[list[Rows], int]:
+    """The vectors of all inputs, and the number of their tokens."""
+    normalize = asked.normalize
+    if normalize is None:
+        normalize = model.options.engine.embedding.embd_normalize
+    inputs = await resolved(model, engine, asked.inputs, watch=False)
+    if asked.shortens:
+        inputs = [await shortened(engine, str(text)) for [text] in inputs]
+    found: list[Rows] = []
+    n_tokens = 0
+    work = engine.embed(inputs, normalize=normalize, dimensions=asked.dimensions)
+    async with aclosing(counted(work)) as vectors:
+        async for each in vectors:
+            n_tokens += each.n_tokens
+            found += split(each)
+    return found, n_tokens
+
+
+# ---- vectors -----------------------------------------------------------------------------
+
+
+def split(vectors: Vectors) -> Iterator[Rows]:
+    """The rows of each input."""
+    values = memoryview(vectors.values)  # as the engine process writes them: little-endian
+    row = len(values) // sum(vectors.n_rows)
+    start = 0
+    for n in vectors.n_rows:
+        yield values[start : start + n * row].cast("f", (n, row // FLOAT))
+        start += n * row
+
+
+def one_by_one(rows: Rows) -> list[list[float]]:
+    """The vectors as lists of numbers, each made when it is written."""
+    assert rows.shape is not None
+    n, width = rows.shape
+    flat, size = rows.cast("B"), width * FLOAT
+
+    def vector(i: int) -> list[float]:
+        return cast("list[float]", flat[i * size : (i + 1) * size].cast("f").tolist())
+
+    return lazy(vector, range(n), width)
+
+
+def only_vector(rows: Rows) -> list[float]:
+    """The numbers of the one row."""
+    [vector] = cast("list[list[float]]", rows.tolist())
+    return vector
+
+
+# ---- inputs that are too long ------------------------------------------------------------
+
+
+async def shortened(engine: EngineClient, text: str) -> PromptParts:
+    """`text`, or as many of its first tokens as the model can embed, with the special ones that the
+    model wants at the end."""
+    n_input = engine.info.n_input
+    if 2 * len(text.encode()) + AROUND <= n_input:
+        return [text]  # surely: a token has a byte or more, even if the tokenizer adds spaces
+    whole = await _tokens(engine, text, add_special=True)
+    if len(whole) <= n_input:
+        return [text]
+    n_end = _n_behind(await _tokens(engine, text, add_special=False), whole)
+    return [*whole[: n_input - n_end], *whole[len(whole) - n_end :]]
+
+
+async def _tokens(engine: EngineClient, text: str, *, add_special: bool) -> list[int]:
+    found = await engine.tokenize(
+        [text], add_special=add_special, parse_special=True, with_pieces=False
+    )
+    return list(found.tokens)
+
+
+def _n_behind(plain: Sequence[int], whole: Sequence[int]) -> int:
+    """The number of special tokens behind the `plain` ones in the `whole`."""
+    n_special = len(whole) - len(plain)
+    for n_before in range(n_special + 1):
+        if list(whole[n_before : n_before + len(plain)]) == list(plain):
+            return n_special - n_before
+    return 0
