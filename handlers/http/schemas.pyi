@@ -1141,6 +1141,7 @@ ToolInputSchema: TypeAlias = dict[str, Any]
 
 class ToolReference(TypedDict):
     name: str
+    namespace: NotRequired[str | None]
 
 ToolUseArguments: TypeAlias = dict[str, Any]
 
@@ -1460,13 +1461,6 @@ class ModelStatus(TypedDict):
     exit_code: NotRequired[int]
     error: NotRequired[str]
     download: NotRequired[ModelDownloadState]
-
-class NamedToolChoice(TypedDict):
-    type: str
-    name: NotRequired[str]
-    function: NotRequired[ToolReference]
-    custom: NotRequired[ToolReference]
-    allowed_tools: NotRequired[AllowedTools]
 
 class OllamaAnswerMessage(TypedDict):
     role: Literal["assistant"]
@@ -1885,6 +1879,9 @@ class Tool(ToolFields):
     type: NotRequired[str | None]
     function: NotRequired[FunctionTool | None]
     custom: NotRequired[CustomTool | None]
+    format: NotRequired[JsonObject | None]
+    execution: NotRequired[str | None]
+    tools: NotRequired[list[ResponseToolInNamespace] | None]
 
 class ToolCallDelta(TypedDict):
     index: int
@@ -1897,8 +1894,6 @@ class ToolChange(TypedDict):
     type: NotRequired[str | None]
     name: NotRequired[str | None]
     definition: NotRequired[MessagesTool]
-
-ToolChoice: TypeAlias = ToolChoiceMode | NamedToolChoice
 
 class ToolUseBlockInput(TypedDict):
     type: Literal["tool_use"]
@@ -2099,6 +2094,16 @@ class ModelEventData(TypedDict):
     waiting: NotRequired[ModelWaiting]
     progress: NotRequired[ModelProgress]
 
+class NamedToolChoice(TypedDict):
+    type: str
+    name: NotRequired[str]
+    namespace: NotRequired[str | None]
+    mode: NotRequired[ResponseAllowedToolsMode]
+    tools: NotRequired[list[ResponseAllowedTool]]
+    function: NotRequired[ToolReference]
+    custom: NotRequired[ToolReference]
+    allowed_tools: NotRequired[AllowedTools]
+
 OllamaChatLine: TypeAlias = OllamaChatPiece | OllamaChatAnswer | OllamaError
 
 OllamaGenerateLine: TypeAlias = OllamaGeneratePiece | OllamaGenerateAnswer | OllamaError
@@ -2230,27 +2235,12 @@ class Slot(TypedDict):
     n_prompt_tokens_shared: int
     n_prompt_tokens_restored: int
 
-class TemplateOptions(TypedDict):
-    tools: NotRequired[list[Tool] | None]
-    tool_choice: NotRequired[ToolChoice]
-    parallel_tool_calls: NotRequired[bool | None]
-    add_generation_prompt: NotRequired[bool | None]
-    continue_final_message: NotRequired[Continuation]
-    documents: NotRequired[list[ChatDocument] | None]
-    chat_template_kwargs: NotRequired[ChatTemplateKwargs | None]
-    reasoning_effort: NotRequired[str | None]
-    reasoning: NotRequired[ChatReasoning | None]
-    thinking: NotRequired[ChatThinking | None]
-    enable_thinking: NotRequired[bool | None]
-    reasoning_format: NotRequired[ReasoningFormat | None]
-    thinking_forced_open: NotRequired[bool | None]
-    parse_tool_calls: NotRequired[bool | None]
-    response_format: NotRequired[ResponseFormat | None]
-
 TokenList: TypeAlias = list[IdOrPiece]
 
 class TokenizeResponse(TypedDict):
     tokens: TokenList
+
+ToolChoice: TypeAlias = ToolChoiceMode | NamedToolChoice
 
 class ChatCompletionChunkChoice(TypedDict):
     index: int
@@ -2465,6 +2455,23 @@ class SamplingOptions(TypedDict):
     jump_forward: NotRequired[bool | None]
 
 SlotList: TypeAlias = list[ListedSlot]
+
+class TemplateOptions(TypedDict):
+    tools: NotRequired[list[Tool] | None]
+    tool_choice: NotRequired[ToolChoice]
+    parallel_tool_calls: NotRequired[bool | None]
+    add_generation_prompt: NotRequired[bool | None]
+    continue_final_message: NotRequired[Continuation]
+    documents: NotRequired[list[ChatDocument] | None]
+    chat_template_kwargs: NotRequired[ChatTemplateKwargs | None]
+    reasoning_effort: NotRequired[str | None]
+    reasoning: NotRequired[ChatReasoning | None]
+    thinking: NotRequired[ChatThinking | None]
+    enable_thinking: NotRequired[bool | None]
+    reasoning_format: NotRequired[ReasoningFormat | None]
+    thinking_forced_open: NotRequired[bool | None]
+    parse_tool_calls: NotRequired[bool | None]
+    response_format: NotRequired[ResponseFormat | None]
 
 ToolResultPart: TypeAlias = TextBlockInput | ImageBlock | DocumentBlock | OtherBlock
 

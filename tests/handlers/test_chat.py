@@ -139,3 +139,30 @@ def test_an_invalid_template_leaves_props_alone() -> None:
     for server in serve(chat_template="{% if %}"):
         assert server.post("/v1/chat/completions", messages=MESSAGES).status_code == 500
         assert server.get("/props").json()["chat_template_caps"] == {}
+
+
+F = {"type": "function", "function": {"name": "f"}}
+
+
+@pytest.mark.parametrize(("body", "field"), [
+    ({"tools": [{"type": "namespace", "name": "n", "tools": 5}]}, "tools[0].tools"),
+    ({"tools": [{"type": "namespace", "name": "n", "tools": [{"function": 5}]}]}, "tools[0].tools"),
+    ({"tools": [{"type": "custom", "name": "c", "format": 5}]}, "tools[0].format"),
+    ({"tool_choice": {"type": "function", "name": "f", "namespace": 5}}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools", "mode": 5, "tools": []}}, "tool_choice"),
+    ({"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
+])  # fmt: skip
+def test_tools_are_checked(body: dict[str, Any], field: str, server: Server) -> None:
+    """Whatever is read of them is described."""
+    answer = server.post("/v1/chat/completions", messages=MESSAGES, **{"tools": [F], **body})
+    assert answer.status_code == 400, answer.text
+    assert field in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "form", [{"grammar": 5}, {"grammar": {"definition": 5}}, {"definition": 5}]
+)
+def test_what_is_no_grammar_leaves_a_text_free(form: dict[str, Any], server: Server) -> None:
+    tool = {"type": "custom", "custom": {"name": "c", "format": form}}
+    answer = server.post("/v1/chat/completions", messages=MESSAGES, tools=[tool])
+    assert answer.status_code == 200, answer.text

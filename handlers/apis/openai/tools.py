@@ -177,8 +177,8 @@ def _as_function(custom: Tool) -> Tool:
 
 def _format(custom: Tool) -> Mapping[str, Any]:
     form = custom.get("format") or {}
-    found: Mapping[str, Any] = form.get("grammar") or form  # the two APIs of OpenAI differ in this
-    return found
+    grammar = form.get("grammar")  # which Responses don't have around it
+    return grammar if isinstance(grammar, Mapping) else form
 
 
 def _grammar(custom: Tool) -> str:
