@@ -377,18 +377,21 @@ def _envelope(where: str, status: int, schema: Mapping[str, Any]) -> Iterator[st
 
 
 def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Iterator[str]:
-    required = {"anthropic": ["type", "error", "request_id"]}.get(form)
+    required, inner, kind = _ENVELOPES.get(form, ([], [], ""))
     error = schema.get("properties", {}).get("error", {})
-    if required is None:
+    if not required:
         yield f"{where}: there is no error envelope {form!r}"
-    elif schema.get("required") != required or error.get("required") != [
-        "type",
-        "message",
-        "code",
-    ]:
+    elif schema.get("required") != required or error.get("required") != inner:
         yield f"{where} is not an error in the form of {form}"
-    elif len(error["properties"]["type"].get("enum", ())) != 1:
-        yield f"{where}: error.type is not one fixed type"
+    elif len(error["properties"][kind].get("enum", ())) != 1:
+        yield f"{where}: error.{kind} is not one fixed kind"
+
+
+_ENVELOPES = {
+    "anthropic": (["type", "error", "request_id"], ["type", "message", "code"], "type"),
+}
+"""What an error in the form of another API requires: the fields of the document, those of its
+`error`, and which of these tells the kind."""
 
 
 def security_is_consistent(document: Document) -> Iterator[str]:

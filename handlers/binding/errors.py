@@ -5,7 +5,9 @@ one that says `either` has Ollama's unless the request is OpenAI's
 (`handlers.http.envelopes.ollama`).
 """
 
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from http import HTTPStatus
 from typing import Any
 
@@ -23,10 +25,21 @@ from specllama.handlers.http.envelopes.anthropic import (
     error_headers,
 )
 from specllama.handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
-from specllama.handlers.http.errors import RequestError, describe
+from specllama.handlers.http.errors import HttpFailure, RequestError, describe
 
 METHODS = frozenset({"get", "put", "post", "delete", "options", "head", "patch", "trace"})
 """The keys of a path item that are operations."""
+
+_DOCUMENTS: Mapping[str | None, Callable[[HttpFailure, Scope], Mapping[str, Any]]] = {
+    None: lambda failure, _: failure.envelope(),
+    "anthropic": lambda failure, scope: anthropic_error(
+        failure.status, failure.info, anthropic_request_id(scope), failure.details
+    ),
+    "ollama": lambda failure, _: ollama_error(failure.info),
+}
+"""The JSON body of an error, by the name of an envelope."""
+_UNDESCRIBED = {f"/api/{name}": "ollama" for name in UNSERVED}
+"""The envelopes of paths, and of those below, of which the description doesn't have all."""
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
@@ -39,19 +52,12 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     if failure.info.retry_after:
         headers["Retry-After"] = str(failure.info.retry_after)
     envelope = _envelope_name(request.scope)
-    document: Mapping[str, Any]
     if envelope == "anthropic":
-        request_id = anthropic_request_id(request.scope)
-        document = anthropic_error(failure.status, failure.info, request_id, failure.details)
-        headers |= error_headers(request_id)
-    elif envelope == "ollama":
-        document = ollama_error(failure.info)
-    else:
-        document = failure.envelope()
+        headers |= error_headers(anthropic_request_id(request.scope))
     return ConnexionResponse(
         status_code=failure.status,
         mimetype="application/json",
-        body=msgspec.json.encode(document),
+        body=msgspec.json.encode(_DOCUMENTS[envelope](failure, request.scope)),
         headers=headers,
     )
 
@@ -84,10 +90,19 @@ def _allowed_methods(scope: Scope) -> list[str]:
     path = _path(scope)
     methods: set[str] = set()
     for template, item in _described(scope):
-        regex, _, _ = compile_path(_route(template, item))
-        if regex.fullmatch(path):
+        if _leads_to(path, template, item):
             methods.update(key.upper() for key in item if key in METHODS)
     return sorted(methods | {"HEAD"} if "GET" in methods else methods)
+
+
+def _leads_to(path: str, template: str, item: Mapping[str, Any]) -> bool:
+    return _pattern(_route(template, item)).fullmatch(path) is not None
+
+
+@cache
+def _pattern(route: str) -> re.Pattern[str]:
+    regex, _, _ = compile_path(route)
+    return regex
 
 
 def _route(template: str, item: Mapping[str, Any]) -> str:
@@ -101,23 +116,24 @@ def _route(template: str, item: Mapping[str, Any]) -> str:
 
 def _envelope_name(scope: Scope) -> str | None:
     """The `x-error-envelope` of the request's path. It holds for all that is below a path,
-    too: who asks for what isn't there speaks the same language. So it is with Ollama's paths that
-    this server doesn't have."""
+    too: who asks for what isn't there speaks the same language. So it is with paths of these APIs
+    that this server doesn't have."""
     path = _path(scope)
     for template, item in _described(scope):
-        if (name := item.get("x-error-envelope")) and f"{path}/".startswith(f"{template}/"):
+        name = item.get("x-error-envelope")
+        if name and (_is_below(path, template) or _leads_to(path, template, item)):
             if name == "either":
                 return "ollama" if wants_ollama_errors(scope) else None
             return str(name)
-    return "ollama" if _is_ollamas(scope, path) else None
+    for api in scope["app"].apis:
+        for place, name in _UNDESCRIBED.items():
+            if _is_below(path, _base(api) + place):
+                return name
+    return None
 
 
-def _is_ollamas(scope: Scope, path: str) -> bool:
-    return any(
-        f"{path}/".startswith(f"{_base(api)}/api/{name}/")
-        for api in scope["app"].apis
-        for name in UNSERVED
-    )
+def _is_below(path: str, place: str) -> bool:
+    return f"{path}/".startswith(f"{place}/")
 
 
 def _path(scope: Scope) -> str:

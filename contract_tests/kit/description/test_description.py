@@ -1,6 +1,7 @@
 """The description by itself: valid, complete, consistent, and in step with the code."""
 
 import copy
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -44,8 +45,7 @@ def test_all_operations_are_reachable(document: lint.Document) -> None:
             for parameter in operation.definition.get("parameters", ())
             if parameter["in"] == "path"
         }
-        parts = operation.path.split("/")
-        assert declared == {part[1:-1] for part in parts if part.startswith("{")}
+        assert declared == {*re.findall(r"{(\w+)}", operation.path)}
 
 
 # ---- lint --------------------------------------------------------------------------------
