@@ -140,12 +140,14 @@ async def generate(
     dialect: Dialect[B, A],
     body: B,
     *,
+    name: str | None = None,
     request_id: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response to a request in a `dialect`. `request_id` is that of errors in a stream."""
+    """The response to a request in a `dialect`. `name` is that of the model where the body has no
+    place for it; `request_id` is that of errors in a stream."""
     refuse_unsupported(body, dialect.supported)
-    model = resolve_model(body, unknown=dialect.unknown)
+    model = resolve_model({"model": name} if name else body, unknown=dialect.unknown)
     arrived = system.now()
     asked = await run_in_thread(dialect.read, body, model.options)
     if asked.unloads:
@@ -175,12 +177,17 @@ async def generate(
 
 
 async def count_input(
-    read: Callable[[B, Options], GenerationRequest], body: B, supported: Supported
+    read: Callable[[B, Options], GenerationRequest],
+    body: B,
+    supported: Supported,
+    *,
+    name: str | None = None,
+    unknown: ErrorType = "invalid_request_error",
 ) -> int:
-    """The number of tokens that the conversation in `body` has as a prompt. `read` and `supported`
-    as in `Dialect`."""
+    """The number of tokens that the conversation in `body` has as a prompt. `read`, `supported` and
+    `unknown` as in `Dialect`, `name` as in `generate`."""
     refuse_unsupported(body, supported)
-    model = resolve_model(body)
+    model = resolve_model({"model": name} if name else body, unknown=unknown)
     asked = await run_in_thread(read, body, model.options)
     engine = await model.engine()
     return await count_tokens(model, engine, await _conversation(model, engine, asked))
