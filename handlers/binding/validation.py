@@ -8,6 +8,7 @@ import asyncio
 from collections.abc import AsyncGenerator
 from typing import Any
 
+import msgspec
 from connexion.datastructures import MediaTypeDict
 from connexion.validators import VALIDATOR_MAP
 from connexion.validators.parameter import ParameterValidator
@@ -23,6 +24,7 @@ from specllama.engine.formats.schema_errors import Sentence, sentence
 from specllama.engine.helpers.check.checker import Checker
 from specllama.handlers.http.bodies import FEW, LARGE, n_values
 from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.proto_json import Spellings
 
 MAX_FILES = 4  # of a form
 MAX_FIELDS = 64
@@ -63,6 +65,7 @@ class JsonBody:
         self._schema = schema
         self._required = required
         self._default = schema.get("x-default", {})
+        self._spellings = Spellings.of(schema) if schema.get("x-proto-json") else None
 
     async def wrap_receive(self, receive: Receive, *, scope: Scope) -> tuple[Receive, Scope]:
         """Reads, decodes and validates. Raises RequestError."""
@@ -78,17 +81,25 @@ class JsonBody:
     async def _checked(self, raw: bytes | bytearray, scope: Scope) -> Any:
         n = n_values(scope)
         if n > LARGE:
+            if self._spellings is not None:
+                raw = msgspec.json.encode(await asyncio.to_thread(self._decoded, raw))
             await self._check_away(raw, scope)
             return decode(raw)
-        body = decode(raw)
+        body = self._decoded(raw)
         validator = self._compiled.known(self._schema)
         if validator is None:  # the first of all requests, or one beside it
             validator = await asyncio.to_thread(self._compiled.get, self._schema)
         if not validator.is_valid(body):
             if n > FEW:
-                await self._check_away(raw, scope)
+                told = raw if self._spellings is None else msgspec.json.encode(body)
+                await self._check_away(told, scope)
             raise RequestError(400, sentence(validator, body))
         return body
+
+    def _decoded(self, raw: bytes | bytearray) -> Any:
+        """The body, by the names that are described. Raises RequestError."""
+        body = decode(raw)
+        return body if self._spellings is None else self._spellings.read(body)
 
     async def _check_away(self, raw: bytes | bytearray, scope: Scope) -> None:
         """Raises RequestError if another process finds the body invalid, or runs out of memory."""
