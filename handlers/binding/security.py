@@ -1,5 +1,5 @@
-"""Access to operations: the security schemes of the description (a bearer's token, and the header
-`x-api-key`), and the middleware that applies them.
+"""Access to operations: the security schemes of the description (a bearer's token, and keys in
+headers or in the query), and the middleware that applies them.
 
 The functions that check a credential are fixed here: the names in the description are for
 Connexion's command line (`handlers.binding.connexion_command`).
@@ -35,7 +35,7 @@ def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
 
 
 def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
-    """The same for the header `x-api-key`."""
+    """The same for a key as such."""
     return {} if is_api_key(api_key, _api_keys(request)) else None
 
 

@@ -7,6 +7,7 @@ open.
 import hashlib
 import hmac
 
+from starlette.datastructures import QueryParams
 from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
@@ -29,21 +30,28 @@ def is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
 
 
 def key_of(scope: Scope) -> bytes | None:
-    """The server's key that a request brings along, as a bearer's token or as `x-api-key`."""
+    """The server's key that a request brings along: as a bearer's token, as `x-api-key`, or as
+    Google's clients have it, in a header of their own or as `key` in the query."""
     keys: tuple[bytes, ...] = scope["state"]["runtime"].api_keys
+    if not keys:
+        return None
+    candidates = [_candidate(name, value) for name, value in scope["headers"]]
+    if b"key=" in scope["query_string"]:
+        candidates += [each.encode() for each in QueryParams(scope["query_string"]).getlist("key")]
     found = None
-    for name, value in scope["headers"] if keys else ():
-        if name == b"authorization":
-            kind, _, token = value.partition(b" ")
-            candidate = token.strip() if kind.lower() == b"bearer" else b""
-        elif name == b"x-api-key":
-            candidate = value
-        else:
-            continue
+    for candidate in filter(None, candidates):
         for key in keys:
             if hmac.compare_digest(candidate, key):
                 found = key
     return found
+
+
+def _candidate(name: bytes, value: bytes) -> bytes:
+    """What may be a key in a field of a request's head; nothing in most of them."""
+    if name == b"authorization":
+        kind, _, token = value.partition(b" ")
+        return token.strip() if kind.lower() == b"bearer" else b""
+    return value if name in (b"x-api-key", b"x-goog-api-key") else b""
 
 
 def is_known(scope: Scope) -> bool:
