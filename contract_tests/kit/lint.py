@@ -389,6 +389,7 @@ def _foreign_envelope(where: str, form: str, schema: Mapping[str, Any]) -> Itera
 
 _ENVELOPES = {
     "anthropic": (["type", "error", "request_id"], ["type", "message", "code"], "type"),
+    "gemini": (["error"], ["code", "message", "status"], "status"),
 }
 """What an error in the form of another API requires: the fields of the document, those of its
 `error`, and which of these tells the kind."""

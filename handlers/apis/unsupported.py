@@ -51,6 +51,10 @@ MESSAGES: Supported = {
     **MESSAGES_INPUT,
 }
 
+GEMINI: Supported = {
+    "cachedContent": [],
+}
+
 RESPONSES: Supported = {
     **INFILL,
     "conversation": [],

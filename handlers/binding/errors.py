@@ -1,7 +1,7 @@
 """Connexion's error handler: the error envelope, in the form of the API that a path belongs to.
 
-A path whose description says `x-error-envelope: anthropic`, or `ollama`, has the form of that API;
-one that says `either` has Ollama's unless the request is OpenAI's
+A path whose description says `x-error-envelope: anthropic`, `gemini` or `ollama` has the form of
+that API; one that says `either` has Ollama's unless the request is OpenAI's
 (`handlers.http.envelopes.ollama`).
 """
 
@@ -24,6 +24,7 @@ from specllama.handlers.http.envelopes.anthropic import (
     anthropic_request_id,
     error_headers,
 )
+from specllama.handlers.http.envelopes.gemini import VERSION, gemini_error
 from specllama.handlers.http.envelopes.ollama import UNSERVED, ollama_error, wants_ollama_errors
 from specllama.handlers.http.errors import HttpFailure, RequestError, describe
 
@@ -35,10 +36,11 @@ _DOCUMENTS: Mapping[str | None, Callable[[HttpFailure, Scope], Mapping[str, Any]
     "anthropic": lambda failure, scope: anthropic_error(
         failure.status, failure.info, anthropic_request_id(scope), failure.details
     ),
+    "gemini": lambda failure, _: gemini_error(failure),
     "ollama": lambda failure, _: ollama_error(failure.info),
 }
 """The JSON body of an error, by the name of an envelope."""
-_UNDESCRIBED = {f"/api/{name}": "ollama" for name in UNSERVED}
+_UNDESCRIBED = {VERSION: "gemini", **{f"/api/{name}": "ollama" for name in UNSERVED}}
 """The envelopes of paths, and of those below, of which the description doesn't have all."""
 
 

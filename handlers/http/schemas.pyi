@@ -251,6 +251,145 @@ class FunctionToolCall(TypedDict):
     type: Literal["function"]
     function: CalledFunction
 
+GeminiAlt: TypeAlias = Literal["sse", "json"]
+
+GeminiArguments: TypeAlias = dict[str, Any]
+
+class GeminiBlob(TypedDict):
+    mimeType: str
+    data: str
+    displayName: NotRequired[str | None]
+
+class GeminiCall(TypedDict):
+    id: str
+    name: str
+    args: GeminiArguments
+
+class GeminiCallPart(TypedDict):
+    functionCall: GeminiCall
+
+class GeminiCode(TypedDict):
+    code: NotRequired[str | None]
+    language: NotRequired[str | None]
+
+class GeminiCodeResult(TypedDict):
+    output: NotRequired[str | None]
+    outcome: NotRequired[str | None]
+
+class GeminiDeadlineExceededStatus(TypedDict):
+    code: Literal[408]
+    message: str
+    status: Literal["DEADLINE_EXCEEDED"]
+
+class GeminiFile(TypedDict):
+    mimeType: NotRequired[str | None]
+    fileUri: str
+    displayName: NotRequired[str | None]
+
+GeminiFinishReason: TypeAlias = Literal["STOP", "MAX_TOKENS", "MALFORMED_FUNCTION_CALL"]
+
+class GeminiFunctionCallingConfig(TypedDict):
+    mode: NotRequired[str | None]
+    allowedFunctionNames: NotRequired[list[str] | None]
+
+class GeminiInternalStatus(TypedDict):
+    code: Literal[500]
+    message: str
+    status: Literal["INTERNAL"]
+
+class GeminiInvalidArgumentStatus(TypedDict):
+    code: Literal[400]
+    message: str
+    status: Literal["INVALID_ARGUMENT"]
+
+GeminiMethod: TypeAlias = Literal["generateContent", "streamGenerateContent", "countTokens"]
+
+class GeminiModel(TypedDict):
+    name: str
+    version: str
+    displayName: str
+    description: NotRequired[str]
+    inputTokenLimit: NotRequired[int]
+    outputTokenLimit: NotRequired[int]
+    supportedGenerationMethods: list[GeminiMethod]
+    temperature: float
+    topP: float
+    topK: int
+
+class GeminiModelList(TypedDict):
+    models: list[GeminiModel]
+    nextPageToken: NotRequired[str]
+
+class GeminiNotFoundStatus(TypedDict):
+    code: Literal[404]
+    message: str
+    status: Literal["NOT_FOUND"]
+
+class GeminiOtherMediaStatus(TypedDict):
+    code: Literal[415]
+    message: str
+    status: Literal["INVALID_ARGUMENT"]
+
+class GeminiResponsePart(TypedDict):
+    inlineData: NotRequired[GeminiBlob | None]
+    fileData: NotRequired[GeminiFile | None]
+
+class GeminiServerSentEvent(TypedDict):
+    data: str
+
+class GeminiTextPart(TypedDict):
+    text: str
+
+class GeminiThinkingConfig(TypedDict):
+    includeThoughts: NotRequired[bool | None]
+    thinkingBudget: NotRequired[float | None]
+    thinkingLevel: NotRequired[str | None]
+
+class GeminiThoughtPart(TypedDict):
+    text: str
+    thought: Literal[True]
+
+class GeminiToken(TypedDict):
+    token: str
+    tokenId: int
+    logProbability: float
+
+class GeminiTokenCount(TypedDict):
+    totalTokens: int
+
+class GeminiTooLargeStatus(TypedDict):
+    code: Literal[413]
+    message: str
+    status: Literal["INVALID_ARGUMENT"]
+
+class GeminiToolConfig(TypedDict):
+    functionCallingConfig: NotRequired[GeminiFunctionCallingConfig | None]
+
+class GeminiTopTokens(TypedDict):
+    candidates: list[GeminiToken]
+
+class GeminiUnauthenticatedStatus(TypedDict):
+    code: Literal[401]
+    message: str
+    status: Literal["UNAUTHENTICATED"]
+
+class GeminiUnavailableStatus(TypedDict):
+    code: Literal[503]
+    message: str
+    status: Literal["UNAVAILABLE"]
+
+class GeminiUnimplementedStatus(TypedDict):
+    code: Literal[501]
+    message: str
+    status: Literal["UNIMPLEMENTED"]
+
+class GeminiUsage(TypedDict):
+    promptTokenCount: int
+    cachedContentTokenCount: int
+    candidatesTokenCount: int
+    thoughtsTokenCount: NotRequired[int]
+    totalTokenCount: int
+
 GrammarTriggerType: TypeAlias = Literal[0, 1, 2, 3]
 
 class Health(TypedDict):
@@ -1338,6 +1477,99 @@ class FunctionTool(TypedDict):
     parameters: NotRequired[JsonSchema | None]
     strict: NotRequired[bool | None]
 
+GeminiAnswerPart: TypeAlias = GeminiThoughtPart | GeminiTextPart | GeminiCallPart
+
+class GeminiDeadlineExceeded(TypedDict):
+    error: GeminiDeadlineExceededStatus
+
+class GeminiFunctionCall(TypedDict):
+    id: NotRequired[str | None]
+    name: str
+    args: NotRequired[JsonObject | None]
+
+class GeminiFunctionDeclaration(TypedDict):
+    name: str
+    description: NotRequired[str | None]
+    parameters: NotRequired[JsonObject | None]
+    parametersJsonSchema: NotRequired[JsonObject | None]
+    response: NotRequired[JsonObject | None]
+    responseJsonSchema: NotRequired[JsonObject | None]
+
+class GeminiFunctionResponse(TypedDict):
+    id: NotRequired[str | None]
+    name: str
+    response: NotRequired[JsonObject | None]
+    parts: NotRequired[list[GeminiResponsePart] | None]
+
+class GeminiGenerationConfig(TypedDict):
+    temperature: NotRequired[float | None]
+    topP: NotRequired[float | None]
+    topK: NotRequired[float | None]
+    maxOutputTokens: NotRequired[float | None]
+    stopSequences: NotRequired[list[str] | None]
+    candidateCount: NotRequired[float | None]
+    seed: NotRequired[float | None]
+    presencePenalty: NotRequired[float | None]
+    frequencyPenalty: NotRequired[float | None]
+    responseMimeType: NotRequired[str | None]
+    responseSchema: NotRequired[JsonObject | None]
+    responseJsonSchema: NotRequired[JsonSchema | None]
+    responseLogprobs: NotRequired[bool | None]
+    logprobs: NotRequired[float | None]
+    responseModalities: NotRequired[list[str] | None]
+    thinkingConfig: NotRequired[GeminiThinkingConfig | None]
+    mediaResolution: NotRequired[str | None]
+
+class GeminiInternal(TypedDict):
+    error: GeminiInternalStatus
+
+class GeminiInvalidArgument(TypedDict):
+    error: GeminiInvalidArgumentStatus
+
+class GeminiLogprobs(TypedDict):
+    chosenCandidates: list[GeminiToken]
+    topCandidates: list[GeminiTopTokens]
+
+class GeminiNotFound(TypedDict):
+    error: GeminiNotFoundStatus
+
+class GeminiOptions(TypedDict):
+    generationConfig: NotRequired[GeminiGenerationConfig | None]
+    cachedContent: NotRequired[str | None]
+    safetySettings: NotRequired[list[JsonObject | None] | None]
+
+class GeminiOtherMedia(TypedDict):
+    error: GeminiOtherMediaStatus
+
+class GeminiPart(TypedDict):
+    text: NotRequired[str | None]
+    thought: NotRequired[bool | None]
+    thoughtSignature: NotRequired[str | None]
+    inlineData: NotRequired[GeminiBlob | None]
+    fileData: NotRequired[GeminiFile | None]
+    functionCall: NotRequired[GeminiFunctionCall | None]
+    functionResponse: NotRequired[GeminiFunctionResponse | None]
+    executableCode: NotRequired[GeminiCode | None]
+    codeExecutionResult: NotRequired[GeminiCodeResult | None]
+
+class GeminiTooLarge(TypedDict):
+    error: GeminiTooLargeStatus
+
+class GeminiTool(TypedDict):
+    functionDeclarations: NotRequired[list[GeminiFunctionDeclaration] | None]
+    googleSearch: NotRequired[JsonObject | None]
+    codeExecution: NotRequired[JsonObject | None]
+    urlContext: NotRequired[JsonObject | None]
+
+class GeminiUnauthenticated(TypedDict):
+    error: GeminiUnauthenticatedStatus
+
+class GeminiUnavailable(TypedDict):
+    error: GeminiUnavailableStatus
+
+class GeminiUnimplemented(TypedDict):
+    error: GeminiUnimplementedStatus
+
 GenerationRequestError: TypeAlias = InvalidRequestError | ContextSizeError
 
 class GrammarTrigger(TypedDict):
@@ -1938,6 +2170,44 @@ DocumentSource: TypeAlias = TextDocumentSource | BlocksDocumentSource | OtherDoc
 class EmbeddingContent(TypedDict):
     content: EmbeddingParts
 
+class GeminiAnswerContent(TypedDict):
+    role: Literal["model"]
+    parts: list[GeminiAnswerPart]
+
+class GeminiCandidate(TypedDict):
+    content: GeminiAnswerContent
+    finishReason: GeminiFinishReason
+    finishMessage: NotRequired[str]
+    index: int
+    logprobsResult: NotRequired[GeminiLogprobs]
+
+class GeminiCandidatePiece(TypedDict):
+    content: GeminiAnswerContent
+    index: int
+    logprobsResult: NotRequired[GeminiLogprobs]
+
+class GeminiContent(TypedDict):
+    role: NotRequired[str | None]
+    parts: list[GeminiPart]
+
+class GeminiInstruction(TypedDict):
+    parts: list[GeminiPart]
+
+class GeminiPiece(TypedDict):
+    candidates: list[GeminiCandidatePiece]
+    modelVersion: str
+    responseId: str
+
+class GeminiResponse(TypedDict):
+    candidates: list[GeminiCandidate]
+    usageMetadata: GeminiUsage
+    modelVersion: str
+    responseId: str
+
+GeminiStreamed: TypeAlias = (
+    GeminiResponse | GeminiPiece | GeminiInternal | GeminiUnavailable | GeminiInvalidArgument
+)
+
 GenerationOptions = TypedDict(
     "GenerationOptions",
     {
@@ -2291,6 +2561,23 @@ class DocumentBlock(TypedDict):
 
 EmbeddingListPart: TypeAlias = int | str | EmbeddingTokens | EmbeddingContent | PromptObject
 
+class GeminiContext(TypedDict):
+    systemInstruction: NotRequired[GeminiInstruction | None]
+    tools: NotRequired[list[GeminiTool] | None]
+    toolConfig: NotRequired[GeminiToolConfig | None]
+
+class GeminiCountedRequest(TypedDict):
+    contents: NotRequired[list[GeminiContent] | None]
+    systemInstruction: NotRequired[GeminiInstruction | None]
+    tools: NotRequired[list[GeminiTool] | None]
+    toolConfig: NotRequired[GeminiToolConfig | None]
+    generationConfig: NotRequired[GeminiGenerationConfig | None]
+
+class GeminiRequest(GeminiContext, GeminiOptions):
+    contents: list[GeminiContent]
+
+GeminiStream: TypeAlias = list[GeminiStreamed]
+
 ListedModel: TypeAlias = Model | NamedModel
 
 ListedSlot: TypeAlias = Slot | UnusedSlot
@@ -2550,6 +2837,14 @@ CompletionListItem: TypeAlias = CompletionResult | SelectedFields
 CompletionResponse: TypeAlias = CompletionResult | SelectedFields | list[CompletionListItem]
 
 EmbeddingList: TypeAlias = list[EmbeddingListPart]
+
+class GeminiCountRequest(TypedDict):
+    contents: NotRequired[list[GeminiContent] | None]
+    systemInstruction: NotRequired[GeminiInstruction | None]
+    tools: NotRequired[list[GeminiTool] | None]
+    toolConfig: NotRequired[GeminiToolConfig | None]
+    generationConfig: NotRequired[GeminiGenerationConfig | None]
+    generateContentRequest: NotRequired[GeminiCountedRequest | None]
 
 class InfillRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     input_prefix: InfillText

@@ -31,6 +31,7 @@ from specllama.handlers.apis.native.request import (
 from specllama.handlers.apis.native.results import float32, settings_json, timings_json
 from specllama.handlers.apis.unsupported import (
     CHAT,
+    GEMINI,
     INFILL,
     MESSAGES,
     MESSAGES_INPUT,
@@ -460,6 +461,7 @@ def properties(schema: Any) -> dict[str, Any]:
         ("create_response", RESPONSES),
         ("create_message", MESSAGES),
         ("count_message_tokens", MESSAGES_INPUT),
+        ("generate_gemini_content", GEMINI),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:
