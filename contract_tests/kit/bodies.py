@@ -17,6 +17,11 @@ _RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at 
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
 """A text from its first token on, also of a model that thinks unless told otherwise."""
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7, **NO_THOUGHT}
+CONTENTS: list[Any] = [{"role": "user", "parts": [{"text": "Tell me about llamas."}]}]
+_CONTENT = {
+    "contents": CONTENTS,
+    "generationConfig": {"maxOutputTokens": 4, "seed": 7, "thinkingConfig": {"thinkingBudget": 0}},
+}
 _RESPONSE = {"input": "Tell me about llamas.", "max_output_tokens": 4, "seed": 7, **NO_THOUGHT}
 
 BODIES: dict[str, Any] = {
@@ -50,6 +55,12 @@ BODIES: dict[str, Any] = {
     },
     "create_message": _CHAT,
     "count_message_tokens": {"messages": MESSAGES},
+    "generate_gemini_content": _CONTENT,
+    "generate_gemini_content_alias": _CONTENT,
+    "stream_gemini_content": _CONTENT,
+    "stream_gemini_content_alias": _CONTENT,
+    "count_gemini_tokens": {"contents": CONTENTS},
+    "count_gemini_tokens_alias": {"contents": CONTENTS},
     "apply_template": {"messages": MESSAGES},
     "create_embedding": {"content": "A llama carries wool."},
     "create_embedding_alias": {"content": "A llama carries wool."},
@@ -95,9 +106,14 @@ RESPONSES = [name for name in STREAMING if "response" in name]
 """The operations in the form of OpenAI's Responses API, whose answers test_responses.py reads."""
 ANTHROPIC = ["create_message", "count_message_tokens"]
 """Another API's format, in errors as well: see test_messages.py."""
+GEMINI = [name for name in BODIES if "gemini" in name]
+"""Google's format, in errors as well. The path names the model and says whether to stream, not the
+body: see test_gemini.py."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
 """The operations in the native form, or with choices."""
-COUNTING = [name for name in BODIES if name.startswith("count_") and name not in ANTHROPIC]
+COUNTING = [
+    name for name in BODIES if name.startswith("count_") and name not in (*ANTHROPIC, *GEMINI)
+]
 KEPT = ["get_stream", "delete_stream"]
 """About a stream that goes on without its client."""
 STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
@@ -211,6 +227,8 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
         return [{"id": 0, "scale": 0, "note": text}]
     if "messages" in BODIES[operation_id]:
         changes["messages"] = [{"role": "user", "content": text}]
+    elif operation_id in GEMINI:
+        changes["contents"] = [{"role": "user", "parts": [{"text": text}]}]
     elif "response" in operation_id:
         changes["input"] = text
     elif operation_id == "tokenize":

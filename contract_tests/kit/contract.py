@@ -178,8 +178,15 @@ def is_form(operation: lint.Operation) -> bool:
 def streaming() -> Iterator[lint.Operation]:
     """The operations that stream if a JSON body asks for it."""
     for operation in operations().values():
-        if {lint.EVENT_STREAM, JSON} <= _successes(operation) and not is_form(operation):
+        if {lint.EVENT_STREAM, JSON} <= _successes(operation) and _has_stream(operation):
             yield operation
+
+
+def _has_stream(operation: lint.Operation) -> bool:
+    """True if `stream` is a field of a JSON body."""
+    content = operation.definition.get("requestBody", {}).get("content", {})
+    nodes = lint.walk(content.get(JSON, {}).get("schema", {}), "")
+    return any("stream" in node.schema.get("properties", {}) for node in nodes)
 
 
 def endless() -> Iterator[lint.Operation]:

@@ -15,6 +15,7 @@ from contract_tests.kit.bodies import (
     EMBEDDING,
     ENDLESS,
     FORMS,
+    GEMINI,
     GENERATING,
     KEPT,
     NAMED,
@@ -40,6 +41,17 @@ from contract_tests.kit.provocations_of_conversations import (
     of_response,
     of_stream,
     replay,
+)
+from contract_tests.kit.provocations_of_gemini import (
+    bad_content,
+    bad_pages,
+    no_such_model,
+    not_supported_by_gemini,
+    pages,
+    pieces,
+    too_long_a_path,
+    too_long_content,
+    unknown_model_in_path,
 )
 from contract_tests.kit.provocations_of_media import (
     bad_form,
@@ -419,6 +431,8 @@ def is_documented(name: str, status: int) -> bool:
     return str(status) in contract.operations()[name].definition["responses"]
 
 
+GEMINI_ANSWERS = [name for name in GEMINI if "count" not in name]
+
 BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     204: [],
@@ -455,6 +469,16 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 501): ([not_of_this_server], []) for name in ANTHROPIC},
     ("create_message", 400): ([bad_request], [too_long]),
     ("create_message", 501): ([not_of_this_server], [does_not_generate]),
+    **{(name, 400): ([bad_content], []) for name in GEMINI},
+    **{(name, 404): ([], [unknown_model_in_path]) for name in GEMINI},
+    **{(name, 501): ([not_supported_by_gemini], []) for name in GEMINI},
+    **{(name, 200): ([pieces], []) for name in GEMINI if "stream" in name},
+    **{(name, 400): ([bad_content], [too_long_content]) for name in GEMINI_ANSWERS},
+    **{(name, 501): ([not_supported_by_gemini], [does_not_generate]) for name in GEMINI_ANSWERS},
+    ("list_gemini_models", 200): ([pages], []),
+    ("list_gemini_models", 400): ([bad_pages], []),
+    ("get_gemini_model", 400): ([too_long_a_path], []),
+    ("get_gemini_model", 404): ([no_such_model], [unknown_model_in_path]),
     **{(name, 200): ([], [ok_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 400): ([], [bad_input, too_long_in_mode]) for name in (*EMBEDDING, *RERANKING)},
     **{(name, 501): ([], [other_mode]) for name in (*EMBEDDING, *RERANKING)},

@@ -27,7 +27,7 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     if any(lint.errors(body["schema"], {})):  # some take nothing, too
         of_wrong_type.append({})
     responses += [server.post(where, wrong) for wrong in of_wrong_type]
-    objects = ("options", "chat_template_kwargs")  # fields that take one
+    objects = ("options", "chat_template_kwargs", "generationConfig")  # fields that take one
     fields = [field for field in BODIES[name] if field not in objects]
     responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
     if {"ollama", "ollama_models"} & {*definition["tags"]}:

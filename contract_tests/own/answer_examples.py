@@ -11,7 +11,7 @@ from contract_tests.kit import lint
 KEPT = {
     # the same in all examples
     "call_id", "completed_at", "created", "created_at", "expires_at", "first_id", "id", "item_id",
-    "last_id", "modified_at", "seed", "signature", "started_at", "tool_call_id",
+    "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "tool_call_id",
     # about the machine, the build and files on it
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
     "path", "system_fingerprint",
@@ -30,11 +30,13 @@ VARYING = KEPT | PROPOSED | {
     "reasoning_tokens", "relevance_score", "score", "status", "stop_reason",
     "stop_sequence", "stop_type", "stopping_word", "text", "thinking", "token", "token_logprobs",
     "tokens", "tokens_predicted", "total_bytes", "total_tokens", "truncated",
+    "candidatesTokenCount", "finishReason", "thoughtsTokenCount",
     # what was served before
     "cache", "cache_creation_input_tokens", "cache_n", "cache_read_input_tokens",
     "cache_write_tokens", "cached_tokens", "id_slot", "id_task", "input_tokens", "is_processing",
     "last_used", "n_erased", "n_past", "n_prompt_tokens", "n_prompt_tokens_cache",
     "n_prompt_tokens_processed", "n_read", "n_restored", "n_saved", "n_tokens", "n_written",
+    "cachedContentTokenCount",
     "predicted_n", "processed", "prompt_n", "t", "tokens_cached", "tokens_evaluated", "total",
     # the model's file, and the options of the server
     "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",

@@ -13,11 +13,12 @@ from contract_tests.kit.server import OwnServer, Server, alive, wait_until
 
 posix = pytest.mark.skipif(os.name != "posix", reason="signals and UNIX sockets")
 VOLATILE = {
-    "id", "created", "timings", "id_slot", "id_task", "prompt_ms", "prompt_per_token_ms",
-    "prompt_per_second", "predicted_ms", "predicted_per_token_ms", "predicted_per_second",
+    "id", "responseId", "created", "timings", "id_slot", "id_task", "prompt_ms",
+    "prompt_per_token_ms", "prompt_per_second", "predicted_ms", "predicted_per_token_ms",
+    "predicted_per_second",
     "request_id", "input_tokens", "cache_read_input_tokens",
-    "tokens_cached", "cached_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
-    "n_prompt_tokens_shared",
+    "tokens_cached", "cached_tokens", "cachedContentTokenCount", "n_prompt_tokens_cache",
+    "n_prompt_tokens_processed", "n_prompt_tokens_shared",
     "n_prompt_tokens_restored",
     "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
     "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",

@@ -41,6 +41,11 @@ ASKED = {
 }
 """The example of a request that an example of an answer belongs to, where the names differ and it
 isn't the first."""
+LISTS = (
+    *("get_model", "list_models", "list_openai_models"),
+    *("get_gemini_model", "list_gemini_models"),
+)
+"""What is known of a model is told once it is loaded."""
 ONLY_OPENAI = {"create_ollama_chat": "openai"}
 """The example of a request that is answered with events."""
 ACTIONS = {"saved": "save", "restored": "restore", "erased": "erase"}
@@ -200,7 +205,9 @@ def answer(example: Example, servers: Servers) -> httpx.Response:
     if example.operation in ("load_model", "unload_model"):
         other = "unloaded" if example.operation == "load_model" else "loaded"
         set_status(server, content["model"], other)
-    if example.operation in ("get_model", "list_models", "list_openai_models"):
+    if example.kind != lint.EVENT_STREAM:
+        query.pop("alt", None)
+    if example.operation in LISTS:
         set_status(server, "specllama-tiny", "loaded")
     if example.operation == "act_on_slot":
         query["action"] = ACTIONS[example.name]
