@@ -90,7 +90,8 @@ def _name(model_id: str) -> str:
 
 def _model(current: Runtime, entry: CatalogEntry) -> schemas.GeminiModel:
     known, engine = facts(current, entry), entry.options.engine
-    params = engine.generation_defaults()
+    info = current.pool.status(entry.name).info
+    params = engine.generation_defaults(info.metadata if info else {})
     model: schemas.GeminiModel = {
         "name": PREFIX + entry.name,
         "version": known.quantization if known else "",

@@ -11,7 +11,14 @@ from typing import Any, Literal
 
 import msgspec
 
-from specllama.engine.chat.request import ChatRequest, ThinkingBudget
+from specllama.engine.chat.request import (
+    CallOfFunction,
+    ChatRequest,
+    Message,
+    MessageCall,
+    MessagePart,
+    ThinkingBudget,
+)
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.media.source import is_address, is_data_url
 from specllama.engine.options import Options
@@ -28,7 +35,7 @@ from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import Kind, document_part, media_part
 
-Part = str | dict[str, Any]
+Part = str | MessagePart
 """A text, or an image, a sound or a document (`handlers.running.media`)."""
 
 PING = b"\n"
@@ -234,7 +241,7 @@ def _among(names: Sequence[str], mode: _Mode) -> Choice:
 # ---- contents ----------------------------------------------------------------------------
 
 
-def _system(instruction: schemas.GeminiInstruction | None) -> list[dict[str, Any]]:
+def _system(instruction: schemas.GeminiInstruction | None) -> list[Message]:
     """The message that the instructions are; none if they say nothing."""
     parts = instruction["parts"] if instruction else ()
     texts = [text for part in parts if (text := part.get("text"))]
@@ -266,10 +273,10 @@ class _Calls:
         return id
 
 
-def _turns(contents: Sequence[schemas.GeminiContent]) -> list[dict[str, Any]]:
+def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
     """All contents as messages in OpenAI's form. Those of one role that follow each other become
     one, since most templates want the roles to alternate."""
-    turns: list[dict[str, Any]] = []
+    turns: list[Message] = []
     said: list[Part] = []  # of the user's turn that is not in `turns` yet
     calls = _Calls()
 
@@ -298,9 +305,9 @@ def _turns(contents: Sequence[schemas.GeminiContent]) -> list[dict[str, Any]]:
 
 def _user(
     parts: Sequence[schemas.GeminiPart], where: str, calls: _Calls
-) -> tuple[list[dict[str, Any]], list[Part]]:
+) -> tuple[list[Message], list[Part]]:
     """The messages of tools, and what the user says."""
-    results: list[dict[str, Any]] = []
+    results: list[Message] = []
     said: list[Part] = []
     for index, part in enumerate(parts):
         at = f"{where}[{index}]"
@@ -318,7 +325,7 @@ def _user(
     return results, said
 
 
-def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[dict[str, Any]]:
+def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[MessagePart]:
     """What a function returned, as the model reads it."""
     value: Any = response.get("response") or {}
     if len(value) == 1 and (alone := [value[name] for name in _OUTPUTS if name in value]):
@@ -334,7 +341,7 @@ def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[
 def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
     """A medium, or a line in its place if this server can't take it (`result_part`)."""
 
-    def read() -> dict[str, Any]:
+    def read() -> MessagePart:
         if (medium := _medium(part, where)) is None:
             raise invalid_request(f"{where}: there is neither inlineData nor fileData")
         return _text_parts([medium])[0]
@@ -345,13 +352,14 @@ def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
 
 
 def _add_answer(
-    turns: list[dict[str, Any]], parts: Sequence[schemas.GeminiPart], where: str, calls: _Calls
+    turns: list[Message], parts: Sequence[schemas.GeminiPart], where: str, calls: _Calls
 ) -> None:
     """Puts a message of the assistant behind `turns`, or into the last of them if that is the
     assistant's, too."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
+    texts: list[str] = []
     for index, part in enumerate(parts):
         if call := part.get("functionCall"):
             turn.setdefault("tool_calls", []).append(_call(call, calls))
@@ -361,11 +369,13 @@ def _add_answer(
         elif part.get("inlineData") or part.get("fileData"):
             remark("%s[%d]: what the model has made beside texts is left out", where, index)
         else:
-            turn["content"] += _text(part, f"{where}[{index}]") or ""
+            texts.append(_text(part, f"{where}[{index}]") or "")
+    turn["content"] = "".join((str(turn["content"]), *texts))
 
 
-def _call(call: schemas.GeminiFunctionCall, calls: _Calls) -> dict[str, Any]:
-    function = {"name": call["name"], "arguments": _json(call.get("args") or {}, "functionCall")}
+def _call(call: schemas.GeminiFunctionCall, calls: _Calls) -> MessageCall:
+    arguments = _json(call.get("args") or {}, "functionCall")
+    function: CallOfFunction = {"name": call["name"], "arguments": arguments}
     return {"id": calls.made(call), "type": "function", "function": function}
 
 
@@ -425,16 +435,16 @@ def _family(media_type: str | None) -> str:
     return (media_type or "").partition("/")[0].lower()
 
 
-def _plain(part: dict[str, Any]) -> Part:
+def _plain(part: MessagePart) -> Part:
     return str(part["text"]) if part["type"] == "text" else part
 
 
-def _content(parts: Sequence[Part]) -> str | list[dict[str, Any]]:
+def _content(parts: Sequence[Part]) -> str | list[MessagePart]:
     """One text, or parts for templates that know them."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return _text_parts(parts)
 
 
-def _text_parts(parts: Sequence[Part]) -> list[dict[str, Any]]:
+def _text_parts(parts: Sequence[Part]) -> list[MessagePart]:
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
