@@ -3,7 +3,7 @@
 from starlette.responses import Response
 
 from specllama.handlers.apis.embed import EmbeddingsDialect, embed
-from specllama.handlers.apis.native.embeddings import (
+from specllama.handlers.apis.openai.embeddings import (
     native_embeddings,
     openai_embeddings,
     read_embeddings,

@@ -3,7 +3,7 @@
 import msgspec
 from starlette.responses import Response
 
-from specllama.handlers.apis.native.request import parse_lora
+from specllama.handlers.apis.parameters import parse_lora
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import resolve_model

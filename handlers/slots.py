@@ -7,7 +7,7 @@ from starlette.responses import Response
 from specllama.engine.errors import invalid_request, not_supported, unavailable
 from specllama.engine.wire.replies import SlotDone, SlotState
 from specllama.engine.wire.requests import check_name
-from specllama.handlers.apis.native.results import settings_json
+from specllama.handlers.apis.results import settings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer

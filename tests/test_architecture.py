@@ -324,6 +324,38 @@ def test_modules_have_a_size() -> None:
     assert small == SMALL.keys()
 
 
+DIALECTS = ("native", "openai", "responses", "anthropic", "gemini", "ollama")
+SERVING = {
+    "specllama.engine.models.client",
+    "specllama.handlers.http.current",
+    "specllama.handlers.running.resolve_model",
+    "specllama.handlers.running.runtime",
+}
+BETWEEN_DIALECTS = {
+    ("ollama", "openai"): "a body of /api/chat may have every field of Chat Completions",
+    (
+        "openai",
+        "native",
+    ): "texts have native prompts, and `__verbose` is a native result",
+}
+
+
+def test_a_dialect_knows_no_other_one() -> None:
+    """Nor, in its `request.py` and `format.py`, a model, an engine or a connection."""
+    place = "specllama.handlers.apis."
+    found: set[tuple[str, str]] = set()
+    for name, other in _pairs(("specllama.handlers.apis",)):
+        dialect, _, _ = name.removeprefix(place).partition(".")
+        if dialect not in DIALECTS:
+            continue
+        if name.endswith((".request", ".format")):
+            assert other not in SERVING
+        imported, _, _ = other.removeprefix(place).partition(".")
+        if imported in DIALECTS and imported != dialect:
+            found.add((dialect, imported))
+    assert found == BETWEEN_DIALECTS.keys()
+
+
 def test_a_name_means_one_class() -> None:
     """A public class of the product has a name of its own."""
     places: defaultdict[str, list[str]] = defaultdict(list)

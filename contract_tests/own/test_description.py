@@ -13,7 +13,7 @@ import pytest
 from contract_tests.kit import lint
 from specllama import __version__
 from specllama.engine.params import RANDOM_SEED, SAMPLER_LETTERS, GenerationParams, SamplerName
-from specllama.handlers.apis.native.results import NOT_SHOWN
+from specllama.handlers.apis.results import NOT_SHOWN
 from specllama.handlers.http.description import bundle
 from specllama.handlers.slots import TEXT_SETTINGS
 

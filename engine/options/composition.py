@@ -127,7 +127,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
 
         | value | where |
         |---|---|
-        | a field of the request | `handlers.apis.native.request.generation_params` |
+        | a field of the request | `handlers.apis.parameters.generation_params` |
         | an option: command line, environment, section of a preset | `SamplingOptions` |
         | `general.sampling.*` in the model's file | `engine.options.model_values` |
         | the default | `GenerationParams` |

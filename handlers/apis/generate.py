@@ -19,7 +19,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
-from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.unsupported import Supported, refuse_unsupported, remark
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.streams import EVENT_STREAM, Ping

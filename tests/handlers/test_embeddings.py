@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from specllama.engine.errors import EngineError
 from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.embed import split
-from specllama.handlers.apis.native.embeddings import parse_inputs
+from specllama.handlers.apis.openai.embeddings import parse_inputs
 from specllama.handlers.rerank import jina_results, sigmoid, tei_results
 
 BEST = [(1, 2.0), (0, -3.0)]

@@ -24,10 +24,10 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import Block, change_line, is_result, shown_tools
 from specllama.handlers.apis.generate import GenerationRequest
-from specllama.handlers.apis.native.request import generation_params, ping_of
-from specllama.handlers.apis.openai.request import template_variables, thinking_budget
-from specllama.handlers.apis.openai.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING

@@ -24,7 +24,7 @@ from specllama.engine.chat.output import (
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.gemini.request import ContentRequest
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.probabilities import VALUES, Probabilities, whole_text
+from specllama.handlers.apis.probabilities import VALUES, Probabilities, whole_text
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.gemini import gemini_error
 from specllama.handlers.http.errors import HttpFailure

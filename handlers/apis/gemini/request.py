@@ -25,11 +25,11 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.gemini.schema import json_schema
 from specllama.handlers.apis.generate import GenerationRequest
-from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.native.request import generation_params, ping_of
-from specllama.handlers.apis.openai.request import template_variables, thinking_budget
-from specllama.handlers.apis.openai.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tool_results import result_part
+from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import texts_per_prompt

@@ -8,11 +8,11 @@ from msgspec import UNSET, UnsetType
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Delta, Finished, PromptProgress
+from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.native.request import CompletionRequest
-from specllama.handlers.apis.native.results import settings_json, timings_json
+from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.results import progress_json, settings_json, timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode, lazy
@@ -36,17 +36,6 @@ def select(fields: Sequence[str], answer: Mapping[str, Any]) -> schemas.Selected
         else:
             found[field] = value
     return cast(schemas.SelectedFields, found)  # and other fields by their paths
-
-
-def progress_json(progress: PromptProgress | None) -> schemas.PromptProgress | None:
-    if progress is None:
-        return None
-    return {
-        "total": progress.total,
-        "cache": progress.cache,
-        "processed": progress.processed,
-        "time_ms": progress.time_ms,
-    }
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):

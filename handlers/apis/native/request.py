@@ -1,57 +1,24 @@
-"""Prompts and parameters from a request body, for all operations that generate.
+"""From the bodies of native completions to what is asked; and prompts of texts, token ids and
+media.
 
-All functions here are pure. Bodies have passed validation against the description, so types
-are known; what remains to be said is what a schema can't say.
+Bodies have passed validation against the description.
 """
 
-import logging
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, cast, get_args, get_type_hints
-
-import msgspec
+from typing import Any, cast, get_args
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
-from specllama.engine.params import (
-    SAMPLER_LETTERS,
-    GenerationParams,
-    SamplerName,
-    Speculative,
-    ThinkingRules,
-    Thoughts,
-    sampler_name,
-)
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationRequest, Prompts
-from specllama.handlers.apis.native.constraints import constraint, parse_triggers
-from specllama.handlers.apis.native.numbers import (
-    BIAS,
-    INT32_MAX,
-    LORA_ID,
-    LORA_SCALE,
-    clamp,
-    real,
-    seed,
-    whole,
-)
-from specllama.handlers.apis.native.probabilities import text_probabilities
-from specllama.handlers.apis.native.prompt_media import at_markers, at_numbers
+from specllama.handlers.apis.parameters import INT32_MAX, generation_params, is_token_id, ping_of
+from specllama.handlers.apis.probabilities import text_probabilities
 from specllama.handlers.http import schemas
-from specllama.handlers.http.streams import COMMENT, Ping
 from specllama.handlers.running.choices import texts_per_prompt
-from specllama.handlers.running.media import UnresolvedParts
-
-log = logging.getLogger(__name__)
-
-MAX_TOKEN_ID = INT32_MAX  # llama_token is a signed 32-bit integer; the vocabulary is smaller
-
-_N_PREDICT_NAMES = ("n_predict", "max_completion_tokens", "max_tokens")
-
-# ---- What is asked.
+from specllama.handlers.running.media import MediaInput, UnresolvedParts, media_marker
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -109,195 +76,9 @@ def _reasoning_format(body: Mapping[str, Any], options: Options) -> ReasoningFor
     return options.chat.reasoning_format
 
 
-# ---- The limit of thinking of a request that names the markers of thoughts itself.
-
-
-def thinking_rules(body: schemas.GenerationOptions) -> ThinkingRules | None:
-    """None without markers for both ends. Thoughts have begun if `generation_prompt`, with which
-    the prompt ends, says so."""
-    begin = body.get("reasoning_budget_start_tag") or ""
-    ends = body.get("reasoning_budget_end_tags")
-    if ends is None:
-        ends = [body.get("reasoning_budget_end_tag") or ""]
-    ends = [end for end in ends if end.strip()]
-    if not (begin.strip() and ends):
-        return None
-    prompt = body.get("generation_prompt") or ""
-    last_end = max(prompt.rfind(end.strip()) for end in ends)
-    first, *others = ends
-    budget = body.get("reasoning_budget_tokens")
-    return ThinkingRules(
-        Thoughts(begin, first, prompt.rfind(begin.strip()) > last_end, others),
-        budget=-1 if budget is None else int(budget),
-        message=body.get("reasoning_budget_message") or "",
-        control=bool(body.get("reasoning_control")),
-        anywhere=True,
-    )
-
-
-# ---- samplers ----------------------------------------------------------------------------
-
-
-def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
-    """The sampler chain from a list of names, or from a string with a letter for each. What
-    names no sampler is passed over."""
-    find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
-    found = [(written, find(written)) for written in value]
-    if unknown := [written for written, name in found if name is None]:
-        log.info("samplers: passed over, for there is no %s", ", ".join(map(ascii, unknown)))
-    return [name for _, name in found if name is not None]
-
-
-# ---- logit bias --------------------------------------------------------------------------
-
-_NUMERAL = re.compile(r"[+-]?[0-9]{1,19}")
-
-
-def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
-    """(token id or text, bias in logits) of every entry; `false` is minus infinity.
-
-    The forms: `[[id | text, number | false], ...]`, `[{"token": ..., "bias": ...}, ...]`
-    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id. Entries
-    that say something else are left out.
-    """
-    if isinstance(value, Mapping):
-        entries = [
-            (int(key) if _NUMERAL.fullmatch(key) else key, bias) for key, bias in value.items()
-        ]
-    else:
-        entries = [pair for entry in value if (pair := _pair(entry)) is not None]
-    result: list[tuple[int | str, float]] = []
-    for token, written in entries:
-        bias = _bias(written)
-        if bias is not None and (isinstance(token, str) or _is_token_id(token)):
-            result.append((token if isinstance(token, str) else int(token), bias))
-    if len(result) < len(value):
-        log.info("logit_bias: %d entries left out", len(value) - len(result))
-    return result
-
-
-def _pair(entry: Any) -> tuple[Any, Any] | None:
-    match entry:
-        case {"token": token, "bias": bias} | [token, bias]:
-            return token, bias
-    return None
-
-
-def _bias(bias: Any) -> float | None:
-    if bias is False:
-        return float("-inf")
-    if isinstance(bias, bool) or not isinstance(bias, int | float):
-        return None
-    return float(clamp(bias, BIAS))
-
-
-def _is_token_id(value: Any) -> bool:
-    # JSON has one kind of number: 12.0 is the integer 12.
-    is_number = isinstance(value, int | float) and not isinstance(value, bool)
-    return is_number and 0 <= value <= MAX_TOKEN_ID and value == value // 1
-
-
-def _token_id(value: Any, where: str) -> int:
-    if not _is_token_id(value):
-        raise invalid_request(f"{where}: there is no token {value!r}")
-    return int(value)
-
-
-# ---- parameters --------------------------------------------------------------------------
-
-
-def _strings(value: str | Iterable[str]) -> list[str]:
-    return [value] if isinstance(value, str) else list(value)
-
-
-def _converters() -> dict[str, Callable[[Any], Any]]:
-    found: dict[str, Callable[[Any], Any]] = {}
-    for name, hint in get_type_hints(GenerationParams).items():
-        if hint is int:
-            found[name] = partial(whole, name)
-        elif hint is float:
-            found[name] = partial(real, name)
-        elif hint is bool:
-            found[name] = bool
-    return found | {
-        "seed": seed,
-        "stop": _strings,
-        "samplers": parse_samplers,
-        "logit_bias": parse_logit_bias,
-        "dry_sequence_breakers": _strings,
-        "lora": parse_lora,
-        "grammar_triggers": parse_triggers,
-        "preserved_tokens": list,
-        "generation_prompt": str,
-        "grammar_type": str,
-        "json_whitespace": str,
-    }
-
-
-def parse_lora(value: Iterable[schemas.LoraScale]) -> list[tuple[int, float]]:
-    """(id, scale) of LoRA adapters, from objects with both; -1 is no adapter's id."""
-    return [
-        (
-            int(clamp(-1 if (id := entry.get("id")) is None else id, LORA_ID)),
-            float(clamp(entry.get("scale") or 0.0, LORA_SCALE)),
-        )
-        for entry in value
-    ]
-
-
-_CONVERTERS = _converters()
-
-
-def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
-    """The parameters that `body` asks for; what it doesn't name, or gives as null, is as in
-    `defaults`. Fields that are no parameter are left alone.
-
-    Raises EngineError (invalid_request_error) for a value that no schema can rule out.
-    """
-    changes: dict[str, Any] = {}
-    for name in _CONVERTERS.keys() & body.keys():
-        if (value := body[name]) is not None:
-            changes[name] = _CONVERTERS[name](value)
-    for name in _N_PREDICT_NAMES:
-        if (value := body.get(name)) is not None:
-            changes["n_predict"] = whole("n_predict", value)
-            break
-    if "stop" in changes:
-        # None at all after the empty ones are gone: the server's own.
-        changes["stop"] = [word for word in changes["stop"] if word] or defaults.stop
-    if changes.get("dry_sequence_breakers") == []:
-        raise invalid_request("dry_sequence_breakers: at least one string is needed")
-    if changes.get("dry_base", 1.0) < 1.0:
-        changes["dry_base"] = defaults.dry_base
-    changes["speculative"] = _speculative(body, defaults.speculative)
-    if (thinking := thinking_rules(cast(schemas.GenerationOptions, body))) is not None:
-        changes["thinking"] = thinking
-    changes["unset"] = [name for name in defaults.unset if name not in changes]
-    return msgspec.structs.replace(defaults, **changes, **constraint(body))
-
-
-def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
-    """More than the server's own number is not proposed, and nothing where it has no sources."""
-    if defaults.types == "none":
-        return defaults
-    changes: dict[str, Any] = {}
-    if (n_max := body.get("speculative.n_max")) is not None:
-        changes["n_max"] = int(clamp(n_max, (0, defaults.n_max)))
-    if (n_min := body.get("speculative.n_min")) is not None:
-        changes["n_min"] = int(clamp(n_min, (0, INT32_MAX)))
-    if (p_min := body.get("speculative.p_min")) is not None:
-        changes["p_min"] = float(clamp(p_min, (0, 1)))
-    return msgspec.structs.replace(defaults, **changes)
-
-
-def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:
-    """What is sent in the silences of the stream that `body` asks for; None for nothing."""
-    given = body.get("sse_ping_interval")
-    seconds = options.operations.sse_ping_interval if given is None else int(given)
-    return Ping(seconds, data) if seconds > 0 else None
-
-
 # ---- prompts -----------------------------------------------------------------------------
+
+_PLACE = re.compile(r"\[img-(\d{1,10})\]")
 
 
 def parse_prompts(
@@ -345,6 +126,85 @@ def _tokens_and_texts(prompt: Any, where: str) -> list[int | str]:
         raise invalid_request(f"{where}: neither text nor a list of tokens and texts")
     if not prompt:
         raise invalid_request(f"{where}: the list is empty")
-    if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= MAX_TOKEN_ID:
+    if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= INT32_MAX:
         return list(prompt)  # a long list of ids costs no Python loop
     return [e if isinstance(e, str) else _token_id(e, where) for e in prompt]
+
+
+def _token_id(value: Any, where: str) -> int:
+    if not is_token_id(value):
+        raise invalid_request(f"{where}: there is no token {value!r}")
+    return int(value)
+
+
+# ---- media at their places: at the server's marker, or, in the older form, at `[img-ID]` ---
+
+
+def at_markers(parts: Sequence[int | str], data: Sequence[str], where: str) -> UnresolvedParts:
+    """`parts` with the elements of `data` in the places of the markers, in their order.
+
+    Raises EngineError (invalid_request_error) unless there are as many of one as of the other.
+    """
+    found: UnresolvedParts = []
+    media = [MediaInput(each, f"{where}[{index}]") for index, each in enumerate(data)]
+    n_markers = 0
+    for part in parts:
+        if isinstance(part, int):
+            found.append(part)
+            continue
+        for number, text in enumerate(part.split(media_marker())):
+            if number:
+                found += media[n_markers : n_markers + 1]
+                n_markers += 1
+            if text:
+                found.append(text)
+    if n_markers != len(media):
+        raise invalid_request(
+            f"{where}: {_numbered(len(media), 'element')} for {_numbered(n_markers, 'marker')} in "
+            "prompt_string; media_marker of GET /props is the marker"
+        )
+    return found
+
+
+def at_numbers(
+    prompts: Sequence[UnresolvedParts], images: Sequence[Mapping[str, Any]]
+) -> list[UnresolvedParts]:
+    """`prompts` with `images` (`image_data`) in the places that have their numbers.
+
+    Raises EngineError (invalid_request_error) for an image without a place, and for two of one
+    number.
+    """
+    by_number: dict[int, MediaInput] = {}
+    for index, image in enumerate(images):
+        where, id = f"image_data[{index}]", int(image["id"])
+        if id in by_number:
+            raise invalid_request(f"{where}: there is another image with the id {id}")
+        by_number[id] = MediaInput(image["data"], where, "image")
+    used: set[int] = set()
+
+    def placed(text: str) -> UnresolvedParts:
+        found: UnresolvedParts = []
+        rest = ""
+        for number, piece in enumerate(_PLACE.split(text)):
+            if number % 2 and (id := int(piece)) in by_number:
+                found += [rest, by_number[id]] if rest else [by_number[id]]
+                used.add(id)
+                rest = ""
+            else:
+                rest += f"[img-{piece}]" if number % 2 else piece
+        return [*found, rest] if rest or not found else found
+
+    made: list[UnresolvedParts] = []
+    for prompt in prompts:
+        new: UnresolvedParts = []
+        for part in prompt:
+            new += placed(part) if isinstance(part, str) else [part]
+        made.append(new)
+    for id, medium in by_number.items():
+        if id not in used:
+            raise invalid_request(f"{medium.where}: no place in the prompt is marked [img-{id}]")
+    return made
+
+
+def _numbered(n: int, noun: str) -> str:
+    return f"{n} {noun}" if n == 1 else f"{n} {noun}s"

@@ -20,9 +20,9 @@ from specllama.engine.chat.output import (
 )
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.apis.ollama.request import OllamaRequest
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure

@@ -8,9 +8,9 @@ from specllama.engine.chat.output import Content, Reasoning
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import Watch, ending, heading, logprobs, now
 from specllama.handlers.apis.ollama.request import OllamaRequest
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure

@@ -18,9 +18,9 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationRequest, Prompts
-from specllama.handlers.apis.native.probabilities import chat_probabilities
-from specllama.handlers.apis.native.request import generation_params
 from specllama.handlers.apis.openai.request import chat_request
+from specllama.handlers.apis.parameters import generation_params
+from specllama.handlers.apis.probabilities import chat_probabilities
 from specllama.handlers.http import schemas
 from specllama.handlers.running.media import PART, MediaInput
 

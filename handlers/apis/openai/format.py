@@ -25,10 +25,10 @@ from specllama.engine.wire.replies import (
     TokenProbs,
 )
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.format import NativeFormat, completion_form, progress_json
-from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.native.results import timings_json
+from specllama.handlers.apis.native.format import NativeFormat, completion_form
 from specllama.handlers.apis.openai.request import ChatCompletionRequest
+from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.results import progress_json, timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.build_info import build_info
 from specllama.handlers.http.errors import HttpFailure

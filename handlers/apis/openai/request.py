@@ -8,19 +8,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from specllama.engine.chat.request import ChatRequest, ThinkingBudget
-from specllama.engine.errors import invalid_request
+from specllama.engine.chat.request import ChatRequest
 from specllama.engine.options import Options
 from specllama.handlers.apis.generate import Prompts
-from specllama.handlers.apis.native.probabilities import chat_probabilities, text_probabilities
-from specllama.handlers.apis.native.request import (
-    CompletionRequest,
-    generation_params,
-    parse_prompts,
-    ping_of,
-)
+from specllama.handlers.apis.native.request import CompletionRequest, parse_prompts
 from specllama.handlers.apis.openai.messages import chat_messages
-from specllama.handlers.apis.openai.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.probabilities import chat_probabilities, text_probabilities
+from specllama.handlers.apis.thinking import template_variables, thinking_budget
+from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 
@@ -136,20 +132,6 @@ def chat_request(body: schemas.ChatCompletionRequest, options: Options) -> ChatR
     )
 
 
-def thinking_budget(
-    body: schemas.GenerationOptions, options: Options, other: int | None = None
-) -> ThinkingBudget:
-    """The server's stands in for what `body` lacks, and for -1 tokens. `other` is the number of
-    tokens under another name; that of `body` wins."""
-    chat, message = options.chat, body.get("reasoning_budget_message")
-    given = (body.get("reasoning_budget_tokens"), other)
-    return ThinkingBudget(
-        next((int(n) for n in given if n is not None and n >= 0), chat.reasoning_budget),
-        chat.reasoning_budget_message if message is None else message,
-        bool(body.get("reasoning_control")),
-    )
-
-
 def uses_functions(body: schemas.ChatCompletionRequest) -> bool:
     """Whether `body` speaks of tools in OpenAI's old form only; the answer does so then, too."""
     return bool(body.get("functions")) and not body.get("tools")
@@ -173,29 +155,4 @@ def _template_variables(body: schemas.ChatCompletionRequest, options: Options) -
     )
     if documents := body.get("documents"):
         variables["documents"] = documents
-    return variables
-
-
-def template_variables(
-    options: Options,
-    given: schemas.ChatTemplateKwargs | None,
-    *,
-    effort: str | None = None,
-    thinks: Sequence[bool | None] = (),
-) -> dict[str, Any]:
-    """The variables of the template beside the messages: those that a request has `given` win over
-    the server's. `effort` is that of reasoning; "none" and a False of `thinks` switch thinking off,
-    else a True switches it on.
-
-    Raises EngineError (invalid_request_error).
-    """
-    variables = {**options.chat.variables(), **(given or {})}
-    if effort == "none" or False in thinks:
-        variables["enable_thinking"] = False
-    elif True in thinks:
-        variables["enable_thinking"] = True
-    if effort is not None and effort != "none":
-        variables["reasoning_effort"] = effort
-    if not isinstance(variables.get("enable_thinking", True), bool):
-        raise invalid_request("chat_template_kwargs: enable_thinking is true or false")
     return variables

@@ -13,10 +13,10 @@ import msgspec
 from specllama.engine.wire.replies import Delta, Finished, StopType, TokenProbs
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.format import NativeFormat, completion_form
-from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.openai.format import Head, progress_field, timings_field, usage
 from specllama.handlers.apis.openai.request import TextCompletionRequest
+from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.results import timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode, lazy

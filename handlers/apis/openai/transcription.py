@@ -6,8 +6,8 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.generate import GenerationRequest
-from specllama.handlers.apis.native.request import generation_params
-from specllama.handlers.apis.openai.request import template_variables, thinking_budget
+from specllama.handlers.apis.parameters import generation_params
+from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import DONE, error_frame, sse_event

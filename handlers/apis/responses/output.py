@@ -13,9 +13,9 @@ import msgspec
 
 from specllama.engine.chat.output import CallArguments, CallStart, ChatDelta, Content, Reasoning
 from specllama.engine.wire.replies import TokenProbs
-from specllama.handlers.apis.native.probabilities import Probabilities
-from specllama.handlers.apis.openai.tools import Place
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.responses.items import new_id
+from specllama.handlers.apis.tools import Place
 from specllama.handlers.http import schemas
 from specllama.handlers.running.chat_batch import ChatEvent
 

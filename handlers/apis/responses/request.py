@@ -13,12 +13,12 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.generate import GenerationRequest
-from specllama.handlers.apis.native.probabilities import Probabilities, native_probabilities
-from specllama.handlers.apis.native.request import generation_params, ping_of
-from specllama.handlers.apis.openai.request import template_variables, thinking_budget
-from specllama.handlers.apis.openai.tools import Chosen, Place, chosen, known, offered
+from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.probabilities import Probabilities, native_probabilities
 from specllama.handlers.apis.responses.items import Item, Reference, input_items, new_id
 from specllama.handlers.apis.responses.messages import messages
+from specllama.handlers.apis.thinking import template_variables, thinking_budget
+from specllama.handlers.apis.tools import Chosen, Place, chosen, known, offered
 from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread

@@ -13,8 +13,6 @@ from starlette.types import Scope
 from specllama.engine.errors import invalid_request
 from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.generate import GenerationFacts
-from specllama.handlers.apis.native.format import progress_json
-from specllama.handlers.apis.native.results import timings_json
 from specllama.handlers.apis.responses.format import (
     cancelled_response,
     failed_response,
@@ -24,6 +22,7 @@ from specllama.handlers.apis.responses.format import (
 )
 from specllama.handlers.apis.responses.output import Event, Output, Status
 from specllama.handlers.apis.responses.request import ResponseRequest
+from specllama.handlers.apis.results import progress_json, timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure, describe
 from specllama.handlers.http.streams import Joined, sse_event

@@ -10,7 +10,7 @@ from msgspec import structs
 from specllama.engine.options.model_values import MODEL_VALUES, PREFIX, model_params
 from specllama.engine.params import GenerationParams
 from specllama.engine.worker.backend import Model
-from specllama.handlers.apis.native.request import generation_params
+from specllama.handlers.apis.parameters import generation_params
 from tests.support.model_files import with_metadata
 from tests.support.models import random_model
 from tests.support.options_support import engine_options

@@ -22,7 +22,7 @@ from specllama.engine.worker.backend.sampler import largest
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.probabilities import LOWEST, ProbabilityLog, log_sum_exp
 from specllama.engine.worker.generation.request import TextStream
-from specllama.handlers.apis.native.probabilities import (
+from specllama.handlers.apis.probabilities import (
     DEFAULT_TOP_LOGPROBS,
     chat_probabilities,
     native_probabilities,

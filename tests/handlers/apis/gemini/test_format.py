@@ -23,7 +23,7 @@ from specllama.engine.chat.output import (
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.gemini.format import ArrayFrames, EventFrames, GeminiFormat
-from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.http.envelopes.gemini import gemini_error
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode

@@ -16,8 +16,8 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.wire.replies import StopType, TokenProbs
-from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.ollama.format import OllamaFormat, Watch
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from tests.support.factories import delta, finished
 

@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.wire.replies import TokenProbs
-from specllama.handlers.apis.native.probabilities import Probabilities
 from specllama.handlers.apis.openai.text_format import TextLogprobs
+from specllama.handlers.apis.probabilities import Probabilities
 from tests.support.factories import finished
 
 

@@ -10,7 +10,6 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import EngineError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import TokenProbs
-from specllama.handlers.apis.openai.tools import Chosen, Place
 from specllama.handlers.apis.responses.items import input_items
 from specllama.handlers.apis.responses.request import (
     request_items,
@@ -18,6 +17,7 @@ from specllama.handlers.apis.responses.request import (
     response_params,
     response_tools,
 )
+from specllama.handlers.apis.tools import Chosen, Place
 from specllama.handlers.running.response_store import ResponseStore
 from tests.support.http_support import request_with
 from tests.support.options_support import model_options

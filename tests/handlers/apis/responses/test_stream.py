@@ -27,7 +27,7 @@ from specllama.engine.chat.output import (
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Finished, TokenProbs
-from specllama.handlers.apis.native.probabilities import Probabilities
+from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.responses.format import (
     failed_response,
     finished_response,

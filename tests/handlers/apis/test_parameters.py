@@ -20,15 +20,17 @@ from specllama.engine.params import (
     Speculative,
 )
 from specllama.engine.wire.replies import Timings
-from specllama.handlers.apis.native.numbers import CLAMPED, LORA_ID, LORA_SCALE
-from specllama.handlers.apis.native.request import (
-    MAX_TOKEN_ID,
+from specllama.handlers.apis.native.request import parse_prompts
+from specllama.handlers.apis.parameters import (
+    CLAMPED,
+    INT32_MAX,
+    LORA_ID,
+    LORA_SCALE,
     generation_params,
     parse_logit_bias,
-    parse_prompts,
     parse_samplers,
 )
-from specllama.handlers.apis.native.results import float32, settings_json, timings_json
+from specllama.handlers.apis.results import float32, settings_json, timings_json
 from specllama.handlers.apis.unsupported import (
     CHAT,
     GEMINI,
@@ -45,7 +47,7 @@ pytestmark = pytest.mark.slow
 
 DEFAULTS = GenerationParams(temperature=0.5, n_predict=77, stop=["###"])
 
-token_ids = st.integers(0, MAX_TOKEN_ID)
+token_ids = st.integers(0, INT32_MAX)
 id_lists = st.lists(token_ids, min_size=1)
 mixed_lists = st.lists(token_ids | st.text(), min_size=1)
 single_prompts = st.text() | id_lists
@@ -108,7 +110,7 @@ def test_whole_floats_are_token_ids() -> None:
         [1, True],
         [1.5],
         [-1],
-        [MAX_TOKEN_ID + 1],
+        [INT32_MAX + 1],
         [10**30],
         [1, float("nan")],
         [float("inf")],
@@ -432,7 +434,7 @@ def test_off_values_pass() -> None:
 @cache
 def schemas() -> dict[str, Any]:
     """Request schema of each operation, by operationId."""
-    path = Path(__file__).parents[4] / "openapi" / "server.yaml"
+    path = Path(__file__).parents[3] / "openapi" / "server.yaml"
     found = {}
     paths: dict[str, Any] = Specification.load(path).spec["paths"]
     for item in paths.values():

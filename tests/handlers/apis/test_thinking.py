@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.params import ThinkingRules, Thoughts
-from specllama.handlers.apis.native.request import thinking_rules
+from specllama.handlers.apis.thinking import thinking_rules
 
 TAGS = {"reasoning_budget_start_tag": "<t>", "reasoning_budget_end_tags": ["</t>", "", "END"]}
 

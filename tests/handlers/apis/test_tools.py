@@ -8,7 +8,7 @@ import pytest
 from specllama.engine.errors import EngineError
 from specllama.engine.options import Options
 from specllama.handlers.apis.openai.request import chat_request, uses_functions
-from specllama.handlers.apis.openai.tools import MAX_TOOLS, Chosen, Place, chosen, offered
+from specllama.handlers.apis.tools import MAX_TOOLS, Chosen, Place, chosen, offered
 
 F: dict[str, Any] = {"type": "function", "function": {"name": "f", "description": "d"}}
 PATCH: dict[str, Any] = {"type": "custom", "custom": {"name": "patch"}}

@@ -1,4 +1,4 @@
-"""The settings and the timings of a result, as the JSON that every format has in it."""
+"""The settings, the timings and the progress of a result, as the JSON that formats have in them."""
 
 import json
 from ctypes import c_float
@@ -8,8 +8,8 @@ import msgspec
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Timings
-from specllama.handlers.apis.native.constraints import triggers_json
+from specllama.engine.wire.replies import PromptProgress, Timings
+from specllama.handlers.apis.parameters import triggers_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
 
@@ -87,3 +87,14 @@ def timings_json(timings: Timings) -> schemas.Timings:
 
 def _ratio(numerator: float, denominator: float) -> float:
     return numerator / denominator if denominator > 0 else 0.0
+
+
+def progress_json(progress: PromptProgress | None) -> schemas.PromptProgress | None:
+    if progress is None:
+        return None
+    return {
+        "total": progress.total,
+        "cache": progress.cache,
+        "processed": progress.processed,
+        "time_ms": progress.time_ms,
+    }

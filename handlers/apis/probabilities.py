@@ -7,7 +7,7 @@ import msgspec
 from specllama.engine.errors import invalid_request
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import TokenProbs
-from specllama.handlers.apis.native.numbers import whole
+from specllama.handlers.apis.parameters import whole
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
 
