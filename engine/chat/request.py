@@ -51,8 +51,8 @@ FREE_TEXT = "input"
 
 
 class MessagePart(TypedDict):
-    """A part of a content: `text`, or what stands for a medium (`handlers.running.media`) until it
-    has a place in the prompt."""
+    """A part of a content: a `text`, or a medium (`handlers.running.media`), in whose place the
+    template sees a marker."""
 
     type: str
     text: NotRequired[str]

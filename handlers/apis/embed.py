@@ -49,13 +49,13 @@ A = TypeVar("A", bound=EmbeddingsAsked)
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """What the engine has made. Times are those of `engine.system.now`."""
+    """Vectors, and what is known of them. Times are those of `engine.system.now`."""
 
     model: str
     n_vector: int
     """Numbers in the model's vectors."""
     rows: Sequence[Rows]
-    """Those of each input."""
+    """The vectors of each input."""
     n_tokens: int
     arrived: float
     loaded: float

@@ -83,7 +83,7 @@ _NOTHING = encode(_EMPTY)
 
 
 class _Sent:
-    """What a stream has of one answer: the calls that have begun, and those that were sent."""
+    """The numbers of calls of one answer that have begun in a stream, and that were sent."""
 
     n_begun = 0
     n_sent = 0
@@ -227,7 +227,7 @@ def _candidate(
     finished: Finished,
     parts: list[schemas.GeminiAnswerPart],
 ) -> schemas.GeminiCandidate:
-    """An answer that is over."""
+    """One finished answer."""
     candidate: schemas.GeminiCandidate = {
         "content": {"parts": parts, "role": "model"},
         "finishReason": "STOP",
@@ -243,7 +243,7 @@ def _candidate(
 
 
 def _value(text: str) -> str:
-    """That of a JSON string; the text itself if it was cut off."""
+    """The value of a JSON string; the text itself if it was cut off."""
     try:
         return msgspec.json.decode(text, type=str)
     except msgspec.DecodeError:
@@ -251,7 +251,7 @@ def _value(text: str) -> str:
 
 
 def _call_parts(calls: Sequence[ToolCall]) -> list[schemas.GeminiCallPart]:
-    """Those of `calls` that can be made."""
+    """The parts for the `calls` whose arguments are the JSON of an object."""
     return [
         {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
         for call in calls
@@ -260,7 +260,7 @@ def _call_parts(calls: Sequence[ToolCall]) -> list[schemas.GeminiCallPart]:
 
 
 def _arguments(call: ToolCall) -> schemas.GeminiArguments | None:
-    """None for arguments that are not the JSON of an object, as they were cut off or are wrong."""
+    """The arguments as an object; None if their text is not the JSON of one."""
     try:
         value = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -272,7 +272,7 @@ def _arguments(call: ToolCall) -> schemas.GeminiArguments | None:
 
 
 def _logprobs(form: Probabilities, probs: Sequence[TokenProbs]) -> schemas.GeminiLogprobs:
-    """Those of `probs`, made while they are encoded: an answer may have very many."""
+    """Google's form of `probs`. Its lists are made while they are encoded."""
 
     def chosen(entry: TokenProbs) -> schemas.GeminiToken:
         return _token(entry.id, entry.piece, entry.value)

@@ -29,9 +29,6 @@ from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
-# ---- Inputs of Ollama's embeddings.
-
-
 _MILLISECOND = 1_000_000
 
 

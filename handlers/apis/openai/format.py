@@ -268,10 +268,10 @@ def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
 
 
 def timings_field(timings: Timings) -> bytes:
-    """The field behind others."""
+    """The JSON of the field `timings`, with a comma before it."""
     return b',"timings":' + encode(timings_json(timings))
 
 
 def progress_field(progress: PromptProgress | None) -> bytes:
-    """The field behind others."""
+    """The JSON of the field `prompt_progress`, with a comma before it."""
     return b',"prompt_progress":' + encode(progress_json(progress))
