@@ -18,11 +18,11 @@ from specllama.handlers.running.resolve_model import resolve_model
 async def create_rerank(body: schemas.RerankRequest) -> Response:
     """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
     model = resolve_model(body)
-    engine = await model.engine()
-    engine.check_reranks()
     documents = body.get("documents") or body.get("texts")
     if not documents:
         raise invalid_request('"documents" must be a non-empty string array')
+    engine = await model.engine()
+    engine.check_reranks()
     scores, n_tokens = await until_disconnect(_scores(engine, body["query"], documents))
     best = sorted(enumerate(scores), key=lambda each: -each[1])
     if (top_n := body.get("top_n")) is not None:
