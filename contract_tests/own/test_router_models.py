@@ -123,12 +123,12 @@ def test_a_wrong_request_loads_no_model(a_router: Routers) -> None:
     server = a_router()
     choice = {"type": "function", "function": {"name": "unknown"}}
     wrong = body("create_chat_completion", model=OTHER_CHAT, tool_choice=choice)
-    for path, asked in (
+    for at, asked in (
         ("/v1/chat/completions", wrong),
         ("/v1/embeddings", {"model": OTHER_CHAT, "input": []}),
         ("/rerank", {"model": OTHER_CHAT, "query": "a", "documents": []}),
     ):
-        contract.check_envelope(server.post(path, asked), 400, "invalid_request_error")
+        contract.check_envelope(server.post(at, asked), 400, "invalid_request_error")
     assert status(server, OTHER_CHAT)["value"] == UNLOADED
 
 
