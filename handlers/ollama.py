@@ -6,20 +6,16 @@ from starlette.responses import Response
 
 from specllama.handlers.apis.embed import EmbeddingsDialect, embed
 from specllama.handlers.apis.generate import Dialect, generate, unload_afterwards
-from specllama.handlers.apis.ollama.embeddings import (
-    ONE_EACH,
-    inputs_form,
-    prompt_form,
-    read_ollama_inputs,
-    read_ollama_prompt,
-)
 from specllama.handlers.apis.ollama.format import (
     Heading,
     heading,
+    inputs_form,
     ollama_chat_form,
+    prompt_form,
 )
 from specllama.handlers.apis.ollama.generation import ollama_text_form
 from specllama.handlers.apis.ollama.request import (
+    ONE_EACH,
     check_chat,
     check_generation,
     frees_memory,
@@ -28,6 +24,8 @@ from specllama.handlers.apis.ollama.request import (
     openai_messages,
     read_ollama_chat,
     read_ollama_generation,
+    read_ollama_inputs,
+    read_ollama_prompt,
 )
 from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
 from specllama.handlers.chat import CHATS
@@ -79,7 +77,7 @@ async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
         return JSONAnswer(answer)
     answer_as_openai(scope)
     messages = await run_in_thread(openai_messages, body["messages"])
-    # It has none of the fields that are Ollama's alone.
+    # The body has no field of Ollama's own: they are all null or missing.
     chat = cast(schemas.ChatCompletionRequest, {**body, "messages": messages})
     return await generate(CHATS, chat)
 

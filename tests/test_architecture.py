@@ -158,7 +158,6 @@ SMALL = {
     "specllama.engine.chat.harmony_markers": "a namespace for names like START",
     "specllama.engine.worker.backend.bindings": "imported before llama_cpp",
     "specllama.engine.worker.backend.warming": "",
-    "specllama.handlers.apis.tool_results": "",
     "specllama.handlers.http.build_info": "",
     "specllama.handlers.http.schemas": "its types are in a stub",
     "specllama.handlers.options.completion.kinds": "for three shells",

@@ -86,7 +86,7 @@ def not_supported_by_gemini(server: Server, name: str) -> list[httpx.Response]:
 
 
 def unknown_model_in_path(situations: Situations, name: str) -> list[httpx.Response]:
-    """Names of nobody, with slashes and with what Google's have in front."""
+    """Names that no model has: like a model's, with a slash, behind `models/`."""
     server, method = situations.router, contract.operations()[name].method
     where = path(name)
     names = (situations.model.removesuffix("y"), "org/gpt-4o", "models/gemini-2.5-flash")
@@ -94,7 +94,9 @@ def unknown_model_in_path(situations: Situations, name: str) -> list[httpx.Respo
     for each in names:
         asked = where.replace("specllama-tiny", each)
         responses.append(server.http.request(method, asked, json=BODIES.get(name)))
-    assert situations.model in contract.message(responses[0]), "no model of a like name is told"
+    assert situations.model in contract.message(responses[0]), (
+        "the message doesn't name the model with a similar name"
+    )
     return responses
 
 

@@ -46,7 +46,7 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
         message = contract.message(response)
         assert repr(unknown) in message
         assert situations.model in message.replace(repr(unknown), ""), (
-            "no model of a like name is told"
+            "the message doesn't name the model with a similar name"
         )
     return responses
 

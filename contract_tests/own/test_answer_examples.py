@@ -45,7 +45,7 @@ LISTS = (
     *("get_model", "list_models", "list_openai_models"),
     *("get_gemini_model", "list_gemini_models"),
 )
-"""What is known of a model is told once it is loaded."""
+"""Operations whose answers have more fields of a model once it is loaded."""
 ONLY_OPENAI = {"create_ollama_chat": "openai"}
 """The example of a request that is answered with events."""
 ACTIONS = {"saved": "save", "restored": "restore", "erased": "erase"}

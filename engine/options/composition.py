@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import msgspec
 
 from specllama.engine.options import files
-from specllama.engine.options.model_values import MODEL_VALUES, model_params, option_params
+from specllama.engine.options.model_values import MODEL_VALUES, metadata_params, option_params
 from specllama.engine.options.tables.chat import ChatOptions
 from specllama.engine.options.tables.compute import ComputeOptions
 from specllama.engine.options.tables.context import CacheType, ContextOptions
@@ -139,7 +139,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
                 each.param for each in MODEL_VALUES.values() if each.param not in chosen
             ]
         else:
-            chosen = model_params(metadata) | chosen
+            chosen = metadata_params(metadata) | chosen
         return GenerationParams(
             **chosen,
             n_predict=sampling.n_predict,

@@ -42,19 +42,33 @@ MODEL_VALUES: Mapping[str, ModelValue] = {
 """By the name of the option for the same."""
 
 
-def model_params(metadata: Mapping[str, str]) -> dict[str, Any]:
+def metadata_params(metadata: Mapping[str, str]) -> dict[str, Any]:
     """The fields of `GenerationParams` that `metadata`, the texts of a model's single values, have
-    values for. What the option for the same would refuse is left out, with a remark in the log, and
-    so are samplers of other names."""
+    values for. What the option for the same would refuse is left out, and so are samplers of other
+    names."""
+    found, _ = _found(metadata)
+    return found
+
+
+def log_left_out(metadata: Mapping[str, str]) -> None:
+    """Logs which values of `metadata` are left out, and why."""
+    _, errors = _found(metadata)
+    for key, error in errors.items():
+        log.warning("%s%s of the model is left out: %s", PREFIX, key, error)
+
+
+def _found(metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, OptionError]]:
+    """The values by parameter, and what is wrong with the others by key."""
     found: dict[str, Any] = {}
+    errors: dict[str, OptionError] = {}
     for option, (key, param) in MODEL_VALUES.items():
         if not (text := metadata.get(PREFIX + key)):
             continue
         try:
             found[param] = _applied(param, _read(option, text))
         except OptionError as error:
-            log.warning("%s%s of the model is left out: %s", PREFIX, key, error)
-    return found
+            errors[key] = error
+    return found, errors
 
 
 def option_params(options: SamplingOptions) -> dict[str, Any]:

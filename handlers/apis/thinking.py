@@ -1,4 +1,4 @@
-"""What bodies say of thinking: its limit, and what the template is told."""
+"""Fields of bodies about thinking: the limit of tokens, and the variables of the chat template."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -255,8 +255,8 @@ def test_keys(server: Server) -> None:
     key = str(server.api_key)
     for where in (path(GENERATE), path(STREAM), path(COUNT)):
         for headers, query in (({"x-goog-api-key": key}, ""), ({}, f"?key={key}")):
-            nobody = {"Authorization": "", **headers}
-            right = server.http.post(where + query, json=asking(), headers=nobody)
+            only_this = {"Authorization": "", **headers}
+            right = server.http.post(where + query, json=asking(), headers=only_this)
             contract.check(right)
             wrong = server.http.post(
                 where, json=asking(), headers={"Authorization": "", "x-goog-api-key": "no"}

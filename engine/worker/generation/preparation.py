@@ -16,6 +16,7 @@ from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo, invalid_request, not_supported
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
+from specllama.engine.options.model_values import log_left_out
 from specllama.engine.params import RANDOM_SEED, GenerationParams, SamplerName
 from specllama.engine.wire.requests import Infill, Submit
 from specllama.engine.worker.backend import (
@@ -92,6 +93,7 @@ class Preparation:
         self._suffix_first = options.context.spm_infill
         self._strict_schemas = options.sampling.strict_schemas
         self._defaults = options.generation_defaults(context.model.metadata)
+        log_left_out(context.model.metadata)
 
     def prepare(self, submit: Submit) -> Request:
         """`finish` of `begin`: waits for the constraint. Raises `EngineError`."""

@@ -23,19 +23,16 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import Block, change_line, is_result, shown_tools
+from specllama.handlers.apis.contents import Part, joined, plain, result_part, tool_reference, typed
 from specllama.handlers.apis.generate import GenerationRequest
 from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
-from specllama.handlers.apis.tool_results import result_part, tool_reference
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.running.media import document_part, media_part
-
-Part = str | MessagePart
-"""A text, or an image or a document (`handlers.running.media`)."""
 
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
@@ -201,7 +198,7 @@ def _system(system: schemas.MessagesSystem) -> list[Message]:
     """The message that `system` is; none if it says nothing."""
     read = [_text(block, f"system[{index}]") for index, block in enumerate(_blocks(system))]
     texts = [_without_stamp(text) for text in read if text is not None]
-    return [{"role": "system", "content": _content(texts)}] if any(texts) else []
+    return [{"role": "system", "content": joined(texts)}] if any(texts) else []
 
 
 def _without_stamp(text: str) -> str:
@@ -226,7 +223,7 @@ def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
 
     def end_user_turn() -> None:
         if parts:
-            turns.append({"role": "user", "content": _content(parts)})
+            turns.append({"role": "user", "content": joined(parts)})
             parts.clear()
 
     for index, message in enumerate(messages):
@@ -243,7 +240,7 @@ def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
             case _:
                 end_user_turn()
                 said = _parts(blocks, f"{where}.content")
-                turns.append({"role": role, "content": _content(said or [""])})
+                turns.append({"role": role, "content": joined(said or [""])})
     end_user_turn()
     return turns
 
@@ -279,7 +276,7 @@ def _result(block: schemas.ToolResultBlock, where: str) -> str | list[MessagePar
         texts = [part for part in parts if isinstance(part, str)]
         if len(texts) < len(parts):
             failed = ["Error"] if block.get("is_error") else []
-            return [*_text_parts(failed), *_text_parts(parts)]
+            return [*typed(failed), *typed(parts)]
         content = "\n".join(texts)
     if block.get("is_error") and not content.casefold().startswith("error"):
         return f"Error: {content}" if content else "Error"
@@ -339,7 +336,7 @@ def _results(blocks: Sequence[schemas.ToolResultPart], where: str) -> list[Part]
 
 def _file(read: Callable[[], Part], kind: str, name: str | None = None) -> Part:
     """What `read` gives, or a line in its place if this server can't take it (`result_part`)."""
-    return _plain(result_part(lambda: _text_parts([read()])[0], kind, name))
+    return plain(result_part(lambda: typed([read()])[0], kind, name))
 
 
 def _part(block: Block, where: str) -> Part | None:
@@ -409,23 +406,8 @@ def _document(block: schemas.DocumentBlock, where: str) -> Part:
             given = source.get("data") if how == "base64" else source.get("url")
             if given is None:
                 raise invalid_request(f"{where}: the source has neither data nor a URL")
-            return _plain(document_part(given, where, heading))
+            return plain(document_part(given, where, heading))
     return f"{heading}\n{text}" if heading and text else heading or text
-
-
-def _plain(part: MessagePart) -> Part:
-    return str(part["text"]) if part["type"] == "text" else part
-
-
-def _content(parts: Sequence[Part]) -> str | list[MessagePart]:
-    """One text, or parts for templates that know them."""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return _text_parts(parts)
-
-
-def _text_parts(parts: Sequence[Part]) -> list[MessagePart]:
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
 
 
 # ---- The types of blocks. The pattern of `OtherBlock` rules out those that other schemas have.

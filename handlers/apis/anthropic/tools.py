@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple, TypeGuard
 
 from specllama.engine.errors import invalid_request
-from specllama.handlers.apis.tool_results import tool_reference
+from specllama.handlers.apis.contents import tool_reference
 from specllama.handlers.http import schemas
 
 Tool = schemas.MessagesTool

@@ -23,20 +23,17 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.media.source import is_address, is_data_url
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
+from specllama.handlers.apis.contents import Part, joined, plain, result_part, typed
 from specllama.handlers.apis.gemini.schema import json_schema
 from specllama.handlers.apis.generate import GenerationRequest
 from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
-from specllama.handlers.apis.tool_results import result_part
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import Kind, document_part, media_part
-
-Part = str | MessagePart
-"""A text, or an image, a sound or a document (`handlers.running.media`)."""
 
 PING = b"\n"
 """What is sent in the silences of a stream. Google's client library takes a comment for a piece of
@@ -245,7 +242,7 @@ def _system(instruction: schemas.GeminiInstruction | None) -> list[Message]:
     """The message that the instructions are; none if they say nothing."""
     parts = instruction["parts"] if instruction else ()
     texts = [text for part in parts if (text := part.get("text"))]
-    return [{"role": "system", "content": _content(texts)}] if texts else []
+    return [{"role": "system", "content": joined(texts)}] if texts else []
 
 
 class _Calls:
@@ -282,7 +279,7 @@ def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
 
     def end_user_turn() -> None:
         if said:
-            turns.append({"role": "user", "content": _content(said)})
+            turns.append({"role": "user", "content": joined(said)})
             said.clear()
 
     for index, content in enumerate(contents):
@@ -298,7 +295,7 @@ def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
             case _:
                 end_user_turn()
                 other = _parts(content["parts"], where) or [""]
-                turns.append({"role": role, "content": _content(other)})
+                turns.append({"role": role, "content": joined(other)})
     end_user_turn()
     return turns
 
@@ -333,9 +330,9 @@ def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[
     parts = response.get("parts") or ()
     media = [_returned(part, f"{where}.parts[{index}]") for index, part in enumerate(parts)]
     if media and not value:
-        return _content(media)
+        return joined(media)
     text = value if isinstance(value, str) else _json(value, f"{where}.functionResponse")
-    return _content([text, *media])
+    return joined([text, *media])
 
 
 def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
@@ -344,11 +341,11 @@ def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
     def read() -> MessagePart:
         if (medium := _medium(part, where)) is None:
             raise invalid_request(f"{where}: there is neither inlineData nor fileData")
-        return _text_parts([medium])[0]
+        return typed([medium])[0]
 
     given = part.get("inlineData") or part.get("fileData")
     kind, name = ("", None) if given is None else (given.get("mimeType"), given.get("displayName"))
-    return _plain(result_part(read, _KINDS.get(_family(kind), "document"), name))
+    return plain(result_part(read, _KINDS.get(_family(kind), "document"), name))
 
 
 def _add_answer(
@@ -428,23 +425,8 @@ def _medium(part: schemas.GeminiPart | schemas.GeminiResponsePart, where: str) -
 def _data(given: str, about: schemas.GeminiBlob | schemas.GeminiFile, where: str) -> Part:
     if (kind := _KINDS.get(_family(about.get("mimeType")))) is not None:
         return media_part(given, where, kind)
-    return _plain(document_part(given, where, about.get("displayName") or ""))
+    return plain(document_part(given, where, about.get("displayName") or ""))
 
 
 def _family(media_type: str | None) -> str:
     return (media_type or "").partition("/")[0].lower()
-
-
-def _plain(part: MessagePart) -> Part:
-    return str(part["text"]) if part["type"] == "text" else part
-
-
-def _content(parts: Sequence[Part]) -> str | list[MessagePart]:
-    """One text, or parts for templates that know them."""
-    if len(parts) == 1 and isinstance(parts[0], str):
-        return parts[0]
-    return _text_parts(parts)
-
-
-def _text_parts(parts: Sequence[Part]) -> list[MessagePart]:
-    return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]

@@ -19,6 +19,7 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.wire.replies import Finished, TokenProbs
+from specllama.handlers.apis.embed import Embedded, EmbeddingsAsked, only_vector
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.apis.ollama.request import OllamaRequest
@@ -218,3 +219,21 @@ def _arguments(text: str) -> schemas.OllamaCallArguments | None:
     except (msgspec.DecodeError, RecursionError):
         return None
     return value if isinstance(value, dict) else None
+
+
+# ---- embeddings --------------------------------------------------------------------------
+
+
+def inputs_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbedAnswer:
+    """A vector for each input."""
+    return {
+        "model": asked.named or made.model,
+        "embeddings": made.vectors(),
+        **Watch(made.arrived, made.loaded).durations(),
+        "prompt_eval_count": made.n_tokens,
+    }
+
+
+def prompt_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbeddingsAnswer:
+    """The vector of the one text, if there is one."""
+    return {"embedding": only_vector(made.rows[0]) if made.rows else []}

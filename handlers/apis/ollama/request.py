@@ -17,6 +17,7 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill
+from specllama.handlers.apis.embed import EmbeddingsAsked
 from specllama.handlers.apis.generate import GenerationRequest, Prompts
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.parameters import generation_params
@@ -351,3 +352,32 @@ class _CallIds:
         elif not self._of_tool.get(name):
             return None
         return self._open.pop(self._of_tool[name].popleft())[1]
+
+
+# ---- embeddings --------------------------------------------------------------------------
+
+AS_IT_IS, EUCLIDEAN = -1, 2
+"""Norms."""
+ONE_EACH = "the model has a vector for each token (--pooling none), not for all"
+
+
+def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> EmbeddingsAsked:
+    given = body.get("input") or []
+    return EmbeddingsAsked(
+        inputs=[[text] for text in ([given] if isinstance(given, str) else given)],
+        dimensions=int(body.get("dimensions") or 0),
+        normalize=EUCLIDEAN,
+        named=body.get("model"),
+        shortens=body.get("truncate") is not False,
+        unloads=frees_memory(body.get("keep_alive")),
+    )
+
+
+def read_ollama_prompt(body: schemas.OllamaEmbeddingsRequest, options: Options) -> EmbeddingsAsked:
+    prompt = body.get("prompt")
+    return EmbeddingsAsked(
+        inputs=[[prompt]] if prompt else [],
+        normalize=AS_IT_IS,
+        shortens=True,
+        unloads=frees_memory(body.get("keep_alive")),
+    )

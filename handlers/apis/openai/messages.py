@@ -13,7 +13,7 @@ from typing import Any, cast
 
 from specllama.engine.chat.request import FREE_TEXT, Message, MessageCall, MessagePart
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.tool_results import result_part, tool_reference
+from specllama.handlers.apis.contents import result_part, tool_reference
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.running.media import (

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import TypeAlias, TypedDict, TypeGuard, cast
 
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.tool_results import tool_reference
+from specllama.handlers.apis.contents import tool_reference
 from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.running.media import Kind, unshown
@@ -174,13 +174,22 @@ def _tool_output(
     }
 
 
+def _clients_call(
+    item: schemas.ResponseInputSearchCall | schemas.ResponseInputSearchOutput, where: str
+) -> str | None:
+    """The id of the call by which the client searches; None if it doesn't, with a remark."""
+    call_id = item.get("call_id")
+    if item.get("execution") == "client" and call_id:
+        return call_id
+    _leave_out(item, where)
+    return None
+
+
 def _search_call(
     item: schemas.ResponseInputSearchCall, where: str
 ) -> schemas.ResponseSearchCall | None:
-    """None if it isn't the client that searches."""
-    call_id = item.get("call_id")
-    if item.get("execution") != "client" or not call_id:
-        _leave_out(item, where)
+    """None for a search that the client doesn't make."""
+    if (call_id := _clients_call(item, where)) is None:
         return None
     return {
         "id": _id(item),
@@ -195,10 +204,8 @@ def _search_call(
 def _search_output(
     item: schemas.ResponseInputSearchOutput, where: str
 ) -> schemas.ResponseStoredSearchOutput | None:
-    """None if it isn't the client that has searched."""
-    call_id = item.get("call_id")
-    if item.get("execution") != "client" or not call_id:
-        _leave_out(item, where)
+    """None for a search that the client doesn't make."""
+    if (call_id := _clients_call(item, where)) is None:
         return None
     return {
         "id": _id(item),

@@ -13,8 +13,8 @@ from specllama.engine.chat.request import (
     MessagePart,
 )
 from specllama.engine.errors import invalid_request
+from specllama.handlers.apis.contents import result_part
 from specllama.handlers.apis.responses.items import Item, Media, Part
-from specllama.handlers.apis.tool_results import result_part
 from specllama.handlers.apis.tools import SEARCH, known, qualified
 from specllama.handlers.http import schemas
 from specllama.handlers.running.media import document_part, media_part

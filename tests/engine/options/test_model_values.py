@@ -7,7 +7,12 @@ from typing import Any
 import pytest
 from msgspec import structs
 
-from specllama.engine.options.model_values import MODEL_VALUES, PREFIX, model_params
+from specllama.engine.options.model_values import (
+    MODEL_VALUES,
+    PREFIX,
+    log_left_out,
+    metadata_params,
+)
 from specllama.engine.params import GenerationParams
 from specllama.engine.worker.backend import Model
 from specllama.handlers.apis.parameters import generation_params
@@ -25,10 +30,10 @@ OWN = {"temperature": 0.5, "top_k": 20, "samplers": ["top_k", "temperature"]}
 
 
 def test_values_by_the_names_of_parameters() -> None:
-    assert model_params(METADATA) == OWN
-    assert model_params({}) == {}
+    assert metadata_params(METADATA) == OWN
+    assert metadata_params({}) == {}
     texts = {PREFIX + key: "1" for key, _ in MODEL_VALUES.values()} | {PREFIX + "sequence": "top_p"}
-    found = model_params(texts)
+    found = metadata_params(texts)
     assert found.keys() == {param for _, param in MODEL_VALUES.values()}
     GenerationParams(**found)
 
@@ -48,14 +53,17 @@ def test_values_by_the_names_of_parameters() -> None:
 def test_what_no_option_could_be_is_left_out(
     key: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
+    metadata = {PREFIX + key: text, PREFIX + "min_p": "0.25"}
+    assert metadata_params(metadata) == {"min_p": 0.25}
+    assert not caplog.text, "it is asked at each look at the properties"
     with caplog.at_level(logging.WARNING):
-        assert model_params({PREFIX + key: text, PREFIX + "min_p": "0.25"}) == {"min_p": 0.25}
+        log_left_out(metadata)
     assert f"{PREFIX}{key} of the model is left out" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["-1", "-0.5"])
 def test_less_than_nothing_is_nothing(text: str) -> None:
-    assert model_params({PREFIX + "temp": text}) == {"temperature": 0}
+    assert metadata_params({PREFIX + "temp": text}) == {"temperature": 0}
 
 
 def test_options_win() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.handlers.http.proto_json import Spellings
+from specllama.handlers.binding.validation import Spellings
 
 INNER = {
     "type": "object",
