@@ -4,12 +4,14 @@ To be imported before anything else of it: its package imports a high-level API 
 template engines and caches, which takes as long as numpy does.
 
 `LLAMA_CPP_LIB_PATH` names another folder to take libllama from. libmtmd, which has a variable of
-its own, then comes from there as well.
+its own, then comes from there as well. So do ggml's backends, where they are separate libraries.
 """
 
 import os
 import sys
 from types import ModuleType
+
+from specllama.engine.worker.backend.ggml import load_backends
 
 _HIGH_LEVEL = "llama_cpp.llama"
 
@@ -28,3 +30,4 @@ def _import_low_level() -> None:
 if _folder := os.environ.get("LLAMA_CPP_LIB_PATH"):
     os.environ.setdefault("MTMD_CPP_LIB", _folder)
 _import_low_level()
+load_backends()

@@ -45,6 +45,22 @@ def _libraries() -> list[ctypes.CDLL]:
     return [ctypes.CDLL(str(folder / name)) for name in names if (folder / name).is_file()]
 
 
+def load_backends() -> None:
+    """Loads ggml's backends from llama.cpp's own folder, where they are separate libraries.
+
+    A portable build (`packaging/portable_wheel.py`) has one library for each kind of processor, and
+    ggml loads the best one that runs here. Without this call ggml would look beside Python's
+    executable and in the working directory, where anybody may have put a file. Does nothing where
+    the backends are linked in."""
+    from llama_cpp import llama_cpp
+
+    if function("ggml_backend_reg_count", ctypes.c_size_t)():
+        return
+    folder = Path(llama_cpp._lib._name).parent
+    load = function("ggml_backend_load_all_from_path", None, ctypes.c_char_p)
+    load(os.fsencode(folder))
+
+
 def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
     """A function of the CPU backend, which may be a library of its own."""
     return ctypes.CFUNCTYPE(restype, *argtypes)(address_of_cpu(name))
@@ -104,7 +120,7 @@ def tensor_overrides(options: EngineOptions) -> Any:
     patterns += [rf"blk\.{layer}{EXPERT_TENSORS}" for layer in range(options.compute.n_cpu_moe)]
     patterns += [rf"blk\.{layer}{DENSE_TENSORS}" for layer in range(options.compute.n_cpu_ffn)]
     if patterns:
-        cpu = function("ggml_backend_cpu_buffer_type", ctypes.c_void_p)()
+        cpu = cpu_buffer_type()
         pairs += [(pattern, cpu) for pattern in patterns]
     if not pairs:
         return None
@@ -124,6 +140,14 @@ def _buffer_types() -> dict[str, int]:
     of = function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
     name = function("ggml_backend_buft_name", ctypes.c_char_p, ctypes.c_void_p)
     return {name(buffer).decode(): buffer for device in _devices() if (buffer := of(device))}
+
+
+def cpu_buffer_type() -> int:
+    """The handle of the buffer type for weights in the CPU's memory as they are in the file."""
+    device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
+    of = function("ggml_backend_dev_buffer_type", ctypes.c_void_p, ctypes.c_void_p)
+    handle: int = of(device)
+    return handle
 
 
 def extra_buffer_types() -> dict[str, int]:

@@ -19,7 +19,12 @@ import numpy.typing as npt
 from gguf import GGMLQuantizationType as Type
 from gguf.quants import dequantize, quant_shape_to_byte_shape
 
-from specllama.engine.worker.backend.ggml import CPU_DEVICE, InitParams, extra_buffer_types
+from specllama.engine.worker.backend.ggml import (
+    CPU_DEVICE,
+    InitParams,
+    cpu_buffer_type,
+    extra_buffer_types,
+)
 from specllama.engine.worker.backend.ggml import function as ggml
 from specllama.engine.worker.backend.kernels import TRIED, refuse
 from specllama.engine.worker.backend.verdict import WRONG, Measure
@@ -49,7 +54,7 @@ class CpuDevice:
         self._backend = ggml("ggml_backend_dev_init", pointer, pointer, ctypes.c_char_p)(
             device, None
         )
-        self.plain: int = ggml("ggml_backend_cpu_buffer_type", pointer)()
+        self.plain = cpu_buffer_type()
         self._init = ggml("ggml_init", pointer, InitParams)
         self._free = ggml("ggml_free", None, pointer)
         self._free_buffer = ggml("ggml_backend_buffer_free", None, pointer)

@@ -5,13 +5,14 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 
 import llama_cpp
 import pytest
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import BackendError
-from specllama.engine.worker.backend import loaded
+from specllama.engine.worker.backend import ggml, loaded
 
 pytestmark = pytest.mark.slow
 
@@ -43,9 +44,10 @@ def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def probe(folder: Path, *args: str, **environ: str) -> str:
+def probe(folder: Path, *args: str, cwd: Path | None = None, **environ: str) -> str:
     done = subprocess.run(
         [sys.executable, "-c", _PROBE, *args],
+        cwd=cwd,
         env={**os.environ, "LLAMA_CPP_LIB_PATH": str(folder), **environ},
         capture_output=True,
         text=True,
@@ -75,6 +77,39 @@ def test_a_second_copy_of_ggml_is_refused(elsewhere: Path) -> None:
 def test_libraries_of_two_builds_are_refused(elsewhere: Path) -> None:
     said = probe(elsewhere, "mtmd", MTMD_CPP_LIB=str(LIBRARIES))
     assert said.startswith("libraries of two builds are loaded")
+
+
+@linux
+def test_no_backend_is_loaded_from_the_working_directory(tmp_path: Path) -> None:
+    """ggml itself searches there, where backends are separate libraries."""
+    variants = [path for path in map(Path, probe(LIBRARIES).splitlines()) if _is_variant(path)]
+    if not variants:
+        pytest.skip("this llama.cpp has its backend for the CPU linked in")
+    [best] = variants
+    shutil.copy(best, tmp_path / "libggml-cpu-x.so")
+    assert [
+        Path(p) for p in probe(LIBRARIES, cwd=tmp_path).splitlines() if _is_variant(Path(p))
+    ] == [best]
+
+
+def _is_variant(path: Path) -> bool:
+    return path.name.startswith("libggml-cpu-")
+
+
+@pytest.mark.parametrize(("n_backends", "loaded_from"), [(0, [b"/somewhere/lib"]), (1, [])])
+def test_backends_are_loaded_from_the_folder_of_libllama(
+    monkeypatch: pytest.MonkeyPatch, n_backends: int, loaded_from: list[bytes]
+) -> None:
+    folders: list[bytes] = []
+    functions = {
+        "ggml_backend_reg_count": lambda: n_backends,
+        "ggml_backend_load_all_from_path": folders.append,
+    }
+    monkeypatch.setattr(ggml, "function", lambda name, *types: functions[name])
+    library = SimpleNamespace(_name="/somewhere/lib/libllama.so")
+    monkeypatch.setattr(llama_cpp.llama_cpp, "_lib", library)
+    ggml.load_backends()
+    assert folders == loaded_from
 
 
 def test_the_libraries_may_be_in_several_folders_but_each_once() -> None:
