@@ -213,6 +213,22 @@ def operation_ids_are_good_names(document: Document) -> Iterator[str]:
         seen[name] = operation.name
 
 
+def aliases_are_the_same(document: Document) -> Iterator[str]:
+    """An operation whose summary is "Alias of ..." is that operation at another path."""
+    own = {"operationId", "summary", "description", "externalDocs", "deprecated"}
+    known = {operation.name: operation.definition for operation in operations(document)}
+    for name, definition in known.items():
+        _, alias, original = definition.get("summary", "").rpartition("Alias of ")
+        if not alias:
+            continue
+        if original not in known:
+            yield f"{name} is an alias of {original}, which doesn't exist"
+            continue
+        for key in sorted((definition.keys() | known[original].keys()) - own):
+            if definition.get(key) != known[original].get(key):
+                yield f"{name} is an alias of {original}, but has another {key}"
+
+
 def request_bodies_have_examples(document: Document) -> Iterator[str]:
     for each in all_media(document):
         if each.status is None and not list(examples(each.definition)):
@@ -469,6 +485,7 @@ RULES: tuple[Rule, ...] = (
     operations_are_described,
     properties_are_described,
     operation_ids_are_good_names,
+    aliases_are_the_same,
     request_bodies_have_examples,
     examples_match_their_schemas,
     defaults_match_their_schemas,

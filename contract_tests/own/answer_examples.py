@@ -2,6 +2,7 @@
 
 import json
 import textwrap
+from pathlib import Path
 from typing import Any
 
 import yaml
@@ -153,23 +154,24 @@ def recorded(example: Any, real: Any, name: str = "") -> Any:
 
 
 def write(operation: str, status: int, kind: str, name: str, value: Any) -> None:
-    """Puts `value` in the place of an example. Raises LookupError if it isn't in the file of its
-    operation."""
+    """Puts `value` in the place of an example, written out in full. Raises LookupError if neither
+    the file of its operation nor one that it refers to has the example."""
     for path in sorted((lint.DESCRIPTION.parent / "paths").glob("*.yaml")):
-        text = path.read_text("utf-8")
-        root = yaml.compose(text)
-        for mapping in _mappings(root):
-            names = {key.value for key, _ in mapping.value}
-            if _scalar(mapping, "operationId") == operation and "responses" in names:
-                media = _follow(mapping, "responses", str(status), "content", kind)
+        for mapping in _mappings(yaml.compose(path.read_text("utf-8"))):
+            fields = _fields(mapping)
+            if _scalar(mapping, "operationId") == operation and "responses" in fields:
                 keys = ("example",) if name == "example" else ("examples", name, "value")
-                node = _follow(media, *keys)
-                start, end = node.start_mark.index, node.end_mark.index
-                body = text[start:end].rstrip()
-                changed = text[:start] + _dumped(value, node, text) + text[start + len(body) :]
-                path.write_text(changed, "utf-8")
+                names = ("responses", str(status), "content", kind, *keys)
+                _replace(*_follow(path, mapping, *names), value)
                 return
     raise LookupError(operation)
+
+
+def _replace(path: Path, node: yaml.Node, value: Any) -> None:
+    text = path.read_text("utf-8")
+    start, end = node.start_mark.index, node.end_mark.index
+    length = len(text[start:end].rstrip())
+    path.write_text(text[:start] + _dumped(value, node, text) + text[start + length :], "utf-8")
 
 
 def _mappings(node: yaml.Node | None) -> list[yaml.MappingNode]:
@@ -178,19 +180,30 @@ def _mappings(node: yaml.Node | None) -> list[yaml.MappingNode]:
     return []
 
 
+def _fields(mapping: yaml.MappingNode) -> dict[str, yaml.Node]:
+    """The values of a mapping by their keys, with those of the mapping that it merges (`<<`)."""
+    own = {key.value: value for key, value in mapping.value}
+    merged = own.pop("<<", None)
+    return _fields(merged) | own if isinstance(merged, yaml.MappingNode) else own
+
+
 def _scalar(mapping: yaml.MappingNode, name: str) -> str | None:
-    found = [value.value for key, value in mapping.value if key.value == name]
-    return found[0] if found else None
+    found = _fields(mapping).get(name)
+    return found.value if isinstance(found, yaml.ScalarNode) else None
 
 
-def _follow(node: yaml.Node, *names: str) -> yaml.Node:
+def _follow(path: Path, node: yaml.Node, *names: str) -> tuple[Path, yaml.Node]:
+    """The node below `node` under these keys, and the file that has it: a reference on the way
+    may lead to another file."""
     for name in names:
         assert isinstance(node, yaml.MappingNode)
-        found = [value for key, value in node.value if key.value == name]
-        if not found:
-            raise LookupError(name)
-        node = found[0]
-    return node
+        node = _fields(node)[name]
+        if isinstance(node, yaml.MappingNode) and (reference := _scalar(node, "$ref")):
+            file, _, pointer = reference.partition("#/")
+            path = path.parent / file if file else path
+            root = yaml.compose(path.read_text("utf-8"))
+            path, node = _follow(path, root, *pointer.split("/"))
+    return path, node
 
 
 def _dumped(value: Any, node: yaml.Node, text: str) -> str:

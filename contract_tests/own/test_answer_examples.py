@@ -5,6 +5,7 @@ of the examples that differ.
 """
 
 import json
+import shutil
 from collections.abc import Iterator
 from functools import cached_property
 from pathlib import Path
@@ -316,3 +317,16 @@ def test_a_recorded_example_is_in_its_place(
         "examples"
     ]["ids"]
     assert document == old
+
+
+@pytest.mark.parametrize("operation", ["create_completion", "create_completion_alias"])
+def test_a_shared_example_is_recorded_in_its_file(
+    operation: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shutil.copytree(lint.DESCRIPTION.parent, tmp_path / "openapi")
+    file = tmp_path / "openapi" / "examples.yaml"
+    expected = yaml.safe_load(file.read_text("utf-8"))
+    expected["examples"]["Completion"]["value"] = value = {"content": "new", "settings": {"a": 1}}
+    monkeypatch.setattr(lint, "DESCRIPTION", tmp_path / "openapi" / "server.yaml")
+    answer_examples.write(operation, 200, JSON, "text", value)
+    assert yaml.safe_load(file.read_text("utf-8")) == expected

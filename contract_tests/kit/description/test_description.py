@@ -65,6 +65,10 @@ def _operation(document: Any) -> Any:
     return document["paths"]["/completion"]["post"]
 
 
+def _alias(document: Any) -> Any:
+    return document["paths"]["/completions"]["post"]
+
+
 def _request(document: Any) -> Any:
     return _operation(document)["requestBody"]["content"]["application/json"]
 
@@ -111,6 +115,9 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
     (lint.properties_are_described, lambda d: _sampling(d, "top_k").update(description=" ")),
     (lint.operation_ids_are_good_names, lambda d: _operation(d).update(operationId="getX")),
     (lint.operation_ids_are_good_names, lambda d: _operation(d).update(operationId="tokenize")),
+    (lint.aliases_are_the_same, lambda d: _alias(d).update(parameters=[])),
+    (lint.aliases_are_the_same, lambda d: _alias(d).update({"x-option": "--slots"})),
+    (lint.aliases_are_the_same, lambda d: _alias(d).update(summary="Alias of POST /nowhere")),
     (lint.request_bodies_have_examples, lambda d: _request(d).pop("examples")),
     (
         lint.examples_match_their_schemas,
