@@ -47,7 +47,9 @@ def _pattern(operation: lint.Operation) -> str:
 
 
 def is_public(operation: lint.Operation) -> bool:
-    return bool(operation.definition.get("security", document()["security"]) == [])
+    """Whether the operation accepts a request without an API key."""
+    security = operation.definition.get("security", document()["security"])
+    return not security or {} in security
 
 
 def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:

@@ -109,6 +109,15 @@ def nothing_has_a_default(folder: Path = FOLDER) -> Iterator[Problem]:
             yield Problem(place.file, f"{place.where} has a default; use x-default")
 
 
+def defaults_are_written_once(folder: Path = FOLDER) -> Iterator[Problem]:
+    """The served description ends with a sentence about `x-default`; the file has none."""
+    sentence = re.compile(r"\bdefault\s+is\b|\bdefaults\s+to\b|\bdefault:|\bthe\s+default,", re.I)
+    for place in places(folder):
+        described = place.schema.get("description", "")
+        if "x-default" in place.schema and sentence.search(described):
+            yield Problem(place.file, f"{place.where} describes its x-default")
+
+
 def types_have_names(folder: Path = FOLDER) -> Iterator[Problem]:
     """What becomes a type of its own in a client is a named schema: objects, enums and unions.
 
@@ -230,6 +239,7 @@ def methods_have_good_names(folder: Path = FOLDER) -> Iterator[Problem]:
 
 RULES: tuple[Rule, ...] = (
     nothing_has_a_default,
+    defaults_are_written_once,
     types_have_names,
     fields_are_not_dropped,
     names_are_titles,

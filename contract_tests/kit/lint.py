@@ -23,6 +23,8 @@ DESCRIPTION = (_INSTALLED if _INSTALLED.exists() else _HERE.parents[1] / "openap
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 EVENT_STREAM = "text/event-stream"
 LINES = "application/x-ndjson"
+ONLY_WITH = {"SelectedFields": "response_fields", "BackgroundResponse": "background"}
+"""The field of a request without which the schema of this title describes no answer."""
 
 Document = Mapping[str, Any]
 Rule = Callable[[Document], Iterator[str]]
@@ -121,8 +123,8 @@ def schema_nodes(document: Document) -> Iterator[Node]:
 
 def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
     """The places where `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
-    `schema`, and the reasons. Alternatives marked with `x-only-with` count only if the request has
-    that field."""
+    `schema`, and the reasons. The alternatives in `ONLY_WITH` count only if the request has that
+    field."""
     asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
     for error in _validator(frozenset(asked))(schema).iter_errors(instance):
         yield f"{error.json_path}: {error.message[:300]}"
@@ -131,7 +133,7 @@ def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Ite
 @cache
 def _validator(asked: frozenset[str]) -> Any:
     def any_of(validator: Any, branches: Any, value: Any, schema: Any) -> Iterator[Any]:
-        possible = [b for b in branches if b.get("x-only-with") in (None, *asked)]
+        possible = [b for b in branches if ONLY_WITH.get(b.get("title")) in (None, *asked)]
         yield from OAS30Validator.VALIDATORS["anyOf"](validator, possible, value, schema)
 
     return validators.extend(OAS30Validator, {"anyOf": any_of})
@@ -295,10 +297,11 @@ def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
 
 def requests_are_bounded(document: Document) -> Iterator[str]:
     """Numbers and arrays of requests have bounds, or are brought into a range; integers stay
-    within 64 bits."""
+    within 64 bits. A seed has no bounds: the server uses the lowest 32 bits of any number."""
     for node in request_nodes(document):
         schema = node.schema
-        if schema.get("type") in ("integer", "number") and not {"enum", "x-folded"} & schema.keys():
+        is_number = schema.get("type") in ("integer", "number")
+        if is_number and "enum" not in schema and not node.where.endswith(".seed"):
             clamped = schema.get("x-clamped", (None, None))
             low = schema.get("minimum", clamped[0])
             high = schema.get("maximum", clamped[1])
@@ -412,12 +415,9 @@ _ENVELOPES = {
 
 
 def security_is_consistent(document: Document) -> Iterator[str]:
-    """An operation that wants a key, for one of its parameters at least, can answer 401, and a
-    public one can't."""
+    """An operation that uses API keys can answer 401, and one without `security` can't."""
     for operation in operations(document):
         public = operation.definition.get("security", document["security"]) == []
-        parameters = operation.definition.get("parameters", ())
-        public = public and not any(each.get("x-needs-key") for each in parameters)
         if public == ("401" in operation.definition["responses"]):
             yield f"{operation.name} is {'public' if public else 'protected'}; mind its 401"
 

@@ -5,10 +5,11 @@ its pointer as the name, and the reference follows it; path items, which have no
 are put where they are referred to. References inside the root file stay as they are.
 
 The responses of an operation are ordered by their status: a merge key in the YAML puts what it
-merges first.
+merges first. The description of a field or parameter with `x-default` ends with its default.
 """
 
 import hashlib
+import json
 import logging
 import os
 from collections.abc import Callable, Mapping
@@ -50,7 +51,9 @@ def bundle(root: Path) -> Node:
     Raises OSError for a file and KeyError for a pointer that doesn't exist, and ValueError if
     two things of one kind want the same name.
     """
-    return _Bundler(root.resolve()).run()
+    document = _Bundler(root.resolve()).run()
+    _describe_defaults(document)
+    return document
 
 
 def public(document: Node) -> Node:
@@ -169,6 +172,39 @@ def _kind(kind: str, parent: str, key: str) -> str:
     if key == "requestBody":
         return "requestBodies"
     return _SECTIONS.get(key, kind if parent in _SECTIONS else "document")
+
+
+# ---- Sentences about defaults
+
+
+def _describe_defaults(node: Any) -> None:
+    """Adds a sentence about `x-default` to the description beside it. A schema without description
+    is that of a parameter, whose description gets the sentence."""
+    if isinstance(node, list):
+        for child in node:
+            _describe_defaults(child)
+    if not isinstance(node, dict):
+        return
+    schema = node.get("schema")
+    described = schema if isinstance(schema, dict) and "description" not in schema else node
+    text = node.get("description")
+    if "x-default" in described and isinstance(text, str):
+        node["description"] = f"{text.rstrip()}\n{default_sentence(described['x-default'])}"
+    for name, child in node.items():
+        if name not in ("example", "examples", "x-default"):
+            _describe_defaults(child)
+
+
+def default_sentence(value: Any) -> str:
+    """Returns the sentence for a description, in Markdown."""
+    if value is None:
+        return "Default: none."
+    if value in ("", [], {}):
+        return "Default: empty."
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"Default: `{text}`."
 
 
 # ---- Remembers the bundled description between starts.

@@ -112,8 +112,6 @@ class _Comparison:
                 continue
             if new[key].get("required") and not was.get("required"):
                 yield where, "is required"
-            if new[key].get("x-needs-key") and not was.get("x-needs-key"):
-                yield where, "needs an API key"
             shapes = self._before.of(was["schema"]), self._after.of(new[key]["schema"])
             yield from narrowed(*shapes, where)
         for key in new.keys() - old.keys():

@@ -56,6 +56,11 @@ def test_rule(rule: lint.Rule, document: lint.Document) -> None:
     assert not list(rule(document))
 
 
+def test_conditional_alternatives_exist(document: lint.Document) -> None:
+    titles = {node.schema.get("title") for node in lint.schema_nodes(document)}
+    assert lint.ONLY_WITH.keys() <= titles
+
+
 @pytest.mark.parametrize("rule", lint.FILE_RULES, ids=lambda rule: rule.__name__)
 def test_file_rule(rule: Callable[[], Iterator[str]]) -> None:
     assert not list(rule())

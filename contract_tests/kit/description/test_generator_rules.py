@@ -15,7 +15,7 @@ Text:
     text: {type: string, description: The text as it was sent.}
     kind: {type: string, enum: [text], description: "Always `text`, the kind of part."}
     language: {$ref: "#/Language"}
-    labels: {type: array, description: Whatever the client likes.}
+    labels: {type: array, x-default: [], description: Whatever the client likes.}
     other:
       description: The same in another language.
       allOf: [{$ref: "#/Language"}]
@@ -30,6 +30,11 @@ Language:
 BAD = [
     (rules.nothing_has_a_default, "text: {type: string", "text: {default: a, type: string"),
     (rules.nothing_has_a_default, "nullable: true", "nullable: true\n  default: en"),
+    (
+        rules.defaults_are_written_once,
+        "text: {type: string, description: The text as it was sent.",
+        "text: {x-default: a, description: The text as it was sent. The default is `a`.",
+    ),
     (rules.types_have_names, "kind: {type: string, enum: [text]", "kind: {enum: [text, more]"),
     (rules.types_have_names, "labels: {type: array", "labels: {type: object"),
     (rules.types_have_names, "labels: {type: array", "labels: {anyOf: [{type: string}]"),

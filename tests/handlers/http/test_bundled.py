@@ -141,10 +141,23 @@ def test_few_copies_are_kept(root: Path, environ: dict[str, str]) -> None:
 def test_it_is_what_connexion_makes_of_the_files() -> None:
     ours = Resolved(bundle(description_path()))
     theirs = Specification.load(description_path())
-    assert ours["paths"] == theirs["paths"]
+    assert _without_descriptions(ours["paths"]) == _without_descriptions(theirs["paths"])
     assert ours.security == theirs.security
     assert ours.security_schemes == theirs.security_schemes
     assert (ours.base_path, ours.version) == (theirs.base_path, theirs.version)
+
+
+def _without_descriptions(node: Any) -> Any:
+    """A copy of `node` without texts that the bundle adds defaults to."""
+    if isinstance(node, list):
+        return [_without_descriptions(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: _without_descriptions(child)
+        for name, child in node.items()
+        if name != "description" or isinstance(child, dict)
+    }
 
 
 def test_what_is_referred_to_twice_is_one_object() -> None:

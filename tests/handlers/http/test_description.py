@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 
 from specllama.handlers.description import description_path
 from specllama.handlers.http.description import bundle, public, with_body_examples
@@ -37,6 +38,35 @@ def test_properties_named_responses_keep_their_order(tmp_path: Path) -> None:
     root.write_text("components: {schemas: {A: {properties: {responses: {type: a, b: 1}}}}}\n")
     schema = bundle(root)["components"]["schemas"]["A"]["properties"]["responses"]
     assert list(schema) == ["type", "b"]
+
+
+@pytest.mark.parametrize(
+    ("value", "sentence"),
+    [
+        (0.8, "Default: `0.8`."),
+        (1.0, "Default: `1`."),
+        (-1, "Default: `-1`."),
+        (False, "Default: `false`."),
+        ("float", "Default: `float`."),
+        (["\n", ":"], 'Default: `["\\n", ":"]`.'),
+        ("", "Default: empty."),
+        ([], "Default: empty."),
+        (None, "Default: none."),
+    ],
+)
+def test_descriptions_end_with_the_default(value: Any, sentence: str, tmp_path: Path) -> None:
+    root = tmp_path / "root.yaml"
+    field = {"x-default": value, "description": "A field.\n"}
+    parameter = {"description": "A parameter.", "schema": {"x-default": value}}
+    schemas = {"A": {"properties": {"schema": field, "x-default": {"description": "Another."}}}}
+    root.write_text(
+        yaml.safe_dump({"paths": {"/a": {"p": parameter}}, "components": {"schemas": schemas}})
+    )
+    document = bundle(root)
+    assert document["paths"]["/a"]["p"]["description"] == f"A parameter.\n{sentence}"
+    properties = document["components"]["schemas"]["A"]["properties"]
+    assert properties["schema"]["description"] == f"A field.\n{sentence}"
+    assert properties["x-default"] == {"description": "Another."}
 
 
 @pytest.fixture(scope="module")

@@ -194,11 +194,6 @@ def _parameter(schema: Schema, **rest: Any) -> list[dict[str, Any]]:
         ([], _parameter(TEXT, required=True), ["query.a: is new and required"]),
         (_parameter(TEXT), _parameter(TEXT, required=True), ["query.a: is required"]),
         (_parameter(TEXT), _parameter({"enum": ["b"]}), ['query.a: all but "b" is not taken']),
-        (
-            _parameter(TEXT),
-            _parameter(TEXT, **{"x-needs-key": True}),
-            ["query.a: needs an API key"],
-        ),
     ],
 )
 def test_parameters(old: list[Any], new: list[Any], told: list[str]) -> None:
