@@ -158,9 +158,13 @@ def bench_startup(session: nox.Session) -> None:
 
 @nox.session
 def evaluate(session: nox.Session) -> None:
-    """What the shipped model can do: the page docs/abilities.md (minutes)."""
+    """What the shipped model can do: the page docs/reports/abilities.md (minutes)."""
     session.run(
-        "python", "-m", "tools.models.evaluate", "--output=docs/abilities.md", *session.posargs
+        "python",
+        "-m",
+        "tools.models.evaluate",
+        "--output=docs/reports/abilities.md",
+        *session.posargs,
     )
 
 

@@ -2,6 +2,7 @@
 have as many files as they count. Read from the source: nothing is imported here."""
 
 import ast
+import posixpath
 import re
 from collections.abc import Iterator
 from functools import cache
@@ -10,7 +11,13 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).parents[1]
-DOCUMENTS = ("ARCHITECTURE.md", "CONTRIBUTING.md", "SECURITY.md", "README.md")
+DOCUMENTS = (
+    "ARCHITECTURE.md",
+    "CONTRIBUTING.md",
+    "README.md",
+    "SECURITY.md",
+    "docs/security-model.md",
+)
 TREES = frozenset(path.name for path in ROOT.iterdir() if path.is_dir() and path.name[0] != ".")
 
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -34,7 +41,9 @@ def _prose(document: str) -> str:
 def _paths(document: str) -> Iterator[str]:
     """Paths of this repository: in the prose, in links and in diagrams."""
     text = _text(document)
-    yield from _LINK.findall(text)
+    folder = posixpath.dirname(document)
+    for target in _LINK.findall(text):
+        yield posixpath.normpath(posixpath.join(folder, target))
     for span in _SPAN.findall(_prose(document)):
         if _PATH.fullmatch(span) and span.split("/")[0] in TREES:
             yield span

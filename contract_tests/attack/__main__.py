@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("-k", dest="choice", default="", help="shapes whose names match, alone")
     parser.add_argument("--list", action="store_true", help="the names of the shapes")
     parser.add_argument("--report", type=Path, help="write the table to this file, too")
-    parser.add_argument("--record", action="store_true", help="keep the results for docs/attack.md")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the results for docs/reports/attack.md"
+    )
     parser.add_argument(
         "--memory", type=int, default=4096, help="MiB of address space of each process"
     )

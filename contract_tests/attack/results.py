@@ -1,6 +1,6 @@
 """What came of the attacks, as tables; the page that tells it:
 
-python -m contract_tests.attack.results > docs/attack.md
+python -m contract_tests.attack.results > docs/reports/attack.md
 """
 
 import json
@@ -15,11 +15,13 @@ from contract_tests.attack.shapes import SHAPES
 from contract_tests.attack.target import MIB
 
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).parents[2] / "docs" / "attack.md"
+PAGE = Path(__file__).parents[2] / "docs" / "reports" / "attack.md"
 SIDES = ("specllama", "llama-server")
 NO_ANSWER = "-"
 HEAD = ("attack", "how many", "answers", "longest gap", "peak MiB", "kept MiB", "what went wrong")
 INTRODUCTION = f"""# Attacks
+
+Written by `python -m contract_tests.attack.results`; edit that, not this page.
 
 `nox -s attack` sends small requests that are meant to freeze, fill or expose a server, odd bytes,
 and harm to processes, one shape after the other, to a server with four slots. Beside them four

@@ -1,6 +1,6 @@
 """What came of the tests of each library, and the page that tells it:
 
-python -m contract_tests.clients.results > docs/clients.md
+python -m contract_tests.clients.results > docs/reports/clients.md
 """
 
 import json
@@ -11,7 +11,7 @@ from xml.etree import ElementTree
 from contract_tests.clients.library import HERE, Library, libraries
 
 RESULTS = HERE / "results.json"
-PAGE = HERE.parents[1] / "docs" / "clients.md"
+PAGE = HERE.parents[1] / "docs" / "reports" / "clients.md"
 PASSED = "passed"
 KINDS = {
     "models": "models",
@@ -26,6 +26,8 @@ KINDS = {
 }
 """What a case is of, by the beginning of its name; the columns of the page."""
 INTRODUCTION = """# Clients
+
+Written by `python -m contract_tests.clients.results`; edit that, not this page.
 
 Client libraries, at versions that are pinned, each against a plain `specllama` that serves the
 shipped model (with `--reasoning off`, as the shortest answers would be thoughts alone), and

@@ -36,7 +36,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--base-url", help="ask the server that runs there; it is not started")
     parser.add_argument("--api-key", help="the key of the server at --base-url")
     parser.add_argument("--report", type=Path, help="write tables and faults to this file, too")
-    parser.add_argument("--record", action="store_true", help="keep the figures for docs/fuzz.md")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the figures for docs/reports/fuzz.md"
+    )
     return parser
 
 

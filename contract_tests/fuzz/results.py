@@ -1,6 +1,6 @@
 """What came of fuzzing, as tables; the page that tells it:
 
-python -m contract_tests.fuzz.results > docs/fuzz.md
+python -m contract_tests.fuzz.results > docs/reports/fuzz.md
 """
 
 import json
@@ -18,14 +18,16 @@ from contract_tests.fuzz.watching import MARGIN
 from contract_tests.kit import contract
 
 RESULTS = Path(__file__).with_name("results.json")
-PAGE = Path(__file__).parents[2] / "docs" / "fuzz.md"
-ROOT = PAGE.parents[1]
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "reports" / "fuzz.md"
 GOAL = 1_000_000
 HEAD = (
     *("server", "requests", "a second", "2xx", "3xx and 4xx", "501", "503", "left"),
     *("slowest", "grown", "faults"),
 )
 INTRODUCTION = f"""# Fuzzing
+
+Written by `python -m contract_tests.fuzz.results`; edit that, not this page.
 
 `nox -s fuzz` sends random requests to eight servers, one after the other. {CLIENTS} clients ask
 at once, over plain sockets. They send requests that are made of the description. Their bodies

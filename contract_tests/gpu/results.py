@@ -1,4 +1,4 @@
-"""What came of each case, kept in a file, and the table of it for docs/gpu.md."""
+"""What came of each case, kept in a file, and the table of it for docs/reports/gpu.md."""
 
 import json
 import re

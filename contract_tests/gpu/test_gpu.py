@@ -87,7 +87,7 @@ def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
 def test_the_documents_have_the_results() -> None:
     found = results.stored()
     assert found.keys() <= {*NAMES, *results.kit_files()}, "of a case that is gone"
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reports" / "gpu.md").read_text("utf-8")
     for table in (results.table(found), results.kit_table(found)):
         assert table in text, "put there what `nox -s gpu -- --table` prints"
 

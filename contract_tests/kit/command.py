@@ -63,7 +63,7 @@ def mutants_parser() -> argparse.ArgumentParser:
         dest="chosen",
         type=_pattern,
         metavar="REGEX",
-        help="only mutants whose names match; docs/mutants.md lists them",
+        help="only mutants whose names match; docs/reports/mutants.md lists them",
     )
     return made
 

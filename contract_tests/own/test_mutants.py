@@ -115,8 +115,8 @@ def test_names_and_checks() -> None:
 
 
 def test_the_page_of_mutants_is_up_to_date() -> None:
-    shown = (ROOT / "docs" / "mutants.md").read_text("utf-8")
-    assert shown == page(), "python -m contract_tests.kit.mutants.report > docs/mutants.md"
+    shown = (ROOT / "docs" / "reports" / "mutants.md").read_text("utf-8")
+    assert shown == page(), "python -m contract_tests.kit.mutants.report > docs/reports/mutants.md"
 
 
 # ---- Schemathesis ------------------------------------------------------------------------------

@@ -1,6 +1,6 @@
 """What came of each generator, and the page that tells it:
 
-python -m contract_tests.sdk.results > docs/sdks.md
+python -m contract_tests.sdk.results > docs/reports/sdks.md
 """
 
 import json
@@ -10,7 +10,7 @@ from contract_tests.clients.results import PASSED
 from contract_tests.sdk.generators import GENERATORS, HERE, Generator
 
 RESULTS = HERE / "results.json"
-PAGE = HERE.parents[1] / "docs" / "sdks.md"
+PAGE = HERE.parents[1] / "docs" / "reports" / "sdks.md"
 CASES = (
     *("generated", "compiled", "sent"),
     *("models", "slots", "completion", "chat", "tools", "stream", "embeddings", "error"),
@@ -18,6 +18,8 @@ CASES = (
 """The steps, then what a client was used for; the columns of the page."""
 
 INTRODUCTION = """# Generated clients
+
+Written by `python -m contract_tests.sdk.results`; edit that, not this page.
 
 A server hands out its description at `/openapi.json`, and generators make clients of it:
 

@@ -19,7 +19,7 @@ def marks_of(lesson: Lesson, choice: dict[str, Any], schema: Schema | None = Non
     marks = {
         "right": _is_right(lesson, message),
         "ends": choice["finish_reason"] != "length",
-        "thinks as told": bool(message.get("reasoning_content")) == lesson.thinks,
+        "thinks as requested": bool(message.get("reasoning_content")) == lesson.thinks,
     }
     if lesson.tools:
         marks["valid"] = _calls_are_valid(lesson, message)

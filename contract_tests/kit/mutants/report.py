@@ -1,6 +1,6 @@
 """The list of mutants and the score, in Markdown.
 
-    python -m contract_tests.kit.mutants.report > docs/mutants.md
+    python -m contract_tests.kit.mutants.report > docs/reports/mutants.md
 
 contract_tests/own/test_mutants.py holds what it says: that each check catches its mutants, and that
 the page is as this prints it.
@@ -14,6 +14,8 @@ from contract_tests.kit.mutants.mutant import Mutant
 INTRODUCTION = """\
 # Mutants: would the contract tests notice?
 
+Written by `python -m contract_tests.kit.mutants.report`; edit that, not this page.
+
 Tests that never fail prove nothing. So the contract tests have to catch servers that are broken on
 purpose, each in one way. A *mutant* is a whole server behind a proxy that changes what passes: a
 request on its way in, an answer or an event of a stream on its way out. It is caught if the check
@@ -21,8 +23,8 @@ that is named beside it fails for the expected reason. Most mutants answer in th
 answer is still as the description says, and only what it says is wrong.
 
 `contract_tests/own/test_mutants.py` runs them all, and runs every check through the same proxy
-while it changes nothing. [`specllama-contract mutants`](contract-kit.md) does so with any server.
-This page is written by `python -m contract_tests.kit.mutants.report`.
+while it changes nothing. [`specllama-contract mutants`](../contract-kit.md) does so with any
+server.
 """
 
 

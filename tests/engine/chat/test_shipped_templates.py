@@ -25,7 +25,7 @@ from tests.support.chat_strategies import parse
 from tests.support.shipped_templates import ANSWERS, CONVERSATIONS, TOOLS, digest, shipped, user
 
 RECORD = shipped()
-DOCUMENT = Path(__file__).parents[3] / "docs" / "templates.md"
+DOCUMENT = Path(__file__).parents[3] / "docs" / "reports" / "templates.md"
 DIFFERENT, LOST = "Where prompts differ", "Answers that do not come back"
 BOS = "<s>"
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}

@@ -57,7 +57,7 @@ def choice(message: dict[str, Any], reason: str = "stop") -> dict[str, Any]:
 )
 def test_calls(message: dict[str, Any], right: bool, valid: bool) -> None:
     marks = marks_of(tool_lesson(calls(name="Ada")), choice(message))
-    assert marks == {"right": right, "valid": valid, "ends": True, "thinks as told": True}
+    assert marks == {"right": right, "valid": valid, "ends": True, "thinks as requested": True}
 
 
 def test_a_call_where_none_is_wanted_is_wrong() -> None:
@@ -103,9 +103,9 @@ def test_thoughts_and_ends() -> None:
     assert marks_of(thinks, choice(thought)) == {
         "right": True,
         "ends": True,
-        "thinks as told": True,
+        "thinks as requested": True,
     }
-    assert not marks_of(thinks, choice({"content": "It is 3."}))["thinks as told"]
+    assert not marks_of(thinks, choice({"content": "It is 3."}))["thinks as requested"]
     assert not marks_of(thinks, choice(thought, "length"))["ends"]
 
 
