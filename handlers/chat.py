@@ -6,8 +6,7 @@ from starlette.responses import Response
 
 from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.openai.format import chat_form
-from specllama.handlers.apis.openai.request import chat_request, read_chat_completion
-from specllama.handlers.apis.unsupported import CHAT
+from specllama.handlers.apis.openai.request import SUPPORTED, chat_request, read_chat_completion
 from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -18,7 +17,7 @@ from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
 from specllama.handlers.running.templates import rendered_prompt
 
-CHATS = Dialect(read=read_chat_completion, form=chat_form, supported=CHAT)
+CHATS = Dialect(read=read_chat_completion, form=chat_form, supported=SUPPORTED)
 
 
 async def create_chat_completion(body: schemas.ChatCompletionRequest) -> Response:
@@ -40,7 +39,7 @@ async def control_chat_completion(body: schemas.ChatControlRequest) -> Response:
 async def count_chat_tokens(body: schemas.ChatCompletionRequest) -> Response:
     """`{"object": "response.input_tokens", "input_tokens": ...}`: the length of the prompt that a
     chat completion would have."""
-    n = await count_input(read_chat_completion, body, CHAT)
+    n = await count_input(read_chat_completion, body, SUPPORTED)
     return JSONAnswer({"object": "response.input_tokens", "input_tokens": n})
 
 

@@ -9,10 +9,9 @@ from starlette.responses import Response
 from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError
 from specllama.handlers.apis.gemini.format import array_form, content_form
-from specllama.handlers.apis.gemini.request import read_content, read_content_input
+from specllama.handlers.apis.gemini.request import SUPPORTED, read_content, read_content_input
 from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.ollama.details import facts
-from specllama.handlers.apis.unsupported import GEMINI
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import not_found
@@ -23,7 +22,7 @@ PREFIX = "models/"
 METHODS: list[schemas.GeminiMethod] = ["generateContent", "streamGenerateContent", "countTokens"]
 
 _CONTENT = Dialect(
-    read=read_content, form=content_form, supported=GEMINI, unknown="not_found_error"
+    read=read_content, form=content_form, supported=SUPPORTED, unknown="not_found_error"
 )
 _EVENTS = replace(_CONTENT, read=partial(read_content, stream=True))
 _ARRAY = replace(_EVENTS, form=array_form, media_type="application/json")

@@ -2,13 +2,12 @@
 
 from starlette.responses import Response
 
-from specllama.handlers.apis.generate import Dialect, generate
+from specllama.handlers.apis.generate import NO_IMAGES, Dialect, generate
 from specllama.handlers.apis.native.format import completion_form
 from specllama.handlers.apis.native.request import read_infill
-from specllama.handlers.apis.unsupported import INFILL
 from specllama.handlers.http import schemas
 
-_INFILL = Dialect(read=read_infill, form=completion_form, supported=INFILL)
+_INFILL = Dialect(read=read_infill, form=completion_form, supported=NO_IMAGES)
 
 
 async def create_infill(body: schemas.InfillRequest) -> Response:

@@ -4,18 +4,19 @@ from starlette.responses import Response
 
 from specllama.handlers.apis.anthropic.format import message_form
 from specllama.handlers.apis.anthropic.request import (
+    INPUT_SUPPORTED,
+    SUPPORTED,
     read_message,
     read_message_input,
     refuse_threads,
 )
 from specllama.handlers.apis.generate import Dialect, count_input, generate
-from specllama.handlers.apis.unsupported import MESSAGES, MESSAGES_INPUT
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.envelopes.anthropic import anthropic_request_id
 from specllama.handlers.http.json_answer import JSONAnswer
 
-_MESSAGES = Dialect(read=read_message, form=message_form, supported=MESSAGES)
+_MESSAGES = Dialect(read=read_message, form=message_form, supported=SUPPORTED)
 
 
 async def create_message(body: schemas.MessagesRequest) -> Response:
@@ -28,6 +29,6 @@ async def create_message(body: schemas.MessagesRequest) -> Response:
 async def count_message_tokens(body: schemas.MessagesInput) -> Response:
     """`{"input_tokens": ...}`: the length of the prompt that a message would have."""
     refuse_threads(body)
-    n = await count_input(read_message_input, body, MESSAGES_INPUT)
+    n = await count_input(read_message_input, body, INPUT_SUPPORTED)
     counted: schemas.InputTokens = {"input_tokens": n}
     return JSONAnswer(counted, headers={"request-id": anthropic_request_id(current_scope())})

@@ -5,7 +5,12 @@ from typing import Literal, TypedDict, cast
 from starlette.responses import Response
 
 from specllama.handlers.apis.embed import EmbeddingsDialect, embed
-from specllama.handlers.apis.generate import Dialect, generate, unload_afterwards
+from specllama.handlers.apis.generate import (
+    Dialect,
+    generate,
+    refuse_unsupported,
+    unload_afterwards,
+)
 from specllama.handlers.apis.ollama.format import (
     Heading,
     heading,
@@ -27,7 +32,7 @@ from specllama.handlers.apis.ollama.request import (
     read_ollama_inputs,
     read_ollama_prompt,
 )
-from specllama.handlers.apis.unsupported import CHAT, refuse_unsupported
+from specllama.handlers.apis.openai.request import SUPPORTED
 from specllama.handlers.chat import CHATS
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import current_scope
@@ -44,7 +49,7 @@ from specllama.handlers.running.run_in_thread import run_in_thread
 _CHATS = Dialect(
     read=read_ollama_chat,
     form=ollama_chat_form,
-    supported=CHAT,
+    supported=SUPPORTED,
     unknown="not_found_error",
     media_type=NDJSON,
 )
@@ -69,7 +74,7 @@ async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
         if body["messages"]:
             return await generate(_CHATS, body)
-        refuse_unsupported(body, CHAT)
+        refuse_unsupported(body, SUPPORTED)
         check_chat(body)
         head, end = await _load(body)
         said: schemas.OllamaAnswerMessage = {"role": "assistant", "content": ""}

@@ -7,9 +7,9 @@ from typing import Any
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.handlers.apis.generate import Dialect, count_input, generate
+from specllama.handlers.apis.generate import Dialect, count_input, generate, refuse_unsupported
 from specllama.handlers.apis.responses.items import Item
-from specllama.handlers.apis.responses.request import read_response, request_items
+from specllama.handlers.apis.responses.request import SUPPORTED, read_response, request_items
 from specllama.handlers.apis.responses.stream import (
     Listener,
     ResponsesFormat,
@@ -17,7 +17,6 @@ from specllama.handlers.apis.responses.stream import (
     response_form,
     to_the_end,
 )
-from specllama.handlers.apis.unsupported import RESPONSES, refuse_unsupported
 from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope
@@ -48,7 +47,7 @@ async def create_response(body: schemas.ResponseRequest) -> Response:
     dialect = Dialect(
         read=partial(read_response, history=history, items=items),
         form=partial(response_form, store=store),
-        supported=RESPONSES,
+        supported=SUPPORTED,
         respond=partial(_in_background, store, items) if body.get("background") else respond,
     )
     return await generate(dialect, body)
@@ -89,7 +88,7 @@ async def count_response_tokens(body: schemas.ResponseRequest) -> Response:
     a response would have."""
     history, items = await request_items(body, _store())
     read = partial(read_response, history=history, items=items)
-    n = await count_input(read, body, RESPONSES)
+    n = await count_input(read, body, SUPPORTED)
     counted: schemas.ResponseInputTokens = {"object": "response.input_tokens", "input_tokens": n}
     return JSONAnswer(counted)
 

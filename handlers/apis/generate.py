@@ -14,14 +14,14 @@ from starlette.responses import Response
 
 from specllama.engine import system
 from specllama.engine.chat.request import ChatRequest, room_for_answer, truncated
-from specllama.engine.errors import ErrorType
+from specllama.engine.errors import ErrorType, not_supported
 from specllama.engine.models.client import EngineClient
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.probabilities import Probabilities
-from specllama.handlers.apis.unsupported import Supported, refuse_unsupported, remark
 from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.http.streams import EVENT_STREAM, Ping
 from specllama.handlers.running.batch import AnswerBatch, bound_probabilities
 from specllama.handlers.running.chat_batch import (
@@ -39,6 +39,26 @@ from specllama.handlers.running.run_in_thread import run_in_thread
 
 VERBOSE = 10
 """From this verbosity of the server on, answers have `__verbose`."""
+
+Supported = Mapping[str, list[Any]]
+"""Documented fields that this server doesn't implement yet -> the values of each that it accepts,
+all of which mean "off". Null is always accepted. `a.b` names the field `b` of the object `a`. The
+description has the same values as `x-supported-values`; a test compares the two."""
+
+NO_IMAGES: Supported = {"image_data": [[]]}
+"""Of the APIs whose requests have the fields of llama-server's completions."""
+
+
+def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
+    """Raises EngineError (not_supported_error) with the name of the first of `fields` whose value
+    in `body` isn't supported: without the field, the request would mean something else."""
+    for name, supported in fields.items():
+        head, _, tail = name.partition(".")
+        value = body.get(head)
+        if tail and value is not None:
+            value = value.get(tail)
+        if value is not None and value not in supported:
+            raise not_supported(f"{name}: not supported here; leave it out")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -196,7 +216,7 @@ async def count_input(
 def unload_afterwards(model: ResolvedModel) -> None:
     """Before the model is leased: a router unloads it behind the request, unless others use it."""
     if not model.current.catalog.router:
-        remark("keep_alive: the only model of a server stays loaded")
+        warn_ignored("keep_alive: the only model of a server stays loaded")
         return
     current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
 

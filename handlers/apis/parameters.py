@@ -26,8 +26,8 @@ from specllama.engine.params import (
     sampler_name,
 )
 from specllama.handlers.apis.thinking import thinking_rules
-from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.http.streams import COMMENT, Ping
 
 log = logging.getLogger(__name__)
@@ -131,7 +131,7 @@ def _of_response_format(form: Mapping[str, Any] | None) -> Any:
     if form["type"] == "json_schema":
         schema = (form.get("json_schema") or {}).get("schema")
         if schema is None and (schema := form.get("schema")) is None:
-            remark("response_format: there is no schema; any JSON object will do")
+            warn_ignored("response_format: there is no schema; any JSON object will do")
         return schema or _ANY_OBJECT
     return form.get("schema") or _ANY_OBJECT
 

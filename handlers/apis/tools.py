@@ -14,7 +14,7 @@ import msgspec
 
 from specllama.engine.chat.request import FREE_TEXT, OfferedTool, ToolChoice, ToolFunction
 from specllama.engine.errors import invalid_request, not_supported
-from specllama.handlers.apis.unsupported import remark
+from specllama.handlers.http.log_fields import warn_ignored
 
 Tool = Mapping[str, Any]
 Choice = str | Mapping[str, Any] | None
@@ -92,14 +92,14 @@ def offered(tools: Sequence[Tool]) -> Offered:
             case "tool_search" if tool.get("execution") == "client" and not namespace:
                 function = {**tool, "name": SEARCH}
             case _:
-                remark("%s: this server has no %s; it is left out", where, kind)
+                warn_ignored("%s: this server has no %s; it is left out", where, kind)
                 left_out += [kind, tool.get("name") or kind]
                 continue
         if not (own := function.get("name")):
             raise invalid_request(f"{where}: a function without a name")
         name = qualified(own, namespace)
         if name in functions:
-            remark("%s: a second tool of its name; it is left out", where)
+            warn_ignored("%s: a second tool of its name; it is left out", where)
             continue
         if len(functions) == MAX_TOOLS:
             raise invalid_request(f"tools: there are more than {MAX_TOOLS}")
@@ -240,7 +240,7 @@ def _chosen(offer: Offered, tools: list[OfferedTool], how: ToolChoice) -> Chosen
     if how == "required" and not tools:
         if offer.left_out:
             raise not_supported(f"tool_choice: this server has no {offer.left_out[0]}")
-        remark("tool_choice: there are no tools of which one could be required")
+        warn_ignored("tool_choice: there are no tools of which one could be required")
         how = "auto"
     return Chosen(tools, how, free_text=offer.free_text, places=offer.places)
 

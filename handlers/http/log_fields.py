@@ -4,10 +4,12 @@ The fields lie in the state of the ASGI scope, where the middleware puts them th
 (`handlers.http.request_log`). Nothing in them is content.
 """
 
+import logging
 import re
 import secrets
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 from urllib.parse import quote
 
 from starlette.types import Scope
@@ -19,8 +21,11 @@ RELAXED_HEADER = b"x-specllama-relaxed"
 MAX_RELAXED = 20  # keywords in the header
 MAX_KEYWORD = 200  # characters of each
 MAX_ID = 128  # characters
+MAX_VALUE = 64  # characters of a client's text in a warning
 _ID = re.compile(rb"[\x21-\x7e]{1,%d}" % MAX_ID)
 _STATE = "log_fields"
+
+log = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -76,3 +81,14 @@ def relaxed_header(keywords: Sequence[str]) -> str:
         for each in keywords[:MAX_RELAXED]
     ]
     return ", ".join([*told, "..."] if len(keywords) > MAX_RELAXED else told)
+
+
+def warn_ignored(text: str, *values: Any) -> None:
+    """Logs a warning about a part of the current request that is ignored, because the answer is
+    still useful without it. `values` are formatted into `text` as by `logging`."""
+    log.warning(text, *map(_one_line, values))
+
+
+def _one_line(value: Any) -> Any:
+    """A text as the first `MAX_VALUE` characters of it, with escapes for line breaks."""
+    return repr(value[:MAX_VALUE])[1:-1] if isinstance(value, str) else value

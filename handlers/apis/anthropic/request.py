@@ -24,16 +24,19 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import Block, change_line, is_result, shown_tools
 from specllama.handlers.apis.contents import Part, joined, plain, result_part, tool_reference, typed
-from specllama.handlers.apis.generate import GenerationRequest
+from specllama.handlers.apis.generate import NO_IMAGES, GenerationRequest, Supported
 from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
-from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import document_part, media_part
 
+INPUT_SUPPORTED: Supported = {"thread": []}
+"""Of the conversation."""
+SUPPORTED: Supported = {**NO_IMAGES, **INPUT_SUPPORTED}
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
 """The prefix of call ids in this API. Chat templates know the ids without it: some take only their
@@ -83,7 +86,7 @@ def message_request(
     unserved = {"mcp_servers": body.get("mcp_servers"), "container": body.get("container")}
     for name, value in unserved.items():
         if value:
-            remark("%s: this server has none; it is left out", name)
+            warn_ignored("%s: this server has none; it is left out", name)
     choice = chosen(offered(tools), _openai_choice(wanted))
     return ChatRequest(
         messages=[*_system(body.get("system")), *_turns(body["messages"])],
@@ -376,7 +379,7 @@ def _text(block: Block, where: str) -> str | None:
         return line
     if isinstance(text := block.get("text"), str):
         return text
-    remark("%s: a block of the type %s is left out", where, block.get("type"))
+    warn_ignored("%s: a block of the type %s is left out", where, block.get("type"))
     return None
 
 

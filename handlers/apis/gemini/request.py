@@ -25,16 +25,17 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.contents import Part, joined, plain, result_part, typed
 from specllama.handlers.apis.gemini.schema import json_schema
-from specllama.handlers.apis.generate import GenerationRequest
+from specllama.handlers.apis.generate import GenerationRequest, Supported
 from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
-from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import Kind, document_part, media_part
 
+SUPPORTED: Supported = {"cachedContent": []}
 PING = b"\n"
 """What is sent in the silences of a stream. Google's client library takes a comment for a piece of
 the answer; an empty line is nothing to it, nor in an array."""
@@ -364,7 +365,7 @@ def _add_answer(
             thoughts = turn.get("reasoning_content", "")
             turn["reasoning_content"] = thoughts + (part.get("text") or "")
         elif part.get("inlineData") or part.get("fileData"):
-            remark("%s[%d]: what the model has made beside texts is left out", where, index)
+            warn_ignored("%s[%d]: what the model has made beside texts is left out", where, index)
         else:
             texts.append(_text(part, f"{where}[{index}]") or "")
     turn["content"] = "".join((str(turn["content"]), *texts))
@@ -404,7 +405,7 @@ def _text(part: schemas.GeminiPart, where: str) -> str | None:
         return code.get("code")
     if (result := part.get("codeExecutionResult")) is not None:
         return result.get("output")
-    remark("%s: a part of %s is left out", where, ", ".join(part) or "nothing")
+    warn_ignored("%s: a part of %s is left out", where, ", ".join(part) or "nothing")
     return None
 
 

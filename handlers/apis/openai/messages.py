@@ -14,8 +14,8 @@ from typing import Any, cast
 from specllama.engine.chat.request import FREE_TEXT, Message, MessageCall, MessagePart
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.handlers.apis.contents import result_part, tool_reference
-from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import (
     PART,
     Kind,
@@ -93,7 +93,9 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[MessagePar
             thoughts.append(thought)
         elif role == "assistant" and part.get("type") not in _OTHER_MEDIA:
             if part.get("type") not in _OPAQUE:
-                remark("%s[%d]: a part of the type %s is left out", where, index, part.get("type"))
+                warn_ignored(
+                    "%s[%d]: a part of the type %s is left out", where, index, part.get("type")
+                )
         elif role in _TOOLS:
             kind = str(part.get("type") or "content").removeprefix("input_").removesuffix("_url")
             parts.append(unshown("document" if kind == _FILE else kind))
@@ -152,7 +154,7 @@ def _text(part: str | Mapping[str, Any]) -> str | None:
 def _is_read(call: Mapping[str, Any]) -> bool:
     if call.get("function") or call.get("custom"):
         return True
-    remark("messages: a call of the type %s is left out", call.get("type"))
+    warn_ignored("messages: a call of the type %s is left out", call.get("type"))
     return False
 
 

@@ -10,7 +10,7 @@ from typing import Any
 
 from specllama.engine.chat.request import ChatRequest
 from specllama.engine.options import Options
-from specllama.handlers.apis.generate import Prompts
+from specllama.handlers.apis.generate import NO_IMAGES, Prompts, Supported
 from specllama.handlers.apis.native.request import CompletionRequest, parse_prompts
 from specllama.handlers.apis.openai.messages import chat_messages
 from specllama.handlers.apis.parameters import generation_params, ping_of
@@ -19,6 +19,12 @@ from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import candidates, texts_per_prompt
+
+SUPPORTED: Supported = {
+    **NO_IMAGES,
+    "modalities": [[], ["text"], ["text", "audio"], ["audio", "text"]],
+}
+"""Of chat completions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -10,8 +10,8 @@ from typing import TypeAlias, TypedDict, TypeGuard, cast
 
 from specllama.engine.errors import invalid_request, not_supported
 from specllama.handlers.apis.contents import tool_reference
-from specllama.handlers.apis.unsupported import remark
 from specllama.handlers.http import schemas
+from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import Kind, unshown
 
 Item: TypeAlias = schemas.ResponseStoredItem
@@ -108,7 +108,7 @@ def _item(item: schemas.ResponseInputItem, where: str) -> Item | Reference | Non
 
 
 def _leave_out(item: schemas.ResponseInputItem, where: str) -> None:
-    remark("%s: an item of the type %s is left out", where, item.get("type"))
+    warn_ignored("%s: an item of the type %s is left out", where, item.get("type"))
 
 
 def _id(item: schemas.ResponseInputMessage | _Typed) -> str:
@@ -278,7 +278,7 @@ def _without_text(part: schemas.ResponseInputPart, role: str, where: str) -> Par
         raise not_supported(
             f"{where}: this server can't take {type_ or 'a part without a text'} yet"
         )
-    remark("%s: a part of the type %s is left out", where, type_)
+    warn_ignored("%s: a part of the type %s is left out", where, type_)
     return None
 
 
@@ -289,7 +289,7 @@ def _unshown(kind: str, name: str | None = None) -> schemas.ResponseStoredText:
 def _medium(part: Media, role: str, where: str) -> Part | None:
     type_ = part["type"]
     if role == "assistant":
-        remark("%s: a part of the type %s is left out", where, type_)
+        warn_ignored("%s: a part of the type %s is left out", where, type_)
         return None
     if (made := _with_source(part)) is not None:
         return made

@@ -12,7 +12,7 @@ from specllama.engine.chat.request import ChatRequest
 from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
-from specllama.handlers.apis.generate import GenerationRequest
+from specllama.handlers.apis.generate import NO_IMAGES, GenerationRequest, Supported
 from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.probabilities import Probabilities, native_probabilities
 from specllama.handlers.apis.responses.items import Item, Reference, input_items, new_id
@@ -23,6 +23,7 @@ from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread
 
+SUPPORTED: Supported = {**NO_IMAGES, "conversation": [], "prompt": []}
 LOGPROBS = "message.output_text.logprobs"
 """The value of `include` that asks for probabilities."""
 

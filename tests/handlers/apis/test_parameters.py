@@ -20,7 +20,11 @@ from specllama.engine.params import (
     Speculative,
 )
 from specllama.engine.wire.replies import Timings
+from specllama.handlers.apis.anthropic import request as anthropic
+from specllama.handlers.apis.gemini import request as gemini
+from specllama.handlers.apis.generate import NO_IMAGES, refuse_unsupported
 from specllama.handlers.apis.native.request import parse_prompts
+from specllama.handlers.apis.openai import request as openai
 from specllama.handlers.apis.parameters import (
     CLAMPED,
     INT32_MAX,
@@ -30,16 +34,8 @@ from specllama.handlers.apis.parameters import (
     parse_logit_bias,
     parse_samplers,
 )
+from specllama.handlers.apis.responses import request as responses
 from specllama.handlers.apis.results import float32, settings_json, timings_json
-from specllama.handlers.apis.unsupported import (
-    CHAT,
-    GEMINI,
-    INFILL,
-    MESSAGES,
-    MESSAGES_INPUT,
-    RESPONSES,
-    refuse_unsupported,
-)
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.running.media import MediaInput, media_marker
 
@@ -415,12 +411,12 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
 )
 def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match=next(iter(body))) as error:
-        refuse_unsupported(body, CHAT)
+        refuse_unsupported(body, openai.SUPPORTED)
     assert error.value.info.type == "not_supported_error"
 
 
 def test_off_values_pass() -> None:
-    for fields in (INFILL, CHAT, RESPONSES):
+    for fields in (NO_IMAGES, openai.SUPPORTED, responses.SUPPORTED):
         refuse_unsupported(dict.fromkeys(name.split(".")[0] for name in fields), fields)
         for name, values in fields.items():
             head, _, tail = name.partition(".")
@@ -457,13 +453,13 @@ def properties(schema: Any) -> dict[str, Any]:
     [
         ("create_completion", {}),
         ("create_openai_completion", {}),
-        ("create_infill", INFILL),
-        ("create_chat_completion", CHAT),
+        ("create_infill", NO_IMAGES),
+        ("create_chat_completion", openai.SUPPORTED),
         ("apply_template", {}),
-        ("create_response", RESPONSES),
-        ("create_message", MESSAGES),
-        ("count_message_tokens", MESSAGES_INPUT),
-        ("generate_gemini_content", GEMINI),
+        ("create_response", responses.SUPPORTED),
+        ("create_message", anthropic.SUPPORTED),
+        ("count_message_tokens", anthropic.INPUT_SUPPORTED),
+        ("generate_gemini_content", gemini.SUPPORTED),
     ],
 )
 def test_refusals_are_those_of_the_description(operation: str, fields: Any) -> None:
