@@ -10,12 +10,11 @@ from specllama.handlers.apis.openai.request import SUPPORTED, chat_request, read
 from specllama.handlers.http import schemas
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.chat_batch import with_markers
+from specllama.handlers.running.chat_batch import rendered_prompt, with_markers
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.templates import rendered_prompt
 
 CHATS = Dialect(read=read_chat_completion, form=chat_form, supported=SUPPORTED)
 

@@ -26,9 +26,9 @@ from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import event_stream, line
 from specllama.handlers.models import model_list
+from specllama.handlers.running.chat_batch import description
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.templates import description
 
 API_VERSION = "0.12.11"
 """The version of Ollama whose API this is. Clients look at it for what they may ask for."""

@@ -14,10 +14,10 @@ from specllama.handlers.http import schemas
 from specllama.handlers.http.build_info import build_info, server_version
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.json_answer import JSONAnswer
+from specllama.handlers.running.chat_batch import description
 from specllama.handlers.running.media import media_marker
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.runtime import runtime
-from specllama.handlers.running.templates import description
 from specllama.handlers.slots import slot_json, unused_slot
 
 
