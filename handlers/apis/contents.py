@@ -1,7 +1,8 @@
-"""Contents of messages, whichever API they come by: texts and media, and what tools returned.
+"""Contents of messages in every API: texts, media, and results of tools.
 
-A tool can't know what a server takes, and its client sends the result again with each request: what
-this server would refuse from a user is a line of text in a result.
+A tool doesn't choose its results for this server, and its client sends each result again with every
+later request. A medium that this server would refuse from a user is therefore replaced by a line of
+text in a result.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -16,25 +17,25 @@ Part = str | MessagePart
 
 
 def joined(parts: Sequence[Part]) -> str | list[MessagePart]:
-    """A content: one text, or parts for templates that know them."""
+    """Returns a message's content: one text, or a list of parts, which some templates accept."""
     if len(parts) == 1 and isinstance(parts[0], str):
         return parts[0]
     return typed(parts)
 
 
 def typed(parts: Sequence[Part]) -> list[MessagePart]:
-    """All `parts` in the form that templates know."""
+    """Returns all `parts` in the form of chat templates."""
     return [{"type": "text", "text": part} if isinstance(part, str) else part for part in parts]
 
 
 def plain(part: MessagePart) -> Part:
-    """The text of a part; a medium as it is."""
+    """Returns the text of a text part, and any other part unchanged."""
     return str(part["text"]) if part["type"] == "text" else part
 
 
 def result_part(read: Callable[[], MessagePart], kind: str, name: str | None = None) -> MessagePart:
-    """The part of a result that `read` gives; a line with `kind` and `name` if that raises
-    EngineError (not_supported_error)."""
+    """Returns the part of a result that `read` returns; if it raises EngineError
+    (not_supported_error), a line of text with `kind` and `name` instead."""
     try:
         return read()
     except EngineError as e:
@@ -44,8 +45,8 @@ def result_part(read: Callable[[], MessagePart], kind: str, name: str | None = N
 
 
 def tool_reference(part: Any) -> str | None:
-    """The name of the tool that a part of the type `tool_reference` stands for, which is what a
-    search for tools returns; None for any other part."""
+    """Returns the name of the tool in a part of the type `tool_reference`, which a search for
+    tools returns; None for any other part."""
     if not isinstance(part, Mapping) or part.get("type") != "tool_reference":
         return None
     name = part.get("tool_name") or part.get("name")

@@ -1,4 +1,4 @@
-"""Vectors of inputs, from a body to the response: the same steps for every API."""
+"""One request for embeddings, from the body to the response: the same steps for every API."""
 
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import aclosing
@@ -22,26 +22,27 @@ from specllama.handlers.running.resolve_model import ResolvedModel, resolve_mode
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 Rows: TypeAlias = "memoryview[float]"
-"""The vectors of one input: float32, with a row for each vector."""
+"""The vectors of one input: float32, one row per vector."""
 
 FLOAT = 4  # bytes
-AROUND = 8  # more special tokens than any model has around a text
+AROUND = 8  # more special tokens than any model adds around a text
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingsAsked:
-    """What a request asks for. `dimensions` are the first numbers of each vector, 0 for all.
-    `normalize` as `--embd-normalize`; None: as the server's options say."""
+    """The common form of a request. `dimensions`: how many leading numbers of each vector are
+    returned, 0 for all. `normalize` is as in `--embd-normalize`; None: as the server's options
+    say."""
 
     inputs: Sequence[UnresolvedParts]
     dimensions: int = 0
     normalize: int | None = None
     named: str | None = None
-    """The model's name as the client has it."""
+    """The model's name in the request."""
     shortens: bool = False
-    """Whether inputs, of one text each, lose their end if they are too long."""
+    """Whether inputs that are too long are cut off at the end. Each input is one text then."""
     unloads: bool = False
-    """Whether a router unloads the model behind this request, unless others use it."""
+    """Whether a router unloads the model after this request, unless others use it."""
 
 
 A = TypeVar("A", bound=EmbeddingsAsked)
@@ -49,11 +50,11 @@ A = TypeVar("A", bound=EmbeddingsAsked)
 
 @dataclass(frozen=True, kw_only=True)
 class Embedded:
-    """Vectors, and what is known of them. Times are those of `engine.system.now`."""
+    """The vectors, and facts about them. Times are from `engine.system.now`."""
 
     model: str
     n_vector: int
-    """Numbers in the model's vectors."""
+    """The length of the model's vectors."""
     rows: Sequence[Rows]
     """The vectors of each input."""
     n_tokens: int
@@ -61,25 +62,25 @@ class Embedded:
     loaded: float
 
     def vectors(self) -> list[list[float]]:
-        """The vector of each input, made when it is written."""
+        """Returns the vector of each input, as a list that is made when it is encoded."""
         return lazy(only_vector, self.rows, self.n_vector)
 
 
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingsDialect(Generic[B, A]):
-    """An API's form of requests and answers. `read` raises `EngineError` for what the description
-    can't rule out; `form` makes the answer."""
+    """An API's form of requests and answers. `read` raises `EngineError` for faults that the
+    description can't rule out; `form` makes the answer."""
 
     read: Callable[[B, Options], A]
     form: Callable[[A, Embedded], Any]
     one_each: str = ""
-    """The reason for refusing a model that has a vector for each token; "" if that is fine."""
+    """The message of the error for a model with one vector per token; "" to accept such models."""
     unknown: ErrorType = "invalid_request_error"
-    """The error for a name that no model has."""
+    """The error for a model name that doesn't exist."""
 
 
 async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
-    """The response to a request in a `dialect`."""
+    """Returns the response to a request in a `dialect`."""
     model = resolve_model(body, unknown=dialect.unknown)
     arrived = system.now()
     asked = await run_in_thread(dialect.read, body, model.options)
@@ -107,7 +108,7 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
 async def _embedded(
     model: ResolvedModel, engine: EngineClient, asked: EmbeddingsAsked
 ) -> tuple[list[Rows], int]:
-    """The vectors of all inputs, and the number of their tokens."""
+    """Returns the vectors of all inputs, and their total number of tokens."""
     normalize = asked.normalize
     if normalize is None:
         normalize = model.options.engine.embedding.embd_normalize
@@ -128,7 +129,7 @@ async def _embedded(
 
 
 def split(vectors: Vectors) -> Iterator[Rows]:
-    """The rows of each input."""
+    """Yields the rows of each input."""
     values = memoryview(vectors.values)  # as the engine process writes them: little-endian
     row = len(values) // sum(vectors.n_rows)
     start = 0
@@ -138,7 +139,7 @@ def split(vectors: Vectors) -> Iterator[Rows]:
 
 
 def one_by_one(rows: Rows) -> list[list[float]]:
-    """The vectors as lists of numbers, each made when it is written."""
+    """Returns the vectors as lists of numbers, each of which is made when it is encoded."""
     assert rows.shape is not None
     n, width = rows.shape
     flat, size = rows.cast("B"), width * FLOAT
@@ -150,7 +151,7 @@ def one_by_one(rows: Rows) -> list[list[float]]:
 
 
 def only_vector(rows: Rows) -> list[float]:
-    """The numbers of the one row."""
+    """Returns the numbers of the only row."""
     [vector] = cast("list[list[float]]", rows.tolist())
     return vector
 
@@ -159,11 +160,11 @@ def only_vector(rows: Rows) -> list[float]:
 
 
 async def shortened(engine: EngineClient, text: str) -> PromptParts:
-    """`text`, or as many of its first tokens as the model can embed, with the special ones that the
-    model wants at the end."""
+    """Returns `text` if the model can embed all of it. Otherwise returns its first tokens, as many
+    as the model can embed, and the special tokens that end an input."""
     n_input = engine.info.n_input
     if 2 * len(text.encode()) + AROUND <= n_input:
-        return [text]  # surely: a token has a byte or more, even if the tokenizer adds spaces
+        return [text]  # it fits: a token has a byte or more, even if the tokenizer adds spaces
     whole = await _tokens(engine, text, add_special=True)
     if len(whole) <= n_input:
         return [text]
@@ -179,7 +180,7 @@ async def _tokens(engine: EngineClient, text: str, *, add_special: bool) -> list
 
 
 def _n_behind(plain: Sequence[int], whole: Sequence[int]) -> int:
-    """The number of special tokens behind the `plain` ones in the `whole`."""
+    """Returns the number of special tokens after the `plain` ones in the `whole`."""
     n_special = len(whole) - len(plain)
     for n_before in range(n_special + 1):
         if list(whole[n_before : n_before + len(plain)]) == list(plain):

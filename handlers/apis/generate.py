@@ -1,7 +1,8 @@
-"""One generation, from a body to the response: the same steps, in the same order, for every API.
+"""One generation, from the body to the response: the same steps, in the same order, for every API.
 
-An API has a `Dialect`: its `request.py` reads a body into what is asked (`GenerationRequest`), its
-`format.py` makes the answer of what the engine says. It knows no model, engine or connection.
+Each API has a `Dialect`: its `request.py` reads a body into a `GenerationRequest`, and its
+`format.py` turns the engine's events into the answer. Neither uses a model, an engine or a
+connection.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
@@ -38,7 +39,7 @@ from specllama.handlers.running.respond import Format, Running, respond
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 VERBOSE = 10
-"""From this verbosity of the server on, answers have `__verbose`."""
+"""The lowest verbosity of the server at which answers have `__verbose`."""
 
 Supported = Mapping[str, list[Any]]
 """Documented fields that this server doesn't implement yet -> the values of each that it accepts,
@@ -63,21 +64,21 @@ def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """Prompts that are evaluated as they are, or a gap between two texts in their place."""
+    """Prompts without a chat template, or a gap between two texts instead."""
 
     texts: Sequence[UnresolvedParts] = ()
     gap: Infill | None = None
     suffix: str = ""
-    """What comes behind each answer."""
+    """The text after each answer."""
     echo: bool = False
-    """Whether an answer begins with its prompt; with the probabilities of it, if any are wanted."""
+    """Whether an answer begins with its prompt, and its probabilities with those of the prompt."""
     is_chat: bool = False
-    """Whether the answer has the form of a chat's, all of it content. There is one prompt then."""
+    """Whether the one prompt is answered like a chat, with the whole text as content."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationRequest:
-    """What a request asks for. An API adds what its format needs."""
+    """The common form of a request. An API adds the fields that its format needs."""
 
     params: GenerationParams
     what: ChatRequest | Prompts
@@ -88,20 +89,21 @@ class GenerationRequest:
     id: str | None = None
     """The answer's id, by which a client can end its thoughts."""
     ping: Ping | None = None
-    """What is sent in the silences of a stream."""
+    """The keep-alive frame of a stream that has nothing else to send."""
     shows_prompt: bool = False
-    """Whether the answer has the text of the prompt, as the engine has read it."""
+    """Whether the answer contains the text of the prompt, made from the engine's tokens."""
     verbose: bool | None = False
-    """Whether the answer has `__verbose`, and so the prompt; None: as the server's options say."""
+    """Whether the answer has `__verbose`, which contains the prompt; None: as the server's options
+    say."""
     before: Sequence[int] = ()
-    """Tokens in front of the prompt."""
+    """Tokens before the prompt."""
     truncates: bool = False
-    """Whether a conversation that is too long loses its oldest turns."""
+    """Whether the oldest turns of a conversation are dropped if it is too long."""
     reads_events: bool = False
-    """Whether the engine streams even if the answer doesn't: only events tell the tokens of the
-    content from those of thoughts and calls."""
+    """Whether the engine streams even if the answer doesn't: only in a stream can the tokens of
+    the content be separated from those of thoughts and calls."""
     unloads: bool = False
-    """Whether a router unloads the model behind this request, unless others use it."""
+    """Whether a router unloads the model after this request, unless others use it."""
 
 
 A = TypeVar("A", bound=GenerationRequest)
@@ -111,15 +113,16 @@ B = TypeVar("B", bound=Mapping[str, Any])
 
 @dataclass(frozen=True, kw_only=True)
 class GenerationFacts:
-    """What is known once a request is prepared. Times are those of `engine.system.now`."""
+    """The facts about a prepared request that a format needs. Times are from
+    `engine.system.now`."""
 
     model: str
     """The model's id."""
     n_ctx: int
-    """Tokens of a slot's context."""
+    """The size of a slot's context, in tokens."""
     params: GenerationParams
     prompt: Prompt
-    """The first one, as it is sent to the engine."""
+    """The first prompt, as it is sent to the engine."""
     echoes: Sequence[str] = ()
     """The texts of all prompts, if answers begin with them."""
     verbose: bool
@@ -127,32 +130,31 @@ class GenerationFacts:
     arrived: float
     loaded: float
     tokens: Callable[[PromptParts], Awaitable[list[int]]]
-    """The tokens of a prompt, special ones included."""
+    """Returns the tokens of a prompt, special ones included."""
     n_written: Callable[[str], Awaitable[int]]
-    """The number of tokens of a text that the model has written."""
+    """Returns the number of tokens of a generated text."""
 
 
 Start = Callable[[], Running[Any, Any]]
-"""Submits what is asked to the engine."""
+"""Submits the request to the engine."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Dialect(Generic[B, A]):
     """An API's form of requests and answers.
 
-    `read` raises `EngineError` for what the description can't rule out. `form` makes the format of
-    one answer."""
+    `read` raises `EngineError` for faults that the description can't rule out. `form` makes the
+    format of one answer."""
 
     read: Callable[[B, Options], A]
     form: Callable[[A, GenerationFacts], Format[Any, Any]]
     supported: Supported = field(default_factory=dict)
-    """Values that these fields may have; others are refused."""
     unknown: ErrorType = "invalid_request_error"
-    """The error for a name that no model has."""
+    """The error for a model name that doesn't exist."""
     media_type: str = EVENT_STREAM
-    """Of a stream."""
+    """The media type of a stream."""
     respond: Callable[..., Awaitable[Response]] = respond
-    """Makes the response of `Start` and the format; the arguments are those of
+    """Makes the response from `Start` and the format, with the arguments of
     `handlers.running.respond.respond`."""
 
 
@@ -164,8 +166,8 @@ async def generate(
     request_id: str = "",
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response to a request in a `dialect`. `name` is that of the model where the body has no
-    place for it; `request_id` is that of errors in a stream."""
+    """Returns the response to a request in a `dialect`. `name` is the model's name if the body
+    can't contain it; `request_id` is the id in errors of a stream."""
     refuse_unsupported(body, dialect.supported)
     model = resolve_model({"model": name} if name else body, unknown=dialect.unknown)
     arrived = system.now()
@@ -204,8 +206,8 @@ async def count_input(
     name: str | None = None,
     unknown: ErrorType = "invalid_request_error",
 ) -> int:
-    """The number of tokens that the conversation in `body` has as a prompt. `read`, `supported` and
-    `unknown` as in `Dialect`, `name` as in `generate`."""
+    """Returns the number of tokens in the prompt for the conversation in `body`. `read`,
+    `supported` and `unknown` are as in `Dialect`, `name` as in `generate`."""
     refuse_unsupported(body, supported)
     model = resolve_model({"model": name} if name else body, unknown=unknown)
     asked = await run_in_thread(read, body, model.options)
@@ -214,21 +216,22 @@ async def count_input(
 
 
 def unload_afterwards(model: ResolvedModel) -> None:
-    """Before the model is leased: a router unloads it behind the request, unless others use it."""
+    """Has a router unload the model after the request, unless others use it. To be called before
+    the model is leased."""
     if not model.current.catalog.router:
         warn_ignored("keep_alive: the only model of a server stays loaded")
         return
     current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
 
 
-# ---- from what is asked to what the engine runs ------------------------------------------
+# ---- from the request to the engine's input -----------------------------------------------
 
 
 async def _conversation(
     model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
 ) -> ChatRequest:
-    """What the model is to answer; with `truncates`, without as many of the oldest turns as it
-    takes to leave room for the answer."""
+    """Returns the conversation that the model answers. With `truncates`, the oldest turns are
+    dropped until there is room for the answer."""
     assert isinstance(asked.what, ChatRequest), "prompts are no conversation"
     if not asked.truncates:
         return asked.what
@@ -248,7 +251,7 @@ async def _prepared(
     asked: GenerationRequest,
     known: Callable[..., GenerationFacts],
 ) -> tuple[Start, GenerationFacts]:
-    """What runs, and what is `known` then."""
+    """Returns the function that submits the request, and the facts, which add to `known`."""
     if isinstance(asked.what, Prompts) and not asked.what.is_chat:
         prompts, echoes = await _texts(model, engine, asked, asked.what)
         facts = known(params=asked.params, prompt=prompts[0], echoes=echoes)
@@ -262,14 +265,14 @@ async def _prepared(
 
 
 def _echoes(asked: GenerationRequest, facts: GenerationFacts) -> bool:
-    """Whether the engine gives the text of the prompt back."""
+    """Whether the engine returns the text of the prompt."""
     return asked.shows_prompt or facts.verbose
 
 
 async def _chat(
     model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
 ) -> tuple[PreparedChat, Prompt]:
-    """The conversation, and its prompt."""
+    """Returns the prepared conversation, and its prompt."""
     if not isinstance(asked.what, Prompts):
         params = asked.params
         if asked.reads_events:
@@ -288,7 +291,7 @@ async def _chat(
 async def _texts(
     model: ResolvedModel, engine: EngineClient, asked: GenerationRequest, what: Prompts
 ) -> tuple[list[Prompt], list[str]]:
-    """The prompts, and their texts if answers begin with them."""
+    """Returns the prompts, and their texts if answers begin with them."""
     if what.gap is not None:
         return [what.gap], []
     prompts = await resolved(model, engine, what.texts)

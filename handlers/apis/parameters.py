@@ -1,8 +1,8 @@
 """Parameters of a generation from the fields of a body, by their native names; for every API.
 
-All functions here are pure. llama-server clamps most sampling values rather than refusing them. The
-ranges are the `x-clamped` of the description; a test holds the two together. They also keep what
-reaches llama.cpp within what its arithmetic can take.
+All functions here are pure. Like llama-server, they clamp most sampling values instead of refusing
+them. The ranges are the same as `x-clamped` in the description; a test compares the two. They also
+keep llama.cpp's arithmetic within its limits.
 """
 
 import json
@@ -73,22 +73,22 @@ BIAS = (-1e9, 1e9)
 
 
 def clamp(value: float, limits: tuple[float, float]) -> float:
-    """The number nearest to `value` within `limits`."""
+    """Returns the number nearest to `value` within `limits`."""
     return min(max(value, limits[0]), limits[1])
 
 
 def real(name: str, value: float) -> float:
-    """The value of the field `name` as a float."""
+    """Returns the value of the field `name` as a float."""
     return float(clamp(value, CLAMPED[name]) if name in CLAMPED else value)
 
 
 def whole(name: str, value: float) -> int:
-    """The value of the field `name` without its fraction."""
+    """Returns the value of the field `name` without its fraction."""
     return int(clamp(value, CLAMPED[name]) if name in CLAMPED else value)
 
 
 def seed(value: float) -> int:
-    """The lowest 32 bits; -1 becomes `RANDOM_SEED`."""
+    """Returns the lowest 32 bits of `value`; -1 becomes `RANDOM_SEED`."""
     return int(value) & RANDOM_SEED
 
 
@@ -105,10 +105,11 @@ _TOKEN, _WORD = 0, 1  # types of triggers; 2 and 3 are regular expressions
 
 
 def constraint(body: Mapping[str, Any]) -> dict[str, str | None]:
-    """The fields `grammar` and `json_schema` of `GenerationParams` if `body` sets one of them;
-    the other one is off then. Nothing if it leaves both to the server's defaults.
+    """Returns the fields `grammar` and `json_schema` of `GenerationParams`. If `body` sets one of
+    them, the other is off; if it sets neither, the result is empty, and the server's defaults
+    apply.
 
-    Raises EngineError (invalid_request_error) if it asks for several at once.
+    Raises EngineError (invalid_request_error) if `body` sets several constraints.
     """
     wanted: dict[str, str | None] = {}
     if grammar := body.get("grammar"):
@@ -125,13 +126,13 @@ def constraint(body: Mapping[str, Any]) -> dict[str, str | None]:
 
 
 def _of_response_format(form: Mapping[str, Any] | None) -> Any:
-    """The schema of a `response_format`; None if it lets the answer be any text."""
+    """Returns the schema of a `response_format`; None if the answer may be any text."""
     if form is None or form["type"] == "text":
         return None
     if form["type"] == "json_schema":
         schema = (form.get("json_schema") or {}).get("schema")
         if schema is None and (schema := form.get("schema")) is None:
-            warn_ignored("response_format: there is no schema; any JSON object will do")
+            warn_ignored("response_format: the schema is missing; any JSON object is allowed")
         return schema or _ANY_OBJECT
     return form.get("schema") or _ANY_OBJECT
 
@@ -144,7 +145,7 @@ def _text(schema: Any) -> str:
 
 
 def parse_triggers(value: Iterable[Mapping[str, Any]]) -> list[GrammarTrigger]:
-    """Raises EngineError (invalid_request_error) for triggers that can't be looked for."""
+    """Raises EngineError (invalid_request_error) for triggers of an unsupported form."""
     return [_trigger(entry, f"grammar_triggers[{i}]") for i, entry in enumerate(value)]
 
 
@@ -155,7 +156,7 @@ def _trigger(entry: Mapping[str, Any], where: str) -> GrammarTrigger:
         return GrammarTrigger(token=int(token))
     if entry["type"] != _WORD:
         raise invalid_request(
-            f"{where}: patterns can't be looked for exactly and are not supported; "
+            f"{where}: patterns are not supported, because they can't be matched exactly; "
             f"use a word (type {_WORD}) or a token (type {_TOKEN})"
         )
     if not entry.get("value"):
@@ -164,7 +165,7 @@ def _trigger(entry: Mapping[str, Any], where: str) -> GrammarTrigger:
 
 
 def triggers_json(triggers: Iterable[GrammarTrigger]) -> list[dict[str, Any]]:
-    """Triggers in the form that `parse_triggers` takes."""
+    """Returns triggers in the form that `parse_triggers` accepts."""
     return [
         {"type": _WORD, "value": trigger.text}
         if trigger.text
@@ -177,12 +178,12 @@ def triggers_json(triggers: Iterable[GrammarTrigger]) -> list[dict[str, Any]]:
 
 
 def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
-    """The sampler chain from a list of names, or from a string with a letter for each. What
-    names no sampler is passed over."""
+    """Returns the sampler chain from a list of names, or from a string with a letter for each.
+    Unknown names and letters are skipped."""
     find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
     found = [(written, find(written)) for written in value]
     if unknown := [written for written, name in found if name is None]:
-        log.info("samplers: passed over, for there is no %s", ", ".join(map(ascii, unknown)))
+        log.info("samplers: unknown ones are ignored: %s", ", ".join(map(ascii, unknown)))
     return [name for _, name in found if name is not None]
 
 
@@ -192,11 +193,11 @@ _NUMERAL = re.compile(r"[+-]?[0-9]{1,19}")
 
 
 def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
-    """(token id or text, bias in logits) of every entry; `false` is minus infinity.
+    """Returns (token id or text, bias in logits) of every entry; `false` is minus infinity.
 
     The forms: `[[id | text, number | false], ...]`, `[{"token": ..., "bias": ...}, ...]`
-    and `{"id or text": number | false, ...}`, where a key that is a numeral is an id. Entries
-    that say something else are left out.
+    and `{"id or text": number | false, ...}`, where a numeric key is an id. Entries in any other
+    form are ignored.
     """
     if isinstance(value, Mapping):
         entries = [
@@ -210,7 +211,7 @@ def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
         if bias is not None and (isinstance(token, str) or is_token_id(token)):
             result.append((token if isinstance(token, str) else int(token), bias))
     if len(result) < len(value):
-        log.info("logit_bias: %d entries left out", len(value) - len(result))
+        log.info("logit_bias: %d entries are ignored", len(value) - len(result))
     return result
 
 
@@ -261,7 +262,8 @@ def _converters() -> dict[str, Callable[[Any], Any]]:
 
 
 def parse_lora(value: Iterable[schemas.LoraScale]) -> list[tuple[int, float]]:
-    """(id, scale) of LoRA adapters, from objects with both; -1 is no adapter's id."""
+    """Returns (id, scale) of LoRA adapters, from objects with both. A missing id becomes -1, which
+    matches no adapter."""
     return [
         (
             int(clamp(-1 if (id := entry.get("id")) is None else id, LORA_ID)),
@@ -275,10 +277,10 @@ _CONVERTERS = _converters()
 
 
 def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> GenerationParams:
-    """The parameters that `body` asks for; what it doesn't name, or gives as null, is as in
-    `defaults`. Fields that are no parameter are left alone.
+    """Returns the parameters in `body`. Parameters that are missing or null have the values of
+    `defaults`; fields that aren't parameters are skipped.
 
-    Raises EngineError (invalid_request_error) for a value that no schema can rule out.
+    Raises EngineError (invalid_request_error) for invalid values that a schema can't rule out.
     """
     changes: dict[str, Any] = {}
     for name in _CONVERTERS.keys() & body.keys():
@@ -289,7 +291,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
             changes["n_predict"] = whole("n_predict", value)
             break
     if "stop" in changes:
-        # None at all after the empty ones are gone: the server's own.
+        # The server's own, if there are only empty ones.
         changes["stop"] = [word for word in changes["stop"] if word] or defaults.stop
     if changes.get("dry_sequence_breakers") == []:
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
@@ -303,7 +305,8 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
 
 
 def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
-    """More than the server's own number is not proposed, and nothing where it has no sources."""
+    """Returns the speculation settings of `body`. `n_max` is at most the server's; nothing changes
+    if the server has no sources of proposals."""
     if defaults.types == "none":
         return defaults
     changes: dict[str, Any] = {}
@@ -317,7 +320,8 @@ def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
 
 
 def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:
-    """What is sent in the silences of the stream that `body` asks for; None for nothing."""
+    """Returns the keep-alive frame for the stream that `body` requests, with its interval; None if
+    it has no such frames."""
     given = body.get("sse_ping_interval")
     seconds = options.operations.sse_ping_interval if given is None else int(given)
     return Ping(seconds, data) if seconds > 0 else None

@@ -1,4 +1,4 @@
-"""Probabilities of tokens in answers: what a request wants of them, and their JSON."""
+"""Probabilities of tokens in answers: the fields of requests for them, and their JSON."""
 
 from collections.abc import Sequence
 
@@ -12,24 +12,25 @@ from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
 
 DEFAULT_TOP_LOGPROBS = 20
-VALUES = 8  # in the object of a token, more or less
+VALUES = 8  # in the object of a token, approximately
 
 
 class Probabilities:
-    """The form in which a request wants probabilities: `n_top` rivals of each token, and the
-    model's log-probabilities or, after sampling, probabilities. A token's text comes without
-    the ends of characters that it holds only a part of; its bytes are complete."""
+    """The form of the probabilities in an answer: `n_top` alternatives for each token, with the
+    model's log-probabilities or, with `post_sampling`, the probabilities after sampling. A token's
+    text ends before its first incomplete character; its `bytes` are complete."""
 
     def __init__(self, n_top: int, *, post_sampling: bool) -> None:
         self.n_top = n_top
         self.post_sampling = post_sampling
 
     def content(self, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
-        """An object for each token."""
+        """Returns an object for each token."""
         return [self._entry(entry) for entry in probs]
 
     def later(self, probs: Sequence[TokenProbs]) -> list[schemas.TokenProbability]:
-        """The same for an answer that may have very many: made while it is encoded."""
+        """Returns the same objects as `content`, but makes each one while the answer is encoded:
+        there may be very many."""
         return lazy(self._entry, probs, VALUES * (1 + self.n_top))
 
     def _entry(self, entry: TokenProbs) -> schemas.TokenProbability:
@@ -57,7 +58,7 @@ class Probabilities:
 
 
 def whole_text(piece: bytes) -> str:
-    """`piece` up to the first byte that begins no valid character."""
+    """Returns `piece` up to the first byte that isn't part of a valid character."""
     try:
         return piece.decode()
     except UnicodeDecodeError as error:
@@ -65,21 +66,21 @@ def whole_text(piece: bytes) -> str:
 
 
 def native_probabilities(params: GenerationParams) -> Probabilities | None:
-    """The probabilities that `n_probs` asks for; None if it asks for none."""
+    """Returns the form of the probabilities that `n_probs` requests; None if it is 0."""
     if not params.n_probs:
         return None
     return Probabilities(params.n_probs, post_sampling=params.post_sampling_probs)
 
 
 ParamsWithProbabilities = tuple[GenerationParams, Probabilities | None]
-"""The parameters with the `n_probs` of a request, and the form of its answer's probabilities."""
+"""The parameters, with the request's `n_probs`, and the form of the answer's probabilities."""
 
 
 def text_probabilities(
     body: schemas.CompletionRequest | schemas.InfillRequest, params: GenerationParams
 ) -> ParamsWithProbabilities:
-    """The probabilities of a completion of texts, where `logprobs` is another name of `n_probs`,
-    which wins."""
+    """Returns the parameters and probabilities for a completion of texts. `logprobs` is another
+    name for `n_probs` there; `n_probs` wins."""
     if body.get("n_probs") is None and (logprobs := body.get("logprobs")) is not None:
         params = msgspec.structs.replace(params, n_probs=whole("n_probs", logprobs))
     return params, native_probabilities(params)
@@ -88,10 +89,10 @@ def text_probabilities(
 def chat_probabilities(
     body: schemas.ChatOptions, params: GenerationParams
 ) -> ParamsWithProbabilities:
-    """The probabilities of a chat completion, where `logprobs` switches them on, and `top_logprobs`
-    is the number of rivals.
+    """Returns the parameters and probabilities for a chat completion. `logprobs` switches them on
+    there, and `top_logprobs` is the number of alternatives.
 
-    Raises EngineError (invalid_request_error) for `top_logprobs` alone.
+    Raises EngineError (invalid_request_error) for `top_logprobs` without `logprobs`.
     """
     n_top = body.get("top_logprobs")
     if body.get("logprobs"):

@@ -1,4 +1,4 @@
-"""The settings, the timings and the progress of a result, as the JSON that formats have in them."""
+"""The settings, the timings and the progress of a result, as JSON for formats."""
 
 import json
 from ctypes import c_float
@@ -15,18 +15,18 @@ from specllama.handlers.http.json_answer import lazy
 
 
 def float32(value: float) -> float:
-    """`value` as the model's samplers see it: rounded to single precision."""
+    """Returns `value` rounded to single precision, as samplers use it."""
     return c_float(value).value
 
 
 def settings_json(
     params: GenerationParams, n_ctx: int, model: str, reasoning_format: ReasoningFormat
 ) -> schemas.GenerationSettings:
-    """The `generation_settings` of a result: every parameter as it was applied, the size of
-    the slot's context in tokens, the model's name, and what chats do with thoughts.
+    """Returns the `generation_settings` of a result: every parameter as it was applied, the size of
+    the slot's context in tokens, the model's name, and the reasoning format of chats.
 
-    Numbers are in single precision. A bias of minus infinity becomes null in JSON, which has
-    no infinity.
+    Numbers are in single precision. A bias of minus infinity becomes null, since JSON has no
+    infinity.
     """
     settings = {
         name: float32(value) if isinstance(value, float) else value
@@ -38,19 +38,19 @@ def settings_json(
     settings["logit_bias"] = lazy(_bias_json, params.logit_bias, 3)
     settings["grammar_triggers"] = triggers_json(params.grammar_triggers)
     settings["lora"] = [{"id": id, "scale": float32(scale)} for id, scale in params.lora]
-    # The two do the same, and this is the one that says what.
+    # "auto" means "deepseek".
     shown = "deepseek" if reasoning_format == "auto" else reasoning_format
     rest = {"n_ctx": n_ctx, "model": model, "reasoning_format": shown}
     for name, value in msgspec.structs.asdict(params.speculative).items():
         rest[f"speculative.{name}"] = float32(value) if isinstance(value, float) else value
-    # Made of all parameters; a test holds it to the description.
+    # A test compares the fields with the description.
     return cast(schemas.GenerationSettings, settings | rest | _FIXED_SETTINGS)
 
 
 NOT_SHOWN = ("answer", "thinking", "grammar_type", "speculative", "unset")
-"""Parameters that no answer repeats, or not as they are."""
+"""Parameters that answers don't repeat, or repeat in another form."""
 
-# Settings that clients look for, of features that this server is without.
+# Settings of features that this server doesn't have, for clients that read them.
 _FIXED_SETTINGS: dict[str, Any] = {
     "chat_format": "Content-only",
     "reasoning_in_content": False,
@@ -64,9 +64,10 @@ def _bias_json(entry: tuple[int | str, float]) -> dict[str, Any]:
 
 
 def timings_json(timings: Timings) -> schemas.Timings:
-    """The `timings` object: counts, milliseconds, and tokens per second.
+    """Returns the `timings` object: counts, milliseconds, and tokens per second.
 
-    The first predicted token comes with the prompt, so n tokens took n - 1 steps.
+    The step that evaluates the prompt also gives the first predicted token, so n tokens take n - 1
+    further steps.
     """
     steps = max(timings.predicted_n - 1, 0)
     made: schemas.Timings = {

@@ -1,4 +1,4 @@
-"""Fields of bodies about thinking: the limit of tokens, and the variables of the chat template."""
+"""Fields of bodies about thinking: the token budget, and the variables of the chat template."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,8 +13,9 @@ from specllama.handlers.http import schemas
 def thinking_budget(
     body: schemas.GenerationOptions, options: Options, other: int | None = None
 ) -> ThinkingBudget:
-    """The server's stands in for what `body` lacks, and for -1 tokens. `other` is the number of
-    tokens under another name; that of `body` wins."""
+    """Returns the thinking budget of `body`. The server's options are the default for missing
+    fields and for -1 tokens. `other` is the number of tokens from another field of the API;
+    `reasoning_budget_tokens` wins."""
     chat, message = options.chat, body.get("reasoning_budget_message")
     given = (body.get("reasoning_budget_tokens"), other)
     return ThinkingBudget(
@@ -31,11 +32,11 @@ def template_variables(
     effort: str | None = None,
     thinks: Sequence[bool | None] = (),
 ) -> dict[str, Any]:
-    """The variables of the template beside the messages: those that a request has `given` win over
-    the server's. `effort` is that of reasoning; "none" and a False of `thinks` switch thinking off,
-    else a True switches it on.
+    """Returns the variables of the chat template, other than the messages. `given` ones, from the
+    request, win over the server's. `effort` is the reasoning effort. "none", or a False in
+    `thinks`, switches thinking off; otherwise a True in it switches thinking on.
 
-    Raises EngineError (invalid_request_error).
+    Raises EngineError (invalid_request_error) if `enable_thinking` isn't a boolean.
     """
     variables = {**options.chat.variables(), **(given or {})}
     if effort == "none" or False in thinks:
@@ -45,13 +46,14 @@ def template_variables(
     if effort is not None and effort != "none":
         variables["reasoning_effort"] = effort
     if not isinstance(variables.get("enable_thinking", True), bool):
-        raise invalid_request("chat_template_kwargs: enable_thinking is true or false")
+        raise invalid_request("chat_template_kwargs: enable_thinking must be true or false")
     return variables
 
 
 def thinking_rules(body: schemas.GenerationOptions) -> ThinkingRules | None:
-    """None without markers for both ends. Thoughts have begun if `generation_prompt`, with which
-    the prompt ends, says so."""
+    """Returns the rules for thoughts between the markers in `body`; None unless it has both a start
+    and an end marker. Thoughts have already begun if the last marker in `generation_prompt`, the
+    end of the prompt, is a start marker."""
     begin = body.get("reasoning_budget_start_tag") or ""
     ends = body.get("reasoning_budget_end_tags")
     if ends is None:

@@ -1,9 +1,9 @@
-"""The tools that a request offers its model, and whether it has to call one.
+"""The tools that a request offers to the model, and whether the model has to call one.
 
-Every chat API puts its tools into the form of OpenAI's chat API first. Functions and tools that
-take a plain text are offered, whether they stand alone or in a namespace, and so is a search for
-tools that the client makes; of those that run at other servers, or that other models were trained
-for, there are none here.
+Every chat API first converts its tools to the form of OpenAI's chat API. The model is offered
+functions, tools with a plain text as input, and the client's search for tools; functions and text
+tools may be in a namespace. Tools that run at other servers, or that only other models were trained
+for, are not available.
 """
 
 import re
@@ -28,24 +28,25 @@ _CHOICES: Mapping[str, ToolChoice] = {
 
 _SLASH = re.compile(r"(?<!\\)/")
 _OWN = ("function", "custom", "tool_search")
-"""The types of tools that there are, beside namespaces of them."""
+"""The supported types of tools, besides namespaces."""
 MAX_TOOLS = 4096
-"""Of a request, those in namespaces among them."""
+"""The limit for one request, which includes tools in namespaces."""
 SEARCH = "tool_search"
 """The name by which a model calls the client's search for tools."""
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where the client has a tool that the model knows by another name: in a namespace; without
-    one, it is the search for tools."""
+    """The client's name for a tool that has another name in the prompt: a tool in a `namespace`;
+    without one, the search for tools."""
 
     name: str
     namespace: str | None = None
 
 
 class Offered(msgspec.Struct, frozen=True):
-    """`tools` as a chat template expects them; those named in `free_text` take a plain text, those
-    in `places` have another name at the client. `left_out` are the types and names of the others.
+    """The `tools` that a chat template gets. `free_text` has the grammars of the tools with a plain
+    text as input, `places` the tools with another name at the client, both by name. `left_out` has
+    the types and names of unavailable tools.
     """
 
     tools: list[OfferedTool]
@@ -59,7 +60,8 @@ class Offered(msgspec.Struct, frozen=True):
 
 
 class Chosen(msgspec.Struct, frozen=True):
-    """The tools that may be called, whether one has to be, and which one if it is named."""
+    """The tools that the model may call, whether it has to call one, and which one if that is
+    given."""
 
     tools: list[OfferedTool]
     how: ToolChoice
@@ -69,15 +71,15 @@ class Chosen(msgspec.Struct, frozen=True):
 
 
 def qualified(name: str, namespace: str | None) -> str:
-    """The name by which a model knows a tool: one word, whichever namespace it is in."""
+    """Returns the name of a tool in the prompt: one word, which includes its namespace."""
     return f"{namespace.removesuffix('__')}__{name}" if namespace else name
 
 
 def offered(tools: Sequence[Tool]) -> Offered:
-    """What of `tools`, in OpenAI's form, can be offered.
+    """Returns the available ones of `tools`, which are in OpenAI's form.
 
-    Raises EngineError (invalid_request_error) for a function without a name, for parameters that
-    are no object's schema and for too many tools.
+    Raises EngineError (invalid_request_error) for a function without a name, for parameters whose
+    schema isn't that of an object, and for too many tools.
     """
     functions: dict[str, tuple[str, Tool]] = {}
     free_text: dict[str, str] = {}
@@ -99,10 +101,10 @@ def offered(tools: Sequence[Tool]) -> Offered:
             raise invalid_request(f"{where}: a function without a name")
         name = qualified(own, namespace)
         if name in functions:
-            warn_ignored("%s: a second tool of its name; it is left out", where)
+            warn_ignored("%s: a second tool of the same name; it is left out", where)
             continue
         if len(functions) == MAX_TOOLS:
-            raise invalid_request(f"tools: there are more than {MAX_TOOLS}")
+            raise invalid_request(f"tools: more than {MAX_TOOLS} are not supported")
         functions[name] = where, {**function, "name": name}
         if kind == "custom":
             free_text[name] = _grammar(tool.get("custom") or tool)
@@ -112,7 +114,7 @@ def offered(tools: Sequence[Tool]) -> Offered:
 
 
 def known(tools: Sequence[Tool]) -> list[str]:
-    """The names by which a model knows `tools`."""
+    """Returns the names of `tools` in the prompt."""
     named = (
         (inner.get("function") or inner.get("custom") or inner, n) for _, inner, n in _alone(tools)
     )
@@ -120,8 +122,9 @@ def known(tools: Sequence[Tool]) -> list[str]:
 
 
 def _alone(tools: Sequence[Tool]) -> Iterator[tuple[str, Tool, str | None]]:
-    """Each of `tools`, those in namespaces too: its place in the request, and its namespace. What
-    that says of itself stands at its first tool: templates show tools alone."""
+    """Yields all of `tools`, also those in namespaces: the place in the request, the tool, and its
+    namespace. A namespace's description is added to that of its first tool, since templates show
+    only tools."""
     for index, tool in enumerate(tools):
         where = f"tools[{index}]"
         if tool.get("type") != "namespace":
@@ -143,7 +146,7 @@ def _functions(functions: Mapping[str, tuple[str, Tool]]) -> list[OfferedTool]:
     for name, (where, function) in functions.items():
         parameters = function.get("parameters") or {"type": "object", "properties": {}}
         if parameters.get("type", "object") != "object":
-            raise invalid_request(f"{where}: the parameters of a tool are an object")
+            raise invalid_request(f"{where}: the parameters of a tool must be an object")
         description = function.get("description") or ""
         fields: ToolFunction = {
             "name": name,
@@ -155,8 +158,9 @@ def _functions(functions: Mapping[str, tuple[str, Tool]]) -> list[OfferedTool]:
 
 
 def _as_function(custom: Tool) -> Tool:
-    """A tool that takes a plain text, as a function with one parameter. The grammar of the text
-    is told to the model, which writes better what it is held to."""
+    """Returns a tool with a plain text as input, as a function with one parameter. Its description
+    contains the grammar of the text, because models write better input if they can read the
+    constraint."""
     lines = [custom.get("description") or ""]
     grammar = _format(custom)
     if isinstance(definition := grammar.get("definition"), str):
@@ -177,12 +181,12 @@ def _as_function(custom: Tool) -> Tool:
 
 def _format(custom: Tool) -> Mapping[str, Any]:
     form = custom.get("format") or {}
-    grammar = form.get("grammar")  # which Responses don't have around it
+    grammar = form.get("grammar")  # Chat Completions has one more object around it than Responses
     return grammar if isinstance(grammar, Mapping) else form
 
 
 def _grammar(custom: Tool) -> str:
-    """The grammar of the tool's text in Lark, "" if there is none."""
+    """Returns the grammar of the tool's text in Lark; "" if it has no grammar."""
     grammar = _format(custom)
     definition = grammar.get("definition")
     if not isinstance(definition, str) or not definition:
@@ -194,10 +198,10 @@ def _grammar(custom: Tool) -> str:
 
 
 def chosen(offer: Offered, choice: Choice) -> Chosen:
-    """What `choice` makes of the tools of a request.
+    """Applies `choice` to the tools of a request.
 
-    Raises EngineError: invalid_request_error for a tool that isn't there, not_supported_error for
-    one that has been left out.
+    Raises EngineError: invalid_request_error for an unknown tool, not_supported_error for one that
+    is unavailable here.
     """
     if choice is None or isinstance(choice, str):
         return _chosen(offer, offer.tools, _CHOICES[choice or "auto"])
@@ -218,7 +222,7 @@ def chosen(offer: Offered, choice: Choice) -> Chosen:
 
 
 def _allowed(offer: Offered, choice: Tool) -> Chosen:
-    """The tools that `choice` leaves. Those that the server hasn't are left out there, too."""
+    """Returns the tools that `choice` allows, without those that are unavailable here."""
     wanted = choice.get("tools") or []
     names, others = set[str](), list[str]()
     for tool in wanted:
@@ -240,14 +244,14 @@ def _chosen(offer: Offered, tools: list[OfferedTool], how: ToolChoice) -> Chosen
     if how == "required" and not tools:
         if offer.left_out:
             raise not_supported(f"tool_choice: this server has no {offer.left_out[0]}")
-        warn_ignored("tool_choice: there are no tools of which one could be required")
+        warn_ignored("tool_choice: a call is required, but there are no tools; it is left out")
         how = "auto"
     return Chosen(tools, how, free_text=offer.free_text, places=offer.places)
 
 
 def _named(offer: Offered, choice: Tool) -> str:
-    """The name by which the model knows the tool. A name without its namespace is enough if there
-    is one such tool."""
+    """Returns the name of the chosen tool in the prompt. The namespace may be missing if only one
+    tool has the name."""
     if choice.get("type") == SEARCH:
         return SEARCH
     named = choice.get("function") or choice.get("custom") or choice

@@ -333,7 +333,7 @@ def test_a_file_has_no_place_in_instructions(seeing: Server) -> None:
     answer = {"role": "assistant", "content": [block]}
     refused = seeing.post("/v1/messages", messages=[user(said("u")), answer, user(said("v"))])
     assert refused.status_code == 501
-    assert "no place for a file" in refused.json()["error"]["message"]
+    assert "files are not supported here" in refused.json()["error"]["message"]
 
 
 # ---- refusals ----------------------------------------------------------------------------

@@ -1,10 +1,10 @@
-"""Anthropic's answers: messages, and the events that a message is streamed as.
+"""Anthropic's answers: messages, and the events of a streamed message.
 
 Pure functions over the engine's results. The event with a piece of text is the hot path of the
-server process, so everything in it but the text is encoded once per block.
+server process, so everything in it except the text is encoded once per block.
 
-Strict clients want all fields to be there. Without such a thing they are null, unless a client
-takes no null (`citations`, which is an empty list): `contract_tests/own/test_client_schemas.py`.
+Strict clients require every field. Fields without a value are null; `citations` is an empty list,
+because clients reject null there: `contract_tests/own/test_client_schemas.py`.
 """
 
 import secrets
@@ -25,7 +25,7 @@ from specllama.handlers.http.streams import sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 INVALID = "INVALID_JSON"
-"""The key of arguments that are not the JSON of an object."""
+"""The key for arguments that are not a JSON object."""
 
 
 def message_form(asked: MessageRequest, facts: GenerationFacts) -> "AnthropicFormat":
@@ -39,15 +39,15 @@ def message_form(asked: MessageRequest, facts: GenerationFacts) -> "AnthropicFor
 
 
 class MessageFormat(msgspec.Struct, frozen=True):
-    """The form of the answer to one request. `stop_sequences` are those that the client knows of;
-    without `show_thinking`, blocks of thoughts are empty."""
+    """The form of the answer to one request. `stop_sequences` are the request's, without those of
+    the model; without `show_thinking`, blocks of thoughts are empty."""
 
     model: str
     stop_sequences: Collection[str] = ()
     show_thinking: bool = True
 
     def message(self, answer: ChatAnswer) -> schemas.MessagesResponse:
-        """A whole message."""
+        """Returns a whole message."""
         message, finished = answer.message, answer.finished
         return {
             "id": _new_id(),
@@ -60,7 +60,7 @@ class MessageFormat(msgspec.Struct, frozen=True):
         }
 
     def started(self, usage: schemas.MessagesUsage) -> schemas.StartedMessage:
-        """A message as it begins."""
+        """Returns a message without content yet."""
         return {
             "id": _new_id(),
             "type": "message",
@@ -75,7 +75,7 @@ class MessageFormat(msgspec.Struct, frozen=True):
         }
 
     def ending(self, message: ChatMessage, finished: Finished) -> schemas.MessageDelta:
-        """Why the message ended."""
+        """Returns the reason for the message's end."""
         reason = self._stop_reason(message, finished)
         return {
             "stop_reason": reason,
@@ -123,8 +123,8 @@ def _tool_use(id: str, name: str) -> schemas.ToolUseBlockStart:
 
 
 def _input(arguments: str) -> schemas.ToolArguments:
-    """The object that `arguments` are the JSON of. Arguments that are none, as they were cut off or
-    are wrong, stand in one as text: Anthropic names this form for them."""
+    """Returns the object in `arguments`. Arguments that are cut off or otherwise no JSON object
+    become the text of the field `INVALID_JSON`, which Anthropic documents for them."""
     try:
         value = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -133,13 +133,13 @@ def _input(arguments: str) -> schemas.ToolArguments:
 
 
 def final_usage(finished: Finished) -> schemas.MessagesUsage:
-    """The tokens of a request that is over."""
+    """Returns the token counts at the end of a request."""
     cached = finished.timings.cache_n
     return _usage(finished.n_prompt - cached, cached, finished.n_decoded)
 
 
 def first_usage(progress: PromptProgress | None, timings: Timings) -> schemas.MessagesUsage:
-    """What is known of the prompt before there is any output."""
+    """Returns the token counts of the prompt, before there is any output."""
     if progress is not None:
         return _usage(progress.total - progress.cache, progress.cache, 0)
     return _usage(timings.prompt_n, timings.cache_n, 0)
@@ -160,9 +160,8 @@ def _usage(evaluated: int, cached: int, generated: int) -> schemas.MessagesUsage
 
 
 class AnthropicFormat:
-    """The answer to the request `request_id` (`handlers.running.respond.Format`). A stream has
-    its events in Anthropic's order: the blocks of a message one after the other, each begun,
-    filled and ended."""
+    """The answer to the request `request_id` (`handlers.running.respond.Format`). In a stream, each
+    block of a message begins, grows and ends before the next one begins."""
 
     def __init__(self, form: MessageFormat, request_id: str) -> None:
         self._form = form
@@ -172,13 +171,13 @@ class AnthropicFormat:
         self._begin = self._end = b""  # around the encoded text of a delta in it
 
     def begin(self, event: ChatEvent) -> bytes:
-        """`message_start`, as soon as there is any event of the engine, and a first `ping`."""
+        """Returns `message_start`, which is sent with the engine's first event, and a `ping`."""
         progress = None if isinstance(event.source, Finished) else event.source.progress
         message = self._form.started(first_usage(progress, event.source.timings))
         return _event({"type": "message_start", "message": message}) + PING
 
     def event(self, event: ChatEvent) -> bytes:
-        """An event of the engine in this format; empty if it adds nothing."""
+        """Returns an engine event in this format; empty if it adds nothing."""
         frames = []
         for delta in event.deltas:
             match delta:
@@ -230,7 +229,7 @@ class AnthropicFormat:
         return _event({"type": "content_block_start", "index": self._index, "content_block": block})
 
     def _deltas(self, empty: schemas.ContentBlockDelta) -> None:
-        """Deltas of the open block are like `empty`, which ends with its text."""
+        """Prepares deltas of the open block in the form of `empty`, which ends with its text."""
         whole = _event({"type": "content_block_delta", "index": self._index, "delta": empty})
         self._begin, self._end = whole[: -len(b'""}}\n\n')], whole[-len(b"}}\n\n") :]
 
@@ -242,7 +241,7 @@ class AnthropicFormat:
             return b""
         signature = b""
         if self._kind == "thinking":
-            # Clients take a block of thoughts for complete only with one.
+            # Clients regard a block of thoughts as incomplete without a signature.
             delta: schemas.SignatureDelta = {"type": "signature_delta", "signature": ""}
             signature = _event(
                 {"type": "content_block_delta", "index": self._index, "delta": delta}

@@ -35,20 +35,20 @@ from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import document_part, media_part
 
 INPUT_SUPPORTED: Supported = {"thread": []}
-"""Of the conversation."""
+"""For requests that count tokens."""
 SUPPORTED: Supported = {**NO_IMAGES, **INPUT_SUPPORTED}
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"
-"""The prefix of call ids in this API. Chat templates know the ids without it: some take only their
+"""The prefix of call ids in this API. Chat templates get the ids without it: some accept only their
 own form."""
 
-_EFFORTS = {"xhigh": "high", "max": "high"}  # templates know three levels
+_EFFORTS = {"xhigh": "high", "max": "high"}  # templates have three levels
 _BILLING = re.compile(r"\A(x-anthropic-billing-header:[^\n]*?\bcch=)([0-9a-f]+)")
 
 
 @dataclass(frozen=True, kw_only=True)
 class MessageRequest(GenerationRequest):
-    """A message. Without `shows_thinking`, blocks of thoughts are empty."""
+    """A request for a message. Without `shows_thinking`, blocks of thoughts are empty."""
 
     shows_thinking: bool
 
@@ -64,7 +64,7 @@ def read_message(body: schemas.MessagesRequest, options: Options) -> MessageRequ
 
 
 def read_message_input(body: schemas.MessagesInput, options: Options) -> GenerationRequest:
-    """What a request to count asks for: it has no parameters. Raises EngineError as
+    """Returns a request to count tokens, with the server's parameters. Raises EngineError as
     `message_request` does."""
     return GenerationRequest(
         what=message_request(body, options, thinking_budget({}, options)),
@@ -75,18 +75,18 @@ def read_message_input(body: schemas.MessagesInput, options: Options) -> Generat
 def message_request(
     body: schemas.MessagesInput, options: Options, budget: ThinkingBudget
 ) -> ChatRequest:
-    """The conversation of `body`; the server's options stand in for what it doesn't say. `thinking`
-    wins over the `budget`.
+    """Returns the conversation of `body`. The server's options are the default for missing fields;
+    the field `thinking` wins over `budget`.
 
-    Raises EngineError: invalid_request_error for what no schema can rule out,
-    not_supported_error for what only Anthropic's server has and can't be left out.
+    Raises EngineError: invalid_request_error for faults that the schema can't rule out,
+    not_supported_error for features of Anthropic's server that can't be left out.
     """
     wanted = body.get("tool_choice")
     tools = [_openai_tool(tool) for tool in shown_tools(body)]
     unserved = {"mcp_servers": body.get("mcp_servers"), "container": body.get("container")}
     for name, value in unserved.items():
         if value:
-            warn_ignored("%s: this server has none; it is left out", name)
+            warn_ignored("%s: not available at this server; it is left out", name)
     choice = chosen(offered(tools), _openai_choice(wanted))
     return ChatRequest(
         messages=[*_system(body.get("system")), *_turns(body["messages"])],
@@ -112,9 +112,9 @@ def _thinking_budget(body: schemas.MessagesInput, budget: ThinkingBudget) -> Thi
 
 
 def refuse_threads(body: schemas.MessagesInput) -> None:
-    """Raises RequestError for a request to keep the conversation, or to go on with a kept one.
+    """Raises RequestError for a request to keep the conversation, or to continue a kept one.
 
-    Its code makes Anthropic's client libraries send the whole conversation instead.
+    The error's code makes Anthropic's client libraries send the whole conversation instead.
     """
     if body.get("thread") is not None:
         raise RequestError(
@@ -125,7 +125,7 @@ def refuse_threads(body: schemas.MessagesInput) -> None:
 
 
 def message_params(body: schemas.MessagesRequest, defaults: GenerationParams) -> GenerationParams:
-    """The parameters for the answer to `body`. Raises EngineError (invalid_request_error)."""
+    """Returns the parameters of `body`. Raises EngineError (invalid_request_error)."""
     for name, n in (("n", body.get("n")), ("n_cmpl", body.get("n_cmpl"))):
         if (n or 1) != 1:
             raise invalid_request(
@@ -139,12 +139,13 @@ def message_params(body: schemas.MessagesRequest, defaults: GenerationParams) ->
     if body.get("max_tokens") is None:
         fields["max_tokens"] = MAX_TOKENS
     params = generation_params(fields, defaults)
-    # The answer has no place for probabilities; its first event has the length of the prompt.
+    # The answer has no field for probabilities; its first event has the length of the prompt.
     return msgspec.structs.replace(params, n_probs=0, return_progress=params.stream)
 
 
 def _response_format(body: schemas.MessagesRequest) -> schemas.ResponseFormat | None:
-    """The format of the answer, whichever field has it."""
+    """Returns the format of the answer, from any of its three fields. Raises EngineError
+    (invalid_request_error) if several of them are set."""
     config, given = body.get("output_config") or {}, body.get("response_format")
     formats: list[schemas.ResponseFormat] = [] if given is None else [given]
     formats.extend(
@@ -153,7 +154,7 @@ def _response_format(body: schemas.MessagesRequest) -> schemas.ResponseFormat | 
         if form is not None
     )
     if len(formats) > 1:
-        raise invalid_request("output_config.format: there are several formats for the answer")
+        raise invalid_request("output_config.format: the request has several formats")
     return formats[0] if formats else None
 
 
@@ -165,7 +166,8 @@ def _texts(stop: str | Sequence[str] | None) -> Sequence[str]:
 
 
 def _openai_tool(tool: schemas.MessagesTool) -> Tool:
-    """A tool in OpenAI's form. Whatever its type, one with a schema is the client's own."""
+    """Returns a tool in OpenAI's form. A tool with a schema is run by the client, whatever its
+    type."""
     if "input_schema" not in tool and tool.get("type") not in (None, "custom", "function"):
         return {"type": tool["type"], "name": tool.get("name")}
     function = {"name": tool.get("name"), "description": tool.get("description")}
@@ -198,28 +200,29 @@ def _variables(body: schemas.MessagesInput, options: Options) -> dict[str, Any]:
 
 
 def _system(system: schemas.MessagesSystem) -> list[Message]:
-    """The message that `system` is; none if it says nothing."""
+    """Returns the system message; an empty list if `system` has no text."""
     read = [_text(block, f"system[{index}]") for index, block in enumerate(_blocks(system))]
     texts = [_without_stamp(text) for text in read if text is not None]
     return [{"role": "system", "content": joined(texts)}] if any(texts) else []
 
 
 def _without_stamp(text: str) -> str:
-    """A coding agent puts a check sum of each request at the beginning of its instructions. The
-    model has no use for it, and no prompt would ever begin like one in the cache."""
+    """Returns `text` with zeros in place of the check sum that a coding agent writes at the
+    beginning of its instructions. It differs in every request, so that no prompt would share a
+    prefix with the cache, and it means nothing to the model."""
     return _BILLING.sub(lambda found: found[1] + "0" * len(found[2]), text, count=1)
 
 
 def _blocks(content: schemas.MessagesContent) -> Sequence[Block]:
-    """What a content consists of; a text is one block, an empty one is none."""
+    """Returns the blocks of a content. A text is one block; an empty text has no blocks."""
     if isinstance(content, str):
         return [{"type": "text", "text": content}] if content else []
     return content or []
 
 
 def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
-    """All messages in OpenAI's form. Those of one role that follow each other become one,
-    since most templates want the roles to alternate."""
+    """Returns all messages in OpenAI's form. Consecutive messages of one role become one, since
+    most templates require the roles to alternate."""
     turns: list[Message] = []
     parts: list[Part] = []  # of the user's turn that is not in `turns` yet
     calls: dict[str, str] = {}  # names of the tools that the last turn called, by id
@@ -235,7 +238,7 @@ def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
         match role := message["role"]:
             case "user":
                 results, said = _user(blocks, where, calls)
-                turns += results  # before what the user has said, in whichever order they came
+                turns += results  # before the user's own texts, in any order of the blocks
                 parts += said or ([] if results else [""])
             case "assistant":
                 end_user_turn()
@@ -251,7 +254,7 @@ def _turns(messages: Sequence[schemas.MessagesMessage]) -> list[Message]:
 def _user(
     blocks: Sequence[Block], where: str, calls: Mapping[str, str]
 ) -> tuple[list[Message], list[Part]]:
-    """The messages of tools, and the texts and images of the user."""
+    """Returns the messages of tools, and the texts and images of the user."""
     results: list[Message] = []
     parts: list[Part] = []
     for index, block in enumerate(blocks):
@@ -266,7 +269,7 @@ def _user(
             "tool_call_id": call_id,
             "content": _result(block, at),
         }
-        if call_id in calls:  # it may have been cut off with the beginning of the conversation
+        if call_id in calls:  # the client may have dropped the call with older messages
             result["name"] = calls[call_id]
         results.append(result)
     return results, parts
@@ -287,8 +290,8 @@ def _result(block: schemas.ToolResultBlock, where: str) -> str | list[MessagePar
 
 
 def _add_answer(turns: list[Message], blocks: Sequence[Block], where: str) -> dict[str, str]:
-    """Puts a message of the assistant behind `turns`, or into the last of them if that is the
-    assistant's, too. Returns what tools the turn has called, by the ids of the calls."""
+    """Appends a message of the assistant to `turns`, or adds it to the last turn if that is also
+    the assistant's. Returns the names of the tools that the turn calls, by the calls' ids."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
@@ -306,7 +309,7 @@ def _add_answer(turns: list[Message], blocks: Sequence[Block], where: str) -> di
 
 def _call(block: schemas.ToolUseBlockInput) -> MessageCall:
     arguments = block.get("input") or {}
-    if not isinstance(arguments, str):  # a text is what was cut off before it was an object
+    if not isinstance(arguments, str):  # a text is an object that was cut off
         try:
             arguments = json.dumps(arguments, ensure_ascii=False)
         except RecursionError:
@@ -324,7 +327,7 @@ def _parts(blocks: Sequence[Block], where: str) -> list[Part]:
 
 
 def _results(blocks: Sequence[schemas.ToolResultPart], where: str) -> list[Part]:
-    """What blocks of a tool's result add to the prompt."""
+    """Returns the parts of the prompt for the blocks of a tool's result."""
     made: list[Part] = []
     for index, block in enumerate(blocks):
         at = f"{where}[{index}]"
@@ -338,14 +341,15 @@ def _results(blocks: Sequence[schemas.ToolResultPart], where: str) -> list[Part]
 
 
 def _file(read: Callable[[], Part], kind: str, name: str | None = None) -> Part:
-    """What `read` gives, or a line in its place if this server can't take it (`result_part`)."""
+    """Returns the part that `read` returns, or a line of text if it isn't supported
+    (`result_part`)."""
     return plain(result_part(lambda: typed([read()])[0], kind, name))
 
 
 def _part(block: Block, where: str) -> Part | None:
-    """What a block adds to the prompt; None for one that has nothing to read. Raises EngineError:
-    not_supported_error for what only Anthropic's server has, invalid_request_error for an image
-    without a source."""
+    """Returns the part of the prompt for a block; None for a block without text or medium. Raises
+    EngineError: not_supported_error for files that only Anthropic's server stores,
+    invalid_request_error for an image without a source."""
     if _is_image(block):
         return _image(block, where)
     if _is_document(block):
@@ -364,17 +368,17 @@ def _image(block: schemas.ImageBlock, where: str) -> Part:
 
 
 def _text(block: Block, where: str) -> str | None:
-    """The text of a block; None for one that has none. Raises EngineError (not_supported_error)
-    for images, where no model is shown any, and for documents that are files."""
+    """Returns the text of a block; None if it has no text. Raises EngineError
+    (not_supported_error) for images and files, which some messages can't contain."""
     if _is_document(block):
         document = _document(block, where)
         if isinstance(document, str):
             return document
-        raise not_supported(f"{where}: there is no place for a file here")
+        raise not_supported(f"{where}: files are not supported here")
     if _is_search_result(block):
         return _search_result(block)
     if _is_image(block):
-        raise not_supported(f"{where}: there is no place for an image here")
+        raise not_supported(f"{where}: images are not supported here")
     if (line := tool_reference(block) or change_line(block)) is not None:
         return line
     if isinstance(text := block.get("text"), str):
@@ -413,7 +417,7 @@ def _document(block: schemas.DocumentBlock, where: str) -> Part:
     return f"{heading}\n{text}" if heading and text else heading or text
 
 
-# ---- The types of blocks. The pattern of `OtherBlock` rules out those that other schemas have.
+# ---- types of blocks: the pattern of `OtherBlock` excludes the types with schemas of their own
 
 
 def _is_image(block: Block) -> TypeGuard[schemas.ImageBlock]:

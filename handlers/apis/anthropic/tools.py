@@ -1,7 +1,7 @@
-"""The tools of a request to Anthropic's Messages API: those that the model may be shown by now.
+"""The tools of a request to Anthropic's Messages API that the template shows to the model.
 
-A conversation can change them: a `tool_addition` in it brings a tool or shows a deferred one, a
-`tool_removal` takes one away, and a `tool_reference` is what the client's search has found.
+Blocks of the conversation change them: a `tool_addition` adds a tool or shows a deferred one, a
+`tool_removal` removes one, and a `tool_reference` shows a tool that the client's search found.
 """
 
 from collections.abc import Iterator, Sequence
@@ -15,13 +15,14 @@ Tool = schemas.MessagesTool
 Block = schemas.InputBlock
 
 _HOSTED_SEARCH = "tool_search_tool"
-"""How the types of Anthropic's own searches for tools begin."""
+"""The prefix of the types of Anthropic's own searches for tools."""
 _CHANGES = ("tool_addition", "tool_removal")
 
 
 def shown_tools(body: schemas.MessagesInput) -> list[Tool]:
-    """The tools of `body` at the end of its conversation. Deferred ones are left out until they are
-    found, unless nothing here could find them."""
+    """Returns the tools of `body` at the end of its conversation. Deferred tools are left out until
+    a search finds them. They are all shown if no search can find them: if the search is one of
+    Anthropic's own, or if all tools are deferred."""
     tools = list(body.get("tools") or ())
     found, removed = set[str](), set[str]()
     for block in _blocks(body["messages"]):
@@ -49,7 +50,7 @@ def shown_tools(body: schemas.MessagesInput) -> list[Tool]:
 
 
 class _Change(NamedTuple):
-    """The tool of this `name` is added, with its `definition` if it is a new one, or removed."""
+    """The addition of the tool `name`, with its `definition` if it is new, or its removal."""
 
     name: str
     definition: Tool | None
@@ -57,15 +58,15 @@ class _Change(NamedTuple):
 
 
 def change_line(block: Block) -> str | None:
-    """What the model reads in the place of a block that changes the tools; None for others. Raises
-    EngineError (invalid_request_error) for such a block without the name of a tool."""
+    """Returns the text for the model that replaces a block which changes the tools; None for other
+    blocks. Raises EngineError (invalid_request_error) for such a block without a tool's name."""
     if (change := _change(block)) is None:
         return None
     return f"Tool {'removed' if change.removes else 'added'}: {change.name}"
 
 
 def _change(block: Block) -> _Change | None:
-    """What a block does to the tools; None if it doesn't change them."""
+    """Returns the change that a block makes to the tools; None if it makes none."""
     if not _is_change(block):
         return None
     tool = block.get("tool") or {}
@@ -76,7 +77,7 @@ def _change(block: Block) -> _Change | None:
     return _Change(name, definition, block["type"] == "tool_removal")
 
 
-# ---- The types of blocks. The pattern of `OtherBlock` rules out those that other schemas have.
+# ---- types of blocks: the pattern of `OtherBlock` excludes the types with schemas of their own
 
 
 def _is_change(block: Block) -> TypeGuard[schemas.OtherBlock]:
@@ -84,12 +85,12 @@ def _is_change(block: Block) -> TypeGuard[schemas.OtherBlock]:
 
 
 def is_result(block: Block) -> TypeGuard[schemas.ToolResultBlock]:
-    """Whether `block` is what a tool returned."""
+    """Whether `block` is the result of a tool."""
     return block.get("type") == "tool_result"
 
 
 def _blocks(messages: Sequence[schemas.MessagesMessage]) -> Iterator[Block]:
-    """Those of all messages, and those in results of tools."""
+    """Yields the blocks of all messages, and the blocks in results of tools."""
     for message in messages:
         content = message.get("content")
         for block in content if isinstance(content, list) else ():

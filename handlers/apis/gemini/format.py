@@ -1,11 +1,12 @@
-"""Google's answers: whole, and as the pieces that an answer is streamed in.
+"""Google's answers: whole, and as the pieces of a stream.
 
-A piece with a text is the hot path of the server process, so everything in it but the text is
+A piece with a text is the hot path of the server process, so everything in it except the text is
 encoded once per stream.
 
-A stream is one of server-sent events, or one array that grows. A call comes whole, when the model
-has begun what follows it. The last piece has the ends of all answers, and the tokens. None is
-without parts: Google's client library would take the whole turn for a failed one.
+A stream has server-sent events, or the elements of one JSON array. A call is sent whole, as soon as
+the model begins the next part of its answer. The last piece has the ends of all answers, and the
+token counts. Every piece has parts: Google's client library would regard the whole turn as failed
+otherwise.
 """
 
 import secrets
@@ -33,12 +34,12 @@ from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_
 
 
 def content_form(asked: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
-    """The format of an answer that is whole, or comes in events."""
+    """Returns the format of an answer that is whole, or a stream of events."""
     return _form(EventFrames(), asked, facts)
 
 
 def array_form(asked: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
-    """The format of an answer that comes as an array that grows."""
+    """Returns the format of an answer that is streamed as an array."""
     return _form(ArrayFrames(), asked, facts)
 
 
@@ -83,7 +84,7 @@ _NOTHING = encode(_EMPTY)
 
 
 class _Sent:
-    """The numbers of calls of one answer that have begun in a stream, and that were sent."""
+    """Counts the calls of one streamed answer that the model has begun, and those already sent."""
 
     n_begun = 0
     n_sent = 0
@@ -91,8 +92,8 @@ class _Sent:
 
 class GeminiFormat:
     """The answer of `model` to one request (`handlers.running.respond.Format`). With
-    `shows_thoughts` its thoughts are parts of it; with `is_enum` its text is the value of a JSON
-    string, which comes whole. `n_written` is the number of tokens of a text."""
+    `shows_thoughts`, it has its thoughts as parts. With `is_enum`, the model writes a JSON string,
+    and the value of it is sent as one text. `n_written` counts the tokens of a text."""
 
     def __init__(
         self,
@@ -120,7 +121,7 @@ class GeminiFormat:
         return b""
 
     def event(self, event: ChatEvent) -> bytes:
-        """A piece with what an event of the engine adds to the answer; empty if that is nothing."""
+        """Returns the piece for an engine event; empty if the event adds nothing."""
         sent, calls = self._sent[event.index], event.message.calls
         parts: list[bytes] = []
         for delta in event.deltas:
@@ -144,7 +145,7 @@ class GeminiFormat:
         return self._piece(event.index, parts or [_NOTHING], event.probs)
 
     async def end(self) -> bytes:
-        """The last piece: calls that nothing followed, the ends of all answers, and the tokens."""
+        """Returns the last piece: the last calls, the ends of all answers, the token counts."""
         candidates: list[schemas.GeminiCandidate] = []
         for index, (message, finished) in sorted(self._ends.items()):
             parts: list[schemas.GeminiAnswerPart] = []
@@ -181,8 +182,8 @@ class GeminiFormat:
         }
 
     async def _usage(self, ends: Sequence[tuple[ChatMessage, Finished]]) -> schemas.GeminiUsage:
-        """The tokens of all answers, which have one prompt. Those of thoughts are counted by their
-        text, without the markers around it."""
+        """Returns the token counts of all answers to the one prompt. Tokens of thoughts are counted
+        by tokenizing their text, without the markers around it."""
         _, first = ends[0]
         n_decoded = sum(finished.n_decoded for _, finished in ends)
         n_thoughts = 0
@@ -208,7 +209,7 @@ class GeminiFormat:
         return [*parts, *_call_parts(message.calls)]
 
     def _calls(self, sent: _Sent, calls: Sequence[ToolCall]) -> list[bytes]:
-        """The calls that are whole, since something follows them, and weren't sent."""
+        """Returns the unsent calls that are complete, because a later part has begun."""
         whole = calls[sent.n_sent : sent.n_begun]
         sent.n_sent = sent.n_begun
         return [encode(part) for part in _call_parts(whole)]
@@ -227,7 +228,7 @@ def _candidate(
     finished: Finished,
     parts: list[schemas.GeminiAnswerPart],
 ) -> schemas.GeminiCandidate:
-    """One finished answer."""
+    """Returns one finished answer."""
     candidate: schemas.GeminiCandidate = {
         "content": {"parts": parts, "role": "model"},
         "finishReason": "STOP",
@@ -243,7 +244,7 @@ def _candidate(
 
 
 def _value(text: str) -> str:
-    """The value of a JSON string; the text itself if it was cut off."""
+    """Returns the value of a JSON string; the text itself if it was cut off."""
     try:
         return msgspec.json.decode(text, type=str)
     except msgspec.DecodeError:
@@ -251,7 +252,7 @@ def _value(text: str) -> str:
 
 
 def _call_parts(calls: Sequence[ToolCall]) -> list[schemas.GeminiCallPart]:
-    """The parts for the `calls` whose arguments are the JSON of an object."""
+    """Returns the parts for the `calls` whose arguments are a JSON object."""
     return [
         {"functionCall": {"id": call.id, "name": call.name, "args": arguments}}
         for call in calls
@@ -260,7 +261,7 @@ def _call_parts(calls: Sequence[ToolCall]) -> list[schemas.GeminiCallPart]:
 
 
 def _arguments(call: ToolCall) -> schemas.GeminiArguments | None:
-    """The arguments as an object; None if their text is not the JSON of one."""
+    """Returns the arguments as an object; None if their text is not a JSON object."""
     try:
         value = msgspec.json.decode(call.arguments)
     except (msgspec.DecodeError, RecursionError):
@@ -272,7 +273,7 @@ def _arguments(call: ToolCall) -> schemas.GeminiArguments | None:
 
 
 def _logprobs(form: Probabilities, probs: Sequence[TokenProbs]) -> schemas.GeminiLogprobs:
-    """Google's form of `probs`. Its lists are made while they are encoded."""
+    """Returns `probs` in Google's form, with lists that are made while they are encoded."""
 
     def chosen(entry: TokenProbs) -> schemas.GeminiToken:
         return _token(entry.id, entry.piece, entry.value)

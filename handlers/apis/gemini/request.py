@@ -37,19 +37,19 @@ from specllama.handlers.running.media import Kind, document_part, media_part
 
 SUPPORTED: Supported = {"cachedContent": []}
 PING = b"\n"
-"""What is sent in the silences of a stream. Google's client library takes a comment for a piece of
-the answer; an empty line is nothing to it, nor in an array."""
+"""The keep-alive frame of a stream. Google's client library ignores an empty line, which is also
+valid in an array, but would parse a comment as a piece of the answer."""
 JSON, ENUM, TEXT = "application/json", "text/x.enum", "text/plain"
 _EFFORTS = {"minimal": "low", "low": "low", "medium": "medium", "high": "high"}
 _KINDS: Mapping[str, Kind] = {"image": "image", "audio": "audio", "video": "video"}
 _OUTPUTS = ("output", "result")
-"""The names under which a function returns one value alone."""
+"""The field of a function's result that has the value if it is the only field."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ContentRequest(GenerationRequest):
-    """An answer, whole or in pieces. `shows_thoughts`: they are parts of it. `is_enum`: its text is
-    a JSON string of which the client wants the value."""
+    """A request for an answer, whole or in pieces. With `shows_thoughts`, thoughts are parts of it.
+    With `is_enum`, its text is a JSON string, and the client gets the value of it."""
 
     shows_thoughts: bool
     is_enum: bool
@@ -58,7 +58,8 @@ class ContentRequest(GenerationRequest):
 def read_content(
     body: schemas.GeminiRequest, options: Options, *, stream: bool = False
 ) -> ContentRequest:
-    """Raises EngineError as `content_request` does, and invalid_request_error for parameters."""
+    """Raises EngineError as `content_request` and `content_params` do, and not_supported_error for
+    an answer without text."""
     config = body.get("generationConfig") or {}
     thinking = config.get("thinkingConfig") or {}
     _check_modalities(config.get("responseModalities"))
@@ -75,11 +76,11 @@ def read_content(
 
 
 def read_content_input(body: schemas.GeminiCountRequest, options: Options) -> GenerationRequest:
-    """What a request to count asks for. Raises EngineError as `content_request` does, and
+    """Returns a request to count tokens. Raises EngineError as `content_request` does, and
     invalid_request_error if there is no conversation."""
     asked: schemas.GeminiCountedRequest = body.get("generateContentRequest") or body
     if not (contents := asked.get("contents")):
-        raise invalid_request("contents: there is no conversation to be counted")
+        raise invalid_request("contents: the conversation is missing")
     thinking = (asked.get("generationConfig") or {}).get("thinkingConfig") or {}
     return GenerationRequest(
         what=content_request(asked, contents, options, thinking),
@@ -93,11 +94,11 @@ def content_request(
     options: Options,
     thinking: schemas.GeminiThinkingConfig,
 ) -> ChatRequest:
-    """The conversation of `contents` in its `context`; the server's options stand in for what they
-    don't say.
+    """Returns the conversation of `contents` in its `context`. The server's options are the default
+    for missing fields.
 
-    Raises EngineError: invalid_request_error for what no schema can rule out,
-    not_supported_error for what only Google's server has and can't be left out.
+    Raises EngineError: invalid_request_error for faults that the schema can't rule out,
+    not_supported_error for features of Google's server that can't be left out.
     """
     config = (context.get("toolConfig") or {}).get("functionCallingConfig") or {}
     choice = chosen(offered([*_tools(context.get("tools") or ())]), _choice(config))
@@ -120,7 +121,7 @@ def content_request(
 def content_params(
     config: schemas.GeminiGenerationConfig, defaults: GenerationParams
 ) -> tuple[GenerationParams, Probabilities | None]:
-    """The parameters for an answer, and the form of its probabilities. Raises EngineError
+    """Returns the parameters for an answer, and the form of its probabilities. Raises EngineError
     (invalid_request_error)."""
     fields: dict[str, Any] = {
         "temperature": config.get("temperature"),
@@ -143,7 +144,7 @@ def content_params(
 
 
 def _constraint(config: schemas.GeminiGenerationConfig) -> dict[str, Any]:
-    """What the text of the answer has to follow, as a native request has it."""
+    """Returns the constraint on the answer's text, as fields of a native request."""
     kind = config.get("responseMimeType") or TEXT
     if kind not in (JSON, ENUM, TEXT):
         raise invalid_request(
@@ -160,7 +161,8 @@ def _constraint(config: schemas.GeminiGenerationConfig) -> dict[str, Any]:
 
 
 def _one_of(texts: Any) -> dict[str, Any]:
-    """The schema of one of the texts. Raises EngineError (invalid_request_error) for no texts."""
+    """Returns the schema that allows any one of the texts. Raises EngineError
+    (invalid_request_error) unless `texts` is a list of at least one text."""
     if not isinstance(texts, list) or not texts or not all(isinstance(each, str) for each in texts):
         raise invalid_request(f"generationConfig.responseSchema: {ENUM} needs an enum of texts")
     return {"type": "string", "enum": texts}
@@ -168,7 +170,7 @@ def _one_of(texts: Any) -> dict[str, Any]:
 
 def _check_modalities(wanted: Sequence[str] | None) -> None:
     if wanted and "TEXT" not in [each.upper() for each in wanted]:
-        raise not_supported("generationConfig.responseModalities: this server has TEXT alone")
+        raise not_supported("generationConfig.responseModalities: this server supports only TEXT")
 
 
 def _thinking_budget(thinking: schemas.GeminiThinkingConfig, options: Options) -> ThinkingBudget:
@@ -189,7 +191,8 @@ def _variables(thinking: schemas.GeminiThinkingConfig, options: Options) -> dict
 
 
 def _tools(tools: Sequence[schemas.GeminiTool]) -> Iterable[Tool]:
-    """The functions in OpenAI's form, and what only Google's server runs, by its name."""
+    """Yields the functions in OpenAI's form; for tools that only Google's server runs, just their
+    type."""
     for tool in tools:
         for name, value in tool.items():
             if name != "functionDeclarations" and value is not None:
@@ -213,7 +216,7 @@ _Mode = Literal["auto", "required"]
 
 
 def _choice(config: schemas.GeminiFunctionCallingConfig) -> Choice:
-    """Raises EngineError (invalid_request_error) for a mode that there isn't."""
+    """Raises EngineError (invalid_request_error) for an unknown mode."""
     names = config.get("allowedFunctionNames") or ()
     match (mode := config.get("mode") or "AUTO").upper():
         case "AUTO" | "MODE_UNSPECIFIED":
@@ -240,40 +243,40 @@ def _among(names: Sequence[str], mode: _Mode) -> Choice:
 
 
 def _system(instruction: schemas.GeminiInstruction | None) -> list[Message]:
-    """The message that the instructions are; none if they say nothing."""
+    """Returns the system message; an empty list if the instructions have no text."""
     parts = instruction["parts"] if instruction else ()
     texts = [text for part in parts if (text := part.get("text"))]
     return [{"role": "system", "content": joined(texts)}] if texts else []
 
 
 class _Calls:
-    """The ids of calls that have none: templates want some. They are numbered through the
-    conversation, so that a prompt begins like the one before it."""
+    """Ids for calls without one, since templates require ids. They are numbered through the
+    conversation, so that a prompt has the same prefix as the one before it."""
 
     def __init__(self) -> None:
         self._n = 0
-        self._open: dict[str, deque[str]] = {}  # by the function's name, those without a result
+        self._open: dict[str, deque[str]] = {}  # calls without a result, by the function's name
 
     def made(self, call: schemas.GeminiFunctionCall) -> str:
-        """The id of a call."""
+        """Returns the id of a call."""
         id = call.get("id") or f"call_{self._n}"
         self._n += 1
         self._open.setdefault(call["name"], deque()).append(id)
         return id
 
     def returned(self, response: schemas.GeminiFunctionResponse) -> str:
-        """The id of the call that a result belongs to."""
+        """Returns the id of the call that a result belongs to."""
         waiting = self._open.get(response["name"]) or deque()
         if not (id := response.get("id")):
-            return waiting.popleft() if waiting else ""  # cut off with the beginning
+            return waiting.popleft() if waiting else ""  # the client has dropped the call
         if id in waiting:
             waiting.remove(id)
         return id
 
 
 def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
-    """All contents as messages in OpenAI's form. Those of one role that follow each other become
-    one, since most templates want the roles to alternate."""
+    """Returns all contents as messages in OpenAI's form. Consecutive contents of one role become
+    one message, since most templates require the roles to alternate."""
     turns: list[Message] = []
     said: list[Part] = []  # of the user's turn that is not in `turns` yet
     calls = _Calls()
@@ -288,7 +291,7 @@ def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
         match role := content.get("role") or "user":
             case "user" | "function" | "tool":
                 results, parts = _user(content["parts"], where, calls)
-                turns += results  # before what the user has said, in whichever order they came
+                turns += results  # before the user's own texts, in any order of the parts
                 said += parts or ([] if results else [""])
             case "model" | "assistant":
                 end_user_turn()
@@ -304,7 +307,7 @@ def _turns(contents: Sequence[schemas.GeminiContent]) -> list[Message]:
 def _user(
     parts: Sequence[schemas.GeminiPart], where: str, calls: _Calls
 ) -> tuple[list[Message], list[Part]]:
-    """The messages of tools, and what the user says."""
+    """Returns the messages of tools, and the user's own parts."""
     results: list[Message] = []
     said: list[Part] = []
     for index, part in enumerate(parts):
@@ -324,7 +327,7 @@ def _user(
 
 
 def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[MessagePart]:
-    """What a function returned, as the model reads it."""
+    """Returns the result of a function, as the content of a message."""
     value: Any = response.get("response") or {}
     if len(value) == 1 and (alone := [value[name] for name in _OUTPUTS if name in value]):
         [value] = alone
@@ -337,11 +340,11 @@ def _result(response: schemas.GeminiFunctionResponse, where: str) -> str | list[
 
 
 def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
-    """A medium, or a line in its place if this server can't take it (`result_part`)."""
+    """Returns a medium, or a line of text if it isn't supported (`result_part`)."""
 
     def read() -> MessagePart:
         if (medium := _medium(part, where)) is None:
-            raise invalid_request(f"{where}: there is neither inlineData nor fileData")
+            raise invalid_request(f"{where}: inlineData or fileData is missing")
         return typed([medium])[0]
 
     given = part.get("inlineData") or part.get("fileData")
@@ -352,8 +355,8 @@ def _returned(part: schemas.GeminiResponsePart, where: str) -> Part:
 def _add_answer(
     turns: list[Message], parts: Sequence[schemas.GeminiPart], where: str, calls: _Calls
 ) -> None:
-    """Puts a message of the assistant behind `turns`, or into the last of them if that is the
-    assistant's, too."""
+    """Appends a message of the assistant to `turns`, or adds it to the last turn if that is also
+    the assistant's."""
     if not turns or turns[-1]["role"] != "assistant":
         turns.append({"role": "assistant", "content": ""})
     turn = turns[-1]
@@ -365,7 +368,7 @@ def _add_answer(
             thoughts = turn.get("reasoning_content", "")
             turn["reasoning_content"] = thoughts + (part.get("text") or "")
         elif part.get("inlineData") or part.get("fileData"):
-            warn_ignored("%s[%d]: what the model has made beside texts is left out", where, index)
+            warn_ignored("%s[%d]: media that the model has generated are left out", where, index)
         else:
             texts.append(_text(part, f"{where}[{index}]") or "")
     turn["content"] = "".join((str(turn["content"]), *texts))
@@ -390,15 +393,15 @@ def _parts(parts: Sequence[schemas.GeminiPart], where: str) -> list[Part]:
 
 
 def _part(part: schemas.GeminiPart, where: str) -> Part | None:
-    """What a part adds to the prompt; None for one that has nothing to read. Raises EngineError:
-    not_supported_error for files that this server hasn't, invalid_request_error for what is no
-    data."""
+    """Returns the part of the prompt; None for a part without text or medium. Raises EngineError:
+    not_supported_error for files that only Google's server stores, invalid_request_error for
+    invalid data."""
     medium = _medium(part, where)
     return _text(part, where) if medium is None else medium
 
 
 def _text(part: schemas.GeminiPart, where: str) -> str | None:
-    """The text of a part; None for one that has none."""
+    """Returns the text of a part; None if it has no text."""
     if (text := part.get("text")) is not None:
         return text
     if (code := part.get("executableCode")) is not None:
@@ -413,7 +416,7 @@ def _text(part: schemas.GeminiPart, where: str) -> str | None:
 
 
 def _medium(part: schemas.GeminiPart | schemas.GeminiResponsePart, where: str) -> Part | None:
-    """The image, sound or document of a part; None for one without any."""
+    """Returns the image, sound or document of a part; None if it has no such data."""
     if (blob := part.get("inlineData")) is not None:
         return _data(blob["data"], blob, f"{where}.inlineData")
     if (file := part.get("fileData")) is None:

@@ -1,6 +1,8 @@
-"""Schemas in Google's form, a subset of OpenAPI's with types in upper case, as JSON schemas.
+"""Converts schemas in Google's form, a subset of OpenAPI's with types in upper case, to JSON
+schemas.
 
-Nothing has checked what is in one: what makes no sense stays, and is refused as in a JSON schema.
+Validation doesn't check their contents. Invalid keywords are kept, so that they are refused like
+those of any JSON schema.
 """
 
 import re
@@ -19,13 +21,13 @@ _NAMED = ("properties", "$defs")
 _INNER = ("items", "additionalProperties")
 _BRANCHES = ("anyOf", "prefixItems")
 _DROPPED = ("nullable", "propertyOrdering", "example")
-"""What is said in another way in a JSON schema, or not at all."""
+"""Keywords that a JSON schema expresses in another way, or doesn't have."""
 _NUMBER = re.compile(r"-?[0-9]{1,18}")
 
 
 def json_schema(schema: Mapping[str, Any]) -> JsonSchema:
-    """The JSON schema that says the same. Keywords may be spelled with underscores, and numbers as
-    texts. Raises EngineError (invalid_request_error) for one that is nested too deep."""
+    """Returns the equivalent JSON schema. Keywords may be spelled with underscores, and numbers may
+    be texts. Raises EngineError (invalid_request_error) for a schema that is nested too deep."""
     try:
         return _converted(schema)
     except RecursionError:
@@ -38,7 +40,7 @@ def _converted(schema: Mapping[str, Any]) -> JsonSchema:
     if (kind := _type(made.pop("type", _UNSPECIFIED))) is not None:
         made["type"] = kind
         if kind in ("integer", "number") and isinstance(values := made.get("enum"), list):
-            made["enum"] = [*map(_number, values)]  # the field in Google's form has texts alone
+            made["enum"] = [*map(_number, values)]  # Google's form allows only texts here
     order = given.get("propertyOrdering")
     if isinstance(order, list) and isinstance(properties := made.get("properties"), dict):
         names = [name for name in order if isinstance(name, str) and name in properties]
@@ -52,7 +54,7 @@ def _keyword(name: str) -> str:
 
 
 def _value(name: str, value: Any) -> Any:
-    """The value of the keyword `name`."""
+    """Returns the value of the keyword `name`, converted."""
     if name in _NAMED and isinstance(value, Mapping):
         return {each: _schema(inner) for each, inner in value.items()}
     if name in _INNER:
@@ -71,13 +73,13 @@ def _schema(value: Any) -> Any:
 
 
 def _number(value: Any) -> Any:
-    """A number that may be written as a text, as all of 64 bits are in the JSON of protocol
-    buffers."""
+    """Returns the number in a text, which is how the JSON form of protocol buffers writes 64-bit
+    integers; any other value unchanged."""
     return int(value) if isinstance(value, str) and _NUMBER.fullmatch(value) else value
 
 
 def _type(value: Any) -> Any:
-    """The type in lower case; None if it is left open."""
+    """Returns the type in lower case; None for `TYPE_UNSPECIFIED`."""
     if not isinstance(value, str):
         return value
     lower = value.lower()
@@ -87,7 +89,7 @@ def _type(value: Any) -> Any:
 
 
 def _nullable(schema: JsonSchema) -> JsonSchema:
-    """`schema`, or null."""
+    """Returns a schema that allows null and the values of `schema`."""
     if isinstance(kind := schema.get("type"), str):
         made = {**schema, "type": [kind, "null"]}
         if isinstance(values := made.get("enum"), list):

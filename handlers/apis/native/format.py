@@ -1,4 +1,4 @@
-"""The native answers: whole, and as events of a stream."""
+"""The answers of llama-server's own API: whole, and as events of a stream."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any, cast
@@ -20,12 +20,12 @@ from specllama.handlers.http.streams import error_frame, sse_event
 from specllama.handlers.running.batch import TextEvent
 
 FIELDS = 100
-"""Values in a result, more or less, without its probabilities."""
+"""The approximate number of values in a result, without its probabilities."""
 
 
 def select(fields: Sequence[str], answer: Mapping[str, Any]) -> schemas.SelectedFields:
-    """The `fields` that `answer` has. A slash leads into an object; the field then stands
-    beside the others under its whole path."""
+    """Returns the `fields` that `answer` has. A field `a/b` is the field `b` of the object `a`; its
+    name in the result is the whole path."""
     found: dict[str, Any] = {}
     for field in fields:
         value: Any = answer
@@ -39,7 +39,7 @@ def select(fields: Sequence[str], answer: Mapping[str, Any]) -> schemas.Selected
 
 
 class _Delta(msgspec.Struct, frozen=True, gc=False):
-    """An event of a stream before the last one. Fields that a request doesn't ask for are unset."""
+    """An event of a stream before the last one. Fields that aren't requested are unset."""
 
     index: int
     content: str
@@ -68,8 +68,8 @@ def completion_form(asked: CompletionRequest, facts: GenerationFacts) -> "Native
 class NativeFormat:
     """The native answers of one request (`handlers.running.respond.Format`).
 
-    `n_ctx` is the size of a slot's context in tokens; `reasoning_format` is that of chats. With
-    `response_fields`, results have only those.
+    `n_ctx` is the size of a slot's context in tokens; `reasoning_format` is shown in the settings.
+    With `response_fields`, results have only those fields.
     """
 
     def __init__(
@@ -107,13 +107,13 @@ class NativeFormat:
         return error_frame(failure)
 
     async def whole(self, results: list[Finished]) -> schemas.CompletionResponse:
-        """An object for one text, an array of them for several."""
+        """Returns an object for one text, an array of objects for several."""
         if len(results) == 1:
             return self.result(0, results[0])
         return lazy(lambda numbered: self.result(*numbered), [*enumerate(results)], FIELDS)
 
     def delta_json(self, index: int, event: Delta) -> bytes:
-        """The document of one event."""
+        """Returns the JSON of one event."""
         timings, progress, probs = event.timings, event.progress, event.probs
         return encode(
             _Delta(
@@ -131,11 +131,11 @@ class NativeFormat:
         )
 
     def finish(self, index: int, result: Finished) -> bytes:
-        """The last event of a stream, ready to be sent."""
+        """Returns the last event of a stream, as a frame."""
         return sse_event(self.result(index, result))
 
     def result(self, index: int, result: Finished) -> schemas.VerboseResult:
-        """The whole answer, or the last event of a stream."""
+        """Returns the whole answer, or the last event of a stream."""
         answer: schemas.CompletionResult = {
             "index": index,
             "content": result.text,

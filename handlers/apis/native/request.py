@@ -1,5 +1,4 @@
-"""From the bodies of native completions to what is asked; and prompts of texts, token ids and
-media.
+"""Reads the bodies of native completions, and prompts of texts, token ids and media.
 
 Bodies have passed validation against the description.
 """
@@ -23,21 +22,22 @@ from specllama.handlers.running.media import MediaInput, UnresolvedParts, media_
 
 @dataclass(frozen=True, kw_only=True)
 class CompletionRequest(GenerationRequest):
-    """`reasoning_format` is what the answer's settings show; with `response_fields`, it has only
-    those fields."""
+    """A request for a completion. `reasoning_format` is shown in the answer's settings. With
+    `response_fields`, the answer has only those fields."""
 
     reasoning_format: ReasoningFormat
     response_fields: Sequence[str] = ()
 
 
 def read_completion(body: schemas.CompletionRequest, options: Options) -> CompletionRequest:
-    """A completion of texts. Raises EngineError (invalid_request_error)."""
+    """Returns a completion of texts. Raises EngineError (invalid_request_error)."""
     prompts = Prompts(texts=parse_prompts(body["prompt"], images=body.get("image_data")))
     return _asked(body, options, prompts)
 
 
 def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequest:
-    """A completion of what is between two texts. Raises EngineError (invalid_request_error)."""
+    """Returns a completion of the gap between two texts. Raises EngineError
+    (invalid_request_error)."""
     gap = Infill(
         prefix=parse_part(body["input_prefix"], "input_prefix"),
         suffix=parse_part(body["input_suffix"], "input_suffix"),
@@ -69,7 +69,8 @@ def _asked(
 
 
 def _reasoning_format(body: Mapping[str, Any], options: Options) -> ReasoningFormat:
-    """These operations don't parse their answers, so that any value does."""
+    """Returns the request's value, or the server's for an unknown one: these operations don't parse
+    their answers, so they accept any value."""
     for known in get_args(ReasoningFormat):
         if body.get("reasoning_format") == known:
             return cast(ReasoningFormat, known)
@@ -84,14 +85,14 @@ _PLACE = re.compile(r"\[img-(\d{1,10})\]")
 def parse_prompts(
     prompt: Any, where: str = "prompt", images: Sequence[Mapping[str, Any]] | None = None
 ) -> list[UnresolvedParts]:
-    """The prompts of a request, each a list of token ids, texts and media. `where` is the field's
-    name, `images` are those of `image_data`.
+    """Returns the prompts of a request, each a list of token ids, texts and media. `where` is the
+    field's name, `images` is the request's `image_data`.
 
-    A list with a number in it is one prompt; any other list holds a prompt per element, which
-    may be text, a list of ids and texts, or an object with `prompt_string`.
+    A list that contains a number is one prompt; any other list has one prompt per element, which
+    may be a text, a list of ids and texts, or an object with `prompt_string`.
 
-    Raises EngineError (invalid_request_error) for other shapes, for empty lists, and for media and
-    places that don't belong together.
+    Raises EngineError (invalid_request_error) for other shapes, for empty lists, and for media that
+    don't match their markers.
     """
     if not isinstance(prompt, list) or any(type(e) in (int, float) for e in prompt):
         found = [_parse_prompt(prompt, where)]
@@ -137,13 +138,13 @@ def _token_id(value: Any, where: str) -> int:
     return int(value)
 
 
-# ---- media at their places: at the server's marker, or, in the older form, at `[img-ID]` ---
+# ---- places of media: the server's marker, or, in the older form, `[img-ID]` ---------------
 
 
 def at_markers(parts: Sequence[int | str], data: Sequence[str], where: str) -> UnresolvedParts:
-    """`parts` with the elements of `data` in the places of the markers, in their order.
+    """Returns `parts` with the elements of `data` in place of the markers, in their order.
 
-    Raises EngineError (invalid_request_error) unless there are as many of one as of the other.
+    Raises EngineError (invalid_request_error) unless their numbers are equal.
     """
     found: UnresolvedParts = []
     media = [MediaInput(each, f"{where}[{index}]") for index, each in enumerate(data)]
@@ -169,10 +170,10 @@ def at_markers(parts: Sequence[int | str], data: Sequence[str], where: str) -> U
 def at_numbers(
     prompts: Sequence[UnresolvedParts], images: Sequence[Mapping[str, Any]]
 ) -> list[UnresolvedParts]:
-    """`prompts` with `images` (`image_data`) in the places that have their numbers.
+    """Returns `prompts` with each of the `images` (`image_data`) in the places with its number.
 
-    Raises EngineError (invalid_request_error) for an image without a place, and for two of one
-    number.
+    Raises EngineError (invalid_request_error) for an image without a place, and for two images with
+    one number.
     """
     by_number: dict[int, MediaInput] = {}
     for index, image in enumerate(images):

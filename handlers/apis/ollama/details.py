@@ -1,4 +1,4 @@
-"""Details of a model that Ollama's clients ask for: its file, its family, its quantization."""
+"""Details of a model in answers to Ollama's clients: its file, its family, its quantization."""
 
 import os
 from collections.abc import Sequence
@@ -54,12 +54,12 @@ _QUANTIZATIONS = {
     40: "Q1_0",
 }
 MAX_CHARACTERS = 1000
-"""Of a description in the list of models: a file may have any."""
+"""The limit for a description in the list of models, since a file's may have any length."""
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a model, from its loading or else from its file."""
+    """Facts about a model: from the engine once the model has been loaded, before from its file."""
 
     vocab_type: int
     n_vocab: int
@@ -71,8 +71,8 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # bytes of all weights
     family: str
     quantization: str  # of most weights; "" if the file doesn't say
-    description: str = ""  # in the words of its file, as the next one, if it was loaded
-    license: str = ""
+    description: str = ""  # from its file, if it was loaded
+    license: str = ""  # from its file, if it was loaded
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":
@@ -92,21 +92,21 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     @classmethod
-    def of_file(cls, told: FileMetadata) -> "Facts":
+    def of_file(cls, metadata: FileMetadata) -> "Facts":
         return cls(
-            vocab_type=told.vocab_type,
-            n_vocab=told.n_vocab,
+            vocab_type=metadata.vocab_type,
+            n_vocab=metadata.n_vocab,
             n_ctx=None,
-            n_ctx_train=told.n_ctx_train,
-            n_embd=told.n_embd,
-            n_params=told.n_params,
-            size=told.size,
-            family=told.architecture,
-            quantization=quantization(str(told.file_type)),
+            n_ctx_train=metadata.n_ctx_train,
+            n_embd=metadata.n_embd,
+            n_params=metadata.n_params,
+            size=metadata.size,
+            family=metadata.architecture,
+            quantization=quantization(str(metadata.file_type)),
         )
 
     def meta(self) -> schemas.ModelMeta:
-        """`meta` in the list of models."""
+        """Returns `meta` in the list of models."""
         known: schemas.ModelMeta = {
             "vocab_type": self.vocab_type,
             "n_vocab": self.n_vocab,
@@ -125,44 +125,45 @@ class Facts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def facts(current: Runtime, entry: CatalogEntry) -> Facts | None:
-    """None until the model has been loaded, or its file has been read."""
+    """Returns the facts; None until the model has been loaded or its file has been read."""
     if (info := current.pool.status(entry.name).info) is not None:
         return Facts.of_info(info)
-    told = file_facts(current, entry)
-    return None if told is None else Facts.of_file(told)
+    metadata = file_facts(current, entry)
+    return None if metadata is None else Facts.of_file(metadata)
 
 
 def file_facts(current: Runtime, entry: CatalogEntry) -> FileMetadata | None:
-    """The metadata of the model's file, if it has been read."""
+    """Returns the metadata of the model's file, if it has been read."""
     path = model_path(current, entry)
-    told = current.files.known(path) if path else None
-    return told if isinstance(told, FileMetadata) else None
+    metadata = current.files.known(path) if path else None
+    return metadata if isinstance(metadata, FileMetadata) else None
 
 
 def modalities(current: Runtime, entry: CatalogEntry) -> Sequence[Modality]:
-    """What the model takes beside text: as it was loaded, or as its projector's file says."""
+    """Returns the model's kinds of input besides text: from the loaded model, or from its
+    projector's file."""
     if (info := current.pool.status(entry.name).info) is not None:
         return info.modalities
     path = current.pool.options(entry).engine.media.mmproj
-    told = current.files.known(path) if path else None
-    return told.modalities if isinstance(told, ProjectorMetadata) else []
+    metadata = current.files.known(path) if path else None
+    return metadata.modalities if isinstance(metadata, ProjectorMetadata) else []
 
 
 def model_path(current: Runtime, entry: CatalogEntry) -> str:
-    """Path of the model's file, the first one of several; "" before it has been downloaded."""
+    """Returns the path of the model's (first) file; "" before it has been downloaded."""
     options = current.pool.options(entry)
     return "" if wants_fetch(options) else model_file(options.engine.model.model)
 
 
 def digest(current: Runtime, entry: CatalogEntry) -> str:
-    """The digest of the model's files; "" until these are there and have been read."""
-    if (told := file_facts(current, entry)) is not None:
-        return told.digest
+    """Returns the digest of the model's files; "" until the files exist and have been read."""
+    if (metadata := file_facts(current, entry)) is not None:
+        return metadata.digest
     return digest_in_cache(model_path(current, entry))
 
 
 def modified_at(path: str, otherwise: float) -> str:
-    """The time of the file's last change, in RFC 3339; if there is no such file, the time
+    """Returns the time of the file's last change, in RFC 3339; if there is no such file, the time
     `otherwise` (seconds since 1970)."""
     try:
         seconds = os.stat(path).st_mtime
@@ -172,12 +173,12 @@ def modified_at(path: str, otherwise: float) -> str:
 
 
 def timestamp(time: datetime) -> str:
-    """A time in UTC as RFC 3339 has it, to the microsecond."""
+    """Returns a time in UTC in RFC 3339, to the microsecond."""
     return time.isoformat(timespec="microseconds").removesuffix("+00:00") + "Z"
 
 
 def details(known: Facts | None) -> schemas.ModelDetails:
-    """Ollama's `details`; texts are empty where nothing is known (yet)."""
+    """Returns Ollama's `details`; texts are empty if nothing is known (yet)."""
     family = known.family if known else ""
     return {
         "parent_model": "",
@@ -190,12 +191,12 @@ def details(known: Facts | None) -> schemas.ModelDetails:
 
 
 def quantization(file_type: str) -> str:
-    """The name of the kind of most weights, by its number; "" if that means nothing."""
+    """Returns the name for a number in `general.file_type`; "" if it is unknown."""
     return _QUANTIZATIONS.get(int(file_type), "") if file_type.isdecimal() else ""
 
 
 def short_number(value: int) -> str:
-    """Three digits or more with a unit: 1442048 is "1.44M", 8030261248 is "8.03B"."""
+    """Returns three digits or more with a unit: 1442048 is "1.44M", 8030261248 is "8.03B"."""
     for unit, letter in _UNITS:
         if value >= unit:
             return f"{value / unit:.2f}{letter}"
@@ -203,10 +204,10 @@ def short_number(value: int) -> str:
 
 
 def model_info_json(info: ModelInfo) -> schemas.OllamaModelInfo:
-    """The file's metadata, numbers and booleans as such, and the number of weights.
+    """Returns the file's metadata, with numbers and booleans as such, and the number of weights.
 
-    `ARCHITECTURE.context_length` and `llama.context_length`, where clients look whatever the
-    architecture is, are the tokens that one request can have here.
+    `ARCHITECTURE.context_length` is the number of tokens that one request can have here.
+    `llama.context_length` has the same value, because clients read it for every architecture.
     """
     values = {key: _value(key, text) for key, text in sorted(info.metadata.items())}
     architecture = info.metadata.get("general.architecture", "llama")
@@ -215,15 +216,15 @@ def model_info_json(info: ModelInfo) -> schemas.OllamaModelInfo:
         f"{architecture}.context_length": info.n_ctx,
         "llama.context_length": info.n_ctx,
     }
-    return cast(schemas.OllamaModelInfo, values)  # whose other names are those of the file
+    return cast(schemas.OllamaModelInfo, values)  # it has the keys of the file, too
 
 
 _GENERAL_NUMBERS = ("general.file_type", "general.quantization_version", "general.alignment")
 
 
 def _value(key: str, text: str) -> schemas.OllamaModelInfoValue:
-    """llama.cpp hands out all metadata as text. Names, versions and the like, which may look like
-    numbers, are all under `general.`."""
+    """Returns the value of metadata, which llama.cpp returns as text. Most keys under `general.`
+    stay texts, because they are names or versions, which may look like numbers."""
     if key.startswith("general.") and key not in _GENERAL_NUMBERS:
         return text
     if text in ("true", "false"):
@@ -237,15 +238,15 @@ def _value(key: str, text: str) -> schemas.OllamaModelInfoValue:
     return text
 
 
-# ---- Models in memory, as Ollama's `ps` shows them.
+# ---- models in memory, for `ollama ps` ----------------------------------------------------
 
 
 NEVER = datetime(9999, 12, 31, 23, 59, 59, tzinfo=UTC)
-"""The end of a model that stays."""
+"""The expiration time of a model that stays loaded."""
 
 
 def process_json(current: Runtime, entry: CatalogEntry) -> schemas.OllamaProcess | None:
-    """None for a model that has been unloaded meanwhile."""
+    """Returns a loaded model's entry; None if it has been unloaded meanwhile."""
     supervisor, info = current.pool.supervisor(entry.name), current.pool.status(entry.name).info
     if supervisor is None or info is None:
         return None

@@ -1,4 +1,4 @@
-"""Ollama's answers to a chat: one object, or a stream of lines that are pieces of it.
+"""Ollama's answers to a chat: one object, or a stream of lines with the pieces of the answer.
 
 Durations are in nanoseconds.
 """
@@ -39,7 +39,8 @@ class Durations(TypedDict):
 
 
 class Watch(msgspec.Struct, frozen=True):
-    """When a request was understood, and when its model was there (`engine.system.now`)."""
+    """The times (`engine.system.now`) when a request's model was resolved, and when it was
+    loaded."""
 
     begun: float
     loaded: float
@@ -52,14 +53,14 @@ class Watch(msgspec.Struct, frozen=True):
 
 
 def ollama_chat_form(asked: OllamaRequest, facts: GenerationFacts) -> "OllamaFormat":
-    """The format of one answer."""
+    """Returns the format of one answer."""
     watch = Watch(facts.arrived, facts.loaded)
     return OllamaFormat(asked.named or facts.model, watch, asked.probabilities)
 
 
 class OllamaFormat:
-    """The answer to one request (`handlers.running.respond.Format`). It remembers what it has not
-    sent yet."""
+    """The answer to one request (`handlers.running.respond.Format`). In a stream, it keeps calls and
+    probabilities until it can send them."""
 
     def __init__(
         self, model: str, watch: Watch, probabilities: Probabilities | None = None
@@ -68,7 +69,7 @@ class OllamaFormat:
         self._probabilities = probabilities
         self._watch = watch
         self._calls_begun = 0
-        self._calls_sent = 0  # the others wait for their end
+        self._calls_sent = 0  # further calls are incomplete
         self._probs: list[TokenProbs] = []  # of text that is held back
 
     async def whole(self, results: list[ChatAnswer]) -> schemas.OllamaChatAnswer:
@@ -76,7 +77,7 @@ class OllamaFormat:
         return self.answer(answer)
 
     def answer(self, answer: ChatAnswer) -> schemas.OllamaChatAnswer:
-        """The whole answer."""
+        """Returns the whole answer."""
         said = _said(answer.message.content)
         if answer.message.reasoning:
             said["thinking"] = answer.message.reasoning
@@ -88,8 +89,8 @@ class OllamaFormat:
         return b""
 
     def event(self, event: ChatEvent) -> bytes:
-        """All lines that one event of the engine gives rise to; maybe none. A call is told as
-        a whole, as soon as the next thing comes."""
+        """Returns all lines for one engine event; possibly empty. A call is sent whole, as soon as
+        the model begins the next part of its answer."""
         self._probs += event.source.probs
         made: list[schemas.OllamaChatLine] = []
         for delta in event.deltas:
@@ -111,11 +112,11 @@ class OllamaFormat:
         return b""
 
     def failed(self, failure: HttpFailure) -> bytes:
-        """A last line `{"error": "..."}`."""
+        """Returns a last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 
     def _whole_calls(self, message: ChatMessage) -> list[schemas.OllamaChatPiece]:
-        """Lines for the calls that have begun and not been sent; nothing more comes to them."""
+        """Returns lines for the unsent calls, which are complete."""
         calls = message.calls[self._calls_sent : self._calls_begun]
         self._calls_sent = self._calls_begun
         return [self._piece({**_said(), "tool_calls": [call]}) for call in _calls(calls)]
@@ -157,7 +158,7 @@ def _said(text: str = "") -> schemas.OllamaAnswerMessage:
 
 
 class Heading(TypedDict):
-    """What every object of an answer begins with."""
+    """The first fields of every object of an answer."""
 
     model: str
     created_at: str
@@ -168,7 +169,7 @@ def heading(model: str) -> Heading:
 
 
 def now() -> str:
-    """The time as `created_at` has it."""
+    """Returns the current time in the form of `created_at`."""
     return timestamp(datetime.now(UTC))
 
 
@@ -181,7 +182,7 @@ def logprobs(form: Probabilities | None, probs: Sequence[TokenProbs]) -> Logprob
 
 
 class Ending(Durations):
-    """What the last object of an answer ends with."""
+    """The last fields of the last object of an answer."""
 
     done_reason: schemas.OllamaDoneReason
     prompt_eval_count: int
@@ -203,8 +204,8 @@ def ending(message: ChatMessage, result: Finished, watch: Watch) -> Ending:
 
 
 def _calls(calls: Sequence[ToolCall]) -> list[schemas.OllamaToolCall]:
-    """The calls whose arguments are complete: what the limit of tokens has cut off can't be
-    told in this form, and is not to be made."""
+    """Returns the calls whose arguments are complete. A call that was cut off can't be written in
+    this form, and the client must not run it."""
     made: list[schemas.OllamaToolCall] = []
     for call in calls:
         arguments = _arguments(call.arguments)
@@ -225,7 +226,7 @@ def _arguments(text: str) -> schemas.OllamaCallArguments | None:
 
 
 def inputs_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbedAnswer:
-    """A vector for each input."""
+    """Returns a vector for each input."""
     return {
         "model": asked.named or made.model,
         "embeddings": made.vectors(),
@@ -235,5 +236,5 @@ def inputs_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbedAn
 
 
 def prompt_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbeddingsAnswer:
-    """The vector of the one text, if there is one."""
+    """Returns the vector of the text; an empty one if there is no text."""
     return {"embedding": only_vector(made.rows[0]) if made.rows else []}

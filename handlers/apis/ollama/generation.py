@@ -1,5 +1,5 @@
-"""Ollama's answers to one prompt: as those to a chat (`handlers.apis.ollama.format`), but with the
-text itself in the place of a message."""
+"""Ollama's answers to one prompt. They are like answers to a chat (`handlers.apis.ollama.format`),
+but have the text instead of a message."""
 
 from collections.abc import Awaitable, Callable
 from typing import NotRequired, TypedDict
@@ -18,16 +18,16 @@ from specllama.handlers.http.streams import line
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 
 ContextOf = Callable[[str], Awaitable[list[int]]]
-"""From a generated text to the tokens of all that was said until then."""
+"""Returns the tokens of the conversation up to the end of a generated text."""
 
 
 def ollama_text_form(asked: OllamaRequest, facts: GenerationFacts) -> "GenerationFormat":
-    """The format of one answer."""
+    """Returns the format of one answer."""
     parts = () if isinstance(facts.prompt, Infill) else facts.prompt
     said = "".join(part for part in parts if isinstance(part, str))
 
     async def context(text: str) -> list[int]:
-        """The tokens of all that was said, for a request that goes on with it."""
+        """Returns the tokens of the whole conversation, for a request that continues it."""
         return await facts.tokens([*asked.before, said + text])
 
     return GenerationFormat(
@@ -83,7 +83,7 @@ class GenerationFormat:
         return b""
 
     def event(self, event: ChatEvent) -> bytes:
-        """The lines that one event of the engine gives rise to; maybe none."""
+        """Returns the lines for one engine event; possibly empty."""
         self._probs += event.source.probs
         self._text += event.source.text
         made: list[schemas.OllamaGeneratePiece] = []
@@ -101,17 +101,17 @@ class GenerationFormat:
                 **_Thoughts(),
                 **logprobs(self._probabilities, self._taken_probs()),
                 **ending(event.message, event.source, self._watch),
-                **_Context(),  # `end` knows it
+                **_Context(),  # `end` adds it
             }
             self._last = last
         return b"".join(map(line, made))
 
     async def end(self) -> bytes:
-        assert self._last is not None, "the engine has told the end"
+        assert self._last is not None, "`event` has had the last event"
         return line({**self._last, **await self._context()})
 
     def failed(self, failure: HttpFailure) -> bytes:
-        """A last line `{"error": "..."}`."""
+        """Returns a last line `{"error": "..."}`."""
         return line(ollama_error(failure.info))
 
     async def _context(self) -> _Context:

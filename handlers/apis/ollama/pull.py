@@ -1,4 +1,4 @@
-"""Downloads in Ollama's form: objects that tell the progress, and a last one."""
+"""Downloads in Ollama's form: objects with the progress, and a last one with the result."""
 
 import asyncio
 from collections.abc import AsyncGenerator
@@ -16,16 +16,17 @@ from specllama.handlers.running.runtime import Runtime
 SUCCESS: Final = "success"
 """The status at the end."""
 HUBS: Final = ("hf.co/", "huggingface.co/", "https://hf.co/", "https://huggingface.co/")
-"""What Ollama's clients put before the name of a repository."""
+"""The prefixes of a repository's name in requests of Ollama's clients."""
 LATEST: Final = ":latest"
-"""What they put behind a name without a tag."""
+"""The suffix that Ollama's clients add to a name without a tag."""
 
 
 def wanted(current: Runtime, name: str) -> Options | None:
-    """What to download for the model `name`; None for one that is here.
+    """Returns the options of the download for the model `name`; None if the model is here.
 
-    A router minds the name even while it has a single model: another one may be wanted. Raises
-    EngineError (not_found_error) for one that it doesn't have and that is no repository's either.
+    A router uses the name even if it has a single model, because the name may be that of another
+    one. Raises EngineError (not_found_error) for a name that is neither a model of the server nor a
+    repository.
     """
     catalog = current.catalog
     plain = _without_hub(name)
@@ -56,11 +57,11 @@ def _repository(current: Runtime, name: str) -> str:
 async def pull(
     current: Runtime, options: Options | None
 ) -> AsyncGenerator[schemas.OllamaPullProgress, None]:
-    """The objects that a client reads while the model of `options` is downloaded. At the end a
-    router looks for models again, and has it.
+    """Downloads the model of `options`, and yields objects with the progress. Then a router reloads
+    its catalog, which lists the new model.
 
-    Ending the iterator ends the download, which the next one resumes. Raises EngineError:
-    unavailable_error, or server_error if the models can't be read again.
+    Closing the iterator ends the download, which the next call resumes. Raises EngineError:
+    unavailable_error if the download fails, server_error if the catalog can't be reloaded.
     """
     yield {"status": "pulling manifest"}
     if options is not None:
@@ -89,9 +90,9 @@ async def _transfers(options: Options) -> AsyncGenerator[Transfer, None]:
 
 def _progress(transfer: Transfer) -> schemas.OllamaPullProgress:
     digest = transfer.digest
-    told: schemas.OllamaPullProgress = {"status": f"pulling {digest[:12] or transfer.file}"}
+    made: schemas.OllamaPullProgress = {"status": f"pulling {digest[:12] or transfer.file}"}
     if digest:
-        told["digest"] = f"sha256:{digest}"
+        made["digest"] = f"sha256:{digest}"
     if transfer.n_total:
-        told["total"], told["completed"] = transfer.n_total, transfer.n_done
-    return told
+        made["total"], made["completed"] = transfer.n_total, transfer.n_done
+    return made

@@ -1,4 +1,4 @@
-"""Requests in Ollama's form: how they differ from OpenAI's, and what they ask for.
+"""Reads the bodies of Ollama's API, and separates them from those of OpenAI's.
 
 The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodies have passed
 validation against the description.
@@ -65,7 +65,7 @@ SAMPLING = (
     "json_whitespace",
     "jump_forward",
 )
-"""Fields of `options` beside Ollama's own names; a test holds them to the description."""
+"""Fields of `options` besides Ollama's own names; a test compares them with the description."""
 _PARAMETERS = {name: name for name in SAMPLING} | _RENAMED
 OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream", "unset"} | {
     "add_generation_prompt",
@@ -119,14 +119,14 @@ OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stre
     "verbosity",
     "web_search_options",
 }
-"""Fields of a body that Chat Completions takes, and Ollama's API doesn't have there; a test holds
-them to the description."""
+"""Fields of a body for Chat Completions that Ollama's API doesn't have; a test compares them with
+the description."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class OllamaRequest(GenerationRequest):
-    """`named` is the model's name as the client has it. With `has_context`, the answer has the
-    tokens of all that was said."""
+    """A request in Ollama's form. `named` is the model's name in the request. With `has_context`,
+    the answer has the tokens of the whole conversation."""
 
     named: str | None
     has_context: bool = False
@@ -138,18 +138,18 @@ Turns = list[schemas.ChatMessage]
 
 
 def read_ollama_chat(body: schemas.OllamaChatRequest, options: Options) -> OllamaRequest:
-    """A chat. Raises EngineError as `check_chat` and `chat_request` do."""
+    """Returns a chat. Raises EngineError as `check_chat` and `chat_request` do."""
     check_chat(body)
     return _asked(body, body, openai_messages(body["messages"]), options)
 
 
 def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options) -> OllamaRequest:
-    """The continuation of a prompt: as a conversation, raw, or in front of a suffix. Raises
+    """Returns the continuation of a prompt: as a conversation, raw, or before a suffix. Raises
     EngineError as `check_generation` does."""
     check_generation(body)
     made = _asked(body, {}, _prompt(body), options)
     before = list(map(int, body.get("context") or ()))  # in JSON, 1.0 is an integer
-    # Tokens can't say again what the images were.
+    # Tokens of text can't represent the images.
     has_context = isinstance(made.what, ChatRequest) and not body.get("images")
     return replace(made, before=before, has_context=has_context)
 
@@ -157,7 +157,7 @@ def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options
 def _asked(
     body: Body, chat: schemas.ChatOptions, prompt: Prompts | Turns, options: Options
 ) -> OllamaRequest:
-    """What `body` asks for; `chat` has the fields of Chat Completions that it may have."""
+    """Returns the request in `body`; `chat` has its fields of Chat Completions, if any."""
     asked = {**chat, **_parameters(body)}
     params = generation_params(asked, options.engine.generation_defaults())
     wanted: schemas.ChatOptions = {
@@ -175,14 +175,14 @@ def _asked(
 
 
 def is_in_ollama_form(body: schemas.OllamaChatRequest) -> bool:
-    """Does `body` have a field that OpenAI's API doesn't know?"""
+    """Whether `body` has a field that OpenAI's API doesn't have."""
     return any(body.get(name) is not None for name in _FIELDS) or any(
         message.get(name) is not None for message in body["messages"] for name in _MESSAGE_FIELDS
     )
 
 
 def is_in_openai_form(body: schemas.OllamaChatRequest) -> bool:
-    """Does `body` have what Chat Completions takes, and Ollama's API doesn't know?"""
+    """Whether `body` has a field or a form of Chat Completions that Ollama's API doesn't have."""
     return any(value is not None and name in OPENAI_FIELDS for name, value in body.items()) or any(
         _is_openai_message(message) for message in body["messages"]
     )
@@ -201,11 +201,12 @@ def _is_openai_message(message: schemas.OllamaMessage) -> bool:
 
 
 def check_chat(body: schemas.OllamaChatRequest) -> None:
-    """Raises EngineError (invalid_request_error) for what contradicts itself."""
+    """Raises EngineError (invalid_request_error) for contradictory fields, and for several
+    answers."""
     has_form = body.get("format") not in (None, "")
     if has_form and any(body.get(name) not in _UNCONSTRAINED for name in _CONSTRAINTS):
         raise invalid_request(
-            "format: the request also has a grammar or a schema; send one of them"
+            "format: the request also has a grammar or a schema; send only one of them"
         )
     if any(body.get(name) not in (None, 1) for name in ("n", "n_cmpl")):
         raise invalid_request(
@@ -214,31 +215,32 @@ def check_chat(body: schemas.OllamaChatRequest) -> None:
 
 
 def check_generation(body: schemas.OllamaGenerateRequest) -> None:
-    """Raises EngineError: not_supported_error for a template, invalid_request_error for what
-    contradicts itself."""
+    """Raises EngineError: not_supported_error for a template, invalid_request_error for
+    contradictory fields."""
     if body.get("template"):
         raise not_supported(
-            "template: this server renders the model's own chat template; send a prompt that is "
-            "complete, with raw"
+            "template: this server renders the model's own chat template; send a complete prompt, "
+            "with raw"
         )
     if body.get("raw") and (body.get("system") or body.get("context")):
-        raise invalid_request("raw: there is no place for system or context beside a raw prompt")
+        raise invalid_request("raw: a raw prompt can't be combined with system or context")
     if body.get("suffix") and (body.get("system") or body.get("context")):
-        raise invalid_request("suffix: there is no place for system or context around a gap")
+        raise invalid_request("suffix: it can't be combined with system or context")
     if body.get("suffix") and body.get("images"):
-        raise invalid_request("images: there is no place for images around a gap (suffix)")
+        raise invalid_request("images: they can't be combined with suffix")
 
 
 def frees_memory(keep_alive: schemas.OllamaKeepAlive) -> bool:
-    """Does the request want the model to go when it is done? A `keep_alive` is a number of seconds
-    or a duration in Go's words, like "1h30m"."""
+    """Whether the model is to be unloaded after the request. `keep_alive` is a number of seconds or
+    a duration in Go's notation, like "1h30m"."""
     if isinstance(keep_alive, str):
         return _ZERO.fullmatch(keep_alive) is not None
     return keep_alive == 0
 
 
 def _parameters(body: Body) -> dict[str, Any]:
-    """What Ollama's own fields say, by the native names of parameters, with its API's defaults."""
+    """Returns the values of Ollama's own fields by the native names of parameters, with the
+    defaults of Ollama's API."""
     options: Mapping[str, Any] = body.get("options") or {}
     made = {
         _PARAMETERS[name]: value
@@ -246,7 +248,7 @@ def _parameters(body: Body) -> dict[str, Any]:
         if name in _PARAMETERS and value is not None
     }
     if "n_predict" in made:
-        made["n_predict"] = max(made["n_predict"], -1)  # -2 fills the context: -1 does, too
+        made["n_predict"] = max(made["n_predict"], -1)  # -2, to fill the context, is -1 here
     if (form := body.get("format")) not in (None, ""):
         made["json_schema"] = {} if form == "json" else form
     made["stream"] = body.get("stream") is not False
@@ -258,7 +260,8 @@ def _parameters(body: Body) -> dict[str, Any]:
 def _conversation(
     body: Body, chat: schemas.ChatOptions, messages: Turns, options: Options
 ) -> ChatRequest:
-    """The request for an answer to `messages` that doesn't repeat the last one."""
+    """Returns the conversation. If the last message is the assistant's, the answer doesn't repeat
+    it."""
     asked: schemas.ChatCompletionRequest = {**chat, "messages": messages}
     if (think := body.get("think")) not in (None, ""):
         variables = chat.get("chat_template_kwargs") or {}
@@ -279,9 +282,9 @@ def _prompt(body: schemas.OllamaGenerateRequest) -> Prompts | Turns:
 
 
 def openai_messages(messages: Sequence[schemas.OllamaMessage]) -> Turns:
-    """`messages`, of either form, in OpenAI's. Ollama's calls have no ids: they get some, and
-    each result that of the first open call of its tool. Images stand in front of the text, as
-    Ollama has them."""
+    """Returns `messages`, which may have either form, in OpenAI's. Calls without an id, as in
+    Ollama's form, get one; a result without an id gets that of the first open call of its tool.
+    Images come before the text, as in Ollama."""
     made: Turns = []
     ids = _CallIds()
     for index, message in enumerate(messages):
@@ -305,7 +308,7 @@ def openai_messages(messages: Sequence[schemas.OllamaMessage]) -> Turns:
 
 
 def _thoughts(message: schemas.OllamaMessage) -> str | None:
-    given, other = message.get("thinking"), message.get("reasoning")  # which may be anything
+    given, other = message.get("thinking"), message.get("reasoning")  # `reasoning` has any type
     thoughts = message.get("reasoning_content") if given is None else given
     return thoughts or (other if isinstance(other, str) else None)
 
@@ -315,7 +318,7 @@ def _with_images(content: Content, images: list[MediaInput]) -> Content:
         return content
     shown = [{"type": PART, PART: image} for image in images]
     texts = [{"type": "text", "text": content}] if isinstance(content, str) else content or []
-    # The parts of images are no client's: they are what `chat_messages` makes of a client's.
+    # `chat_messages` converts a client's images to such parts, and accepts them, too.
     return cast("list[schemas.MessagePart]", [*shown, *texts])
 
 
@@ -332,10 +335,10 @@ class _CallIds:
         self._of_tool: dict[str, deque[int]] = {}
 
     def call(self, call: schemas.OllamaToolCallInput) -> schemas.ToolCallInput:
-        """`call`, which has a function, as OpenAI has it."""
+        """Returns `call`, which has a function, in OpenAI's form."""
         function, given = call["function"], call.get("id")
         assert function is not None
-        # Nine letters and digits: what the strictest templates want of an id.
+        # Nine letters and digits: the strictest templates require ids of this form.
         id = f"call{self._count:05d}" if given in (None, "") else str(given)
         self._open[self._count] = (function["name"], id)
         self._of_tool.setdefault(function["name"], deque()).append(self._count)
@@ -343,7 +346,8 @@ class _CallIds:
         return {"id": id, "type": "function", "function": function}
 
     def answered(self, name: str | None) -> str | None:
-        """The id of the call that a result of the tool `name` is for; None if there is none."""
+        """Returns the id of the open call that a result of the tool `name` answers, which is then
+        closed; None if there is no such call."""
         if not self._open:
             return None
         if name is None:
@@ -357,8 +361,8 @@ class _CallIds:
 # ---- embeddings --------------------------------------------------------------------------
 
 AS_IT_IS, EUCLIDEAN = -1, 2
-"""Norms."""
-ONE_EACH = "the model has a vector for each token (--pooling none), not for all"
+"""Values of `normalize`."""
+ONE_EACH = "the model has a vector for each token (--pooling none), not one for each input"
 
 
 def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> EmbeddingsAsked:

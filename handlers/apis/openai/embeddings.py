@@ -1,4 +1,4 @@
-"""Embeddings in the native format and in OpenAI's: their inputs, and their answers."""
+"""Inputs and answers of embeddings in the native format and in OpenAI's."""
 
 from base64 import b64encode
 from collections.abc import Mapping, Sequence
@@ -25,7 +25,7 @@ Body: TypeAlias = schemas.EmbeddingRequest | schemas.OpenAIEmbeddingRequest
 
 @dataclass(frozen=True, kw_only=True)
 class OpenAIEmbeddings(EmbeddingsAsked):
-    """With `as_base64`, a vector is the text of its bytes."""
+    """A request for embeddings. With `as_base64`, a vector is the base64 text of its bytes."""
 
     as_base64: bool
 
@@ -43,7 +43,7 @@ def read_embeddings(body: Body, options: Options) -> OpenAIEmbeddings:
 
 
 def native_embeddings(asked: EmbeddingsAsked, made: Embedded) -> schemas.EmbeddingResponse:
-    """An object for each input, with a list of vectors."""
+    """Returns an object for each input, with a list of vectors."""
 
     def answer(numbered: tuple[int, Rows]) -> schemas.InputEmbedding:
         index, rows = numbered
@@ -53,7 +53,7 @@ def native_embeddings(asked: EmbeddingsAsked, made: Embedded) -> schemas.Embeddi
 
 
 def openai_embeddings(asked: OpenAIEmbeddings, made: Embedded) -> schemas.OpenAIEmbeddingResponse:
-    """A list object with a vector for each input."""
+    """Returns a list object with a vector for each input."""
 
     def entry(numbered: tuple[int, Rows]) -> schemas.OpenAIEmbedding:
         index, rows = numbered
@@ -78,7 +78,7 @@ def openai_embeddings(asked: OpenAIEmbeddings, made: Embedded) -> schemas.OpenAI
 
 
 def parse_inputs(body: Body) -> list[UnresolvedParts]:
-    """The inputs of a request: those of `input` or, without it, of `content`.
+    """Returns the inputs of a request, from `input` or, without it, from `content`.
 
     Raises EngineError (invalid_request_error).
     """
@@ -107,14 +107,15 @@ def _has_parts(value: Any) -> bool:
 
 
 def _text(value: Any) -> Any:
-    """The text of an object with `content`, "" for one with parts; anything else as it is."""
+    """Returns the text of an object with `content`, "" for one with parts; any other value
+    unchanged."""
     if _has_parts(value):
         return ""
     return value["content"] if isinstance(value, Mapping) and "content" in value else value
 
 
 def _parts(content: Sequence[Mapping[str, Any]], where: str) -> UnresolvedParts:
-    """Texts and media, as in a chat's message; texts without one between them are one."""
+    """Returns texts and media, as in a chat's message. Consecutive texts are joined."""
     found: UnresolvedParts = []
     for part in content_parts(content, where):
         if part["type"] == PART:

@@ -1,6 +1,6 @@
-"""OpenAI's answers to chats, and what those to texts have in common with them.
+"""OpenAI's answers to chats, and the parts that answers to completions of texts share with them.
 
-A chunk of a stream is the hot path of the server process, so everything in it but the text is
+A chunk of a stream is the hot path of the server process, so everything in it except the text is
 encoded once per stream.
 """
 
@@ -38,7 +38,7 @@ from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishR
 
 
 def chat_form(asked: ChatCompletionRequest, facts: GenerationFacts) -> "ChatFormat":
-    """The format of one answer of /v1/chat/completions."""
+    """Returns the format of one answer of /v1/chat/completions."""
     params = facts.params
     return ChatFormat(
         Head.new(asked.id, facts.model),
@@ -52,7 +52,7 @@ def chat_form(asked: ChatCompletionRequest, facts: GenerationFacts) -> "ChatForm
 
 
 class Head(NamedTuple):
-    """The fields that begin every answer to one request, chunks included."""
+    """The first fields of every answer to one request, and of every chunk."""
 
     id: str
     created: int
@@ -61,18 +61,18 @@ class Head(NamedTuple):
 
     @classmethod
     def new(cls, id: str, model: str) -> Self:
-        """The head of an answer that begins now."""
+        """Returns the head of an answer that begins now."""
         return cls(id, int(time.time()), model, build_info())
 
     def fields(self, object_: str) -> bytes:
-        """The fields as JSON, without braces."""
+        """Returns the fields as JSON, without braces."""
         fields = {"id": self.id, "object": object_, "created": self.created, "model": self.model}
         return encode({**fields, "system_fingerprint": self.fingerprint})[1:-1]
 
 
 def usage(results: Sequence[Finished], prompts: Sequence[Finished] | None = None) -> schemas.Usage:
-    """The tokens of all `results` together. A prompt counts once, whatever number of texts
-    goes on from it: `prompts` are the results of different prompts, or None for all."""
+    """Returns the token counts of all `results` together. A prompt with several texts counts once:
+    `prompts` has one result for each prompt; None: every result has a prompt of its own."""
     prompts = results if prompts is None else prompts
     prompt = sum(result.n_prompt for result in prompts)
     completion = sum(result.n_decoded for result in results)
@@ -90,9 +90,9 @@ def _reason(reason: FinishReason, old_calls: bool) -> schemas.ChatFinishReason:
 
 
 def chat_message(message: ChatMessage, *, old_calls: bool = False) -> schemas.ChatCompletionMessage:
-    """A message of the assistant. `content` is null if there are calls and no text, `refusal`
-    always: strict clients want it to be there. The old form of OpenAI's API has one call, without
-    an id."""
+    """Returns a message of the assistant. `content` is null if there are calls and no text.
+    `refusal`, which strict clients require, is always null. OpenAI's old form, with `old_calls`,
+    has one call, without an id."""
     made: schemas.ChatCompletionMessage = {
         "role": "assistant",
         "content": message.content,
@@ -119,7 +119,7 @@ def _tool_call(call: ToolCall) -> schemas.ToolCall:
 
 
 _AUTHOR = b'{"role":"assistant","content":null}'
-"""The delta that begins an answer. Reports on the prompt have it, too."""
+"""The first delta of an answer. Chunks with the progress of the prompt have it, too."""
 
 
 class ChatFormat:
@@ -149,7 +149,7 @@ class ChatFormat:
         self._opened: set[int] = set()
 
     def begin(self, event: ChatEvent) -> bytes:
-        return b""  # reports on the prompt come before the chunk that names the author
+        return b""  # the progress of the prompt comes before the chunk with the role
 
     def event(self, event: ChatEvent) -> bytes:
         source, index = event.source, event.index
@@ -203,9 +203,9 @@ class ChatFormat:
         }
 
     def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
-        """The end of one choice: a chunk with the reason of the end. The counts of tokens come
-        in one more chunk, without choices, after the last choice if the client asked for them.
-        `timings` are in the very last."""
+        """Returns the end of one choice: a chunk with the finish reason. If the client requests
+        token counts, another chunk, without choices, has them after the end of the last choice.
+        `timings` are in the last of these chunks."""
         self._results.append(result)
         chunk = self._last_chunk()
         reason = _reason(finish_reason(message, result), self._old_calls)
@@ -241,7 +241,7 @@ class ChatFormat:
 
 
 def _delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
-    """The JSON of OpenAI's `delta`; `calls` are those that have begun."""
+    """Returns the JSON of OpenAI's `delta`. `calls` are the answer's calls so far."""
     match delta:
         case Content(text):
             return b'{"content":' + encode(text) + b"}"
@@ -258,7 +258,7 @@ def _delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
 
 
 def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
-    """The same with a call in OpenAI's old form."""
+    """Returns the JSON of `delta`, with a call in OpenAI's old form."""
     match delta:
         case CallStart(_, _, name):
             return encode({"function_call": {"name": name, "arguments": ""}})
@@ -268,10 +268,10 @@ def _old_delta(delta: ChatDelta, calls: Sequence[ToolCall]) -> bytes:
 
 
 def timings_field(timings: Timings) -> bytes:
-    """The JSON of the field `timings`, with a comma before it."""
+    """Returns the JSON of the field `timings`, with a comma before it."""
     return b',"timings":' + encode(timings_json(timings))
 
 
 def progress_field(progress: PromptProgress | None) -> bytes:
-    """The JSON of the field `prompt_progress`, with a comma before it."""
+    """Returns the JSON of the field `prompt_progress`, with a comma before it."""
     return b',"prompt_progress":' + encode(progress_json(progress))

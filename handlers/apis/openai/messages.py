@@ -1,10 +1,9 @@
-"""From messages as clients of OpenAI's chat API send them to those of `ChatRequest`.
+"""Converts messages of OpenAI's chat API to those of `ChatRequest`.
 
-Clients send back what they were given, by whichever server, and much that a prompt has no place
-for. Whatever has a text in it is read; what the assistant once had beside its text is left out; a
-line of text stands for what a tool returned and no model can take; only what somebody says to the
-model is refused if the model can't take it. Images and sounds stay
-as they came (`handlers.running.media`), whoever sends them.
+Clients send back answers of any server, with parts that a prompt can't contain. Every part with a
+text is read. Of an assistant's message, other parts are left out. In a tool's result, a line of
+text replaces a part that the model can't read. In any other message, such a part is refused. Images
+and sounds are not decoded here (`handlers.running.media`).
 """
 
 import json
@@ -32,18 +31,18 @@ _MEDIA: Mapping[str, tuple[Kind, tuple[str, ...]]] = {
     "input_video": ("video", ("data", "url")),
     "video_url": ("video", ("data", "url")),
 }
-"""What a part is, and the fields of the object in it that may have it, by its type."""
+"""By a part's type: the kind of medium, and the fields of its object that may have the data."""
 _FILE = "file"
 _MCP: Mapping[Any, Kind] = {"image": "image", "audio": "audio"}
-"""Media in the form of the Model Context Protocol, as some clients pass results on."""
+"""Types of media in the form of the Model Context Protocol, which some clients send as results."""
 _TOOLS = ("tool", "function")
 _OTHER_MEDIA = ("image", "input_image", "audio_url", _FILE)
 
 
 def chat_messages(messages: Sequence[schemas.ChatMessage]) -> list[Message]:
-    """`messages` with what a template knows: a role, a content, thoughts, calls, and whose result
-    a tool's is. Raises EngineError: not_supported_error for parts that no model is shown,
-    invalid_request_error for media without a source."""
+    """Returns `messages` with the fields of templates: a role, a content, thoughts, calls, and the
+    id of the call that a result belongs to. Raises EngineError: not_supported_error for unsupported
+    parts, invalid_request_error for media without a source."""
     return [_message(message, f"messages[{i}]") for i, message in enumerate(messages)]
 
 
@@ -62,13 +61,13 @@ def _message(message: schemas.ChatMessage, where: str) -> Message:
         made["tool_calls"] = calls
     elif function := message.get("function_call"):
         made["tool_calls"] = [_function_call(function)]
-    if role == "function":  # the tool of OpenAI's old form, which answers the call before it
+    if role == "function":  # in OpenAI's old form: the result of the call before it
         made["role"] = "tool"
     return made
 
 
 def content_parts(content: Any, where: str) -> list[MessagePart]:
-    """The parts of text and media of what somebody says who isn't the model."""
+    """Returns the texts and media of a content that isn't the model's."""
     parts, _ = _content(content, "user", where)
     return parts if isinstance(parts, list) else [{"type": "text", "text": parts or ""}]
 
@@ -77,7 +76,7 @@ def content_parts(content: Any, where: str) -> list[MessagePart]:
 
 
 def _content(content: Any, role: str, where: str) -> tuple[str | list[MessagePart] | None, str]:
-    """The content in parts of text and media, and the thoughts that were among them."""
+    """Returns the content as parts of text and media, and the thoughts among its parts."""
     if content is None or isinstance(content, str):
         return content, ""
     parts: list[MessagePart] = []
@@ -106,11 +105,11 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[MessagePar
 
 
 def _medium(part: str | Mapping[str, Any], role: str, where: str) -> MessagePart | None:
-    """A part of media in the form that `handlers.running.media` knows; None for any other."""
+    """Returns a medium in the form of `handlers.running.media`; None for any other part."""
     if isinstance(part, str):
         return None
     if isinstance(part.get(PART), MediaInput):
-        return cast(MessagePart, part)  # as another API's reader has left it
+        return cast(MessagePart, part)  # another API's reader has already converted it
     type_ = part.get("type")
     if type_ == _FILE and role != "assistant":
         file = part.get(_FILE)
@@ -140,7 +139,7 @@ def _file(file: Any, where: str) -> MessagePart:
 
 
 def _text(part: str | Mapping[str, Any]) -> str | None:
-    """The text of a part, whatever its type; None if there is none."""
+    """Returns the text of a part of any type; None if it has no text."""
     if isinstance(part, str):
         return part
     if part.get("type") in _OTHER_MEDIA:

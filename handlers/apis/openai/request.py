@@ -1,4 +1,4 @@
-"""From the bodies of OpenAI's completions, of texts and chats, to what is asked.
+"""Reads the bodies of OpenAI's completions of texts and of chats.
 
 Bodies have passed validation against the description.
 """
@@ -24,12 +24,13 @@ SUPPORTED: Supported = {
     **NO_IMAGES,
     "modalities": [[], ["text"], ["text", "audio"], ["audio", "text"]],
 }
-"""Of chat completions."""
+"""For chat completions."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class TextCompletionRequest(CompletionRequest):
-    """A text completion: the best `n_best` of the `n` texts for each prompt are returned."""
+    """A request for a text completion. The best `n_best` of the `n` texts for each prompt are
+    returned."""
 
     id: str
     n_best: int
@@ -38,7 +39,7 @@ class TextCompletionRequest(CompletionRequest):
 def read_text_completion(
     body: schemas.OpenAICompletionRequest, options: Options
 ) -> TextCompletionRequest:
-    """Raises EngineError: invalid_request_error."""
+    """Raises EngineError (invalid_request_error)."""
     params = generation_params(body, options.engine.generation_defaults())
     prompts = Prompts(
         texts=parse_prompts(body["prompt"], images=body.get("image_data")),
@@ -64,7 +65,8 @@ def read_text_completion(
 
 @dataclass(frozen=True, kw_only=True)
 class ChatCompletionRequest(CompletionRequest):
-    """A chat completion. `old_calls` are wanted in the form of `functions`."""
+    """A request for a chat completion. With `old_calls`, calls have the old form of
+    `functions`."""
 
     id: str
     include_usage: bool
@@ -95,19 +97,19 @@ def read_chat_completion(
 
 
 def answer_id() -> str:
-    """A new id."""
+    """Returns a new id."""
     return "chatcmpl-" + secrets.token_urlsafe(24)
 
 
 _SWITCH = {"enabled": True, "disabled": False}
-"""What the `type` of `thinking` says."""
+"""The meaning of `thinking.type`."""
 
 
 def chat_request(body: schemas.ChatCompletionRequest, options: Options) -> ChatRequest:
-    """The request in `body`; the server's options stand in for fields that it lacks.
+    """Returns the conversation of `body`. The server's options are the default for missing fields.
 
-    Raises EngineError: invalid_request_error, not_supported_error for parts and tools that only
-    other servers have.
+    Raises EngineError: invalid_request_error, or not_supported_error for parts and tools that are
+    unavailable here.
     """
     tools: Sequence[Tool] = body.get("tools") or []
     wanted: Choice = body.get("tool_choice")
@@ -131,7 +133,7 @@ def chat_request(body: schemas.ChatCompletionRequest, options: Options) -> ChatR
         thinking_forced_open=bool(body.get("thinking_forced_open")),
         add_generation_prompt=body.get("add_generation_prompt"),
         continue_final_message=goes_on,
-        # Who asks for it by name streams into what is on the screen already.
+        # A client that sends `continue_final_message` with `stream` already shows that text.
         repeat_given=not (goes_on and body.get("stream")) or bool(body.get("echo")),
         prefill=options.chat.prefill_assistant,
         template_variables=_template_variables(body, options),
@@ -139,7 +141,7 @@ def chat_request(body: schemas.ChatCompletionRequest, options: Options) -> ChatR
 
 
 def uses_functions(body: schemas.ChatCompletionRequest) -> bool:
-    """Whether `body` speaks of tools in OpenAI's old form only; the answer does so then, too."""
+    """Whether `body` has tools in OpenAI's old form only; the answer has that form then, too."""
     return bool(body.get("functions")) and not body.get("tools")
 
 

@@ -1,6 +1,6 @@
 """OpenAI's answers to completions of texts (`handlers.running.respond.Format`).
 
-A chunk of a stream is the hot path of the server process, so everything in it but the text is
+A chunk of a stream is the hot path of the server process, so everything in it except the text is
 encoded once per stream.
 """
 
@@ -26,7 +26,7 @@ from specllama.handlers.running.choices import best
 
 
 def text_form(asked: TextCompletionRequest, facts: GenerationFacts) -> "TextFormat":
-    """The format of one answer of /v1/completions."""
+    """Returns the format of one answer of /v1/completions."""
     return TextFormat(
         Head.new(asked.id, facts.model),
         timings_per_token=facts.params.timings_per_token,
@@ -44,9 +44,10 @@ def text_finish_reason(stop_type: StopType) -> schemas.TextFinishReason:
 
 
 class TextFormat:
-    """The answer of /v1/completions (`handlers.running.respond.Format`), with `n` texts for each
-    prompt: the best of `n_candidates`, None for as many as `n`. With `echoes`, the prompts as
-    text, each text begins with its own, whose probabilities are told if it `has_prompt_probs`."""
+    """The answer of /v1/completions (`handlers.running.respond.Format`), with the best `n` of
+    `n_candidates` texts for each prompt; None: `n` texts are generated. `echoes` are the prompts as
+    text; each answer begins with its prompt then, and reports the prompt's probabilities if it
+    `has_prompt_probs`."""
 
     def __init__(
         self,
@@ -75,7 +76,7 @@ class TextFormat:
 
     def begin(self, event: TextEvent) -> bytes:
         if not self._echoes or self._has_prompt_probs:
-            return b""  # it comes with its probabilities
+            return b""  # `_echo` sends the prompt, with its probabilities
         return self._chunk(event.index, self._echoes[event.index // self._n])
 
     def event(self, event: TextEvent) -> bytes:
@@ -86,18 +87,17 @@ class TextFormat:
         return echo + self.delta(event.index, source)
 
     def _echo(self, index: int, source: Delta | Finished) -> bytes:
-        """The chunk with the prompt and its probabilities, before the first one with anything of
-        the text."""
+        """Returns the chunk with the prompt and its probabilities, which precedes the text."""
         if index in self._logprobs_of or (isinstance(source, Delta) and source.progress):
             return b""
         prompt = self._echoes[index // self._n]
         assert self._probabilities is not None
-        told = self._logprobs_of[index] = TextLogprobs(self._probabilities, prompt)
+        logprobs = self._logprobs_of[index] = TextLogprobs(self._probabilities, prompt)
         of_prompt = msgspec.structs.replace(source, probs=[])
-        return self._chunk(index, prompt, encode(told.take(of_prompt)))
+        return self._chunk(index, prompt, encode(logprobs.take(of_prompt)))
 
-    def _told(self, index: int, source: Delta | Finished) -> schemas.TextLogprobs | None:
-        """`logprobs` of the tokens that `source` has, if they are wanted."""
+    def _logprobs(self, index: int, source: Delta | Finished) -> schemas.TextLogprobs | None:
+        """Returns the `logprobs` of the tokens in `source`, if the request wants them."""
         if self._probabilities is None or not source.probs:
             return None
         if (old := self._logprobs_of.get(index)) is not None:
@@ -111,8 +111,8 @@ class TextFormat:
         return error_frame(failure)
 
     async def whole(self, results: list[Finished]) -> schemas.OpenAICompletionResponse:
-        """A choice for each result, behind its prompt if there are `echoes`. `timings` (and
-        `__verbose`, if there is a `native` format) are those of the first."""
+        """Returns a choice for each result, which begins with its prompt if there are `echoes`.
+        `timings` (and `__verbose`, if there is a `native` format) are from the first result."""
         total = usage(results, results[:: self._n_candidates])
         chosen = best(results, self._n, self._n_candidates)
         head, first = self._head, chosen[0]
@@ -149,7 +149,7 @@ class TextFormat:
         return self._chunk(
             index,
             event.text,
-            encode(self._told(index, event)) if event.probs else b"null",
+            encode(self._logprobs(index, event)) if event.probs else b"null",
             timings_field(event.timings) if self._with_timings else b"",
             progress_field(event.progress) if event.progress else b"",
             self._verbose(index, event) if self._native else b"",
@@ -172,15 +172,15 @@ class TextFormat:
         return b',"__verbose":' + self._native.delta_json(index, event) if self._native else b""
 
     def finish(self, index: int, result: Finished) -> bytes:
-        """The last chunk of one text. `usage` adds up what has finished so far, so that
-        the stream's last chunk has it for all."""
+        """Returns the last chunk of one text. `usage` is the sum over all finished texts, so that
+        the stream's last chunk has the total."""
         self._results.append(result)
         self._prompts.setdefault(index // self._n, result)
         head = self._head
         choice: schemas.OpenAICompletionChoice = {
             "text": result.text,
             "index": index,
-            "logprobs": self._told(index, result),
+            "logprobs": self._logprobs(index, result),
             "finish_reason": text_finish_reason(result.stop_type),
         }
         chunk: schemas.OpenAICompletionResponse = {
@@ -198,15 +198,15 @@ class TextFormat:
         return b"data: " + encode(chunk) + b"\n\n"
 
 
-# ---- probabilities, those of the prompt in front -----------------------------------------
+# ---- probabilities, with those of the prompt ---------------------------------------------
 
-_LEAST = 5e-324  # of a probability that has a logarithm
+_LEAST = 5e-324  # the smallest probability with a logarithm
 
 
 class TextLogprobs:
-    """OpenAI's older form of `logprobs`: lists over all tokens of a text that begins with `echo`,
-    its prompt, as its events come. Completions that repeat their prompt have it beside `content`,
-    which has the generated tokens only."""
+    """OpenAI's older form of `logprobs` for the events of one answer: lists over all tokens of a
+    text that begins with its prompt, `echo`. Completions that repeat their prompt have these lists
+    besides `content`, which has only the generated tokens."""
 
     def __init__(self, probabilities: Probabilities, echo: str) -> None:
         self._probabilities = probabilities
@@ -215,10 +215,11 @@ class TextLogprobs:
         self._decoder = codecs.getincrementaldecoder("utf-8")("replace")
 
     def take(self, source: Delta | Finished) -> schemas.TextLogprobs:
-        """The object for what `source` carries: the prompt, if it is the first, and new tokens.
+        """Returns the object for the tokens in `source`: those of the prompt, if it is the first
+        event, and the new ones.
 
-        A token's text is what it adds to the whole characters, so that all of them make the text.
-        What a tokenizer has put in front of a text is no part of it.
+        A token's text has the characters that it completes, so that the joined texts of all tokens
+        are the whole text. A prefix that the tokenizer has added is left out.
         """
         prompt, new = source.prompt_probs, source.probs
         post_sampling = self._probabilities.post_sampling
@@ -232,7 +233,7 @@ class TextLogprobs:
         for text in texts:
             offsets.append(self._n_text)
             self._n_text += len(text)
-        first = min(1, len(prompt))  # nothing stands before it
+        first = min(1, len(prompt))  # the first token has no probability
         values = [None] * first + [entry.value for entry in prompt[first:]]
         values += [_log(entry.value) if post_sampling else entry.value for entry in new]
         rivals: list[tuple[TokenProbs, bool] | None] = [None] * first
@@ -247,7 +248,8 @@ class TextLogprobs:
         }
 
     def _top(self, each: tuple[TokenProbs, bool] | None) -> schemas.TextRivals | None:
-        """The rivals, and the token itself: of two with the same text the likelier one."""
+        """Returns the alternatives and the token itself, by text; of two with the same text, the
+        likelier one."""
         if each is None:
             return None
         entry, post_sampling = each
@@ -259,7 +261,7 @@ class TextLogprobs:
 
 
 def _name(piece: bytes) -> str:
-    """The text of a token; its bytes, as OpenAI writes them, if it is no text."""
+    """Returns the text of a token; if it isn't valid UTF-8, its bytes in OpenAI's notation."""
     try:
         return piece.decode()
     except UnicodeDecodeError:
@@ -267,7 +269,7 @@ def _name(piece: bytes) -> str:
 
 
 def _without(texts: Sequence[str], n: int) -> list[str]:
-    """`texts` without their first `n` characters."""
+    """Returns `texts` without their first `n` characters."""
     left: list[str] = []
     for text in texts:
         left.append(text[n:])

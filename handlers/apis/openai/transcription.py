@@ -1,4 +1,4 @@
-"""What a recording says, in OpenAI's form: the question to the model, and its answer."""
+"""Transcriptions of recordings in OpenAI's form: the prompt for the model, and its answer."""
 
 from specllama.engine.chat.output import Content
 from specllama.engine.chat.request import ChatRequest, Message, MessagePart
@@ -17,8 +17,8 @@ from specllama.handlers.running.media import PART, MediaInput
 _QUESTION = "Transcribe audio to text"
 _PERFORM = "Perform ASR."
 _LFM2 = ("<|tool_list_start|>", "<|tool_list_end|>")
-"""Marks of the templates of models that take the recording alone, and the task as a system
-message."""
+"""Markers in the chat templates of models whose user message is only the recording, with the task
+in the system message."""
 
 
 _PARAMETERS = ("temperature", "max_tokens", "stream")
@@ -27,8 +27,8 @@ _PARAMETERS = ("temperature", "max_tokens", "stream")
 def read_transcription(
     body: schemas.TranscriptionRequest, options: Options, *, template: str
 ) -> GenerationRequest:
-    """The conversation that asks for the text of the file in `body`; `template` is the model's
-    chat template. Raises EngineError (invalid_request_error) for an empty file."""
+    """Returns the conversation that requests the text of the file in `body`. `template` is the
+    model's chat template. Raises EngineError (invalid_request_error) for an empty file."""
     asked = {name: value for name, value in body.items() if name in _PARAMETERS}
     return GenerationRequest(
         params=generation_params(asked, options.engine.generation_defaults()),
@@ -55,7 +55,7 @@ def _messages(body: schemas.TranscriptionRequest, template: str) -> list[Message
 
 
 def transcription(text: str, finished: Finished) -> schemas.Transcription:
-    """The whole answer, or the last event of a stream."""
+    """Returns the whole answer, or the last event of a stream."""
     n_prompt, n_decoded = finished.n_prompt, finished.n_decoded
     return {
         "type": "transcript.text.done",

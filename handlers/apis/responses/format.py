@@ -1,4 +1,4 @@
-"""OpenAI's response object: its settings, and how it ends."""
+"""OpenAI's response object, at its beginning and at its end."""
 
 import time
 from collections.abc import Iterable
@@ -15,7 +15,7 @@ from specllama.handlers.running.chat_batch import finish_reason
 def new_response(
     body: schemas.ResponseRequest, model: str, params: GenerationParams, id: str
 ) -> schemas.ResponseObject:
-    """The response to `body` before anything is generated, with the settings that apply."""
+    """Returns the response to `body` before its generation, with the settings in force."""
     reasoning, text = body.get("reasoning") or {}, body.get("text") or {}
     return {
         "id": id,
@@ -57,12 +57,12 @@ def new_response(
 
 
 def _integer(value: float | None) -> int | None:
-    """The integer that a request has written, maybe as 16.0."""
+    """Returns a request's integer, which may be written as 16.0."""
     return None if value is None else int(value)
 
 
 def _tools(tools: Iterable[schemas.ResponseTool]) -> list[schemas.ResponseOfferedTool]:
-    """Those of `tools` that the model is offered."""
+    """Returns the `tools` that the model is offered."""
     return [made for tool in tools if (made := _tool(tool)) is not None]
 
 
@@ -89,7 +89,7 @@ def _tool(tool: schemas.ResponseTool) -> schemas.ResponseOfferedTool | None:
 def _called(
     tool: schemas.ResponseTool | schemas.ResponseToolInNamespace,
 ) -> schemas.ResponseToolOfNamespace | None:
-    """A tool that is called by its name; None for any other."""
+    """Returns a tool that is called by its name; None for any other tool."""
     match tool.get("type") or "function":
         case "function":
             function = tool.get("function") or tool
@@ -112,7 +112,7 @@ def _called(
 
 
 def status_of(message: ChatMessage, finished: Finished) -> Status:
-    """The status at the end of an answer, and of its last item."""
+    """Returns the final status of an answer and of its last item."""
     is_cut = finish_reason(message, finished) == "length" or message.ends_in_call
     return "incomplete" if is_cut else "completed"
 
@@ -124,8 +124,8 @@ def finished_response(
     finished: Finished,
     reasoning_tokens: int,
 ) -> schemas.ResponseObject:
-    """`response` with everything that is known at its end. OpenAI has no name for a stop string
-    that ends a call."""
+    """Returns `response` with its final fields. If a stop string ended a call,
+    `incomplete_details` is null, because OpenAI has no name for that reason."""
     is_cut = status == "incomplete" and finished.stop_type != "word"
     return {
         **response,
@@ -140,7 +140,7 @@ def finished_response(
                 "cache_write_tokens": finished.timings.prompt_n,
             },
             "output_tokens": finished.n_decoded,
-            # Counted in the text, which may be tokenized in another way than it was generated.
+            # The text is tokenized again, which may give more tokens than were generated.
             "output_tokens_details": {
                 "reasoning_tokens": min(reasoning_tokens, finished.n_decoded)
             },
@@ -152,7 +152,7 @@ def finished_response(
 def failed_response(
     response: schemas.ResponseObject, output: list[Item], failure: HttpFailure
 ) -> schemas.ResponseObject:
-    """`response` as it is when something failed in the middle of it."""
+    """Returns `response` after a failure in the middle of it."""
     error: schemas.ResponseFailure = {
         "code": "server_error" if failure.status >= 500 else "invalid_prompt",
         "message": failure.info.message,
@@ -161,5 +161,5 @@ def failed_response(
 
 
 def cancelled_response(response: schemas.ResponseObject) -> schemas.ResponseObject:
-    """`response` as it is when it was cancelled; what was generated of it is not kept."""
+    """Returns `response` after its cancellation, without any output."""
     return {**response, "status": "cancelled", "output": []}

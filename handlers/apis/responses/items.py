@@ -1,7 +1,7 @@
-"""The items of OpenAI's Responses API, from the input of a request to how they are kept.
+"""Converts the items in the input of OpenAI's Responses API to their stored form.
 
-An item is a message, a call of a tool, the output of one, or the model's reasoning. The model's
-output has the same form as the input, so that a conversation is one list of items.
+An item is a message, a call of a tool, its output, or the model's reasoning. Input and output have
+the same form, so that a conversation is one list of items.
 """
 
 import secrets
@@ -16,7 +16,7 @@ from specllama.handlers.running.media import Kind, unshown
 
 Item: TypeAlias = schemas.ResponseStoredItem
 Reference: TypeAlias = schemas.ResponseItemReference
-"""Stands for an item that is kept."""
+"""A reference to a stored item."""
 Part: TypeAlias = schemas.ResponseStoredPart
 Media: TypeAlias = schemas.ResponseInputMedia
 
@@ -32,9 +32,9 @@ _PREFIXES = {
     "additional_tools": "at",
     "reasoning": "rs",
 }
-"""Those of new ids, by the types of the items that are read."""
+"""The prefixes of new ids, by the item's type."""
 _SOURCES = {"input_image": "image_url", "input_audio": "input_audio", "input_file": "file_data"}
-"""The field of each kind of media that says where it is."""
+"""The field with the data or URL of each kind of media."""
 _KINDS: Mapping[str, Kind] = {
     "input_image": "image",
     "input_audio": "audio",
@@ -51,21 +51,21 @@ _Typed: TypeAlias = (
     | schemas.ResponseInputReasoning
     | schemas.ResponseItemReference
 )
-"""An item with a type of its own, which messages need not have."""
+"""An item with a required `type`; that of a message is optional."""
 
 
 def new_id(prefix: str) -> str:
-    """An id that can't be guessed: it is all that is needed to read what it stands for."""
+    """Returns a new id, which can't be guessed: a client needs only the id to read the item."""
     return f"{prefix}_{secrets.token_hex(24)}"
 
 
 def input_items(input: schemas.ResponseInput) -> list[Item | Reference]:
-    """The items of a request's `input`, each with an id, a type and a status; contents are
-    lists of parts. References to stored items stay as they are; items that have to do with tools
-    of OpenAI's own are left out.
+    """Returns the items of a request's `input`, each with an id, a type and a status; contents are
+    lists of parts. References to stored items are not resolved. Items of OpenAI's own tools are
+    left out.
 
-    Media stay as they came, so that the conversation can be kept. Raises EngineError
-    (not_supported_error) for parts that this server can't serve.
+    Media keep their data or URL, so that the conversation can be stored. Raises EngineError
+    (not_supported_error) for unsupported parts.
     """
     if isinstance(input, str):
         input = [{"role": "user", "content": input}]
@@ -177,7 +177,8 @@ def _tool_output(
 def _clients_call(
     item: schemas.ResponseInputSearchCall | schemas.ResponseInputSearchOutput, where: str
 ) -> str | None:
-    """The id of the call by which the client searches; None if it doesn't, with a remark."""
+    """Returns the id of a search that the client runs. For any other search, logs a warning and
+    returns None."""
     call_id = item.get("call_id")
     if item.get("execution") == "client" and call_id:
         return call_id
@@ -188,7 +189,7 @@ def _clients_call(
 def _search_call(
     item: schemas.ResponseInputSearchCall, where: str
 ) -> schemas.ResponseSearchCall | None:
-    """None for a search that the client doesn't make."""
+    """Returns None for a search that the client doesn't run."""
     if (call_id := _clients_call(item, where)) is None:
         return None
     return {
@@ -204,7 +205,7 @@ def _search_call(
 def _search_output(
     item: schemas.ResponseInputSearchOutput, where: str
 ) -> schemas.ResponseStoredSearchOutput | None:
-    """None for a search that the client doesn't make."""
+    """Returns None for a search that the client doesn't run."""
     if (call_id := _clients_call(item, where)) is None:
         return None
     return {
@@ -253,8 +254,8 @@ def _is_medium(part: schemas.ResponseInputPart) -> TypeGuard[Media]:
 
 
 def _part(part: schemas.ResponseInputPart, role: str, where: str) -> Part | None:
-    # A text and a refusal are read of every part, whatever its type; nothing has checked those
-    # that the part's schema doesn't have.
+    # A text or a refusal is read from a part of any type. Validation hasn't checked these fields if
+    # the part's schema doesn't have them.
     said = cast(schemas.ResponseOtherPart, part)
     refusal, text = said.get("refusal"), said.get("text")
     if isinstance(refusal, str):
@@ -301,7 +302,7 @@ def _medium(part: Media, role: str, where: str) -> Part | None:
 
 
 def _with_source(part: Media) -> Media | None:
-    """What is kept of `part`; None if it doesn't say where the medium is."""
+    """Returns the fields of `part` to store; None if it has neither data nor a URL."""
     match part["type"]:
         case "input_image":
             return _image(part)

@@ -1,4 +1,4 @@
-"""The messages, in the form of the Chat Completions API, that the items of a response amount to."""
+"""Converts the items of a response to messages in the form of the Chat Completions API."""
 
 import json
 from collections.abc import Iterable, Sequence
@@ -25,18 +25,18 @@ _Call: TypeAlias = (
 
 
 def messages(items: Sequence[Item]) -> list[Message]:
-    """The messages, in the form of the Chat Completions API, that `items` amount to.
+    """Returns `items` as messages in the form of the Chat Completions API.
 
-    What the model says, thinks and calls without being interrupted is one message. Of its
-    reasoning the `content` counts; `summary` and `encrypted_content` say nothing to a model
-    that reads plain text.
+    Consecutive items of the model, which are texts, reasoning and calls, become one message. Of
+    reasoning, only `content` is used; `summary` and `encrypted_content` are not for models that
+    read plain text.
 
-    Raises EngineError: invalid_request_error if the conversation ends with a call that has no
+    Raises EngineError (invalid_request_error) if the conversation ends with a call that has no
     output, or for files that are neither base64 nor a URL.
     """
     made: list[Message] = []
     for index, item in enumerate(items):
-        _tell(made, item, f"input[{index}]")
+        _add(made, item, f"input[{index}]")
     for message in made:
         if isinstance(parts := message["content"], list):
             message["content"] = _plain(parts)
@@ -45,8 +45,8 @@ def messages(items: Sequence[Item]) -> list[Message]:
     return made
 
 
-def _tell(made: list[Message], item: Item, where: str) -> None:
-    """Adds what `item` tells the model to the messages that are `made` already."""
+def _add(made: list[Message], item: Item, where: str) -> None:
+    """Adds the contents of `item` to the messages `made` so far."""
     match item["type"]:
         case "message":
             parts = _contents(item["content"], f"{where}.content")
@@ -71,21 +71,21 @@ def _tell(made: list[Message], item: Item, where: str) -> None:
 
 
 def _turn(made: list[Message]) -> Message:
-    """The message of the assistant that is being put together."""
+    """Returns the assistant's message at the end of `made`, which is a new one if needed."""
     if not made or made[-1]["role"] != "assistant":
         made.append({"role": "assistant", "content": []})
     return made[-1]
 
 
 def _name(call: _Call) -> str:
-    """The name by which the model knows the tool that it has called."""
+    """Returns the name of the called tool in the prompt."""
     if call["type"] == "tool_search_call":
         return SEARCH
     return qualified(call["name"], call.get("namespace"))
 
 
 def _arguments(call: _Call) -> str:
-    """What the model has written as the arguments of a call, in JSON."""
+    """Returns the arguments of a call, as JSON."""
     match call["type"]:
         case "function_call":
             return call["arguments"]
@@ -103,14 +103,14 @@ def _tool_message(item: schemas.ResponseStoredFunctionOutput, where: str) -> Mes
 
 
 def _search_message(item: schemas.ResponseStoredSearchOutput) -> Message:
-    """What a search for tools has found: their names. The model is shown the tools themselves where
-    it is shown all of them."""
+    """Returns the result of a search for tools: their names. The prompt's list of tools has their
+    definitions."""
     content = "\n".join(known(item["tools"])) or "There is no such tool."
     return {"role": "tool", "tool_call_id": item["call_id"], "content": content}
 
 
 def _contents(parts: Iterable[Part], where: str) -> list[MessagePart]:
-    """The texts of parts, and their media for `handlers.running.media`."""
+    """Returns the texts of parts, and their media for `handlers.running.media`."""
     return [_content(part, f"{where}[{index}]") for index, part in enumerate(parts)]
 
 
@@ -146,7 +146,7 @@ def _file(part: Media, where: str) -> MessagePart:
 
 
 def _plain(parts: list[MessagePart]) -> str | list[MessagePart]:
-    """A content: the text if there is just one, or nothing, else parts."""
+    """Returns a content: a text if `parts` is empty or just one text, otherwise the parts."""
     if not parts:
         return ""
     if len(parts) == 1 and (text := parts[0].get("text")) is not None:

@@ -1,7 +1,6 @@
-"""The items of a response's output as they grow, and the events that tell of them.
+"""The growing items of a response's output, and the events that report them.
 
-The events of a stream come from the same code that puts a plain answer together, so that both say
-the same.
+The same code makes the events of a stream and the items of a whole answer, so that both agree.
 """
 
 import itertools
@@ -26,25 +25,24 @@ Status = Literal["completed", "incomplete"]
 
 
 class _Tail(TypedDict):
-    """What every event of an item ends with."""
+    """The last fields of every event of an item."""
 
     timings: NotRequired[schemas.Timings]
     sequence_number: int
 
 
 class _Named(TypedDict):
-    """The name of a tool, as the client knows it."""
+    """The client's name of a tool."""
 
     name: str
     namespace: NotRequired[str]
 
 
 class Output:
-    """The items of one answer, put together from what the engine says, and the events that tell of
-    them.
+    """The items of one answer, made from the engine's events, and the events that report them.
 
-    One item is open at a time, and is `in_progress`; the text of it grows in `_pieces`. `places`
-    are those of the tools that the model knows by another name than the client.
+    One item at a time is open, with the status `in_progress`; its text grows in `_pieces`. `places`
+    has the client's names of tools that have other names in the prompt.
     """
 
     def __init__(
@@ -60,16 +58,17 @@ class Output:
         self._index = -1
         self._pieces: list[str] = []
         self._logprobs: list[schemas.TokenProbability] = []
-        self._unsaid: list[TokenProbs] = []  # of the content, for its next text
+        self._unsaid: list[TokenProbs] = []  # tokens of the content, for its next text
         self._numbers = itertools.count()
         self._timings: schemas.Timings | None = None  # for the events that are being made
 
     def number(self) -> int:
-        """The place of the next event in the stream; each is given once."""
+        """Returns the number of the next event in the stream, and counts it."""
         return next(self._numbers)
 
     def feed(self, event: ChatEvent, timings: schemas.Timings | None = None) -> list[Event]:
-        """The events for what `event` adds to the response, with `timings` if there are some."""
+        """Returns the events for the additions of `event` to the response, with `timings` unless
+        they are None."""
         if self._probabilities is not None:
             self._unsaid += event.probs
         self._timings = timings
@@ -78,12 +77,13 @@ class Output:
         return events
 
     def finish(self, status: Status) -> list[Event]:
-        """Ends the last item. An answer without any item gets an empty message."""
+        """Ends the last item, and returns the events for that. An answer without any item gets an
+        empty message."""
         events = [] if self.items else self._enter_message()
         return events + self._close(status)
 
     def reasoning(self) -> str:
-        """All thoughts together."""
+        """Returns all thoughts as one text."""
         return "".join(
             part["text"]
             for item in self.items
@@ -96,7 +96,7 @@ class Output:
             return {"sequence_number": next(self._numbers)}
         return {"timings": self._timings, "sequence_number": next(self._numbers)}
 
-    # ---- what is added
+    # ---- additions to items
 
     def _add(self, delta: ChatDelta) -> list[Event]:
         match delta:
@@ -112,7 +112,7 @@ class Output:
                 return self._written(text)
 
     def _take_logprobs(self) -> list[schemas.TokenProbability]:
-        """The probabilities of the tokens since the last time."""
+        """Returns the probabilities of the tokens since the last call."""
         tokens, self._unsaid = self._unsaid, []
         return self._probabilities.content(tokens) if self._probabilities else []
 
@@ -142,7 +142,7 @@ class Output:
         }
 
     def _written(self, text: str) -> list[Event]:
-        """The events for more of what a tool is called with."""
+        """Returns the events for more text of a call's arguments or input."""
         self._pieces.append(text)
         match self.items[-1]["type"]:
             case "function_call":
@@ -167,7 +167,7 @@ class Output:
                 ]
         return []
 
-    # ---- items that begin
+    # ---- beginnings of items
 
     def _enter_message(self) -> list[Event]:
         """Opens a message, unless one is open."""
@@ -238,7 +238,7 @@ class Output:
         return {
             "type": "response.output_item.added",
             "output_index": self._index,
-            "item": item.copy(),  # the event is sent before the item goes on growing
+            "item": item.copy(),  # the item grows before the event is encoded
             **self._tail(),
         }
 
@@ -254,7 +254,7 @@ class Output:
             **self._tail(),
         }
 
-    # ---- items that end
+    # ---- ends of items
 
     def _close(self, status: Status) -> list[Event]:
         if not self._open:
@@ -360,7 +360,7 @@ def _reasoning_text(text: str) -> schemas.ResponseReasoningText:
 
 
 def _decoded(arguments: str) -> Any:
-    """The arguments of a search; the text of them if they were cut off."""
+    """Returns the arguments of a search; their text if they were cut off."""
     try:
         return msgspec.json.decode(arguments or "{}")
     except (msgspec.DecodeError, RecursionError):

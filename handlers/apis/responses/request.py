@@ -1,4 +1,4 @@
-"""From the body of a response in OpenAI's form to the internal request.
+"""Reads the bodies of OpenAI's Responses API.
 
 Bodies have passed validation against the description.
 """
@@ -25,13 +25,13 @@ from specllama.handlers.running.run_in_thread import run_in_thread
 
 SUPPORTED: Supported = {**NO_IMAGES, "conversation": [], "prompt": []}
 LOGPROBS = "message.output_text.logprobs"
-"""The value of `include` that asks for probabilities."""
+"""The value of `include` that requests probabilities."""
 
 
 async def request_items(
     body: schemas.ResponseRequest, store: ResponseStore
 ) -> tuple[list[Item], list[Item]]:
-    """The items of the conversation before `body`, and those of its own input.
+    """Returns the items of the previous conversation, and the items in the input of `body`.
 
     Raises EngineError: invalid_request_error for responses and items that are not stored,
     not_supported_error for media.
@@ -53,11 +53,11 @@ async def _stored(reference: Reference, where: str, store: ResponseStore) -> Ite
 
 
 def response_tools(body: schemas.ResponseRequest, items: Sequence[Item]) -> Chosen:
-    """The tools that may be called when `items` are the whole conversation: those of `body`, and
-    those that items have added or found, each of them once.
+    """Returns the tools that the model may call after `items`, which are the whole conversation:
+    the tools of `body`, and tools that items have added or found. No tool is listed twice.
 
-    Raises EngineError: invalid_request_error for tools that don't fit together,
-    not_supported_error if a tool of OpenAI's own has to be called.
+    Raises EngineError: invalid_request_error for contradictory tools, not_supported_error if the
+    model would have to call one of OpenAI's own tools.
     """
     tools = list(body.get("tools") or ())
     names = set(known(tools))
@@ -72,8 +72,8 @@ def response_tools(body: schemas.ResponseRequest, items: Sequence[Item]) -> Chos
 
 @dataclass(frozen=True, kw_only=True)
 class ResponseRequest(GenerationRequest):
-    """A response to `body`. `items` are its input without the conversation before; `places` those
-    of the tools that the model knows by another name than the client."""
+    """A request for a response. `items` are the input of `body`, without the previous conversation.
+    `places` has the client's names of tools that have other names in the prompt."""
 
     id: str
     body: schemas.ResponseRequest
@@ -84,8 +84,8 @@ class ResponseRequest(GenerationRequest):
 def read_response(
     body: schemas.ResponseRequest, options: Options, *, history: Sequence[Item], items: list[Item]
 ) -> ResponseRequest:
-    """What `body` asks for, behind the items of a `history`. Raises EngineError as the functions
-    below do."""
+    """Returns the request in `body`, which continues the conversation `history`. Raises EngineError
+    as the functions below do."""
     params, probabilities = response_params(body, options.engine.generation_defaults())
     conversation = [*history, *items]
     tools = response_tools(body, conversation)
@@ -107,9 +107,9 @@ def read_response(
 def response_chat_request(
     body: schemas.ResponseRequest, items: Sequence[Item], choice: Chosen, options: Options
 ) -> ChatRequest:
-    """The request in `body` when `items` are the whole conversation, and `choice` its tools.
+    """Returns the conversation with all of its `items`, and with the tools of `choice`.
 
-    Raises EngineError (invalid_request_error) for items that don't fit together.
+    Raises EngineError (invalid_request_error) for contradictory items.
     """
     conversation = messages(items)
     if instructions := body.get("instructions"):
@@ -125,7 +125,7 @@ def response_chat_request(
         parallel_tool_calls=body.get("parallel_tool_calls"),
         reasoning_format=options.chat.reasoning_format,
         thinking_budget=thinking_budget(body, options, body.get("thinking_budget_tokens")),
-        prefill=False,  # with OpenAI, an answer at the end is followed by another one
+        prefill=False,  # OpenAI's server doesn't continue an answer at the end, but adds another
         template_variables=variables,
     )
 
@@ -133,7 +133,7 @@ def response_chat_request(
 def response_params(
     body: schemas.ResponseRequest, defaults: GenerationParams
 ) -> tuple[GenerationParams, Probabilities | None]:
-    """The parameters of the generation, and the probabilities to report.
+    """Returns the parameters of the generation, and the form of the probabilities to report.
 
     Raises EngineError (invalid_request_error).
     """
@@ -151,14 +151,14 @@ def response_params(
     params = generation_params(native, defaults)
     n_top = int(body.get("top_logprobs") or 0)
     if n_top or LOGPROBS in (body.get("include") or ()):
-        # The engine's 0 means none at all.
+        # The engine's 0 means no probabilities at all.
         params = msgspec.structs.replace(params, n_probs=max(n_top, 1))
         return params, Probabilities(n_top, post_sampling=params.post_sampling_probs)
     return params, native_probabilities(params)
 
 
 def _response_format(form: schemas.ResponseTextFormat) -> schemas.ResponseFormat | None:
-    """The `response_format` that says the same; None for any text."""
+    """Returns the equivalent `response_format`; None if any text is allowed."""
     if form is None or form["type"] == "text":
         return None
     return {"type": form["type"], "schema": form.get("schema")}

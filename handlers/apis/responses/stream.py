@@ -1,7 +1,7 @@
-"""A response whole, and as server-sent events.
+"""Answers of OpenAI's Responses API: whole, and as server-sent events.
 
-OpenAI's events are numbered, and each is named by its `type`, in the event's own field too. What
-llama-server adds, `timings` and `prompt_progress`, stands beside their fields.
+Events are numbered. The name of the server-sent event is also in the field `type`. llama-server's
+fields `timings` and `prompt_progress` are added to OpenAI's.
 """
 
 import asyncio
@@ -35,7 +35,8 @@ Complete = Callable[[Status, Finished], Awaitable[schemas.ResponseObject]]
 def response_form(
     asked: ResponseRequest, facts: GenerationFacts, *, store: ResponseStore
 ) -> "ResponsesFormat":
-    """The format of one answer, which is kept in `store` if the request wants it."""
+    """Returns the format of one answer, which is saved in `store` if the request's `store` isn't
+    false."""
     response = new_response(asked.body, facts.model, facts.params, asked.id)
     output = Output(asked.probabilities, asked.places)
 
@@ -43,7 +44,7 @@ def response_form(
         n_reasoning = await facts.n_written(output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
-            # Once begun, nothing breaks it off.
+            # A cancelled request doesn't interrupt the write.
             await asyncio.shield(store.save(whole, asked.items))
         return whole
 
@@ -52,9 +53,9 @@ def response_form(
 
 
 class ResponsesFormat:
-    """The answer to one request (`handlers.running.respond.Format`). `response` is what is known
-    before it begins; `output` collects what is generated; `complete` makes the whole response of
-    both, and keeps it if it is to be kept."""
+    """The answer to one request (`handlers.running.respond.Format`). `response` is the response
+    before its generation; `output` collects the generated items; `complete` makes the whole
+    response of both, and stores it if requested."""
 
     def __init__(
         self,
@@ -67,11 +68,11 @@ class ResponsesFormat:
         self._complete = complete
         self._end: tuple[Status, Finished] | None = None
         self.response = response
-        """What is known before the answer begins."""
+        """The response before its generation."""
         self._output = output
         self._timings_per_token = timings_per_token
         self.completed = False
-        """The generation has come to its end, and the response is being kept."""
+        """Whether the generation has ended, so that the response is complete."""
 
     def begin(self, event: ChatEvent) -> bytes:
         created: schemas.ResponseCreatedEvent = {
@@ -87,12 +88,12 @@ class ResponsesFormat:
         return _frame(created) + _frame(begun)
 
     def event(self, event: ChatEvent) -> bytes:
-        """The events that follow from one event of the engine; maybe none."""
+        """Returns the events for one engine event; possibly empty."""
         source = event.source
         if isinstance(source, Delta) and (progress := progress_json(source.progress)):
             return self._progress(progress)
-        tells_timings = self._timings_per_token and event.deltas
-        timings = timings_json(source.timings) if tells_timings else None
+        with_timings = self._timings_per_token and event.deltas
+        timings = timings_json(source.timings) if with_timings else None
         data = b"".join(map(_frame, self._output.feed(event, timings)))
         if isinstance(source, Finished):
             status = status_of(event.message, source)
@@ -111,7 +112,7 @@ class ResponsesFormat:
         )
 
     async def end(self) -> bytes:
-        """The whole response."""
+        """Returns the last event, with the whole response."""
         assert self._end is not None, "the events of a generation end with a result or an error"
         status, finished = self._end
         self.completed = True
@@ -144,8 +145,8 @@ class ResponsesFormat:
         return {**response, "timings": timings_json(answer.finished.timings)}
 
     def failed(self, failure: HttpFailure) -> bytes:
-        """Tells of a failure in two ways: as the end of the response, and as the error that
-        every stream of this server ends with, which OpenAI's library raises."""
+        """Returns two events for a failure: the end of the response, and the error at the end of
+        every stream of this server, which OpenAI's library raises."""
         failed: schemas.ResponseFailedEvent = {
             "type": "response.failed",
             "response": failed_response(self.response, self._output.items, failure),
@@ -166,35 +167,36 @@ def _frame(event: Event) -> bytes:
     return sse_event(event, event["type"])
 
 
-# ---- A response that is generated whether or not its client waits.
+# ---- Responses in the background, which are generated whether or not the client waits.
 #
-# It is generated as a stream; a client that wants the stream hears it as long as it likes. How it
-# ends, the store knows: completed, failed or cancelled.
+# Such a response is generated as a stream. A client that requests the stream receives it until it
+# disconnects. The store gets the response at its end: completed, incomplete, failed or cancelled.
 
 
 Keep = Callable[[schemas.ResponseObject], Awaitable[None]]
 
 
 def check_kept(body: schemas.ResponseRequest) -> None:
-    """Raises EngineError (invalid_request_error) if nobody could ever see the response."""
+    """Raises EngineError (invalid_request_error) for a response in the background that isn't
+    stored, since no client could read it."""
     if body.get("background") and body.get("store") is False:
-        raise invalid_request("background: the response has to be kept, so store can't be false")
+        raise invalid_request("background: the response must be stored, so store can't be false")
 
 
 class Listener:
-    """The frames of a response for the client that asked for them, until it leaves."""
+    """The frames of a response for the client that requested the stream, until it disconnects."""
 
     def __init__(self, *, gone: bool = False) -> None:
         self._queue: asyncio.Queue[bytes | Exception | None] = asyncio.Queue()
         self._gone = gone
 
     def put(self, frame: bytes | Exception | None) -> None:
-        """None is the end."""
+        """Adds a frame, the exception that replaces all frames, or None for the end."""
         if not self._gone:
             self._queue.put_nowait(frame)
 
     async def frames(self) -> AsyncGenerator[bytes, None]:
-        """Raises the exception that ends the response before its first frame."""
+        """Yields the frames. Raises the exception that ended the response before the first one."""
         try:
             while (frame := await self._queue.get()) is not None:
                 if isinstance(frame, Exception):
@@ -213,8 +215,9 @@ async def to_the_end(
     held: ExitStack,
     scope: Scope,
 ) -> None:
-    """Runs the response of `form` to its end, and gives `held` back. `shown` is the response for
-    those who ask meanwhile; `keep` stores it if it doesn't end by itself, which stores it, too."""
+    """Runs the response of `form` to its end, and then releases `held`. `shown` is the response for
+    requests that read it meanwhile. `keep` stores a response that fails or is cancelled; `form`
+    itself stores a complete one."""
     with held:
         try:
             async with aclosing(frames):
