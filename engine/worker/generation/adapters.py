@@ -1,4 +1,4 @@
-"""The scales of the LoRA adapters: the server's own, and those of a request."""
+"""The scales of the LoRA adapters: the server's defaults and the scales of a request."""
 
 import msgspec
 
@@ -20,8 +20,8 @@ class LoraScales:
         ]
 
     def resolve(self, wanted: list[tuple[int, float]]) -> list[tuple[int, float]]:
-        """The scale of every adapter, for a request that wants these (none: the server's own). An
-        unknown id means nothing."""
+        """The scale of every adapter for a request with the scales `wanted` (empty: the server's
+        scales). Unknown ids are ignored."""
         if not wanted:
             return [(adapter.id, adapter.scale) for adapter in self.adapters]
         scales = {adapter.id: 0.0 for adapter in self.adapters}
@@ -31,7 +31,7 @@ class LoraScales:
         return list(scales.items())
 
     def set(self, scales: list[tuple[int, float]]) -> None:
-        """The server's own, for requests to come; 0 for adapters that are not named."""
+        """Set the server's scales, for later requests; 0 for adapters that are not named."""
         new = dict(self.resolve(scales)) if scales else {}
         self.adapters = [
             msgspec.structs.replace(adapter, scale=new.get(adapter.id, 0.0))
@@ -40,7 +40,7 @@ class LoraScales:
 
 
 def key_of(scales: list[tuple[int, float]], owner: int = 0) -> Key:
-    """The adapters, with these scales, that tokens are evaluated under, and the owner of the
-    text; 0: everybody."""
+    """The cache key of a text: the adapters with a scale other than 0, and the owner of the text
+    (0: anyone may reuse it)."""
     adapters = tuple((id, scale) for id, scale in scales if scale)
     return (*adapters, (OWNER, float(owner))) if owner else adapters

@@ -8,18 +8,20 @@ from specllama.engine.worker.scheduling.placement import context_shift
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 
 CONTEXTS = 4
-"""The length, in contexts, of a text that would go on for ever."""
+"""Default of `--max-predict`, in contexts: the longest text of a request without a limit of its
+own."""
 
 
 class Answering:
     """The text of all requests. Belongs to the thread that steps.
 
-    With `--context-shift` a text that fills its context loses a part of it; else it ends. Without
-    a limit of its own it then ends after `--max-predict` tokens.
+    A text that fills its context loses a part of it with `--context-shift`, and ends without.
+    Unless the request sets a limit, a text ends after `--max-predict` tokens.
 
-    If a step `overlaps` with the texts of the one before, a token is chosen and the next step
-    evaluates it before its text is made. If the text ends with it, nothing of what was evaluated
-    behind it stays. Where the memory isn't `cuttable`, no such token may end a text.
+    If a step `overlaps` with making the texts of the step before, the next step evaluates a token
+    before its text is made. If the text turns out to end with this token, the rows evaluated after
+    it are taken back. Where the memory isn't `cuttable`, that is impossible: a token that may end
+    the text is never deferred.
     """
 
     def __init__(
@@ -36,12 +38,12 @@ class Answering:
         self._model = model
         self._scheduler = scheduler
         self._shifts = options.context_shift
-        self._most = options.max_predict or CONTEXTS * scheduler.n_ctx  # -1: for ever
+        self._most = options.max_predict or CONTEXTS * scheduler.n_ctx  # -1: no limit
 
     def accept(self, request: Request, token: int, *, is_final: bool) -> Delta | None:
-        """Show the text of `token`, the newest one of `request`, and set `request.stop_type` if
-        the text ends here; `is_final` says that its guide lets nothing follow. The event of a
-        stream that goes on, unless the token ends inside of a character."""
+        """Show the text of `token`, the newest one of `request`, and set `request.stop_type` if the
+        text ends here; `is_final`: the guide allows no further token. Returns the event of a stream
+        that continues; None if the token shows nothing because it ends inside a character."""
         text = request.feed(request.piece(token))
         if new_line := "\n" in text:
             request.has_new_line = True
@@ -51,9 +53,9 @@ class Answering:
         return None
 
     def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
-        """True if `token`, the newest one, is late: its text is made by `answer`. A token that ends
-        the text whatever it shows isn't: the next step must not evaluate it. `is_final` is as in
-        `accept`."""
+        """Returns True if `token`, the newest one, is late: `answer` makes its text. A token that
+        ends the text whatever it shows isn't late: the next step must not evaluate it. `is_final`
+        is as in `accept`."""
         if not self.overlaps or self._decides(request, token, is_final=is_final):
             return False
         if request.may_end_with_text and not self._cuttable:
@@ -62,8 +64,9 @@ class Answering:
         return True
 
     def answer(self, request: Request) -> list[Event]:
-        """The events of the request's late token, if it has one. The request keeps its slot if the
-        text ends with it (`Request.has_ended`): the device may compute what is behind it."""
+        """The events of the request's late token, if it has one. Even if the text ends with it
+        (`Request.has_ended`), the request keeps its slot: the device may be evaluating a row after
+        it."""
         token, request.late = request.late, None
         if token is None:
             return []
@@ -73,8 +76,8 @@ class Answering:
         return [event] if event is not None else []
 
     def _decides(self, request: Request, token: int, *, is_final: bool) -> bool:
-        """True if `token`, the newest one, ends the text or drops a part of it, whatever it shows.
-        All else that may end a text is in what it shows: `Request.may_end_with_text`."""
+        """True if `token`, the newest one, ends the text or drops a part of it, whatever text it
+        shows. `Request.may_end_with_text` covers the other reasons, which depend on that text."""
         return (
             is_final
             or token in self._model.eog
@@ -107,7 +110,7 @@ class Answering:
         return "none"
 
     def _shift(self, request: Request) -> bool:
-        """Drop a part of a text that fills its context. False if the memory refuses."""
+        """Drop a part of a text that fills its context. Returns False if the memory can't."""
         request.truncated = True
         sequence, params = request.sequence, request.params
         n_keep = sequence.n_prompt
@@ -124,7 +127,7 @@ class Answering:
 
 
 def delta(request: Request, *, last: bool = False) -> Delta:
-    """The text and the tokens that no event has carried yet; `last`: there will be no more."""
+    """The event with all unsent text and tokens; `last`: no more will follow."""
     text, tokens = request.take_text(), request.unsent_tokens()
     probs = []
     if request.probs is not None:
@@ -141,7 +144,8 @@ def progress(request: Request) -> Delta:
 
 
 def finish(request: Request) -> list[Event]:
-    """How the text ended, behind the rest of it, which is an event of its own in a stream."""
+    """The final event of a text. In a stream, an event with the unsent rest of the text precedes
+    it."""
     request.flush()
     if request.stream.stopping_word:
         request.stop_type = "word"

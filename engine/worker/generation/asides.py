@@ -1,4 +1,5 @@
-"""Tells the text of an answer from its asides, thoughts and calls and markers, while it comes."""
+"""Separates the text of an answer from its asides (thoughts, calls, markers) while it is
+generated."""
 
 from bisect import bisect_left
 from collections.abc import Iterable
@@ -7,11 +8,11 @@ from typing import Literal
 from specllama.engine.params import Aside, StopScope
 
 Kind = Literal["text", "space", "aside"]
-"""`space` is white space behind an aside: a part of the text only if more of it follows."""
+"""`space` is white space after an aside: it belongs to the text only if more text follows."""
 
 
 class Texts:
-    """Fixed texts, none of them empty, to be found in another one."""
+    """Fixed, non-empty strings to find in a text."""
 
     def __init__(self, texts: Iterable[str]) -> None:
         self.all = frozenset(texts)
@@ -20,14 +21,14 @@ class Texts:
         self._first = frozenset(text[0] for text in self.all)
 
     def at(self, text: str, start: int) -> str:
-        """The longest of them that stands at `start`, "" if there is none."""
+        """The longest of the strings that begins at `start` of `text`; "" if there is no match."""
         for length in self.lengths:
             if (found := text[start : start + length]) in self.all and len(found) == length:
                 return found
         return ""
 
     def may_begin(self, text: str, start: int) -> bool:
-        """True if `text` ends in the middle of one that begins at `start`."""
+        """True if `text` from `start` to its end is a proper beginning of one of the strings."""
         length = len(text) - start
         if not self.lengths or length >= self.lengths[0] or text[start] not in self._first:
             return False
@@ -37,8 +38,8 @@ class Texts:
         return i < len(self._sorted) and self._sorted[i].startswith(rest)
 
     def find(self, text: str, start: int, *, last: bool) -> tuple[int, str]:
-        """The place of the first one, and that; or of what may become one, unless `text` is the
-        `last`, and ""; or the end of `text`, and ""."""
+        """The index of the first match and the string. If a possible beginning comes first, and
+        this isn't the `last` text: its index and "". Without either: the end of `text` and ""."""
         for at in range(start, len(text)):
             if text[at] in self._first:
                 if not last and self.may_begin(text, at):
@@ -49,16 +50,17 @@ class Texts:
 
 
 class AnswerParts:
-    """Splits one answer by `scope`. What may become a marker is held back."""
+    """Splits one answer into its parts, by the markers of `scope`. Holds back text that may become
+    a marker."""
 
     def __init__(self, scope: StopScope) -> None:
         self._asides = {aside.begin: aside for aside in scope.asides}
         self._at_start = Texts(self._asides)
         self._anywhere = Texts(each.begin for each in scope.asides if not each.at_start)
-        self._ends = None if scope.begun is None else Texts(scope.begun.ends)  # inside of an aside
+        self._ends = None if scope.begun is None else Texts(scope.begun.ends)  # set inside an aside
         self._starting = not scope.continued
         self._skips_space = scope.skips_space
-        self._said = False  # there was some text
+        self._said = False  # some text has been seen
         self._held = ""
 
     @property
@@ -66,7 +68,8 @@ class AnswerParts:
         return len(self._held)
 
     def split(self, text: str, *, last: bool = False) -> list[tuple[Kind, str]]:
-        """What is certain of the answer with this `text`, the `last` one or not, in a row."""
+        """Returns the parts of the answer that are certain with this further `text`, in order;
+        `last`: no more text follows."""
         text, self._held = self._held + text, ""
         parts: list[tuple[Kind, str]] = []
         at = 0
@@ -106,7 +109,7 @@ class AnswerParts:
         return "space" if self._said else "aside"
 
     def _pass(self, marker: str) -> None:
-        """Go on behind the beginning or the end of an aside."""
+        """Continue after the marker that begins or ends an aside."""
         aside = self._asides[marker] if self._ends is None else Aside(marker, alone=True)
         self._ends = None if aside.alone else Texts(aside.ends)
         self._starting = self._skips_space = True

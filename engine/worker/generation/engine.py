@@ -1,4 +1,4 @@
-"""The engine proper: from prepared requests to events, one step at a time.
+"""The engine: turns prepared requests into events, one step at a time.
 
 `Engine.preparation` may run in any thread; everything else belongs to the thread that calls `step`.
 """
@@ -57,25 +57,27 @@ from specllama.engine.worker.scheduling.scheduler import Scheduler
 log = logging.getLogger("specllama.engine.worker.generation.engine")
 
 GATHER_SHARE = 0.25
-"""Of a step that requests may wait for the others who come with them: without these, they would
-wait for it all."""
+"""Part of a step's time that new requests wait for others that arrive with them: a request that
+comes just after a step has begun would wait for the whole step."""
 MASK_SECONDS = 0.01
-"""The longest wait of a step without work for a mask: messages are taken in between."""
+"""The longest wait for a mask or an embedding when a step has no other work: messages are read
+between two waits."""
 PATIENCE, LEAST_PATIENCE = 0.25, 0.001
-"""A step waits for the masks of its requests for this part of its own time, or so many seconds. Who
-has none then gets its next token later, and the others go on."""
+"""A step waits for the masks of its requests for `PATIENCE` of its own time, but for at least
+`LEAST_PATIENCE` seconds. A request without a mask by then gets its next token in a later step."""
 
 TOGETHER, TOGETHER_SECONDS = 4, 0.005
-"""Up to so many tokens are sent in one message if their steps take less time than that together:
-a message costs the server a tenth of a millisecond, and a small model's step little more."""
+"""Fewer than `TOGETHER` tokens wait for the next message, if their steps take less than
+`TOGETHER_SECONDS` together: a message costs the server a tenth of a millisecond, and a small
+model's step little more."""
 
 
 Send = Callable[[list[Event]], None]
 
 
 class Engine:
-    """One model, its KV cache, and the requests being served. `projector` is what the model sees
-    and hears with, if it can; the engine closes it."""
+    """One model, its KV cache, and the requests being served. `projector` encodes images and sounds
+    (None: the model has no such input); the engine closes it."""
 
     def __init__(
         self, model: Model, options: EngineOptions, projector: Projector | None = None
@@ -119,14 +121,14 @@ class Engine:
             overlaps=self.context.is_asynchronous,
             cuttable=self.context.is_cuttable,
         )
-        self._events: list[Event] = []  # that wait to be sent
-        self._sent = 0.0  # when the last ones were
+        self._events: list[Event] = []  # not sent yet
+        self._sent = 0.0  # when events were last sent
         self._counting = Counting()
         self._decoding = Decoding(
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
         self._requests = Requests(self.scheduler, self._answering)
-        self._step_seconds = 0.0  # of the last one
+        self._step_seconds = 0.0  # duration of the last step
 
     @property
     def info(self) -> ModelInfo:
@@ -140,7 +142,8 @@ class Engine:
     # ---- requests ------------------------------------------------------------------------
 
     def submit(self, request: Request) -> list[Event]:
-        """Queue a prepared request. An empty prompt is answered at once."""
+        """Queue a prepared request. A request with an empty prompt ends at once. Returns its first
+        events."""
         events: list[Event] = [Accepted(request.id)] if request.confirm else []
         if request.relaxed:
             events.insert(0, Relaxed(request.id, list(request.relaxed)))
@@ -151,13 +154,14 @@ class Engine:
         return events
 
     def cancel(self, id: int) -> None:
-        """Nothing more is said of the request."""
+        """End a request without further events, and drop its unsent ones."""
         self._events = [event for event in self._events if event.id != id]
         if request := self._requests.running.get(id):
             self._requests.cancel(request)
 
     def end_thoughts(self, id: int) -> None:
-        """End the thoughts of a running request that allows it; else nothing happens."""
+        """End the thoughts of a running request that allows it. Any other request stays
+        unchanged."""
         request = self._requests.running.get(id)
         if request is not None and isinstance(request.guide, ThinkingLimit):
             request.guide.end()
@@ -173,7 +177,7 @@ class Engine:
         request.proposals.leave()
 
     def resume(self, id: int) -> None:
-        """Let the request, if it was paused, go on as soon as it gets a slot again."""
+        """Queue a paused request again. A request that isn't paused stays unchanged."""
         if request := self._requests.running.get(id):
             self.scheduler.resume(request.sequence)
 
@@ -183,18 +187,18 @@ class Engine:
 
     @property
     def gather_seconds(self) -> float:
-        """The time that the next step may wait for requests that are being prepared: a part of its
-        own time if it is the first one of all that there are; else none."""
+        """Seconds that the next step may wait for requests that are being prepared: a part of the
+        step's own time if all requests are new (`Scheduler.is_fresh`), else 0."""
         return GATHER_SHARE * self._planner.pending_seconds if self.scheduler.is_fresh else 0.0
 
     # ---- the step ------------------------------------------------------------------------
 
     def step(self, send: Send) -> None:
-        """Plan, launch, finish the last step, choose, measure. `send` gets the events of all
-        requests that have any.
+        """Plan, launch, finish the last step, choose, measure. Passes the events of all requests to
+        `send`.
 
-        On a device that computes beside the host, a step is launched before anything is done that
-        it doesn't need: `send` gets the events of the last one while the device computes."""
+        On a device that computes in parallel with the host, the next step is launched before the
+        texts of the last one are made: `send` gets these events while the device computes."""
         self._answer_postponed()
         self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):
@@ -204,7 +208,7 @@ class Engine:
                 if self._events and not (self._answering.overlaps or batch.is_single):
                     self._send(send)
                 if not self._launch(batch):
-                    break  # what else was planned may be wrong
+                    break  # the rest of the plan may be invalid
                 self._finish_last(batch, send)
                 self._choose(batch)
                 self._measure(batch)
@@ -218,10 +222,10 @@ class Engine:
             self._send(send)
 
     def _plan(self) -> list[StepBatch]:
-        """What the step evaluates, one batch for each decode; nothing if no request can go on."""
+        """The batches of the step, one for each decode; empty if no request can advance."""
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
-        self._look_for_embeddings()  # of those who have just got a slot
+        self._look_for_embeddings()  # for requests that have just got a slot
         if not chunks:
             self._events += self._requests.answer_late()
             self._requests.free_finished()
@@ -237,7 +241,8 @@ class Engine:
         return batches
 
     def _launch(self, batch: StepBatch) -> bool:
-        """Let the device evaluate what is left of it. False if it doesn't."""
+        """Let the device evaluate the chunks of the requests that still run. Returns False if there
+        are no chunks, or if the device refuses them."""
         batch.keep(self._requests.running)
         if not batch.chunks:
             return False
@@ -258,7 +263,7 @@ class Engine:
 
     def _finish_last(self, batch: StepBatch, send: Send) -> None:
         """Make the texts of the last step while the device computes, then wait for the device.
-        Requests whose texts have ended leave `batch`."""
+        Requests whose texts have ended are removed from `batch`."""
         if self._answering.overlaps:
             self._events += self._requests.answer_late()
             if not (batch.is_single and self._may_wait()):
@@ -268,8 +273,8 @@ class Engine:
             batch.keep(self._requests.running)
 
     def _choose(self, batch: StepBatch) -> None:
-        """The next token of each request that has logits; then the one behind it, where it was
-        proposed."""
+        """Choose the next token of each request that has logits. Where it is the proposed token,
+        choose the one after it as well, and so on."""
         self.scheduler.advance(batch.chunks)
         self._counting.decoded(batch.chunks, len(self.scheduler.active))
         self._events += [progress(each) for each in batch.requests if each.reports_progress]
@@ -286,7 +291,7 @@ class Engine:
         self._speculation.end()
 
     def _measure(self, batch: StepBatch) -> None:
-        """Learn from the time that it took."""
+        """Pass the duration of the step to the step clock, the speculation and the counters."""
         seconds = self._planner.measure(batch.evaluated, batch.started, batch.n_waiting)
         self._speculation.stepped(batch.evaluated, seconds)
         self._counting.stepped(seconds)
@@ -298,13 +303,14 @@ class Engine:
             self._sent = system.now()
 
     def _may_wait(self) -> bool:
-        """Whether the events are tokens which the next step sends soon enough."""
+        """True if all unsent events are new text, and the next step can send them soon enough."""
         soon = system.now() + self._step_seconds < self._sent + TOGETHER_SECONDS
         is_short = len(self._events) < TOGETHER
         return is_short and soon and all(type(event) is Delta for event in self._events)
 
     def _read_prompts(self, batch: StepBatch) -> None:
-        """Notes the probabilities of prompts, where they are wanted, before anybody samples."""
+        """Record the probabilities of prompt tokens for requests that want them. Sampling may
+        overwrite logits, so this comes first."""
         rows_of = zip(batch.chunks, batch.requests, batch.indices, strict=True)
         for chunk, request, index in rows_of:
             if request.prompt_probs is not None and chunk.sequence.wants_outputs:
@@ -312,7 +318,7 @@ class Engine:
                 request.prompt_probs.note(self.context, chunk.start, rows)
 
     def _look_for_embeddings(self) -> None:
-        """Requests fail whose media can't be encoded."""
+        """Update which media are encoded. Requests whose media can't be encoded fail."""
         for request, error in self._embeddings.update(
             self.scheduler.active, self._requests.running
         ):
@@ -320,20 +326,21 @@ class Engine:
             self._events.append(Failed(request.id, ErrorInfo("invalid_request_error", str(error))))
 
     def _wait(self) -> None:
-        """Until somebody can go on, a little at most."""
+        """Wait until a request can advance, at most `MASK_SECONDS`."""
         if self.scheduler.n_in("encoding"):
             self._embeddings.wait(MASK_SECONDS)
         else:
             self._sampling.wait(MASK_SECONDS)
 
     def _answer_postponed(self) -> None:
-        """The tokens whose masks the last steps haven't waited for."""
+        """Choose the tokens of postponed requests whose masks are ready by now."""
         for request, index in self._sampling.due():
             self._events += self._answer(request, index)
             self.context.release(index)
 
     def _enter(self, requests: Sequence[Request], now: float) -> None:
-        """Note the slots; the first events of the requests that have just got one."""
+        """Record the slots of the requests. Appends the first events of requests that have just got
+        one."""
         for request in requests:
             if request.enter(now):
                 self._counting.admitted(request, now)
@@ -342,7 +349,8 @@ class Engine:
                     self._events.append(progress(request))
 
     def _answer(self, request: Request, index: int) -> list[Event]:
-        """Take the next token of `request` from the logits at `index` of the batch."""
+        """Choose the next token of `request` from the logits at `index` of the batch. Returns its
+        events."""
         if not request.n_decoded:
             self._counting.read(request)
         if request.params.n_predict == 0:
@@ -369,8 +377,8 @@ class Engine:
         return [event] if event is not None else []
 
     def tidy(self) -> None:
-        """Forget media that are in no text any more, if there are many. No text may be on its way
-        into a slot from a file."""
+        """If the registry is full, forget media that no text contains any more. Must not run while
+        a text is being restored into a slot from a file."""
         if self.registry.is_full:
             running = map(ids_in, self._requests.texts())
             kept = chain(self._planner.media(), self._embeddings.ids(), *running)
@@ -382,7 +390,7 @@ class Engine:
         return self._requests.slots(self.preparation.text)
 
     def stats(self) -> Stats:
-        """The counters since the start, and the amount of present work."""
+        """The counters since the start, and the current load."""
         stats = self._counting.stats(self.scheduler, self.context.n_ctx)
         stats.n_drafts_accepted = self._speculation.n_accepted
         stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
@@ -393,7 +401,8 @@ class Engine:
         return stats
 
     def close(self) -> None:
-        """Ends all requests; the model stays. What `--cache-disk` is to have is written."""
+        """Ends all requests, and writes the texts that `--cache-disk` keeps. The model stays
+        loaded."""
         self._planner.close()
         self._requests.close()
         self._speculation.close()

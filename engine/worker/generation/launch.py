@@ -1,4 +1,4 @@
-"""From a plan to the batch that is decoded."""
+"""Turns the chunks of a plan into the batch that is decoded."""
 
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
@@ -22,22 +22,23 @@ from specllama.engine.worker.tokens import TokenArray
 
 @dataclass
 class StepBatch:
-    """What one decode of a step evaluates: some texts, or a part of one medium."""
+    """The input of one decode of a step: chunks of texts, or a part of one medium."""
 
     chunks: Sequence[Chunk]
     requests: Sequence[Request]
-    """That of each chunk."""
+    """The request of each chunk."""
     n_waiting: int = 0
-    """Chunks of the same step that the next decode evaluates: generating sequences wait for it."""
+    """Number of chunks of the same step that the next decode evaluates: their sequences wait for
+    this decode."""
     started: float = 0.0  # s
     indices: Sequence[int] = ()
-    """Where in the batch the logits of the last token of each chunk's text are."""
+    """For each chunk, the index in the batch of the logits of its text's last token."""
     evaluated: Sequence[Chunk] = ()
     """The chunks that were launched, including those that `keep` has dropped since."""
 
     @property
     def is_single(self) -> bool:
-        """True if each of its texts gets one more token, but for what is proposed."""
+        """True if each text in it adds one token, not counting proposed ones."""
         return all(chunk.is_single for chunk in self.chunks)
 
     def keep(self, running: Container[int]) -> None:
@@ -50,9 +51,9 @@ class StepBatch:
 
 
 def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
-    """Write the chunks, but for what comes early, into the batch, in place of what it had; the
-    index there of the last token of each chunk's text, or where it would be. What is proposed
-    follows this one."""
+    """Replace the contents of the batch with the chunks, without their early tokens. Returns for
+    each chunk the index of the last token of its text (its notional index, if that token was
+    early). Proposed tokens follow this index."""
     batch.clear()
     lasts: list[int] = []
     for is_single, row in groupby(chunks, lambda chunk: chunk.n_late == 1):
@@ -62,7 +63,7 @@ def fill(batch: TokenBatch, chunks: Sequence[Chunk]) -> list[int]:
 
 
 def _add_singles(batch: TokenBatch, chunks: Sequence[Chunk]) -> range:
-    """In one go: writing them one by one takes longer than all else in a step's Python."""
+    """Add all in one call: adding them one by one takes longer than the rest of a step's Python."""
     return batch.add_singles(
         [c.proposed[-1] if c.proposed else c.sequence.tokens.item(c.start) for c in chunks],
         [c.start + c.n_early for c in chunks],
@@ -72,7 +73,7 @@ def _add_singles(batch: TokenBatch, chunks: Sequence[Chunk]) -> range:
 
 
 def fill_early(batch: TokenBatch, chunks: Sequence[Chunk]) -> None:
-    """Write what comes early into the batch, in place of what it had. No logits are wanted."""
+    """Replace the contents of the batch with the early tokens of the chunks, without logits."""
     batch.clear()
     for chunk in chunks:
         if chunk.n_early:
@@ -104,7 +105,7 @@ class Counting:
 
     def __init__(self) -> None:
         self._stats = Stats()
-        self._computed = 0.0  # when the last decode had its results, if there is more to do
+        self._computed = 0.0  # when the last decode ended; 0 while idle
         self._has_prompt = False  # whether the last decode had prompt tokens in it
 
     def admitted(self, request: Request, now: float) -> None:
@@ -112,28 +113,28 @@ class Counting:
         self._stats.queue.observe(now - request.arrived)
 
     def read(self, request: Request) -> None:
-        """All of a prompt is evaluated. A request that was preempted before has had other parts of
-        it from the cache at first."""
+        """The whole prompt of `request` is evaluated. Counted here rather than at admission, since
+        a preempted request is placed again, with other cached parts."""
         sequence = request.sequence
         self._stats.n_prompt_cached += sequence.n_cached
         self._stats.n_prompt_restored += sequence.n_restored
         self._stats.n_prompt_shared += sequence.n_shared
 
     def begins(self, now: float) -> None:
-        """The device gets its work of a step."""
+        """The device begins to compute."""
         if self._computed:
             self._stats.idle_seconds += now - self._computed
 
     def computed(self, now: float) -> None:
-        """It has done that."""
+        """The device has finished computing."""
         self._computed = now
 
     def rests(self) -> None:
-        """There is nothing more to do."""
+        """The engine has become idle."""
         self._computed = 0.0
 
     def decoded(self, chunks: Sequence[Chunk], n_busy: int) -> None:
-        """`chunks` are evaluated, and none of their requests has its next token yet."""
+        """`chunks` are evaluated; their requests don't have their next tokens yet."""
         n_prompt = sum(c.stop - c.start for c in chunks if not c.sequence.generating)
         self._has_prompt = n_prompt > 0
         self._stats.n_prompt += n_prompt
@@ -146,7 +147,7 @@ class Counting:
         self._stats.n_tokens_max = max([self._stats.n_tokens_max, *(c.stop for c in chunks)])
 
     def sampled(self, request: Request, now: float) -> None:
-        """A token is chosen for `request`, which doesn't count it yet."""
+        """A token is chosen for `request`, and not counted in `n_decoded` yet."""
         self._stats.n_predicted += 1
         if request.n_decoded:
             self._stats.inter_token.observe(now - request.last_token)
@@ -159,7 +160,7 @@ class Counting:
         self._stats.step.observe(seconds)
 
     def stats(self, scheduler: Scheduler, n_cells: int) -> Stats:
-        """All counts since the start, and how much there is to do now."""
+        """All counts since the start, and the current load."""
         stats = self._stats
         stats.n_processing = len(scheduler.active)
         stats.n_deferred = scheduler.n_waiting + scheduler.n_paused
@@ -168,12 +169,11 @@ class Counting:
         return stats
 
 
-# ---- From the chunks of a step to what the device computes.
+# ---- Launching a batch on the device.
 
 
 class Decoding:
-    """Gives the device its work: adapters, samplers, the batch. Belongs to the thread that
-    steps."""
+    """Passes adapters, samplers and the batch to the device. Belongs to the thread that steps."""
 
     def __init__(
         self,
@@ -191,13 +191,13 @@ class Decoding:
         self._applied: Key = ()  # the adapters of the last step
 
     def apply(self, key: Key) -> None:
-        """Let the adapters `key`, which all chunks of a step share, be in force."""
+        """Activate the adapters of `key`, which all chunks of a step share."""
         if key != self._applied:
             self._applied = key
             self._context.set_adapters(key)
 
     def launch(self, batch: StepBatch) -> None:
-        """Let the device evaluate it. Raises what `Context.decode` does."""
+        """Let the device evaluate `batch`. Raises the errors of `Context.decode`."""
         chunks, requests = batch.chunks, batch.requests
         batch.started, batch.evaluated = system.now(), chunks
         if chunks[0].span is not None:
@@ -212,7 +212,7 @@ class Decoding:
         self._context.decode()
 
     def wait(self) -> None:
-        """Until all is computed: progress, patience and timings are of work that is done."""
+        """Wait until all is computed: progress, waits and timings refer to finished work."""
         self._context.synchronize()
         self._counting.computed(system.now())
 

@@ -1,4 +1,4 @@
-"""The embeddings of media that sequences wait for, or are evaluated from."""
+"""The embeddings of the media in prompts, which sequences are evaluated from."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -13,27 +13,29 @@ from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 
 
 class Embeddings:
-    """Orders what the sequences in slots need of their media, and says how far each can go on.
-    Belongs to the thread that steps.
+    """Orders the embeddings that sequences in slots need, and sets how far each sequence can be
+    evaluated. Belongs to the thread that steps.
 
-    Nothing is encoded that the KV cache holds. What a sequence that leaves its slot has ordered is
-    ordered again when it comes back. With `turns`, encoder and steps don't compute at once.
+    Media that the KV cache holds are not encoded again. A sequence that leaves its slot drops its
+    orders; they are made again when it comes back. With `turns`, the encoder and the steps take
+    turns on the device.
     """
 
     def __init__(
         self, projector: Projector | None, keep_bytes: int, turns: DeviceSlices | None = None
     ) -> None:
-        self._news = system.Event()
+        self._ready = system.Event()
         self._turns = turns if projector is not None else None
         self._encoder = None
         if projector is not None:
-            self._encoder = MediaEncoder(projector, keep_bytes, self._news.set, self._turns)
-        self._ordering: list[Request] = []  # those that may have orders
+            self._encoder = MediaEncoder(projector, keep_bytes, self._ready.set, self._turns)
+        self._ordering: list[Request] = []  # requests that may have orders
 
     def update(
         self, active: Iterable[Sequence], requests: Mapping[int, Request]
     ) -> list[tuple[Request, BackendError]]:
-        """Set `n_ready` of the sequences in slots. Those whose media can't be encoded."""
+        """Set how far the sequences in slots can be evaluated (`Sequence.embed`). Returns the
+        requests whose media can't be encoded, with the errors."""
         if self._encoder is None:
             return []
         failed: list[tuple[Request, BackendError]] = []
@@ -73,8 +75,8 @@ class Embeddings:
         return None
 
     def decode(self, context: Context, chunk: Chunk, request: Request) -> int:
-        """Evaluate a chunk of a span. The index of its last token's logits, if it ends the text.
-        Raises what `Context.decode` does."""
+        """Evaluate a chunk of a span. Returns the index of its last token's logits, valid if the
+        chunk ends the text. Raises the errors of `Context.decode`."""
         sequence, span = chunk.sequence, chunk.span
         assert span is not None
         id = sequence.tokens.item(chunk.start)
@@ -87,16 +89,17 @@ class Embeddings:
         )
 
     def turn(self, allowed: float) -> AbstractContextManager[None]:
-        """Keeps the encoder from computing while a step does. Before, it has `allowed` seconds."""
+        """A context in which a step computes and the encoder doesn't. Entering it leaves the
+        encoder `allowed` seconds first."""
         return self._turns.step(allowed) if self._turns is not None else nullcontext()
 
     def wait(self, seconds: float) -> None:
-        """Until something is encoded, `seconds` at most."""
-        self._news.wait(seconds)
-        self._news.clear()
+        """Wait until a medium is encoded, `seconds` at most."""
+        self._ready.wait(seconds)
+        self._ready.clear()
 
     def ids(self) -> list[int]:
-        """The chunks that are kept or on their way."""
+        """The ids of the media chunks that are kept or being encoded."""
         return self._encoder.ids() if self._encoder is not None else []
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The scheduler of one context, and how much a step may take: measured, not assumed."""
+"""The scheduler of one context, and the size of its steps, from measured times."""
 
 import logging
 import os
@@ -30,20 +30,22 @@ from specllama.engine.worker.scheduling.sweep import Sweep
 log = logging.getLogger("specllama.engine.worker.generation.planning")
 
 CACHED_SEQUENCES = 16
-"""Sequence ids beside those of the slots: so many more finished texts can stay as cache."""
+"""Sequence ids in addition to the slots': the number of finished texts that can stay as cache."""
 
 MAX_STALL = 0.5
-"""Part of `--target-itl-ms` that a step may take to save texts that leave the KV cache."""
+"""Part of `--target-itl-ms` that a step may spend on saving texts evicted from the KV cache."""
 FETCH_SECONDS = 0.02
-"""The longest wait of a step without work for a file: messages are taken in between."""
+"""The longest wait for a file when a step has no other work: messages are read between two
+waits."""
 SAVING_SECONDS = 3.0
-"""The seconds for saving texts to files at the end: the server waits a little longer for the
+"""The time limit for saving texts to files at exit; the server waits a little longer for the
 process."""
 
 
 def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
-    """The number of sequences that a KV cache is made for: the slots, and with a unified one some
-    more, but not for memory that has a part for each (recurrent states, sliding windows)."""
+    """The number of sequences of a KV cache: the number of slots. A unified cache has
+    `CACHED_SEQUENCES` more, unless its memory has a separate part for each sequence (recurrent
+    states, sliding windows)."""
     n_slots = options.context.n_slots()
     if not options.unified_kv_cache() or model.is_recurrent or model.moving_window(options):
         return n_slots
@@ -53,14 +55,14 @@ def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
 
 
 def slot_context(context: Context, options: EngineOptions) -> int:
-    """Tokens of the longest text of a slot. Behind the trained context a model writes nonsense, but
-    for positions that are scaled."""
+    """The length of a slot's context in tokens. Beyond its trained context a model writes nonsense,
+    unless its positions are scaled."""
     trained = context.model.n_ctx_train
     if context.n_ctx_seq <= trained or options.rope.extends():
         return context.n_ctx_seq
     log.warning(
-        "a slot has %d tokens of the %d that were asked for: the model was trained with no more "
-        "(--rope-scaling or --rope-scale go beyond)",
+        "a slot has %d instead of %d tokens: the model was trained with no more "
+        "(--rope-scaling or --rope-scale extend this)",
         trained,
         context.n_ctx_seq,
     )
@@ -68,8 +70,8 @@ def slot_context(context: Context, options: EngineOptions) -> int:
 
 
 def swept(context: Context, options: EngineOptions) -> Sweep:
-    """The times of steps of `context`, whose sequences are empty: remembered, or else measured
-    now. Raises `BackendError`."""
+    """The step times of `context`, whose sequences must be empty: from the user's cache, or else
+    measured now. Raises `BackendError`."""
     one_row = options.sampling.backend_sampling or not context.is_cuttable
     n_most = min(context.n_batch, context.n_ubatch, context.n_ctx_seq, context.model.n_ctx_train)
     n_rows = 1 if one_row else n_most
@@ -90,7 +92,7 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
         n_sequences=n_sequences,
         n_rows=n_rows,
     )
-    context.evaluate_any()  # and erase the rest
+    context.evaluate_any()  # also erases the measured tokens
     log.debug("seconds of steps: %s", found)
     if place is not None and found.prompts:
         sweep.remember(place, found)
@@ -98,8 +100,9 @@ def swept(context: Context, options: EngineOptions) -> Sweep:
 
 
 def _place(options: EngineOptions, *sizes: int) -> Path | None:
-    """The file of what decides the times: the model, the device, the options, and the `sizes` of a
-    sweep. Contexts of other sizes have the same times. None if the user has no place for it."""
+    """The cache file of a sweep, named by a digest of everything that determines its times: the
+    model, the device, the options, and the `sizes` of the sweep. The context size doesn't matter.
+    None if the user has no cache directory."""
     digest, processor = blake2b(digest_size=16), this_processor()
     try:
         deciding = (
@@ -120,8 +123,8 @@ def _place(options: EngineOptions, *sizes: int) -> Path | None:
 
 
 class StepPlanner:
-    """Plans the steps of `context`, and learns from the time that they take. Raises
-    `BackendError` for options that the model's memory can't have."""
+    """Plans the steps of `context`, and corrects its estimates by their measured times. Raises
+    `BackendError` for options that the model's memory doesn't support."""
 
     def __init__(
         self,
@@ -130,7 +133,7 @@ class StepPlanner:
         registry: MediaRegistry,
         times: Sweep | None = None,
     ) -> None:
-        """`times` are those of `swept`, if there are any."""
+        """`times`: the result of `swept`, or None without."""
         self._context = context
         self._registry = registry
         self._tier = self._make_tier(options)
@@ -147,7 +150,7 @@ class StepPlanner:
             tier=self._tier,
         )
         self.clock = StepClock(context.n_batch, times)
-        """What steps take; corrected by `measure`."""
+        """The estimated duration of steps; corrected by `measure`."""
         self._budget = PrefillBudget(
             self.clock,
             1e-3 * options.context.target_itl_ms,
@@ -184,11 +187,11 @@ class StepPlanner:
 
     @property
     def n_bytes_cache_ram(self) -> int:
-        """The size of the texts that `--cache-ram` has room for."""
+        """The size in bytes of the texts kept in `--cache-ram`."""
         return self._tier.n_bytes if self._tier is not None else 0
 
     def media(self) -> Iterator[int]:
-        """The ids of the media in all texts that are kept."""
+        """The ids of the media in all cached texts."""
         for entry in self.scheduler.cache.entries.values():
             yield from ids_in(entry.tokens)
         if self._tier is not None:
@@ -196,7 +199,7 @@ class StepPlanner:
 
     @property
     def pending_seconds(self) -> float:
-        """The time of a step with all prompt tokens that wait."""
+        """The estimated time of a step with all pending prompt tokens."""
         return self._budget.seconds(self.scheduler.n_pending)
 
     def seconds_left(self, seconds: float) -> float:
@@ -204,8 +207,8 @@ class StepPlanner:
         return self._budget.left(self.scheduler.n_generating, seconds)
 
     def plan(self) -> list[Chunk]:
-        """The chunks that the next step evaluates. If that is nothing, waits a little for texts
-        that are being read from files."""
+        """The chunks that the next step evaluates. If there are none, waits up to `FETCH_SECONDS`
+        for texts that are being read from files."""
         if self._tier is not None:
             self._tier.begin_step()
         chunks = self._plan()
@@ -222,9 +225,9 @@ class StepPlanner:
         return scheduler.plan(limit, self._budget.burst(n_generating, length))
 
     def measure(self, chunks: Sequence[Chunk], started: float, n_waiting: int = 0) -> float:
-        """The one place that takes the time of a step, in seconds. If nobody has asked
-        for logits, nobody has waited for the device. `n_waiting` chunks of the same step come
-        behind these, as a decode of their own: to whoever generates, both are one."""
+        """Measures the duration of a step in seconds, and corrects the clock by it. Synchronizes
+        first: a step without logits hasn't waited for the device. `n_waiting` chunks of the same
+        step follow in a decode of their own: for generating sequences both decodes are one step."""
         self._context.synchronize()
         seconds = system.now() - started
         prompts = [chunk for chunk in chunks if not chunk.is_single]
@@ -235,7 +238,7 @@ class StepPlanner:
             n_others = len(chunks) - len(prompts) + n_waiting
             whole = seconds + self.clock.decode_seconds(n_waiting)
             self.clock.observe(n_others, n_prompt + n_proposed, length, whole)
-        elif not any(chunk.n_forced for chunk in chunks):  # these need no logits
+        elif not any(chunk.n_forced for chunk in chunks):  # forced tokens need no logits
             self.clock.observe_proposals(len(chunks), n_proposed, seconds)
         return seconds
 

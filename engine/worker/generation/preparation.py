@@ -1,8 +1,8 @@
-"""From what a client submits to a request that is ready for the step.
+"""Turns a client's `Submit` into a `Request` that is ready for the step.
 
-Tokenizing a long prompt takes longer than a step, so it runs in any thread; compiling a grammar
-may take seconds, and keeps none waiting. What is read here doesn't change while the engine serves,
-but for the scales of the adapters.
+Tokenizing a long prompt takes longer than a step, so it may run in any thread. Compiling a grammar
+may take seconds; no thread waits for it. All data that this module reads is constant while the
+engine serves, except the scales of the adapters.
 """
 
 import logging
@@ -46,9 +46,9 @@ from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger("specllama.engine.worker.generation.preparation")
 LOGITS = 64 << 20
-"""Bytes of logits that a step has of a prompt whose probabilities are wanted: each of its tokens
-has as many as the vocabulary has tokens."""
-MAX_TOLD = 20  # keywords in one message
+"""Most bytes of logits that a step computes for a prompt whose probabilities are requested: each of
+its tokens has one logit for each token of the vocabulary."""
+MAX_LISTED = 20  # keywords in one message
 _BUSY = ErrorInfo(
     "unavailable_error",
     "too many grammars and JSON schemas that take much work wait to be compiled",
@@ -57,7 +57,7 @@ _BUSY = ErrorInfo(
 
 
 class Preparing(NamedTuple):
-    """A request that waits for its constraint. `shown` are the control tokens that are text."""
+    """A request that waits for its constraint. `shown`: the control tokens whose text is shown."""
 
     submit: Submit
     prompt: Prompt
@@ -89,14 +89,14 @@ class Preparation:
         self._n_outputs = max(1, min(context.n_batch, LOGITS // (4 * context.model.n_vocab)))
         self._n_slots = options.context.n_slots()
         self._n_ctx = n_ctx
-        self._special = options.sampling.special  # whether control tokens show in generated text
+        self._special = options.sampling.special  # control tokens are shown in generated text
         self._suffix_first = options.context.spm_infill
         self._strict_schemas = options.sampling.strict_schemas
         self._defaults = options.generation_defaults(context.model.metadata)
         log_left_out(context.model.metadata)
 
     def prepare(self, submit: Submit) -> Request:
-        """`finish` of `begin`: waits for the constraint. Raises `EngineError`."""
+        """`begin`, then `finish`: blocks until the constraint is compiled. Raises `EngineError`."""
         return self.finish(self.begin(submit))
 
     def begin(self, submit: Submit) -> "Preparing":
@@ -113,11 +113,11 @@ class Preparation:
         return Preparing(submit, prompt, shown, order, arrived)
 
     def drop(self, preparing: "Preparing") -> None:
-        """Nobody waits for the request any more."""
+        """Discard a request that is no longer wanted, and its constraint's order."""
         self.compiler.drop(preparing.order)
 
     def finish(self, preparing: "Preparing") -> Request:
-        """Build what the steps need, once the constraint is ready. Raises `EngineError`."""
+        """Build the request, once its constraint is ready. Raises `EngineError`."""
         submit, prompt, shown, order, arrived = preparing
         params = submit.params
         try:
@@ -129,7 +129,7 @@ class Preparation:
         if guided.relaxed and self._strict_schemas:
             raise invalid_request(
                 "with --strict-schemas, a keyword of a schema that can't be turned into a "
-                f"constraint is an error: {', '.join(guided.relaxed[:MAX_TOLD])}"
+                f"constraint is an error: {', '.join(guided.relaxed[:MAX_LISTED])}"
             )
         piece = partial(self._piece, shown=shown)
         probs = None
@@ -162,7 +162,7 @@ class Preparation:
         return PromptProbabilities(tokens, n_probs, piece, self._n_outputs)
 
     def text(self, tokens: TokenArray) -> str:
-        """The text of `tokens`, for people: media are markers in it."""
+        """The text of `tokens`, for display: media are shown as markers."""
         return detokenize_media(self._model, tokens, self._media.registry)
 
     def tokenize(self, submit: Submit) -> Prompt:
@@ -189,18 +189,18 @@ class Preparation:
         )
 
     def _in_force(self, params: GenerationParams, shown: frozenset[int]) -> GenerationParams:
-        """`params` as they are in force, and as the answer reports them; `shown` are the control
-        tokens that are text for this request."""
+        """The effective parameters, which the answer reports, too: `params` with defaults filled
+        in. `shown`: the control tokens whose text this request shows."""
         own: dict[str, Any] = {name: getattr(self._defaults, name) for name in params.unset}
         params = msgspec.structs.replace(params, **own, unset=[])
         seed, whitespace = params.seed, params.json_whitespace
         has_begun = params.generation_prompt or (params.answer and params.answer.given)
         if params.json_schema and has_begun:
-            whitespace = "flexible"  # the text has begun, in a form of its own
+            whitespace = "flexible"  # the text has already begun, with white space of its own
         return msgspec.structs.replace(
             params,
             seed=random.randrange(RANDOM_SEED) if seed == RANDOM_SEED else seed,
-            # As llama-server: some clients count upwards for ever.
+            # As in llama-server: some clients count up without a limit.
             id_slot=params.id_slot if 0 <= params.id_slot < self._n_slots else -1,
             json_whitespace=whitespace,
             samplers=self._samplers(params),
@@ -210,8 +210,9 @@ class Preparation:
         )
 
     def _samplers(self, params: GenerationParams) -> list[SamplerName]:
-        """Those that can be applied. The infill sampler ends a text by itself, which a grammar
-        may not allow, and needs a vocabulary that llama.cpp makes no assertions about."""
+        """The samplers of `params` that can be applied. Infill is dropped under a constraint, as it
+        ends a text even where the grammar doesn't allow it, and with vocabularies for which
+        llama.cpp's assertions would fail."""
         if "infill" not in params.samplers:
             return params.samplers
         constrained = params.grammar or params.json_schema or params.answer
@@ -222,9 +223,9 @@ class Preparation:
         return [name for name in params.samplers if name != "infill"]
 
     def _resolve_biases(self, params: GenerationParams) -> list[tuple[int | str, float]]:
-        """Texts become their tokens; ids out of the vocabulary go; `ignore_eos` joins in. Entries
-        of the same token are one where there are more than the vocabulary has: many texts have
-        millions."""
+        """The biases by token: texts are replaced by their tokens, ids outside of the vocabulary
+        are dropped, and `ignore_eos` is added. If there are more entries than vocabulary tokens,
+        entries of the same token are added up: many texts would make millions of entries."""
         most, were_added_up = self._model.n_vocab, False
         resolved: list[tuple[int | str, float]] = []
         for token, bias in params.logit_bias:
@@ -234,14 +235,14 @@ class Preparation:
             else:
                 ids = self._model.tokenize(token.encode(), add_special=False, parse_special=False)
                 resolved.extend((id, bias) for id in ids.tolist())
-            if len(resolved) > 2 * most:  # now and then
+            if len(resolved) > 2 * most:  # seldom, so that adding up stays cheap
                 resolved, were_added_up = _added_up(resolved), True
         if params.ignore_eos:
             resolved.extend((id, float("-inf")) for id in sorted(self._model.eog))
         return _added_up(resolved) if were_added_up or len(resolved) > most else resolved
 
     def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
-        """The control tokens in texts, and among ids, that don't end the generation."""
+        """The control tokens among ids, and in texts, except for tokens that end the generation."""
         if not preserved:
             return frozenset()
         model = self._model
@@ -266,7 +267,8 @@ class Preparation:
         guide: Guide | None,
         probs: ProbabilityLog | None,
     ) -> Sampler | OffloadedSampler:
-        """On the device where it can be: a guide and probabilities need the logits here."""
+        """The sampler of a request: on the device if possible. Constraints and probabilities need
+        the logits on the host."""
         has_media = bool(len(tokens)) and tokens.min() < 0
         if has_media:
             tokens = tokens[tokens >= 0]
@@ -279,7 +281,7 @@ class Preparation:
 
 
 def _added_up(biases: list[tuple[int | str, float]]) -> list[tuple[int | str, float]]:
-    """One entry for each token: llama.cpp adds up what there is for it."""
+    """One entry for each token, with the sum of its biases: llama.cpp adds them up as well."""
     total: dict[int | str, float] = {}
     for token, bias in biases:
         total[token] = total.get(token, 0.0) + bias

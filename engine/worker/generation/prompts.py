@@ -1,4 +1,4 @@
-"""From what a request says to tokens, and back."""
+"""Tokenizes prompts, and turns tokens back into text."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from specllama.engine.worker.media.prompts import MARKER, no_input, parts
 from specllama.engine.worker.media.registry import MediaRegistry
 from specllama.engine.worker.tokens import TokenArray
 
-# ---- Prompts for filling in the middle (FIM): what surrounds a gap, as a model was trained to see
-# it.
+# ---- Prompts for filling in the middle (FIM): the text around a gap, in the form that a
+# model was trained on.
 #
 # Two patterns:
 #
@@ -26,11 +26,11 @@ from specllama.engine.worker.tokens import TokenArray
 #
 # The second (Hui et al., "Qwen2.5-Coder Technical Report", arXiv:2409.12186) is for vocabularies
 # with its two separators. Some models want the suffix first: BOS SUF suffix PRE prefix middle MID.
-# BOS is for vocabularies that want a beginning. Its place and that of `middle`, the names and the
-# separators of snippets are those of llama-server, as editor plugins know it.
+# BOS is added for vocabularies with `add_bos`. Its place and that of `middle`, the names and the
+# separators of snippets are the same as in llama-server, which editor plugins expect.
 #
-# Pure functions over token arrays. Special tokens get in by their ids alone: texts are encoded by
-# the caller's function, which must not parse special tokens.
+# Pure functions over token arrays. Special tokens are added by id only: the caller's function
+# encodes texts, and must not parse special tokens in them.
 
 
 REPOSITORY = "myproject"
@@ -42,9 +42,9 @@ Encode = Callable[[str], TokenArray]
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """The text around a gap. `middle` is how the missing text begins, which a model sees as the end
-    of the prefix, but which is never cut; `snippets` are (file name, text) pairs of other places,
-    the nearest last."""
+    """The text around a gap. `middle` is the known beginning of the missing text: for the model it
+    is the end of the prefix, but it is never cut. `snippets` are (file name, text) pairs from other
+    places, the nearest one last."""
 
     prefix: TokenArray
     suffix: TokenArray
@@ -54,8 +54,7 @@ class Gap:
 
 @dataclass(frozen=True, kw_only=True)
 class Room:
-    """Tokens that there is room for: in the context, in one batch, and how many are to be
-    generated (-1: unknown)."""
+    """Limits in tokens: the context, one batch, and the tokens to generate (-1: unknown)."""
 
     n_ctx: int
     n_batch: int
@@ -63,8 +62,8 @@ class Room:
 
     @property
     def n_prompt(self) -> int:
-        """The greatest length of a prompt that leaves room for what was asked for, which is at most
-        half of the context (a quarter, if it is unknown)."""
+        """The longest prompt that leaves room for the answer: `n_predict` tokens, at most half of
+        the context; a quarter of the context if `n_predict` is unknown."""
         reserved = min(self.n_predict, self.n_ctx // 2) if self.n_predict >= 0 else self.n_ctx // 4
         return self.n_ctx - 1 - reserved
 
@@ -74,10 +73,9 @@ def gap_tokens(
 ) -> TokenArray:
     """The prompt for `gap`.
 
-    Prefix and suffix together fit into one batch: what is farthest from the gap is cut first,
-    and where both are long, the prefix gets three quarters. What is left of the room goes to the
-    snippets, the nearest ones. The frame and `middle` are never cut, so that the prompt is longer
-    than `room` if these alone are.
+    Prefix and suffix together fit into one batch: the tokens farthest from the gap are cut first,
+    and where both are long, the prefix gets three quarters. The remaining room goes to the nearest
+    snippets. The frame and `middle` are never cut: if they alone exceed `room`, so does the prompt.
     """
     opening, snippets, closing = _context(gap, fim, encode)
     n_frame = 3 + (bos is not None) + len(opening) + len(closing) + len(gap.middle)
@@ -97,8 +95,9 @@ def gap_tokens(
 
 
 def share(n_room: int, n_prefix: int, n_suffix: int) -> tuple[int, int]:
-    """The numbers of tokens of a prefix and of a suffix to take: all if there is room, else a
-    quarter for the suffix, and more of the one where the other needs less."""
+    """The numbers of tokens to take of a prefix and of a suffix: all if there is room. Otherwise
+    the suffix gets a quarter and the prefix the rest, and each gets the room that the other doesn't
+    need."""
     suffix = min(n_suffix, max(n_room // 4, n_room - n_prefix))
     return min(n_prefix, n_room - suffix), suffix
 
@@ -127,7 +126,8 @@ def _join(*parts: Sequence[int] | TokenArray) -> TokenArray:
 
 WHITE_SPACE: Final = b" \t\n\v\f\r"
 COUNTED: Final = 16 << 20
-"""Bytes of text that are counted even where they can't fit: as many as `POST /tokenize` takes."""
+"""Bytes of text up to which tokens are counted even if they can't fit: the limit of `POST
+/tokenize`."""
 
 
 def _refuse(media: Media) -> TokenArray:
@@ -142,12 +142,11 @@ def tokenize_prompt(
     parse_special: bool = True,
     media_tokens: Callable[[Media], TokenArray] = _refuse,
 ) -> TokenArray:
-    """The tokens of a sequence of token ids, texts and media, in the way of `protocol.Submit`.
+    """The tokens of a sequence of token ids, texts and media, as `wire.requests.Submit` describes
+    it.\n\n    Without `add_special`, no special tokens are added at the start of a leading text.
+    Without `parse_special`, special tokens in texts are treated as plain text.
 
-    Without `add_special` nothing is added to the text that it begins with; without
-    `parse_special` no text can bring special tokens in.
-
-    Raises `EngineError` if a token id is not in the vocabulary, or a medium can't be taken.
+    Raises `EngineError` if a token id is not in the vocabulary, or a medium isn't supported.
     """
     if any(isinstance(element, Media) for element in prompt):
         return _with_media(model, prompt, add_special, parse_special, media_tokens)
@@ -181,7 +180,7 @@ def _with_media(
     parse_special: bool,
     media_tokens: Callable[[Media], TokenArray],
 ) -> TokenArray:
-    """As libmtmd does it: the start token is in front of all, and the end token behind all."""
+    """As in libmtmd: the start token precedes, and the end token follows all other tokens."""
     found: list[TokenArray] = []
     for element in prompt:
         if isinstance(element, Media):
@@ -199,19 +198,20 @@ def _with_media(
 
 
 def check_countable(model: Model, prompt: Sequence[int | str | Media], n_ctx: int) -> None:
-    """Raises `EngineError` if `prompt` is too long to be counted, and for the context as well."""
+    """Raises `EngineError` if `prompt` certainly exceeds the context, and is too long to be
+    counted."""
     size = sum(len(element.encode()) for element in prompt if isinstance(element, str))
     if size > COUNTED and (fewest := fewest_tokens(model, prompt)) > n_ctx:
         raise exceeds_context(fewest, n_ctx, is_lower_bound=True)
 
 
 def fewest_tokens(model: Model, prompt: Sequence[int | str | Media]) -> int:
-    """A number of tokens that `prompt` has at least, found much faster than its tokens; 0 for a
-    vocabulary of which none can be said."""
+    """A lower bound for the number of tokens of `prompt`, much faster than tokenizing; 0 for a
+    vocabulary without a known bound."""
     if not model.longest_piece:
         return 0
     texts = [element.encode() for element in prompt if isinstance(element, str)]
-    # White space beside a special token may be no part of any token.
+    # White space next to a special token may belong to no token.
     sizes = (len(text.translate(None, WHITE_SPACE)) for text in texts)
     return len(prompt) - len(texts) + sum(-(-size // model.longest_piece) for size in sizes)
 
@@ -231,9 +231,9 @@ def detokenize(model: Model, tokens: TokenArray) -> str:
 
 
 def tokenize_gap(model: Model, infill: Infill, room: Room, *, suffix_first: bool) -> TokenArray:
-    """The prompt for a gap, cut to what there is room for.
+    """The prompt for a gap, cut to fit into `room`.
 
-    Raises `EngineError` if the model has no tokens for that, or a token id is unknown.
+    Raises `EngineError` if the model has no FIM tokens, or a token id is unknown.
     """
     if model.fim is None:
         raise not_supported("Infill is not supported by this model: it has no tokens for it")
@@ -266,8 +266,8 @@ def check_tokens(model: Model, ids: Sequence[int]) -> TokenArray:
 
 
 def exceeds_context(n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False) -> EngineError:
-    """The error of a prompt of `n_tokens`, or of at least so many, in a context of `n_ctx`."""
-    message = (  # agents shorten a conversation by one of these: llama-server's words, and OpenAI's
+    """The error for a prompt of `n_tokens` (`is_lower_bound`: at least) in a context of `n_ctx`."""
+    message = (  # agents shorten a conversation on llama-server's or OpenAI's words
         f"request ({n_tokens} tokens) exceeds the available context size "
         f"({n_ctx} tokens), try increasing it; the prompt is too long"
     )

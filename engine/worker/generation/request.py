@@ -1,4 +1,4 @@
-"""One generation on its way: what the engine keeps for a request besides its tokens' places."""
+"""One generation: all state of a request, except for its place in the scheduler."""
 
 import codecs
 from collections.abc import Callable, Mapping
@@ -22,19 +22,19 @@ from specllama.engine.worker.scheduling.sequences import ProposalRun, Sequence, 
 from specllama.engine.worker.speculation.pace import ProposalRecord
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
-# ---- From token pieces to text that can be shown: whole characters, nothing of a stop string.
+# ---- From token pieces to text that can be shown: whole characters, no part of a stop string.
 
 
 _utf8_decoder = codecs.getincrementaldecoder("utf-8")
 
 
 class TextStream:
-    """Decodes pieces as they come, and holds back what may become a stop string.
+    """Decodes pieces one by one, and holds back text that may become a stop string.
 
-    The concatenation of all that `feed` and `finish` return is the decoded text (invalid
-    bytes become U+FFFD), cut before the first stop string that it contains: the one that is
-    complete first and, of several that are complete with the same character, the longest. A stop
-    string counts where `scope` lets it, everywhere without one: it never reaches over an aside.
+    The results of `feed` and `finish` together are the decoded text (invalid bytes become U+FFFD),
+    cut before its first stop string: the one that is complete first and, of several that are
+    complete with the same character, the longest. With a `scope`, stop strings count only outside
+    of asides, and never span one; without, they count everywhere.
     """
 
     def __init__(self, stops: SequenceOf[str] = (), scope: StopScope | None = None) -> None:
@@ -52,16 +52,16 @@ class TextStream:
 
     @property
     def is_whole(self) -> bool:
-        """Whether the last piece ended with a character."""
+        """True if the last piece ended with a whole character."""
         return not self._decoder.getstate()[0]
 
     def feed(self, piece: bytes) -> str:
-        """The text that can be shown now that `piece` has come."""
+        """Returns the text that can be shown after `piece`."""
         text = self._decode(piece)
         return self._show(text) if self._stops.all and text else text
 
     def finish(self) -> str:
-        """The rest, when no more will come and no stop string was found."""
+        """Returns the held-back rest of a text that ends without a stop string."""
         text = self._decode(b"", True)
         if not self._stops.all:
             return text
@@ -87,7 +87,8 @@ class TextStream:
         return held
 
     def _scan(self, new: str, *, counts: bool = True) -> str:
-        """The text that can be shown with `new`, where no stop string ends unless it `counts`."""
+        """Returns the text that can be shown with `new`. Without `counts`, no stop string can end
+        in `new`."""
         n_old = len(self._held)
         text = self._held + new
         for end in range(n_old + 1, len(text) + 1) if counts else ():
@@ -101,7 +102,7 @@ class TextStream:
         return text[:start]
 
     def _hold_from(self, text: str) -> int:
-        """The index of the longest end of `text` with which a stop string begins."""
+        """The start of the longest end of `text` that may become a stop string."""
         first = max(0, len(text) - self._stops.lengths[0] + 1)
         for start in range(first, len(text)):
             if self._stops.may_begin(text, start):
@@ -112,14 +113,14 @@ class TextStream:
 class IndentLimit:
     """Cuts a text where a line after the first begins with less than `n_blanks` blanks.
 
-    Spaces and tabs count as one each. The line's blanks stay, the rest goes. A line without
-    any other character is one with too few blanks, unless it has enough of them.
+    Spaces and tabs count as one each. The blanks of that line are kept, its rest is cut. A line of
+    blanks only counts as well, if it has too few of them.
     """
 
     def __init__(self, n_blanks: int) -> None:
         self.reached = False
         self._wanted = n_blanks
-        self._found: int | None = None  # in the line's beginning; None: beyond it
+        self._found: int | None = None  # blanks at the line's start; None: past them
 
     def feed(self, text: str) -> str:
         """The part of `text` before the cut; all of it while `reached` is false."""
@@ -141,8 +142,8 @@ class IndentLimit:
 
 
 class Prompt(NamedTuple):
-    """The tokens of a prompt, with media in the `spans`, which are made of the chunks `media`, by
-    id. `text` is its text, if the answer is to have it."""
+    """The tokens of a prompt. The `spans` are its media; `media` has their chunks by id. `text` is
+    the prompt's text, if the answer shall contain it."""
 
     tokens: TokenArray
     spans: SequenceOf[Span] = ()
@@ -153,8 +154,8 @@ class Prompt(NamedTuple):
 class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
-    `piece` gives the bytes that a token shows; `probs` is None without `n_probs`, and
-    `prompt_probs` unless they are wanted. `arrived` is a time of `system.now`, as all others.
+    `piece` returns the bytes that a token shows; `probs` is None without `n_probs`, and
+    `prompt_probs` unless requested. `arrived` and all other times are of `system.now`.
     """
 
     def __init__(
@@ -198,15 +199,15 @@ class Request:
         self.prompt_probs = prompt_probs
         self.pending_text: list[str] = []  # decoded, not sent yet
         self.n_sent = 0  # generated tokens that events have carried
-        self._spilled: list[int] = []  # the first of the others, if a shift dropped them
+        self._spilled: list[int] = []  # unsent tokens that a context shift may drop
         self.n_decoded = 0
-        self.n_drafted = self.n_drafts_accepted = 0  # proposed tokens that might have been wrong
+        self.n_drafted = self.n_drafts_accepted = 0  # without forced ones
         self.has_new_line = False
         self.late: int | None = None  # the newest token, until its text is made
-        self.kept: int | None = None  # where its logits are, while they wait for a mask
-        self.run: ProposalRun | None = None  # of the step that evaluates what is proposed for it
+        self.kept: int | None = None  # the index of its kept logits, while it waits for a mask
+        self.run: ProposalRun | None = None  # its proposal in the current step
         self.proposals = ProposalRecord()
-        self.orders: dict[int, EncodeOrder] = {}  # by id, chunks of media that are being encoded
+        self.orders: dict[int, EncodeOrder] = {}  # of media chunks, by id
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
@@ -217,7 +218,8 @@ class Request:
 
     @property
     def slow_sampler(self) -> Sampler | None:
-        """The sampler, if it takes long to choose, and nothing else has to do with the choice."""
+        """The sampler, if it is slow, and neither a guide nor probabilities take part in the
+        choice."""
         sampler = self.sampler
         if self.guide is not None or self.probs is not None:
             return None
@@ -225,11 +227,11 @@ class Request:
 
     @property
     def bound(self) -> float | None:
-        """`Sampler.bound`, if what reaches it is all that there is to know of the next logits."""
+        """`Sampler.bound`, if the next token can be chosen from the logits that reach it alone."""
         if not isinstance(self.sampler, Sampler) or self.probs is not None:
             return None
         bound = self.sampler.bound
-        # The likeliest of all tokens may not be allowed.
+        # inf: the likeliest token alone, which the guide may not allow.
         return None if bound == np.inf and self.guide is not None else bound
 
     @property
@@ -238,7 +240,7 @@ class Request:
         return self.params.return_progress and self.params.stream and not self.n_decoded
 
     def enter(self, now: float) -> bool:
-        """Note the slot that a step serves this in. True if it is the first step."""
+        """Record the slot of the request. Returns True if this is its first step."""
         self.slot = self.sequence.slot
         if self.started:
             return False
@@ -246,7 +248,7 @@ class Request:
         return True
 
     def append(self, token: int, now: float) -> None:
-        """Go on with `token`, chosen at `now`."""
+        """Append `token`, chosen at `now`."""
         if not self.n_decoded:
             self.first_token = now
         self.last_token = now
@@ -271,13 +273,13 @@ class Request:
 
     @property
     def may_end_with_text(self) -> bool:
-        """True if what a token shows may end the text: it has to be looked at for that."""
+        """True if the text that a token shows may end the answer."""
         params = self.params
         return bool(params.stop) or self.indent is not None or params.t_max_predict_ms > 0
 
     @property
     def n_remain(self) -> int:
-        """Tokens that may still come; -1 for no limit."""
+        """The number of tokens that may still be generated; -1 for no limit."""
         limit = self.params.n_predict
         return limit if limit < 0 else max(0, limit - self.n_decoded)
 
@@ -306,7 +308,7 @@ class Request:
         )
 
     def slot_state(self, slot: int, n_ctx: int, text: Callable[[TokenArray], str]) -> SlotState:
-        """The state of the slot that serves this, or has served it last; `text` detokenizes."""
+        """The state of the slot that serves this request, or served it last; `text` detokenizes."""
         seq = self.sequence
         is_processing = seq.slot == slot
         n_evaluated = seq.n_prompt if seq.generating else max(seq.n_cached, seq.n_past)
@@ -336,11 +338,11 @@ class Request:
         return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
 
     def feed(self, piece: bytes) -> str:
-        """Take the bytes of one more token; the text that can be shown now."""
+        """Add the bytes of one more token. Returns the text that can be shown now."""
         return self._show(self.stream.feed(piece))
 
     def flush(self) -> None:
-        """Show what was held back, for nothing more will come."""
+        """Show the held-back text: the answer has ended."""
         if not self.is_cut:
             self._show(self.stream.finish())
 
@@ -363,7 +365,7 @@ class Request:
         return tokens
 
     def spill(self) -> None:
-        """Put unsent tokens where no context shift drops them."""
+        """Copy the unsent tokens out of the sequence, so that a context shift doesn't drop them."""
         n = self.n_decoded - self.n_sent - len(self._spilled)
         tokens = self.sequence.tokens
         self._spilled += tokens.view(len(tokens) - n).tolist()
@@ -377,13 +379,13 @@ class Request:
         return self.prompt_probs.take() if self.prompt_probs is not None else []
 
     def release_media(self) -> None:
-        """Give back the embeddings of media that it has ordered."""
+        """Release the ordered embeddings of media."""
         for order in self.orders.values():
             order.release()
         self.orders.clear()
 
     def close(self) -> None:
-        """Free what it holds outside of the KV cache."""
+        """Release all resources outside of the KV cache."""
         self.late = None
         self.proposals.leave()
         self.release_media()

@@ -1,4 +1,4 @@
-"""The requests of an engine: how they end, and what slots show of them afterwards."""
+"""The requests of an engine: how they end, and the state of the slots."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import chain
@@ -14,14 +14,14 @@ from specllama.engine.worker.tokens import TokenArray
 
 
 class Requests:
-    """Those that run, by id. All that others keep of one goes when it ends. Belongs to the thread
-    that steps."""
+    """The running requests, by id. Releases everything that a request holds when it ends. Belongs
+    to the thread that steps."""
 
     def __init__(self, scheduler: Scheduler, answering: Answering) -> None:
         self.running: dict[int, Request] = {}
-        """Those that wait for a slot or have one."""
-        self._late: list[Request] = []  # those of the last step whose newest tokens are late
-        self._last: list[Request | None] = [None] * scheduler.n_slots  # in each slot
+        """The requests that wait for a slot or have one."""
+        self._late: list[Request] = []  # requests of the last step whose newest tokens are late
+        self._last: list[Request | None] = [None] * scheduler.n_slots  # of each slot
         self._scheduler = scheduler
         self._answering = answering
 
@@ -44,16 +44,17 @@ class Requests:
         return events
 
     def fail(self, request: Request, error: ErrorInfo) -> Failed:
-        """End a request whose cells are not to be trusted."""
+        """End a request whose cells may be invalid."""
         self._scheduler.discard(request.sequence)
         self.release(request)
         return Failed(request.id, error)
 
     def fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
-        """The same of several that a step was to evaluate, and the texts that were put off."""
+        """Fail all `requests`, whose step can't be evaluated. Returns their events, after those of
+        late tokens."""
         events = self.answer_late()
         for request in requests:
-            if request.has_ended:  # it is said, but its cells are not to be trusted
+            if request.has_ended:  # its events are made, but its cells may be invalid
                 self._scheduler.discard(request.sequence)
                 self.release(request)
             else:
@@ -62,32 +63,32 @@ class Requests:
         return events
 
     def cancel(self, request: Request) -> None:
-        """End a request of which nothing more is said."""
+        """End a request without further events."""
         self._scheduler.cancel(request.sequence)
         self.release(request)
 
     def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
-        """`Answering.defer`: True if the text of `token` is made by `answer_late`."""
+        """As `Answering.defer`: returns True if `answer_late` makes the text of `token`."""
         is_late = self._answering.defer(request, token, is_final=is_final)
         if is_late:
             self._late.append(request)
         return is_late
 
     def answer_late(self) -> list[Event]:
-        """The events of all late tokens. `free_finished` has to follow."""
+        """The events of all late tokens. The caller must call `free_finished` next."""
         return [event for request in self._late for event in self._answering.answer(request)]
 
     def free_finished(self, chunks: Sequence[Chunk] = ()) -> bool:
-        """Free the slots of those whose texts have ended with a late token. What was evaluated of
-        them meanwhile, the `chunks`, is taken back as what was proposed is. False if there are
-        none."""
+        """Free the slots of requests whose texts have ended with a late token. Takes back their
+        `chunks`, which were evaluated meanwhile, like rejected proposals. Returns False if no text
+        has ended."""
         ended = {r.id: r for r in self._late if r.has_ended and r.id in self.running}
         self._late = [request for request in self._late if request.late is not None]
         for chunk in chunks:
             if chunk.sequence.id in ended:
                 self._scheduler.finish_before(chunk)
         for request in ended.values():
-            self.cancel(request)  # if it has no chunk: it may have had to give way
+            self.cancel(request)  # also without a chunk: it may have been preempted
         return bool(ended)
 
     def release(self, request: Request) -> None:
@@ -105,7 +106,7 @@ class Requests:
     # ---- looking inside ------------------------------------------------------------------
 
     def texts(self) -> Iterator[TokenArray]:
-        """The tokens of those that run, and of the last one of each slot."""
+        """The tokens of all running requests, and of the last request of each slot."""
         for request in chain(self.running.values(), self._last):
             if request is not None:
                 yield request.sequence.tokens.view()

@@ -1,4 +1,4 @@
-"""The next token of every request whose logits a step has computed."""
+"""Chooses the next token of every request whose logits a step has computed."""
 
 import os
 from collections import deque
@@ -28,8 +28,8 @@ MAX_THREADS = 8
 
 
 class SamplingPool:
-    """Threads for the samplers that look at the whole of a large vocabulary, which takes
-    milliseconds and runs outside the GIL. The others choose faster than a thread is woken."""
+    """Threads for samplers that read the whole of a large vocabulary, which takes milliseconds and
+    runs outside the GIL. Any other sampler is faster than waking up a thread."""
 
     def __init__(self, context: Context) -> None:
         self._context = context
@@ -72,15 +72,15 @@ Output = tuple[Request, int]
 """A request, and the index in the batch of the token whose logits give its next one."""
 
 ALL = float(np.finfo(np.float32).max)
-"""The bound of a row that nobody looks at."""
+"""The bound of a row that isn't needed: no logit reaches it."""
 
 
 class Sampling:
     """Chooses tokens: on the device, on several threads, or one after the other.
 
     A request whose next token waits for the mask of its constraint is postponed, while the others
-    go on. Its logits outlive their step, so nothing is evaluated again, and its text is the one
-    that it would have been."""
+    advance. Its logits are kept beyond their step, so nothing is evaluated again and its text is
+    the same as without the wait."""
 
     def __init__(self, context: Context, offload: Offload | None) -> None:
         self._model: Model = context.model
@@ -88,8 +88,8 @@ class Sampling:
         self._offload = offload
         self._pool = SamplingPool(context)
         self._scan = RowScan(context.model.n_vocab) if context.is_asynchronous else None
-        self._ahead: dict[int, int] = {}  # by index, tokens that are chosen already
-        self._found: dict[int, TokenArray] = {}  # by index, what reaches a sampler's bound
+        self._ahead: dict[int, int] = {}  # tokens that are already chosen, by index
+        self._found: dict[int, TokenArray] = {}  # token ids that reach a sampler's bound, by index
         self._postponed: list[Request] = []
 
     def attach(self, chunks: Sequence[Chunk], requests: Sequence[Request]) -> None:
@@ -106,8 +106,8 @@ class Sampling:
         self._offload.arrange(samplers)
 
     def sample_ahead(self, outputs: Sequence[Output]) -> None:
-        """Do for all outputs at the same time what takes long for each: choose the tokens of slow
-        samplers, and look through the logits for all others."""
+        """Do the slow work of all outputs in parallel: choose the tokens of slow samplers, and scan
+        the logits for the others."""
         self._ahead.clear()
         self._look_through(outputs)
         slow = [
@@ -120,7 +120,8 @@ class Sampling:
             self._ahead.update(zip((index for _, index in slow), tokens, strict=True))
 
     def _look_through(self, outputs: Sequence[Output]) -> None:
-        """Where the host has its processors for itself, as a device computes."""
+        """Scan the logits of all outputs in parallel. Only with a device: then the host's
+        processors are idle."""
         self._found.clear()
         if self._scan is None or not self._scan.is_worth_it(len(outputs)):
             return
@@ -140,14 +141,14 @@ class Sampling:
             self._found.update(zip(bounds, (found[number] for number in numbers), strict=True))
 
     def sample(self, request: Request, index: int) -> tuple[int, bool] | None:
-        """The next token, and whether the guide lets nothing follow it; None if it lets nothing
-        follow what there is. Raises ConstraintError, NoTokenError and BackendError."""
+        """The next token, and whether it is the last one that the guide allows; None if the guide
+        doesn't allow any. Raises ConstraintError, NoTokenError and BackendError."""
         sampled = self._sample(request, index)
         if index == FORCED or sampled is None:
             return sampled
         if not isinstance(request.sampler, OffloadedSampler):
             logit = self._context.logits(index)[sampled[0]]
-            if logit != logit:  # then so are all, as a rule, and any choice is by chance
+            if logit != logit:  # NaN: usually all of them are, and any choice is random
                 raise BackendError(
                     "the model computed numbers that are not finite; is its file damaged?"
                 )
@@ -177,11 +178,11 @@ class Sampling:
             return token, False
         return token, guide.advance(token)
 
-    # ---- masks that aren't computed yet --------------------------------------------------
+    # ---- masks that are still being computed --------------------------------------------------
 
     def put_off(self, outputs: Sequence[Output], until: float) -> list[Output]:
-        """Those of the `outputs` of a step whose tokens can be chosen, after waiting `until` then
-        at most. The others are due later."""
+        """Returns the `outputs` whose tokens can be chosen, after waiting for their masks until the
+        time `until` at most. Postpones the others: `due` returns them later."""
         awaited = _awaited(request for request, index in outputs if index != FORCED)
         if not awaited:
             return [*outputs]
@@ -199,8 +200,8 @@ class Sampling:
         return ready
 
     def due(self) -> list[Output]:
-        """Those that can be chosen now, from logits that the caller releases. What has left its
-        slot is forgotten: it gets others."""
+        """The postponed outputs whose tokens can be chosen now; the caller releases their logits. A
+        request that has left its slot is dropped: its logits will be computed again."""
         due: list[Output] = []
         for request in self._postponed:
             sequence, kept = request.sequence, request.kept
@@ -215,7 +216,7 @@ class Sampling:
         return due
 
     def wait(self, seconds: float) -> None:
-        """Until one of them is due, `seconds` at most."""
+        """Wait until a postponed request is due, `seconds` at most."""
         if awaited := _awaited(self._postponed):
             system.wait(awaited, seconds, system.ANY)
 
@@ -230,7 +231,7 @@ def _awaited(requests: Iterable[Request]) -> list[system.Future[Any]]:
 
 
 def _mask(request: Request) -> system.Future[Any] | None:
-    """The mask that the next token of `request` waits for."""
+    """The pending mask of the next token of `request`; None if it waits for none."""
     if request.guide is None or request.params.n_predict == 0:
         return None
     return request.guide.awaited

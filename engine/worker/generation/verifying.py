@@ -1,4 +1,4 @@
-"""Which of the proposed tokens are a part of the text."""
+"""Verification of proposed tokens: which of them become a part of the text."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence, Set
@@ -22,29 +22,31 @@ log = logging.getLogger("specllama.engine.worker.generation.verifying")
 
 
 class Verifier(Protocol):
-    """Compares what is proposed with what the model says."""
+    """Compares proposed tokens with the model's choices."""
 
     def confirms(self, proposed: int, sampled: int, *, depth: int, seed: int, at: int) -> bool:
-        """True if the text goes on with `proposed`, the token number `depth` of a proposal, at
-        position `at` of the text of a request with that `seed`. The model says `sampled`."""
+        """Returns True if the text continues with `proposed`, the token number `depth` of a
+        proposal, at position `at` of the text of a request with that `seed`. The model's choice is
+        `sampled`."""
 
 
 class Exact:
-    """Confirms what the model says."""
+    """Confirms a token if the model chooses the same one."""
 
     def confirms(self, proposed: int, sampled: int, *, depth: int, seed: int, at: int) -> bool:
         return proposed == sampled
 
 
 class Synthetic:
-    """Confirms by chance, for measuring: texts are not what the model would say.
+    """Confirms at random, for measurements: texts are not the model's own.
 
-    The same request gets the same text as long as the same is proposed. Nothing ends a text that
-    the model wouldn't end.
+    Equal requests with equal proposals get equal texts. A proposed end-of-generation token is never
+    confirmed, so only the model ends a text.
     """
 
     def __init__(self, rates: Sequence[float], eog: Set[int]) -> None:
-        """`rates` are the chances that so many tokens are confirmed: one, two, and so on."""
+        """`rates`: the probabilities that at least one, two, ... tokens of a proposal are
+        confirmed."""
         self._chances = [
             rate / before if before else 0.0 for before, rate in pairwise((1.0, *rates))
         ]
@@ -56,11 +58,12 @@ class Synthetic:
         return Random(seed << 32 | at).random() < self._chances[depth]
 
 
-# ---- Proposals in the step: what is asked for before it, and which of the tokens are confirmed.
+# ---- Proposals in the step: which tokens are proposed before it, and which are confirmed.
 #
-# A token is chosen from the target's own logits, by the request's own samplers and under its own
-# constraint, as if nothing had been proposed. Only then it is compared: if the proposed token is
-# the same, the logits behind it are those of the text, and the next one can be chosen at once.
+# Every token is chosen from the target model's logits, by the request's own samplers and
+# constraint, as without proposals. The choice is then compared with the proposed token: if they are
+# equal, the logits of the next row are valid for the text, and the next token can be chosen in the
+# same step.
 
 
 def speculation(
@@ -71,8 +74,8 @@ def speculation(
     *,
     has_offload: bool,
 ) -> "Speculation":
-    """The speculation that `options` ask for. Raises `BackendError` if a source has no room, or if
-    there is nothing to be measured."""
+    """The speculation of `options`. Raises `BackendError` if there is no memory for a source, or if
+    synthetic rates are set and nothing can be proposed."""
     possible = context.is_cuttable and not has_offload
     sources = proposal_sources(context.model, options) if possible else []
     rates = options.speculation.synthetic_rates(has_draft=options.draft.model_draft != "")
@@ -97,7 +100,8 @@ def speculation(
 
 
 class Speculation:
-    """What is proposed for the requests of one engine. Belongs to the thread that steps."""
+    """Proposes and verifies tokens for the requests of one engine. Belongs to the thread that
+    steps."""
 
     def __init__(
         self,
@@ -108,19 +112,19 @@ class Speculation:
         *,
         possible: bool,
     ) -> None:
-        """`possible` says that the memory can take tokens back, and more than one row of a
-        sequence can have logits."""
+        """`possible`: the memory can take tokens back, and more than one row of a sequence can have
+        logits."""
         self._proposing = proposing
         self._pace = pace
         self._verifier = verifier
         self._scheduler = scheduler
         self._is_possible = possible
         self.n_accepted = 0
-        """Tokens that were proposed and are a part of a text, since the start."""
-        self._verifying: list[Request] = []  # those that have a run in this step
+        """The number of confirmed tokens since the start."""
+        self._verifying: list[Request] = []  # requests with a run in this step
 
     def propose(self, requests: Mapping[int, Request]) -> None:
-        """Set what the next step may evaluate of what is proposed."""
+        """Set the proposed tokens that the next step may evaluate."""
         if not self._is_possible:
             return
         ready = [s for s in self._scheduler.active if s.phase == "ready"]
@@ -141,7 +145,7 @@ class Speculation:
         forced: list[int] = []
         likely: list[int] = []
         if guide is not None and request.params.jump_forward:
-            # Who wants their probabilities gets those that the model gives them.
+            # A request with probabilities gets the model's, so its forced tokens are sampled, too.
             forced = guide.forced(n) if request.probs is None else []
             likely = guide.likely(n)[len(forced) :]
         return Wish(
@@ -157,8 +161,9 @@ class Speculation:
     def begin(
         self, chunks: Sequence[Chunk], requests: Sequence[Request], indices: Sequence[int]
     ) -> list[Output]:
-        """The chunks are evaluated; where the requests whose next token is to be chosen find its
-        logits. `indices` are those of `engine.worker.generation.launch.fill`."""
+        """Begin to verify the evaluated `chunks`. Returns the requests whose next token is to be
+        chosen, with the index of its logits. `indices` are the result of
+        `engine.worker.generation.launch.fill`."""
         outputs: list[Output] = []
         for chunk, request, index in zip(chunks, requests, indices, strict=True):
             if chunk.proposed:
@@ -171,8 +176,8 @@ class Speculation:
         return outputs
 
     def chosen(self, request: Request, token: int) -> int:
-        """The model has chosen `token`; the next one of `request`, whose text it isn't part of
-        yet."""
+        """The next token of `request`, whose model has chosen `token`: the proposed one if the
+        verifier confirms it. The caller appends it to the text afterwards."""
         run = request.run
         if run is None or not request.sequence.n_ahead:
             return token
@@ -197,17 +202,17 @@ class Speculation:
         return proposed
 
     def goes_on(self, request: Request) -> bool:
-        """True if the newest token of `request` is a proposed one, and the one behind it is chosen
-        next, in the same step."""
+        """True if the newest token of `request` is a confirmed proposal, so the token after it is
+        chosen in the same step."""
         return request.sequence.n_ahead > 0 and request.run is not None and request.run.is_right
 
     def confirmed(self, outputs: Iterable[Output]) -> list[Output]:
-        """Those of the `outputs`, whose tokens are chosen, that go on with what was proposed; with
-        the place of the next one's logits."""
+        """Of the `outputs`, whose tokens are chosen: the requests that continue with a confirmed
+        token, with the index of their next logits. The other proposals are taken back."""
         confirmed: list[Output] = []
         for request, _ in outputs:
             sequence, run = request.sequence, request.run
-            if run is None or not sequence.n_ahead:  # nothing was proposed there, or it has ended
+            if run is None or not sequence.n_ahead:  # nothing is left to verify
                 continue
             if run.is_right:
                 self._scheduler.ahead.confirm(sequence)
@@ -217,7 +222,7 @@ class Speculation:
         return confirmed
 
     def end(self) -> None:
-        """The step is over: what isn't confirmed is taken back."""
+        """End the step: take back the tokens that aren't confirmed, and report to the sources."""
         for request in self._verifying:
             self._scheduler.ahead.take_back(request.sequence)
             run, request.run = request.run, None
@@ -227,7 +232,7 @@ class Speculation:
         self._verifying.clear()
 
     def stepped(self, chunks: Sequence[Chunk], seconds: float) -> None:
-        """A step with these has taken `seconds`."""
+        """A step with these `chunks` has taken `seconds`."""
         if all(chunk.is_single for chunk in chunks):
             self._pace.stepped(sum(len(chunk.proposed) for chunk in chunks), seconds)
 
