@@ -7,10 +7,10 @@ TokenArray = npt.NDArray[np.int32]
 
 
 class TokenBuffer:
-    """Tokens of one text: a prompt, then what is generated, appended one by one.
+    """Tokens of one text: a prompt, then the generated tokens, appended one by one.
 
-    A numpy array underneath, so that prefixes are compared and batches are filled without a
-    Python loop over tokens.
+    Uses a numpy array, so that comparing prefixes and filling batches needs no Python loop over
+    tokens.
     """
 
     __slots__ = ("_array", "_length")
@@ -44,13 +44,13 @@ class TokenBuffer:
         return self._array.item(index)
 
     def remove(self, start: int, stop: int) -> None:
-        """Take the tokens from `start` up to `stop` out; those behind them close up."""
+        """Remove the tokens from `start` up to `stop` (exclusive)."""
         length = self._length - (stop - start)
         self._array[start:length] = self._array[stop : self._length]
         self._length = length
 
     def view(self, start: int = 0, stop: int | None = None) -> TokenArray:
-        """Tokens from `start` up to `stop`, without a copy; don't keep it over an append."""
+        """The tokens from `start` up to `stop`, without a copy; invalid after the next change."""
         return self._array[start : self._length if stop is None else stop]
 
 

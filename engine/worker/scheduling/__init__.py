@@ -1,1 +1,1 @@
-"""Chooses the tokens of each sequence that the next step evaluates. Pure Python over plain data."""
+"""Chooses the tokens that the next step evaluates. Pure Python over plain data."""

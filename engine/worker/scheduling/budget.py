@@ -1,43 +1,43 @@
-"""The prefill budget: how many prompt tokens a step may have, so that generating sequences get
-their next tokens in time.
+"""The prefill budget: the number of prompt tokens in a step, limited so that generating sequences
+get their next tokens in time.
 
-Of the chunk sizes whose steps keep the target, it takes the one with the most prompt tokens per
-second, as `engine.worker.scheduling.step_clock` knows them. Where no size keeps the target, the
-smallest may be the worst for all: it takes the smallest one that gets on nearly as fast as the best
-of a few.
+Among the chunk sizes that keep the target, the budget chooses the one with the most prompt tokens
+per second, as estimated by `engine.worker.scheduling.step_clock`. If no size keeps the target, very
+small chunks may delay all requests most: then it chooses the smallest size with nearly the best
+rate of the sizes up to `LATE_TOKENS`.
 """
 
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS, StepClock
 
 MIN_TOKENS = 32
-"""Least tokens of prompts in a step, however slow the machine is: fewer cost nearly as much."""
+"""Minimum prompt tokens in a step, also on a slow machine: fewer cost nearly as much."""
 MIN_SHARE = 0.5
-"""Prompts may add this part of the time that the step takes without them, even if the target is
-missed: on a machine that can't meet it, prompts go on nevertheless."""
+"""Prompts may always lengthen a step by this part of its time without prompts, even if it misses
+the target: on a machine that can't meet the target, prompts still progress."""
 HARDLY = 1.15
-"""A step that takes this many times as long as it may is hardly longer: worth it if it has as many
-times as many tokens a second."""
+"""A step may exceed its limit by this factor if its rate of prompt tokens is higher by at least the
+same factor."""
 KNEE, LATE_TOKENS = 0.95, 128
-"""Where no size keeps the target, a step has at most so many tokens of prompts, and prompts get at
-least this part of the most tokens per second that such steps reach."""
+"""If no size keeps the target, a step has at most `LATE_TOKENS` prompt tokens, and at least `KNEE`
+of the best rate (tokens per second) among the sizes up to that."""
 AIM = 0.9
-"""A step is planned to take this part of the target: some take longer than the clock expects."""
+"""A step is planned to take this part of the target: some steps take longer than estimated."""
 BURST = 3
-"""Prompts that arrive together and take no more than this many targets are evaluated in one step:
-cutting them would make several gaps of one, and no sequence would wait less in all."""
+"""New prompts that take at most this many targets together are evaluated in one step: cutting them
+would make several gaps instead of one, without less waiting in total."""
 LONE_SECONDS = 1.0
-"""Longest step of prompts alone: a new request waits for its end, and so does a cancellation.
-Beyond one micro-batch, a longer step computes nothing faster."""
+"""Longest step of prompts alone, in seconds: new requests and cancellations wait for its end. Steps
+beyond one micro-batch are not faster per token."""
 UNKNOWN = 128
-"""Tokens of a step of which nothing is known."""
+"""Prompt tokens of a step while no times are known."""
 
 
 class PrefillBudget:
-    """The sizes of prompt chunks, by the `clock`.
+    """Chooses the sizes of prompt chunks by the times of `clock`.
 
-    `target` is the time of a step with generating sequences, in seconds; 0 for no limit. Limits are
-    at most `n_batch`; a step of prompts alone has at least `n_ubatch`. `length` is that of
-    `StepClock`."""
+    `target` is the time limit of a step with generating sequences, in seconds; 0 for no limit. A
+    step has at most `n_batch` prompt tokens; a step of prompts alone may have at least `n_ubatch`.
+    `length` is as in `StepClock`."""
 
     def __init__(self, clock: StepClock, target: float, *, n_batch: int, n_ubatch: int) -> None:
         self._clock = clock
@@ -48,7 +48,7 @@ class PrefillBudget:
         self._sizes = [n for n in clock.sizes if n == least or n > FEW_ROWS]
 
     def limit(self, n_generating: int, length: float) -> int:
-        """Prompt tokens that the next step may have at most."""
+        """The maximum number of prompt tokens in the next step."""
         if not n_generating:
             return self._alone(length)
         if not self._target:
@@ -59,8 +59,8 @@ class PrefillBudget:
         return choose(seconds, self._most(n_generating))
 
     def burst(self, n_generating: int, length: float) -> int:
-        """The same for prompts of which nothing has been evaluated yet, if it is enough for the
-        whole of all of them."""
+        """The maximum for new prompts, of which no token is evaluated yet, if it covers all of them
+        completely."""
         if not (n_generating and self._target):
             return self._n_batch
         seconds = self._seconds(n_generating, length)
@@ -68,8 +68,8 @@ class PrefillBudget:
         return max(within, default=0)
 
     def compute_seconds(self, n_generating: int, n: int, start: int) -> float:
-        """The seconds to evaluate `n` tokens of a text from position `start` on, beside the
-        generation of others; 0 if this is not known."""
+        """The estimated seconds to evaluate `n` tokens of a text from position `start` on, while
+        `n_generating` sequences generate; 0 if unknown."""
         length = start + n / 2
         size = self._n_ubatch
         if n_generating and self._target:
@@ -82,14 +82,13 @@ class PrefillBudget:
         return (step - self._clock.decode_seconds(n_generating)) * n / size
 
     def seconds(self, n_prompt: int) -> float:
-        """The seconds of a step with nothing but so many tokens of prompts; 0 if this is not
-        known."""
+        """The estimated seconds of a step with `n_prompt` prompt tokens alone; 0 if unknown."""
         return self._clock.seconds(0, min(n_prompt, self._n_batch), 0) or 0.0
 
     def left(self, n_generating: int, seconds: float) -> float:
         """The seconds between two steps for other work on the device, if a step takes `seconds`:
-        what it leaves of the target, and some in any case. Without a target it is as long as a step
-        without prompts; if nobody waits for tokens, as long as the step."""
+        the rest of the target, but at least `MIN_SHARE` of a step without prompts. Without a
+        target: the time of a step without prompts. Without generating sequences: `seconds`."""
         if not n_generating:
             return seconds
         decode = self._clock.decode_seconds(n_generating)
@@ -104,19 +103,20 @@ class PrefillBudget:
         return min(self._n_batch, self._n_ubatch * max(1, int(LONE_SECONDS / each)))
 
     def _seconds(self, n_generating: int, length: float) -> dict[int, float]:
-        """The seconds of a step, by size; empty if nothing is known."""
+        """The estimated seconds of a step, by size; empty if unknown."""
         return self._clock.by_size(n_generating, self._sizes, length)
 
     def _most(self, n_generating: int) -> float:
-        """Seconds that a step may take: the target, where it can be kept."""
+        """The limit of a step in seconds: from the target, or higher if the target can't be
+        kept."""
         least = (1 + MIN_SHARE) * self._clock.decode_seconds(n_generating)
         return max(AIM * self._target, least)
 
 
 def choose(seconds: dict[int, float], most: float) -> int:
-    """The size with the most tokens per second of those that take at most `most` seconds, or one
-    that takes hardly longer and gets on far better. If each takes longer, the smallest one with
-    nearly the most tokens per second of those up to `LATE_TOKENS`."""
+    """The chunk size with the best rate (tokens per second) among the sizes that take at most
+    `most` seconds, or a larger size under the rule of `HARDLY`. If every size takes longer: the
+    smallest one with at least `KNEE` of the best rate of the sizes up to `LATE_TOKENS`."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
     if not within:

@@ -1,12 +1,13 @@
-"""What the kind of a KV cache's memory decides for the scheduling.
+"""The two properties of a KV cache's memory that the scheduling depends on.
 
-Its layout: all sequences share one array of cells, or each slot has its own. That decides where a
-text may go and what it takes over, what fits, and which rows a step evaluates together.
+Its layout: all sequences share one array of cells, or each slot has its own. This determines which
+slot a text may use, which cached text it takes over, whether it fits, and which rows a step
+evaluates together.
 
-How its texts can be cut: anywhere, at checkpoints, or not at all. A text that can be cut shares any
-prefix, and takes tokens back that were evaluated in vain. Memory that keeps a state for the whole
-text (recurrent, hybrid), or gives up cells that have left a sliding window, goes back to a copy of
-its state only, a checkpoint.
+How its texts can be cut: anywhere, at checkpoints, or not at all. A text that can be cut anywhere
+shares any prefix, and unconfirmed tokens at its end can be taken back. Memory with one state for
+the whole text (recurrent, hybrid), or without the cells that have left a sliding window, can only
+go back to a copy of its state, a checkpoint.
 """
 
 from bisect import bisect, insort
@@ -22,18 +23,20 @@ from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 MIN_COPY = 16
-"""Tokens that a copy between separate caches has to save to be worth it: it copies all of one."""
+"""The minimum number of tokens that justifies a copy between separate caches: llama.cpp copies the
+whole cache."""
 ROWS_OF_BATCH = 8
-"""Rows that take as long as a micro-batch of few rows at least, beside others."""
+"""The fixed cost of a micro-batch, in rows."""
 MIN_FOLLOW = 8
-"""Tokens that a leader has to be about to evaluate for it to be worth the wait."""
+"""The minimum number of shared tokens still to be evaluated by a leader that justifies waiting for
+it."""
 
 
 @dataclass(frozen=True, slots=True)
 class PrefixOrigin:
-    """The longest prefix of a text that a sequence holds: `n` tokens of sequence `seq_id` (-1: of
-    none). A leader is about to evaluate `n_soon` more. The longest common prefix with any sequence
-    has `n_same` tokens, whether its cells can be shared or not."""
+    """The longest cached prefix of a text: `n` tokens of sequence `seq_id` (-1: none). A leader
+    will evaluate `n_soon` more tokens of it. The longest common prefix with any sequence has
+    `n_same` tokens, including cells that can't be shared."""
 
     seq_id: int = -1
     n: int = 0
@@ -42,56 +45,56 @@ class PrefixOrigin:
 
 
 class CacheLayout(Protocol):
-    """One of the two. `cache` is the one that it lays out."""
+    """The interface of both layouts. `cache` is the cache with this layout."""
 
     least_copy: int
-    """Tokens that a copy has to save to be worth it."""
+    """The minimum number of tokens that justifies a copy."""
 
     def has_room(self, cache: PrefixCache, running: Iterable[int], n: int) -> bool:
-        """True if `n` cells are not held by the `running` sequences."""
+        """True if the `running` sequences leave at least `n` cells free."""
 
     def n_used(self, cache: PrefixCache, active: Iterable[Sequence]) -> int:
-        """Cells with tokens of the active and of the cached texts; shared ones count once."""
+        """The number of cells used by active and cached texts; shared cells count once."""
 
     def choose_slot(self, idle: SequenceOf[int], busy: Container[int]) -> int:
-        """One of the idle slots, of which the least recently used one is in front."""
+        """One of the idle slots, which are sorted by their last use, the oldest first."""
 
     def id_of(self, slot: int) -> int | None:
-        """The sequence id that a text in `slot` has to have; None if any will do."""
+        """The required sequence id of a text in `slot`; None if any id can be used."""
 
     def make_id(self, cache: PrefixCache, slot: int, keep: int | None = None) -> None:
-        """Have an unused sequence id for a text in `slot`, by eviction if need be, but not of the
-        text `keep`."""
+        """Make sure that a sequence id is free for a text in `slot`, if necessary by eviction of
+        another text than `keep`."""
 
     def to_take(
         self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
     ) -> int | None:
-        """The finished text whose cells `sequence`, which is going to be in `slot`, takes over
-        rather than shares; None if there is none."""
+        """The finished text whose cells `sequence`, which will be in `slot`, takes over instead of
+        sharing them; None if there is none."""
 
     def arranged(self, chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
         """The chunks of a step in the order of their rows, with up to `n_pad` tokens of padding."""
 
     def least_rows(self, n_ready: int) -> int:
-        """The fewest tokens of a prompt that are worth a part of a step with `n_ready` generating
-        sequences."""
+        """The minimum size of a prompt chunk in a step with `n_ready` generating sequences, to be
+        efficient."""
 
     def grants(
         self, ready: SequenceOf[Sequence], n: int, n_ctx: int, *, early: bool
     ) -> list[tuple[int, int]]:
-        """How many tokens each of `ready` gets evaluated of what is proposed for it: `n` tokens of
-        all, and of each no more than its context has room for. And how many of these come in a
-        decode of their own before the step; none unless `early`."""
+        """For each of `ready`, how many of its proposed tokens are evaluated, and how many of these
+        in an early decode of their own before the step (0 unless `early`). All together get at most
+        `n` tokens, each at most as many as fit into its context."""
 
 
 def layout_of(n_cells: int | None) -> CacheLayout:
-    """That of `n_cells` which all sequences share; None: each has cells of its own."""
+    """The layout of a cache whose sequences share `n_cells`; None: each slot has its own cells."""
     return SeparateLayout() if n_cells is None else UnifiedLayout(n_cells)
 
 
 class UnifiedLayout:
-    """One array of `n_cells`. A prefix that is shared takes no cells, a text can have any sequence
-    id, and all rows can be together."""
+    """One array of `n_cells`. A shared prefix takes no additional cells, a text can have any
+    sequence id, and one decode can have all rows."""
 
     least_copy = 1
 
@@ -117,7 +120,8 @@ class UnifiedLayout:
     def to_take(
         self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
     ) -> int | None:
-        """All of it is of use, or no other sequence id is free, or some of it is to be moved."""
+        """Takes a text over if all of it is useful, if no other sequence id is free, or if parts of
+        it may be moved (`n_reuse`)."""
         entries = cache.entries
         found = source.seq_id if source.seq_id in entries else None
         if sequence.n_reuse:
@@ -148,8 +152,8 @@ class UnifiedLayout:
 
 
 class SeparateLayout:
-    """One array for each slot, whose number is the sequence id. llama.cpp evaluates the rows of
-    several together if their ids follow each other, and if it has as many of each."""
+    """One array for each slot; the slot's number is the sequence id. llama.cpp evaluates rows of
+    several sequences together only if their ids are consecutive and each has equally many rows."""
 
     least_copy = MIN_COPY
 
@@ -174,7 +178,7 @@ class SeparateLayout:
     def to_take(
         self, cache: PrefixCache, sequence: Sequence, source: PrefixOrigin, slot: int
     ) -> int | None:
-        """That of the slot, unless another one has much more of the text."""
+        """Takes over the slot's own text, unless another one has a much longer prefix."""
         own = cache.of_slot(slot)
         if own is None or cache.entries[own].key != sequence.key:
             return None
@@ -195,7 +199,7 @@ class SeparateLayout:
     def grants(
         self, ready: SequenceOf[Sequence], n: int, n_ctx: int, *, early: bool
     ) -> list[tuple[int, int]]:
-        """As many of each. What more of them is forced may come `early`."""
+        """Equally many for each sequence. Further forced tokens may be evaluated `early`."""
         if not ready:
             return []
         wanted = _wanted(ready, n_ctx)
@@ -210,28 +214,28 @@ class SeparateLayout:
             parts.append(min(each - n_together, n))
             n -= parts[-1]
         if any(n_early < each - n_together for n_early, each in zip(parts, forced, strict=True)):
-            n_likely = 0  # it comes behind all that is forced
+            n_likely = 0  # likely tokens follow all forced ones
         n_together += min(n_likely, n // len(ready))
         return [(n_together + n_early, n_early) for n_early in parts]
 
 
 def _wanted(ready: Iterable[Sequence], n_ctx: int) -> list[int]:
-    """The proposed tokens of each that its context has room for."""
+    """The number of proposed tokens of each sequence that fit into its context."""
     return [max(0, min(len(s.proposed), n_ctx - len(s.tokens) - 1)) for s in ready]
 
 
-# ---- Padding. llama.cpp evaluates one row of each of several caches together, then the next one of
-# each, until one of them has no more: a micro-batch ends there. A micro-batch of few rows takes
-# nearly as long as one of some more, so prompts of nearly the same length get as many rows.
+# ---- Padding. llama.cpp takes equally many rows of each separate cache into a micro-batch, so the
+# shortest chunk ends it. A micro-batch of few rows takes nearly as long as a slightly larger one,
+# so prompts of nearly the same length are padded to equally many rows.
 
 
 def _may_be_padded(chunk: Chunk) -> bool:
-    """True for a piece of a prompt: of tokens, and without logits of each."""
+    """True for a chunk of a prompt that is plain tokens, without logits of each."""
     return chunk.n_tokens > 1 and chunk.is_plain
 
 
 def _padded(chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
-    """The `chunks`, whose sequence ids ascend, with the padding that saves most."""
+    """The `chunks`, sorted by sequence id, with the padding that saves the most time."""
     ids = [chunk.sequence.seq_id for chunk in chunks]
     sizes = [chunk.n_tokens for chunk in chunks]
     best, least = sizes, ROWS_OF_BATCH * micro_batches(ids, sizes)
@@ -252,8 +256,9 @@ def _padded(chunks: SequenceOf[Chunk], n_pad: int, n_ctx: int) -> list[Chunk]:
 
 
 def micro_batches(ids: SequenceOf[int], sizes: SequenceOf[int]) -> int:
-    """The number of micro-batches in which llama.cpp evaluates so many rows of each of the caches
-    `ids`, which ascend, if none has too many rows (`llama_batch_allocr::split_equal`)."""
+    """The number of micro-batches in which llama.cpp evaluates chunks of `sizes` rows of the caches
+    `ids`, which ascend. Assumes that no micro-batch exceeds its maximum size
+    (`llama_batch_allocr::split_equal`)."""
     left, n = dict(zip(ids, sizes, strict=True)), 0
     while left:
         first = next(iter(left))
@@ -271,32 +276,32 @@ def micro_batches(ids: SequenceOf[int], sizes: SequenceOf[int]) -> int:
 
 
 class Cutting(Protocol):
-    """One of the three."""
+    """The interface of the three kinds of cutting."""
 
     def n_ahead(self, n: int) -> int:
-        """How many of `n` tokens may be evaluated before they are known to be of the text."""
+        """How many of `n` tokens may be evaluated although they may have to be taken back."""
 
     def n_soon(self, leader: Sequence, n: int, n_same: int) -> int:
-        """The number of the `n_same` tokens that a waiting text has in common with the prompt of
-        `leader` which can be shared once they are evaluated; `n` can be shared now."""
+        """The number of tokens that a waiting text will be able to share with `leader`. The text
+        and the prompt of `leader` have `n_same` tokens in common; `n` can be shared now."""
 
     def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
-        """The prompt of `sequence` has got its prefix. `n_same` gives its longest common prefix
-        with any other text."""
+        """Plan the checkpoints of `sequence`, which has just got its cached prefix. `n_same`
+        returns the length of its longest common prefix with any other text."""
 
     def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
-        """The chunks are in the KV cache."""
+        """Record that the chunks are in the KV cache."""
 
 
 def cutting_of(kv: KVCache, cache: PrefixCache, n_checkpoints: int) -> Cutting:
-    """That of `kv`, whose texts in `cache` may have so many checkpoints each."""
+    """The cutting of `kv`, whose texts in `cache` have at most `n_checkpoints` each."""
     if kv.is_cuttable:
         return Anywhere()
     return AtCheckpoints(cache) if n_checkpoints else Nowhere()
 
 
 class Anywhere:
-    """At any token."""
+    """Texts can be cut at any token."""
 
     def n_ahead(self, n: int) -> int:
         return n
@@ -312,7 +317,7 @@ class Anywhere:
 
 
 class Nowhere(Anywhere):
-    """A text is kept as a whole or not at all."""
+    """A text can only be kept as a whole, or dropped."""
 
     def n_ahead(self, n: int) -> int:
         return 0
@@ -322,7 +327,8 @@ class Nowhere(Anywhere):
 
 
 class AtCheckpoints(Nowhere):
-    """At some places of a prompt: near its end, and where other texts diverge."""
+    """Texts can be cut at checkpoints of their prompts: near the end, and where other texts
+    diverge."""
 
     def __init__(self, cache: PrefixCache) -> None:
         self._cache = cache
@@ -335,7 +341,7 @@ class AtCheckpoints(Nowhere):
 
     def begin(self, sequence: Sequence, n_same: Callable[[], int]) -> None:
         if 0 < sequence.n_past <= sequence.n_exact:
-            # The end of a turn, mostly: where one text goes on, others do.
+            # Usually the end of a chat turn: further texts are likely to continue from here.
             self._cache.save(sequence.seq_id, sequence.n_past)
         wanted = checkpoints.positions(sequence.n_past, sequence.n_prompt)
         places = {uncut(sequence.spans, n) for n in wanted}

@@ -1,8 +1,8 @@
-"""Placement decides where the beginning of a text comes from: which sequence, or the second tier,
-holds the longest prefix of it, and whether that is taken over, shared, copied or restored.
+"""Placement finds the longest cached prefix of a text, in another sequence or in the second tier,
+and decides whether it is taken over, shared, copied or restored.
 
-Plain data and the `KVCache` protocol, as in `engine.worker.scheduling.scheduler`, which decides
-which sequence gets a slot.
+Uses only plain data and the `KVCache` protocol, as `engine.worker.scheduling.scheduler` does, which
+decides which sequence gets a slot.
 """
 
 from collections.abc import Mapping
@@ -22,18 +22,18 @@ from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting, Pref
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
-# ---- The texts that idle slots served last: slot actions save, restore and erase them.
+# ---- The last text of each idle slot, for the slot actions save, restore and erase.
 
 
 class IdleTexts:
-    """They stay as cache until somebody needs the room."""
+    """The last texts of idle slots. They stay cached until they are evicted."""
 
     def __init__(self, cache: PrefixCache, layout: CacheLayout) -> None:
         self._cache = cache
         self._layout = layout
 
     def erase(self, slot: int) -> int:
-        """Forget the cached text of an idle slot; how many tokens it had."""
+        """Forget the cached text of an idle slot. Returns its number of tokens."""
         id = self._cache.of_slot(slot)
         if id is None:
             return 0
@@ -42,8 +42,7 @@ class IdleTexts:
         return n_tokens
 
     def cached(self, slot: int) -> tuple[int, CachedText] | None:
-        """The text that an idle slot has served last, if it is still there, and its sequence
-        id."""
+        """The sequence id and the last text of an idle slot; None if it isn't cached any more."""
         id = self._cache.of_slot(slot)
         return None if id is None else (id, self._cache.entries[id])
 
@@ -55,8 +54,9 @@ class IdleTexts:
         key: Key,
         checkpoints: SequenceOf[Checkpoint] = (),
     ) -> int | None:
-        """A sequence id and cells for a text that is restored into an idle slot, in place of the
-        slot's own; None if there is no room. The caller calls `erase` if the restore fails."""
+        """Replace the text of an idle slot by a text that is to be restored. Returns the sequence
+        id with the cells for it; None if there is no room. If the restore fails, the caller calls
+        `erase`."""
         self.erase(slot)
         if self._cache.make_room(len(tokens)) < len(tokens) or not self._cache.make_id():
             return None
@@ -67,7 +67,7 @@ class IdleTexts:
         return id
 
     def forget_moved(self, slot: int) -> None:
-        """Keep of the text in an idle slot only the tokens that are exact."""
+        """Cut the text of an idle slot to its exact tokens."""
         found = self.cached(slot)
         if found is not None:
             id, entry = found
@@ -75,19 +75,19 @@ class IdleTexts:
                 self._cache.shorten(id, entry.n_exact)
 
 
-# ---- Context shift and chunk reuse: which KV cells to drop, so that those behind them are used at
-# new positions.
+# ---- Context shift and chunk reuse: which KV cells to drop, so that the cells after them are used
+# at new positions.
 #
-# llama.cpp rotates the keys of moved cells to their new positions, but what the cells hold was
-# computed with the dropped tokens still there: a text that goes on from moved cells is an
-# approximation of what the model would say to the tokens alone.
+# llama.cpp rotates the keys of moved cells to their new positions, but the contents of the cells
+# were computed with the dropped tokens still in place. A text that continues from moved cells
+# therefore only approximates the model's output for the remaining tokens.
 
 
-MIN_FREE = 4  # cells that a context shift may free at the least, less the token to come
+MIN_FREE = 4  # minimum of cells after the kept tokens, including one for the next token
 
 
 class CachedSpan(NamedTuple):
-    """`length` tokens that are cached at `source` and wanted at `target` <= `source`."""
+    """`length` tokens, cached at `source` and needed at `target` <= `source`."""
 
     source: int
     target: int
@@ -95,11 +95,11 @@ class CachedSpan(NamedTuple):
 
 
 def context_shift(n_past: int, n_ctx: int, n_keep: int, n_discard: int) -> tuple[int, int]:
-    """The number of tokens to keep at the beginning of a full context, and the number to drop
-    behind them.
+    """The number of tokens to keep at the beginning of a full context, and the number to drop after
+    them.
 
-    `n_past` (n_ctx - 1) tokens are cached. `n_discard` 0 means half of those not kept. At least
-    one is dropped, and at least one stays behind those that are kept.
+    `n_past` (n_ctx - 1) tokens are cached. `n_discard` 0 means half of the tokens that aren't kept.
+    At least one token is dropped, and at least one remains after the kept ones.
     """
     n_keep = min(n_keep, n_ctx - MIN_FREE)
     n_left = n_past - n_keep
@@ -111,8 +111,8 @@ def reusable_chunks(
 ) -> list[CachedSpan]:
     """Chunks of at least `n_min` tokens of `cached` that continue `prompt` from `start` on.
 
-    Both are equal before `start`. As in llama-server: each chunk is the first one behind the
-    last that fits, and the chunks follow each other in `prompt` without a gap.
+    Both are equal before `start`. As in llama-server: each chunk is the first match after the
+    previous one, and the chunks follow each other in `prompt` without a gap.
     """
     chunks: list[CachedSpan] = []
     source = target = start
@@ -130,7 +130,7 @@ def reusable_chunks(
 
 
 def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
-    """The first place of `needle` from `start` on, counted in elements of `width` bytes; -1."""
+    """The first index of `needle` from `start` on, in elements of `width` bytes; -1 if absent."""
     at = haystack.find(needle, start * width)
     while at % width and at >= 0:
         at = haystack.find(needle, at + width - at % width)
@@ -138,14 +138,14 @@ def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
 
 
 MIN_KEEP = 0.5
-"""Part of a finished text. A sequence that takes it over and keeps less than this offers it to the
-second tier before it is cut."""
+"""Part of a finished text. If a sequence takes the text over and keeps less than this part, the
+text is offered to the second tier before it is cut."""
 
 
 class Placement:
-    """Gives sequences the cells that hold the beginnings of their texts.
+    """Gives sequences the cells with cached beginnings of their texts.
 
-    `running` are those in slots by sequence id, as the scheduler keeps them.
+    `running` are the sequences in slots, by sequence id; the scheduler updates it.
     """
 
     def __init__(
@@ -166,7 +166,7 @@ class Placement:
         self._n_ctx = n_ctx
 
     def find(self, sequence: Sequence) -> PrefixOrigin:
-        """The longest prefix that is held now, and how much more of it is about to be."""
+        """The longest prefix that is cached now, and how many more tokens of it soon will be."""
         if not sequence.cache_prompt:
             return PrefixOrigin()
         longest, soon, best, most = 0, 0, -1, 0
@@ -182,12 +182,12 @@ class Placement:
                 n = self._cache.reachable(id, min(n_same, running.n_given))
                 if not running.generating and n < n_same <= running.n_exact:
                     soon = max(soon, self._cutting.n_soon(running, n, n_same))
-            # A finished text rather than a running one: it may be taken over.
+            # At equal length, a finished text: it may be taken over.
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
         return PrefixOrigin(best, longest, max(0, soon - longest), most)
 
-    def find_below(self, sequence: Sequence, source: PrefixOrigin) -> Found | None:
+    def find_in_second_tier(self, sequence: Sequence, source: PrefixOrigin) -> Found | None:
         """A longer prefix in the second tier, if there is room to restore it."""
         if self._tier is None or not sequence.cache_prompt:
             return None
@@ -202,8 +202,8 @@ class Placement:
     def place(
         self, sequence: Sequence, source: PrefixOrigin, found: Found | None, slot: int
     ) -> None:
-        """Give `sequence`, which is going to be in `slot`, a sequence id and the prefix of its text
-        from `source`, or from the second tier if there is a `found`."""
+        """Give `sequence`, which will be in `slot`, a sequence id and its prefix: from the second
+        tier if `found` is set, else from `source`."""
         if found is not None:
             self._restore(sequence, found, slot)
         elif (
@@ -215,10 +215,12 @@ class Placement:
             self._share(sequence, source, slot)
         if not sequence.generating:
             sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
-            self._cutting.begin(sequence, lambda: max(source.n_same, self._n_same_below(sequence)))
+            self._cutting.begin(
+                sequence, lambda: max(source.n_same, self._n_same_in_second_tier(sequence))
+            )
 
-    def _n_same_below(self, sequence: Sequence) -> int:
-        """The longest common prefix with any text in the second tier."""
+    def _n_same_in_second_tier(self, sequence: Sequence) -> int:
+        """The length of the longest common prefix with any text in the second tier."""
         if self._tier is None or not sequence.cache_prompt:
             return 0
         n = self._tier.common_prefix(sequence.tokens.view(), sequence.key)
@@ -235,15 +237,15 @@ class Placement:
         if sequence.n_reuse and not _has_media(text) and not _has_media(entry.tokens):
             n_held = common_prefix(entry.tokens, text)
             n_held = self._reuse(id, entry.tokens, text, n_held, sequence.n_reuse)
-        # The last token is evaluated again: its logits are not kept.
+        # The last token must be evaluated again, since its logits aren't kept.
         n_held = self._cache.reachable(id, uncut(sequence.spans, min(n_held, len(text) - 1)))
         sequence.seq_id = id
         sequence.n_past = n_held if self._cache.cut(id, n_held) else 0
         sequence.n_exact = n_exact if n_exact < sequence.n_past else ALL
 
     def _reuse(self, id: int, cached: TokenArray, text: TokenArray, n_held: int, n_min: int) -> int:
-        """Move cached chunks to the positions that they have in `text`; how much of it is held
-        then."""
+        """Move cached chunks to their positions in `text`. Returns the length of the cached prefix
+        after that."""
         moved = 0
         for source, target, length in reusable_chunks(cached, text, n_held, n_min):
             if not self._cache.cut_out(id, target, source - moved):
@@ -253,7 +255,7 @@ class Placement:
         return n_held
 
     def _open(self, sequence: Sequence, slot: int, keep: int | None = None) -> int:
-        """A sequence id without cells. Another text than `keep` is evicted for it if need be."""
+        """Open a sequence id without cells, if necessary by evicting another text than `keep`."""
         self._layout.make_id(self._cache, slot, keep)
         wanted = self._layout.id_of(slot)
         return self._cache.open(wanted, sequence.tokens.view(), sequence.key)

@@ -1,26 +1,26 @@
 """The scheduler plans which tokens go into the next step.
 
-Pure Python over plain data: the KV cache is behind the small `KVCache` protocol, so that
-tests can drive thousands of histories against a fake that checks as strictly as llama.cpp.
+Pure Python over plain data: it accesses the KV cache through the small `KVCache` protocol, so tests
+can run thousands of histories against a fake that checks as strictly as llama.cpp.
 
-A sequence is a text and how much of it is in the KV cache (`n_past`). One rule holds for
-prompts, for generation and for a preempted sequence that starts again: the tokens that are not in
-the cache are evaluated, and the last token's logits give the next token.
+A sequence is a text and how much of it is in the KV cache (`n_past`). One rule covers prompts,
+generation and restarts after preemption: the tokens that are not in the cache are evaluated, and
+the last token's logits give the next token.
 
-A prefix that any other sequence holds is shared, not evaluated
-(`engine.worker.cache.prefix_cache`). A prefix that another sequence is about to evaluate is waited
-for: the first sequence leads, the others follow. If the leader is cancelled, the next one leads on
-from where it got to.
+A prefix that is cached in another sequence is shared, not evaluated
+(`engine.worker.cache.prefix_cache`). If another sequence, the leader, is about to evaluate a common
+prefix, a new sequence waits for it and then shares it. If the leader is cancelled, the next
+sequence becomes the leader and continues from there.
 
-Memory that can't be cut (`KVCache.is_cuttable`) goes back to checkpoints only. They are made near
-the end of prompts and where two texts were seen to diverge, so chunks end there.
+Memory that can't be cut (`KVCache.is_cuttable`) can only go back to checkpoints. These are made
+near the end of prompts and where two texts diverge, so chunks end there.
 
-`engine.worker.scheduling.sequences` says what media ask of chunks. A sequence waits for embeddings
-in its slot, while the others go on.
+`engine.worker.scheduling.sequences` has the rules for chunks of media. A sequence waits for
+embeddings in its slot, while the others advance.
 
-Behind the token of a generating sequence, a chunk can have proposed ones
-(`engine.worker.scheduling.sharing`). A sequence that leaves its slot or loses a part of its text
-takes them back.
+After the token of a generating sequence, a chunk can have proposed tokens
+(`engine.worker.scheduling.sharing`). They are taken back if the sequence leaves its slot or loses a
+part of its text.
 """
 
 from bisect import insort
@@ -54,18 +54,18 @@ from specllama.engine.worker.scheduling.sharing import Ahead, PrefillPlanner
 from specllama.engine.worker.tokens import TokenArray
 
 KEY_STEPS = 4
-"""Steps in a row that a key may have while another one waits. Changing the LoRA adapters of
-a context costs up to a few milliseconds, so every single step would be too often."""
+"""Maximum number of consecutive steps of one key while another one waits. Changing the LoRA
+adapters of a context takes up to a few milliseconds, too long for every step."""
 
 
 class Scheduler:
     """Slots, the queue of waiting requests, and the cells of the KV cache.
 
-    `n_cells` is what all sequences share (unified), or None if each slot has `n_ctx` of its own.
-    `n_sequences` is the number of sequence ids for running and cached texts together; without a
-    unified cache they are the slots. A slot whose cached text shares more than `similarity` of a
-    prompt is preferred over the least recently used slot. `n_checkpoints` are kept of each text
-    that can't be cut.
+    `n_cells` is the number of cells that all sequences share (unified), or None if each slot has
+    `n_ctx` of its own. `n_sequences` is the number of sequence ids for running and cached texts
+    together; without a unified cache it is `n_slots`. A slot whose cached text shares more than
+    `similarity` of a prompt is preferred over the least recently used slot. Each text that can't be
+    cut keeps at most `n_checkpoints`.
     """
 
     def __init__(
@@ -89,24 +89,24 @@ class Scheduler:
         self._layout = layout_of(n_cells)
         self._cutting = cutting_of(kv, self.cache, n_checkpoints)
         self.ahead = Ahead(self.cache, self._layout, self._cutting, n_batch=n_batch, n_ctx=n_ctx)
-        """What is proposed for sequences."""
+        """The proposed tokens."""
         self.texts = IdleTexts(self.cache, self._layout)
-        """Those that idle slots have served last."""
+        """The last texts of idle slots."""
         self._n_batch = n_batch
         self._similarity = similarity
         self._continuous = continuous
         self._waiting: list[Sequence] = []  # by id
         self.n_paused = 0
-        self._active: dict[int, Sequence] = {}  # by slot, those admitted first in front
-        self._running: dict[int, Sequence] = {}  # the same by sequence id
+        self._active: dict[int, Sequence] = {}  # by slot, in the order of admission
+        self._running: dict[int, Sequence] = {}  # the same sequences, by sequence id
         self._placement = Placement(
             self.cache, self._layout, self._cutting, tier, self._running, n_ctx=n_ctx
         )
         self._idle = list(range(n_slots))  # least recently used first
-        self._turns: list[Key] = []  # adapters of the active sequences, whose turn it is in front
-        self._steps = 0  # that it has had in a row
-        self._sharing = PrefillPlanner(self.cache, self._layout, n_batch=n_batch)
-        self._is_full = False  # whether one was preempted, as llama.cpp had no cells
+        self._turns: list[Key] = []  # adapters of active sequences; the current one first
+        self._steps = 0  # consecutive steps of the current adapters
+        self._prefill_planner = PrefillPlanner(self.cache, self._layout, n_batch=n_batch)
+        self._is_full = False  # a sequence was preempted, as llama.cpp had no cells
 
     # ---- submit, cancel, finish -----------------------------------------------------------
 
@@ -116,7 +116,7 @@ class Scheduler:
 
     @property
     def active(self) -> list[Sequence]:
-        """The sequences in slots, those admitted first in front."""
+        """The sequences in slots, in the order of their admission."""
         return list(self._active.values())
 
     @property
@@ -125,7 +125,7 @@ class Scheduler:
 
     @property
     def n_cells_used(self) -> int:
-        """Cells with tokens of running and of cached texts; shared ones count once."""
+        """The number of cells used by running and cached texts; shared cells count once."""
         return self._layout.n_used(self.cache, self._active.values())
 
     def in_slot(self, slot: int) -> Sequence | None:
@@ -136,28 +136,28 @@ class Scheduler:
         insort(self._waiting, sequence, key=lambda waiting: waiting.id)
 
     def cancel(self, sequence: Sequence) -> None:
-        """Remove the sequence from the queue or from its slot; its cells stay as cache. Has no
-        effect on one that has ended."""
+        """Remove the sequence from the queue or from its slot; its cells stay cached. Has no effect
+        on a sequence that has ended."""
         if sequence.phase != "ended":
             self._withdraw(sequence, "ended")
 
     def pause(self, sequence: Sequence) -> None:
-        """Put the sequence aside, with its text, until `resume`. Its cells stay as cache: `resume`
-        finds those that were not evicted meanwhile. Has no effect on a sequence that is paused or
-        has ended."""
+        """Take the sequence out of its slot or the queue until `resume`; it keeps its text. Its
+        cells stay cached, and are used again unless they are evicted meanwhile. Has no effect on a
+        sequence that is paused or has ended."""
         if sequence.phase not in ("paused", "ended"):
             self._withdraw(sequence, "paused")
             _start_again(sequence)
             self.n_paused += 1
 
     def resume(self, sequence: Sequence) -> None:
-        """Put the sequence into the queue again, if it is paused."""
+        """Queue the sequence again, if it is paused."""
         if sequence.phase == "paused":
             self._withdraw(sequence, "queued")
             self.submit(sequence)
 
     def _withdraw(self, sequence: Sequence, phase: Phase) -> None:
-        """Take the sequence, which enters `phase`, from where it is."""
+        """Remove the sequence from its slot, the queue or the paused ones; it enters `phase`."""
         if sequence.slot >= 0:
             self.finish(sequence, phase)
             return
@@ -168,8 +168,7 @@ class Scheduler:
         sequence.enter(phase)
 
     def finish(self, sequence: Sequence, phase: Phase = "ended") -> None:
-        """Free the slot of `sequence`, which enters `phase`; what it has in the KV cache stays as
-        cache."""
+        """Free the slot of `sequence`, which enters `phase`; its cells stay cached."""
         self.ahead.take_back(sequence)
         self._cut_to_whole_spans(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
@@ -178,12 +177,14 @@ class Scheduler:
         self._free_slot(sequence, phase)
 
     def finish_before(self, chunk: Chunk) -> None:
-        """`finish` where the text of an evaluated `chunk` had ended before: nothing of it stays."""
+        """Finish the sequence of an evaluated `chunk`, whose text had ended before the chunk: takes
+        all tokens of the chunk back."""
         chunk.sequence.n_ahead = chunk.n_tokens
         self.finish(chunk.sequence)
 
     def _cut_to_whole_spans(self, sequence: Sequence) -> None:
-        """Drop the part of a span that the text of an active sequence ends with."""
+        """If the cached text of an active sequence ends inside a span, drop that part of the
+        span."""
         n, id = uncut(sequence.spans, sequence.n_past), sequence.seq_id
         if n < sequence.n_past:
             n = self.cache.reachable(id, n)
@@ -195,11 +196,11 @@ class Scheduler:
         self._free_slot(sequence, phase)
 
     def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
-        """Drop the `n_discard` tokens of an active sequence that follow its first `n_keep`, from
-        its text and from the KV cache, which must hold them. False if the memory can't do it.
+        """Drop `n_discard` tokens of an active sequence after its first `n_keep`, from its text and
+        from the KV cache, which must hold them. Returns False if the memory can't.
 
-        Cells that another running text shares can't be moved: what is behind the gap is evaluated
-        again then."""
+        Cells shared with another running text can't be moved: then the tokens after the gap are
+        evaluated again."""
         self.ahead.take_back(sequence)
         self.ahead.drop_proposed(sequence)
         stop, id = n_keep + n_discard, sequence.seq_id
@@ -225,8 +226,8 @@ class Scheduler:
         self.ahead.drop_proposed(sequence)
 
     def finished(self) -> list[tuple[int, TokenArray, Key, SequenceOf[Checkpoint]]]:
-        """Sequence id, tokens, key and checkpoints of the texts in the KV cache, all of which are
-        exact, the most recently used one in front. What runs is finished before."""
+        """Finishes all running sequences. Returns sequence id, tokens, key and checkpoints of each
+        cached text, cut to its exact tokens, the most recently used one first."""
         for sequence in self.active:
             self.finish(sequence)
         for id, entry in list(self.cache.entries.items()):
@@ -243,14 +244,14 @@ class Scheduler:
     def plan(self, n_prompt: int | None = None, n_burst: int = 0) -> list[Chunk]:
         """Admit waiting sequences, and return the chunks of the next step.
 
-        They have at most `n_batch` tokens and need at most the free cells, all with the same key.
-        One token of every generating sequence comes first. Prompts get at most `n_prompt` tokens;
-        or `n_burst`, if all prompts end with these and none of them was cut before. What is
-        proposed gets what is left of the batch and of the free cells. A sequence whose next token
-        hasn't been chosen yet has no part in it, and none that waits for embeddings, so there may
-        be no chunks. One of them at most is of a span: if that has to be whole, the step has
-        its tokens in any case. The caller evaluates them and then calls `advance`, or `relieve` if
-        llama.cpp found no cells.
+        The chunks have at most `n_batch` tokens, need at most the free cells, and all have the same
+        adapters. One token of every generating sequence comes first. Prompts get at most `n_prompt`
+        tokens, or up to `n_burst` if that completes all of them and each one is new (not cut
+        before). Proposed tokens get the rest of the batch and of the free cells. Sequences whose
+        next token isn't chosen yet, or that wait for embeddings, are left out, so there may be no
+        chunks. At most one chunk belongs to a span; a span that must be evaluated in one piece may
+        exceed the limits of prompts. The caller evaluates the chunks and then calls `advance`, or
+        `relieve` if llama.cpp found no cells.
         """
         self._admit()
         n_most = self._n_batch if n_prompt is None else n_prompt
@@ -261,14 +262,14 @@ class Scheduler:
                     return chunks
             if self.n_in("choosing") or self.n_in("encoding"):
                 break
-            # Unfinished prompts hold every cell and none can go on. The youngest gives its own to
-            # the others before it is admitted again; unless one has just done so.
+            # Unfinished prompts hold all cells, so no sequence can advance. Preempt the youngest:
+            # it frees its cells for the others. Not needed if `_plan_key` has just preempted one.
             if len(self._active) == n_active:
                 self._preempt_youngest()
         return []
 
     def n_in(self, phase: Phase) -> int:
-        """The number of sequences in slots that are in that phase."""
+        """The number of sequences in slots with this phase."""
         return sum(s.phase == phase for s in self._active.values())
 
     @property
@@ -277,7 +278,7 @@ class Scheduler:
 
     @property
     def has_prompts(self) -> bool:
-        """True if the next step may evaluate something of prompts."""
+        """True if the next step may evaluate prompt tokens."""
         return bool(self._waiting and self._idle) or self.n_in("prefill") > 0
 
     @property
@@ -287,16 +288,16 @@ class Scheduler:
 
     @property
     def n_pending(self) -> int:
-        """Tokens that are not evaluated yet, of waiting sequences and of those in slots."""
+        """The number of tokens that aren't evaluated yet, of all waiting and active sequences."""
         return sum(s.n_pending for s in (*self._waiting, *self._active.values()))
 
     @property
     def prompt_length(self) -> int:
-        """Tokens in front of the next step's chunks of prompts; the most of any of them."""
+        """The largest number of cached tokens before a prompt chunk of the next step."""
         return max((s.n_past for s in self._active.values() if s.phase == "prefill"), default=0)
 
     def _take_turns(self) -> list[Key]:
-        """The adapters of all active sequences in the order of their turns."""
+        """The adapters of all active sequences, in the order of their turns."""
         keys = dict.fromkeys(s.adapters for s in self._active.values())
         if len(keys) < 2:
             self._turns, self._steps = list(keys), 0
@@ -311,7 +312,8 @@ class Scheduler:
         return self._turns
 
     def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
-        """The chunks of the sequences with the adapters `key`; none if none of them can go on."""
+        """The chunks of the sequences with the adapters `key`; empty if no such sequence can
+        advance."""
         ready: list[Sequence] = []
         prompts: list[Sequence] = []
         for sequence in self._active.values():
@@ -328,7 +330,7 @@ class Scheduler:
                     line.remove(preempted)
         parts: list[Chunk] = []
         if prompts and (self._continuous or not ready):
-            parts = self._sharing.plan(prompts, len(ready), n_prompt, n_burst)
+            parts = self._prefill_planner.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         chunks = [*self.ahead.plan(ready, n_others), *parts]
         n_pad = 0
@@ -337,8 +339,8 @@ class Scheduler:
         return self._layout.arranged(chunks, n_pad, self.n_ctx)
 
     def advance(self, chunks: SequenceOf[Chunk]) -> None:
-        """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
-        back."""
+        """Record that the chunks are in the KV cache. The caller confirms the proposed tokens next,
+        or takes them back."""
         for chunk in chunks:
             self.cache.grow(chunk.sequence.seq_id, chunk.n_tokens)
             is_there = not chunk.n_pad or self.cache.cut(chunk.sequence.seq_id, chunk.stop)
@@ -346,18 +348,18 @@ class Scheduler:
             chunk.sequence.settle()
         self._cutting.evaluated(chunks)
         self.ahead.evaluated(chunks)
-        self._sharing.evaluated()
+        self._prefill_planner.evaluated()
         self._is_full = False
 
     def relieve(self) -> bool:
-        """After llama.cpp found no cells where the accounts had some (those of a sliding window
-        aren't counted): the next step does without proposed tokens, a cached text, or half of the
-        prompts' tokens. If all that isn't enough, the youngest sequence is preempted, and the
-        scheduler admits no sequence before a step is done.
+        """Called when llama.cpp found no cells although the scheduler counted free ones (it doesn't
+        count those of a sliding window). Drops the first possible of: the proposed tokens, a cached
+        text, half of the prompt tokens of the next step. Otherwise preempts the youngest sequence,
+        and admits no other one until a step has succeeded.
 
-        False if only one running sequence is left.
+        Returns False if only one running sequence is left.
         """
-        if self.ahead.relieve() or self.cache.evict() or self._sharing.relieve():
+        if self.ahead.relieve() or self.cache.evict() or self._prefill_planner.relieve():
             return True
         if len(self._active) > 1:
             self._preempt_youngest()
@@ -366,9 +368,9 @@ class Scheduler:
         return False
 
     def do_without_largest(self, chunks: SequenceOf[Chunk]) -> Sequence:
-        """The sequence that has most of `chunks`, for whose evaluation there was no memory; of
-        equal ones, the one in the highest place. The others are evaluated again, as some of them
-        may be in the KV cache."""
+        """Called when there was no memory to evaluate `chunks`. Returns the sequence with the
+        largest chunk; of equal ones, the one in the highest slot. The others are cut back to the
+        start of their chunks, parts of which may be in the KV cache already."""
         largest = max(chunks, key=lambda chunk: (chunk.n_tokens, chunk.sequence.slot)).sequence
         for sequence, start in ((chunk.sequence, chunk.start) for chunk in chunks):
             if sequence is not largest:
@@ -386,13 +388,13 @@ class Scheduler:
             if not self._idle:
                 break
             if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
-                continue  # waits for its own slot; those behind it may overtake
+                continue  # waits for its own slot; later ones may overtake it
             source = self._placement.find(sequence)
             if source.n_soon >= MIN_FOLLOW:
                 continue  # follows a sequence that evaluates their common prefix
-            found = self._placement.find_below(sequence, source)
+            found = self._placement.find_in_second_tier(sequence, source)
             if found is not None and found.text is None:
-                continue  # it is being fetched
+                continue  # still being fetched
             if not self._fits(sequence, source, found):
                 break
             self._waiting.remove(sequence)
@@ -401,8 +403,9 @@ class Scheduler:
             self._occupy(slot, sequence)
 
     def _queue(self) -> Iterator[Sequence]:
-        """The waiting sequences, in their turn: those of the request with the fewest running ones
-        first, so that who asks for a thousand texts doesn't keep all slots from the others."""
+        """The waiting sequences in the order of admission: a sequence of the client call with the
+        fewest running ones comes first, so a call with a thousand completions can't occupy every
+        slot."""
         running = Counter(sequence.group for sequence in self._active.values())
         groups: dict[int, list[Sequence]] = {}
         for sequence in self._waiting:
@@ -434,8 +437,8 @@ class Scheduler:
     # ---- cells ---------------------------------------------------------------------------
 
     def _fits(self, sequence: Sequence, source: PrefixOrigin, found: Found | None) -> bool:
-        """True if the whole text fits beside the cells that running sequences still need. What is
-        `found` in the second tier gets cells of its own."""
+        """True if there are cells for the whole text in addition to those that running sequences
+        still need. A prefix `found` in the second tier needs cells of its own."""
         if not self._active:
             return True
         shared = source.n if found is None and source.seq_id in self._running else 0
@@ -452,5 +455,5 @@ class Scheduler:
 
 
 def _start_again(sequence: Sequence) -> None:
-    """Nothing of `sequence` is in the KV cache."""
+    """Reset `sequence`, which no longer has cells in the KV cache."""
     sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []

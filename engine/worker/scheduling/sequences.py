@@ -1,4 +1,4 @@
-"""Sequences and chunks: what the scheduler plans with."""
+"""Sequences and chunks, the data of the scheduler."""
 
 from bisect import bisect, bisect_left
 from collections.abc import Mapping
@@ -10,20 +10,19 @@ from typing import Final, Literal, NamedTuple
 from specllama.engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
 from specllama.engine.worker.tokens import TokenBuffer
 
-# ---- The places of media in texts, and what follows from them for chunks.
+# ---- The spans of media in texts, and where they limit chunks.
 #
-# A medium takes a span of tokens. They are evaluated from embeddings, which a decode can't mix
-# with tokens, so a chunk is tokens or a part of one span. A span may go into the KV cache piece by
-# piece, but it is never kept, shared or gone back to in the middle: another text has all of it, or
-# nothing.
+# A medium occupies a span of tokens, which are evaluated from embeddings. A decode can't mix
+# embeddings with tokens, so a chunk is either tokens or a part of one span. A span may enter the KV
+# cache in parts, but is never kept or shared in part, and no text is cut inside one.
 
 
 _START = itemgetter(0)
 
 
 class Span(NamedTuple):
-    """Tokens `start` up to `stop` of a text are a part of a medium. `is_whole`: they attend to each
-    other, and are evaluated at once."""
+    """Tokens `start` up to `stop` (exclusive) of a text belong to a medium. `is_whole`: they attend
+    to each other, so they must be evaluated in one piece."""
 
     start: int
     stop: int
@@ -31,7 +30,7 @@ class Span(NamedTuple):
 
 
 def around(spans: SequenceOf[Span], at: int) -> Span | None:
-    """The one of `spans`, which are in order, that has the token `at`."""
+    """The span of `spans` (sorted) that contains the token `at`; None if there is none."""
     if not spans:
         return None
     last = bisect(spans, at, key=_START) - 1
@@ -39,14 +38,14 @@ def around(spans: SequenceOf[Span], at: int) -> Span | None:
 
 
 def uncut(spans: SequenceOf[Span], n: int) -> int:
-    """The most of a text's first `n` tokens that cut no span."""
+    """`n`, or the start of the span that a cut after `n` tokens would divide."""
     span = around(spans, n)
     return n if span is None else span.start
 
 
 def next_stop(spans: SequenceOf[Span], at: int) -> int | None:
-    """Where a chunk that begins with the token `at` ends at the latest: with its span, or in front
-    of the next one. None: with the text."""
+    """The latest end of a chunk that begins with the token `at`: the end of its span, or the start
+    of the next span. None: the end of the text."""
     if not spans:
         return None
     if (span := around(spans, at)) is not None:
@@ -56,25 +55,25 @@ def next_stop(spans: SequenceOf[Span], at: int) -> int | None:
 
 
 def next_start(spans: SequenceOf[Span], at: int) -> int | None:
-    """The start of the first span that begins with the token `at` or behind it."""
+    """The start of the first span that begins at the token `at` or later; None if there is none."""
     following = bisect_left(spans, at, key=_START)
     return spans[following].start if following < len(spans) else None
 
 
-# ---- Where a sequence is on its way.
+# ---- The phases of a sequence.
 
 
 Phase = Literal[
-    "queued",  # it waits for a slot
-    "paused",  # put aside, until it is resumed
-    "prefill",  # in a slot: more than the token that was chosen last is to be evaluated
-    "encoding",  # in a slot: the embeddings of the medium that comes next aren't there yet
-    "ready",  # in a slot: the token that was chosen last is to be evaluated
-    "choosing",  # in a slot: all is evaluated, and the next token is to be chosen
+    "queued",  # waits for a slot
+    "paused",  # without a slot, until it is resumed
+    "prefill",  # in a slot: more than its newest token has to be evaluated
+    "encoding",  # in a slot: waits for the embeddings of its next medium
+    "ready",  # in a slot: only its newest token has to be evaluated
+    "choosing",  # in a slot: all is evaluated, its next token has to be chosen
     "ended",
 ]
 _LEAVING: Final[frozenset[Phase]] = frozenset({"queued", "paused", "ended"})
-"""From a slot: preempted, put aside, or ended."""
+"""The phases of a sequence that leaves its slot: preempted, paused, or ended."""
 TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "queued": frozenset({"paused", "prefill", "encoding", "ready", "ended"}),
     "paused": frozenset({"queued", "ended"}),
@@ -84,34 +83,36 @@ TRANSITIONS: Final[Mapping[Phase, frozenset[Phase]]] = {
     "choosing": _LEAVING | {"prefill", "ready"},
     "ended": frozenset(),
 }
-"""From a slot back to `prefill`: the memory has lost cells of the text."""
+"""Allowed transitions. A sequence in a slot goes back to `prefill` when the memory has lost cells
+of its text."""
 
 
 class PhaseError(RuntimeError):
-    """The table has no such transition."""
+    """A transition that `TRANSITIONS` doesn't allow."""
 
 
 @dataclass(eq=False, kw_only=True)
 class Sequence:
-    """One text of a request; those with the same `group` belong to one.
+    """One text of a request. The sequences of one client call have the same `group`.
 
-    `phase` is where it is on its way. `n_past` tokens are in the KV cache under `seq_id`, for slot
-    `slot` (-1: none). `n_cached` of the prompt were there when it was admitted: `n_shared` of these
-    in another sequence, or `n_restored` in the second tier. It is `generating` once its first token
-    is sampled. `n_reuse`, if not 0, is the length from which on cached chunks may be moved to where
-    the prompt has them; `n_exact` is that of `CachedText`. Only sequences with the same
-    `key` share cells, and only those with the same adapters a step. `owner` is who asked for it.
-    `checkpoints_at` are the positions in the prompt, in order, where checkpoints are to be made.
+    `phase` is its state. Its first `n_past` tokens are in the KV cache under `seq_id`, in slot
+    `slot` (-1: none). `n_cached` tokens of the prompt were cached at its admission: `n_shared` of
+    these in another sequence, or `n_restored` in the second tier. `generating` is True once its
+    first token is sampled. `n_reuse`: the minimum length of cached chunks that may be moved to
+    their positions in the prompt (0: none are moved); `n_exact` is as in `CachedText`. Only
+    sequences with the same `key` share cells; only sequences with the same adapters share a step.
+    `owner` is the user of the request. `checkpoints_at` are the sorted positions in the prompt at
+    which checkpoints will be made.
 
-    `spans` are the places of media in the prompt, in order. The embeddings of those in the first
-    `n_ready` tokens are there; what is behind waits for its own.
+    `spans` are the sorted spans of media in the prompt. The first `n_ready` tokens can be
+    evaluated: the embeddings of their media are available.
 
-    With `n_outputs`, the logits of all tokens of the prompt are wanted, of so many at a time.
+    `n_outputs`, if not 0: the logits of all prompt tokens are wanted, at most so many in one step.
 
-    `proposed` may follow `tokens`, and can be evaluated with the last one. It is no part of the
-    text, and holds until the text changes. The first `n_forced` of them are bound to come. Of what
-    was evaluated, `n_ahead` tokens, behind the `n_past`, are neither confirmed nor taken back yet;
-    this is so within a step only.
+    `proposed` tokens may follow `tokens`, and can be evaluated together with the last one. They are
+    not part of the text, and become invalid when it changes. The first `n_forced` of them are
+    certain. `n_ahead`: the evaluated tokens after the `n_past` that are neither confirmed nor taken
+    back yet; 0 between steps.
     """
 
     id: int
@@ -132,7 +133,7 @@ class Sequence:
     slot: int = -1
     seq_id: int = -1
     generating: bool = False
-    is_cut: bool = False  # whether its prompt goes on in another step
+    is_cut: bool = False  # its prompt continues in another step
     checkpoints_at: list[int] = field(default_factory=list)
     spans: SequenceOf[Span] = ()
     n_ready: int = ALL
@@ -148,13 +149,13 @@ class Sequence:
 
     @property
     def text_key(self) -> Key:
-        """Only texts under the same one may suggest how it goes on: those of its owner, with the
-        same adapters."""
+        """The key for proposals from other texts: only texts with the same owner and the same
+        adapters may be used."""
         return (*self.adapters, (OWNER, float(self.owner)))
 
     @property
     def n_pending(self) -> int:
-        """Tokens still to be evaluated; 1 for a sequence that just generates."""
+        """The number of tokens to evaluate; 1 for a sequence that is only generating."""
         return len(self.tokens) - self.n_past
 
     def enter(self, phase: Phase) -> None:
@@ -164,7 +165,7 @@ class Sequence:
         self.phase = phase
 
     def settle(self) -> None:
-        """The phase of a sequence in a slot, after its text or its part of the KV cache has
+        """Update the phase of a sequence in a slot, after its text or its part of the KV cache has
         changed."""
         n = self.n_pending
         phase: Phase
@@ -178,7 +179,7 @@ class Sequence:
             self.enter(phase)
 
     def append(self, token: int) -> None:
-        """Go on with `token`, which has been chosen."""
+        """Append `token`, which has been chosen."""
         self.generating = True
         self.tokens.append(token)
         self.settle()
@@ -191,13 +192,13 @@ class Sequence:
 
     @property
     def span(self) -> Span | None:
-        """The span that its next token belongs to."""
+        """The span of its next token; None if that is no medium's."""
         return around(self.spans, self.n_past)
 
     @property
     def n_next(self) -> int:
-        """Pending tokens that can be evaluated now, and as one chunk; 0 while it waits for
-        embeddings."""
+        """The number of pending tokens that can be evaluated now, as one chunk; 0 while it waits
+        for embeddings."""
         if self.wants_outputs:
             return min(self.n_pending, self.n_outputs)
         if not self.spans:
@@ -213,22 +214,23 @@ class Sequence:
 
     @property
     def n_to_checkpoint(self) -> int:
-        """Tokens that a chunk may have: it ends at the next checkpoint."""
+        """The maximum length of a chunk: it must end at the next checkpoint."""
         return (self.checkpoints_at[0] if self.checkpoints_at else len(self.tokens)) - self.n_past
 
     @property
     def n_given(self) -> int:
-        """Tokens that other sequences may share."""
+        """The number of tokens that other sequences may share."""
         return uncut(self.spans, min(self.n_past, self.n_exact))
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """Tokens `start` up to `stop` of `sequence`, to be evaluated in the next step; and `proposed`
-    ones behind these, of which the first `n_forced` need no logits to be chosen. The first
-    `n_early` of all these are evaluated before what the step has of other sequences. With a `span`,
-    they are a part of it, or all. `n_pad` tokens more are evaluated behind them and taken back:
-    rows of separate caches are evaluated together only if each has as many."""
+    """Tokens `start` up to `stop` (exclusive) of `sequence`, to be evaluated in the next step, and
+    after these the `proposed` ones. The first `n_forced` of the proposed tokens need no logits. The
+    first `n_early` tokens of the chunk are evaluated before the other sequences' rows of the step.
+    With a `span`, the tokens are a part of it, or all of it. `n_pad` padding tokens are evaluated
+    after them and taken back: separate caches are evaluated together only with equal numbers of
+    rows."""
 
     sequence: Sequence
     start: int
@@ -241,51 +243,51 @@ class Chunk:
 
     @property
     def n_tokens(self) -> int:
-        """All that are evaluated, without the padding."""
+        """The number of evaluated tokens, without padding."""
         return self.stop - self.start + len(self.proposed)
 
     @property
     def n_late(self) -> int:
-        """Those that come with the other sequences' tokens."""
+        """The number of tokens that are evaluated together with the other sequences' tokens."""
         return self.n_tokens - self.n_early
 
     @property
     def is_single(self) -> bool:
-        """True if it has one token, which is of no medium, but for what is proposed."""
+        """True if it has one token apart from proposed ones, and that isn't a medium's."""
         return self.stop - self.start == 1 and self.span is None
 
     @property
     def is_plain(self) -> bool:
-        """True if it is of a text without media, nothing is proposed, and the logits of one token
-        are wanted at most."""
+        """True if its text has no media, nothing is proposed, and at most one token's logits are
+        wanted."""
         sequence = self.sequence
         return not (sequence.spans or self.proposed or sequence.wants_outputs)
 
     @property
     def n_outputs(self) -> int:
-        """Tokens at its end whose logits are wanted."""
+        """The number of tokens at its end whose logits are wanted."""
         if self.sequence.wants_outputs:
             return self.n_tokens
         return 1 + len(self.proposed) - self.n_forced if self.is_last else 0
 
     @property
     def is_last(self) -> bool:
-        """True if it ends with the last token of the text: the next one is to be chosen."""
+        """True if it ends with the last token of the text, so the next token can be chosen."""
         return self.stop == len(self.sequence.tokens)
 
 
 FORCED = -1
-"""In the place of the index of logits: there are none, as only one token can come."""
+"""Stands for an index of logits: the next token is forced, and has none."""
 
 
 class ProposalRun:
-    """An evaluated chunk with proposed tokens, while they are chosen one by one. The logits of the
-    first one are at `index` of the batch."""
+    """An evaluated chunk with proposed tokens, while they are verified one by one. The logits for
+    the first token that isn't forced are at `index` of the batch."""
 
     def __init__(self, chunk: Chunk, index: int) -> None:
         self.chunk = chunk
         self.n_accepted = 0
-        self.is_right = True  # the last one
+        self.is_right = True  # the last verified token was the proposed one
         self._index = index
 
     @property

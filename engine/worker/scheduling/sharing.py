@@ -1,4 +1,4 @@
-"""How a step is divided among prompts."""
+"""Divides a step among prompts, and plans proposed tokens into the remaining room."""
 
 import math
 from collections.abc import Sequence as SequenceOf
@@ -9,41 +9,42 @@ from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 LITTLE_MORE = 1.1
-"""Beside generating sequences, a step may have this many times as many tokens of a prompt as it
-should if that spares one with the rest: few rows of a long text can take longer than many (see
+"""While sequences generate, a step may exceed its prompt tokens by this factor if that saves a
+further step for the rest: few rows of a long text can take longer than many (see
 `engine.worker.scheduling.step_clock.FEW_ROWS`)."""
 LAST_STEPS = 3
-"""So many steps share the rest of a prompt evenly."""
+"""The number of last steps that share the rest of a prompt evenly."""
 
 
 class PrefillPlanner:
-    """Plans the chunks of prompts, step after step."""
+    """Plans the prompt chunks of each step."""
 
     def __init__(self, cache: PrefixCache, layout: CacheLayout, *, n_batch: int) -> None:
         self._cache = cache
         self._layout = layout
         self._n_batch = n_batch
-        self._n_steps = 0  # that prompts had a part of
-        self._n_planned = 0  # tokens of the next step
-        self._n_most = n_batch  # tokens of a step; fewer after llama.cpp had no cells for more
+        self._n_steps = 0  # steps with prompts
+        self._n_planned = 0  # prompt tokens of the next step
+        self._n_most = n_batch  # limit of a step; lower after llama.cpp had no cells
 
     def plan(
         self, prompts: SequenceOf[Sequence], n_ready: int, n_prompt: int, n_burst: int
     ) -> list[Chunk]:
-        """Chunks of `prompts`, the one admitted first in front, beside one token of each of
-        `n_ready` generating sequences. `n_prompt` and `n_burst` are those of `Scheduler.plan`."""
+        """Chunks of `prompts`, which are in the order of their admission, for a step that also has
+        one token of each of `n_ready` generating sequences. `n_prompt` and `n_burst` are as in
+        `Scheduler.plan`."""
         n_prompt, n_burst = min(n_prompt, self._n_most), min(n_burst, self._n_most)
         chunks = self._plan(prompts, n_ready, n_prompt, n_burst)
         self._n_planned = sum(chunk.n_tokens for chunk in chunks)
         return chunks
 
     def evaluated(self) -> None:
-        """The step is done: the next one may have more tokens again."""
+        """Record that the step has succeeded: the limit of the next one rises again."""
         self._n_planned, self._n_most = 0, min(2 * self._n_most, self._n_batch)
 
     def relieve(self) -> bool:
-        """llama.cpp has found no cells: the next step has half as many tokens. False if it can't
-        have fewer."""
+        """llama.cpp has found no cells: halves the prompt tokens of the next step. Returns False if
+        that is impossible."""
         half = min(self._n_most, self._n_planned) // 2
         self._n_most = max(1, half)
         return half > 0
@@ -58,7 +59,7 @@ class PrefillPlanner:
             n = n_ready + whole.n_next
             if self._cache.make_room(n) >= n:
                 return [_chunk(whole, whole.n_next)]
-            prompts = [s for s in everyone if s.span is None]  # until there are cells for it
+            prompts = [s for s in everyone if s.span is None]  # the medium waits for cells
             if not prompts:
                 return []
         chunks: list[Chunk] = []
@@ -81,23 +82,24 @@ def _chunk(sequence: Sequence, n: int) -> Chunk:
 
 
 def _is_whole(sequence: Sequence) -> bool:
-    """True if it goes on with a span that is evaluated at once, however long it is."""
+    """True if `sequence` continues with a span that must be evaluated in one piece."""
     return sequence.span is not None and sequence.span.is_whole
 
 
 def with_one_read(prompts: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
-    """`prompts`, with the first one alone of those whose logits are all wanted: each has as many
-    rows in a step as there is memory for."""
+    """`prompts`, without all but the first one of those with `wants_outputs`: each of these uses
+    all the memory for logits in a step."""
     read = [s for s in prompts if s.wants_outputs]
     return prompts if len(read) < 2 else [s for s in prompts if s is read[0] or s not in read]
 
 
 def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequence]:
-    """Those of `prompts` that the step of this `turn` has a part of: one at most that goes on
-    with a span, as each takes a decode of its own.
+    """The `prompts` of the step number `turn`: at most one of them continues with a span, since
+    each span takes a decode of its own.
 
-    That is the first one, or in every second turn the one that needs the fewest tokens. Where its
-    span has to be whole, it takes turns with those that go on with tokens.
+    In half of the steps it is the first one, else the one with the fewest pending tokens. If its
+    span must be evaluated in one piece, its steps alternate with steps of the prompts that continue
+    with tokens.
     """
     texts = [s for s in prompts if s.span is None]
     if len(texts) == len(prompts):
@@ -112,11 +114,13 @@ def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequ
 def shares(
     prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
 ) -> list[tuple[Sequence, int]]:
-    """The share of `n` tokens that each of `prompts` gets, the one admitted first in front.
+    """The share of `n` tokens that each of `prompts` gets; they are in the order of their
+    admission.
 
-    The first gets up to half of them, so that no prompt starves. The others go to the prompts
-    that need the fewest, so that a short one doesn't wait for a long one. If a half is less than
-    `least` tokens, the first gets all of them in every second `turn`.
+    The first prompt gets up to half of the tokens, so that no prompt starves. The rest goes to the
+    prompts with the fewest pending tokens, so that short prompts don't wait for long ones. If a
+    half is less than `least` tokens, the first prompt gets all `n` in every second `turn`, and no
+    half in the others.
     """
     if not prompts or n <= 0:
         return []
@@ -134,8 +138,8 @@ def shares(
 
 
 def evenly(n_pending: int, n_prompt: int) -> int:
-    """The number of pending tokens to evaluate, about `n_prompt`: the last steps share what is left
-    evenly, rather than that the last one has but a few."""
+    """The number of pending tokens to evaluate, about `n_prompt`. The last steps share the rest
+    evenly, so that the very last one doesn't have only a few."""
     n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
     if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
         return n_prompt
@@ -144,15 +148,15 @@ def evenly(n_pending: int, n_prompt: int) -> int:
     return math.ceil(n_pending / n_steps)
 
 
-# ---- What chunks have behind the texts of their sequences: tokens that are proposed.
+# ---- Proposed tokens, which chunks have after the texts of their sequences.
 #
-# Their cells are the sequence's, but no part of its text: within the step, each is confirmed in
-# its turn, or it is taken back with all behind it.
+# Their cells belong to the sequence, but not to its text. Within the step, each proposed token is
+# confirmed in order, or taken back together with all tokens after it.
 
 
 class Ahead:
-    """Plans what is proposed for sequences into room that nobody else wants, and keeps what comes
-    of it."""
+    """Plans proposed tokens into the unused room of a step, and keeps track of the evaluated ones
+    until they are confirmed or taken back."""
 
     def __init__(
         self,
@@ -169,14 +173,14 @@ class Ahead:
         self._n_batch = n_batch
         self._n_ctx = n_ctx
         self.takes_early = True
-        """Whether tokens that are forced may be evaluated before the rest of the step, where not
-        all rows can be together."""
-        self._planned: list[Chunk] = []  # those of the next step that have proposed tokens
-        self._is_short = False  # whether there were no cells for them
+        """True if forced tokens may be evaluated before the rest of the step, where one decode
+        can't have all rows."""
+        self._planned: list[Chunk] = []  # chunks of the next step with proposals
+        self._is_short = False  # llama.cpp had no cells for them
 
     def plan(self, ready: SequenceOf[Sequence], n_others: int) -> list[Chunk]:
-        """Chunks with one token of each of `ready`, and what is proposed behind it. The step has
-        `n_others` tokens in all, those of `ready` included."""
+        """Chunks with one token of each of `ready`, and its proposed tokens. Without proposals, the
+        step has `n_others` tokens, including one for each of `ready`."""
         if not any(s.proposed for s in ready):
             self._planned = []
             return [Chunk(s, s.n_past, s.n_past + 1) for s in ready]
@@ -193,32 +197,33 @@ class Ahead:
         return chunks
 
     def evaluated(self, chunks: SequenceOf[Chunk]) -> None:
-        """The chunks are in the KV cache now. What was proposed is confirmed next, or taken
-        back."""
+        """Record that the chunks are in the KV cache. The caller confirms the proposed tokens next,
+        or takes them back."""
         self._is_short = False
         for chunk in chunks:
             chunk.sequence.n_ahead = len(chunk.proposed)
             self.drop_proposed(chunk.sequence)
 
     def relieve(self) -> bool:
-        """llama.cpp has found no cells: the next step does without. False if this one did."""
+        """llama.cpp has found no cells: drops all proposals from the next step. Returns False if
+        this step had none."""
         had_some = bool(self._planned)
         self._is_short = self._is_short or had_some
         for chunk in self._planned:
-            if chunk.n_early:  # it may be there already
+            if chunk.n_early:  # the early ones may be in the cache already
                 self._cache.cut(chunk.sequence.seq_id, chunk.start)
         self._planned = []
         return had_some
 
     def confirm(self, sequence: Sequence) -> None:
-        """The token that was just added to the text is the first one ahead: it needs no more
-        evaluating."""
+        """Confirm the first token ahead: it has just been added to the text, and is already
+        evaluated."""
         sequence.n_past += 1
         sequence.n_ahead -= 1
         sequence.settle()
 
     def take_back(self, sequence: Sequence) -> None:
-        """Forget what is ahead of an active sequence."""
+        """Take back the evaluated tokens that are not confirmed."""
         if sequence.n_ahead:
             sequence.n_ahead = 0
             if not self._cache.cut(sequence.seq_id, sequence.n_past):
@@ -226,5 +231,5 @@ class Ahead:
                 sequence.settle()
 
     def drop_proposed(self, sequence: Sequence) -> None:
-        """Evaluate nothing of what is proposed for `sequence` now."""
+        """Discard the tokens proposed for `sequence`, before they are evaluated."""
         sequence.proposed, sequence.n_forced = (), 0

@@ -1,12 +1,11 @@
-"""The clock of the step: its seconds by generating sequences, the tokens beside theirs, and the
-length of the texts.
+"""The step clock: estimates the seconds of a step from its generating sequences, its further
+tokens, and the length of the texts.
 
 A sweep at the start (`engine.worker.scheduling.sweep`) measures steps of some sizes; between them
-the clock interpolates, as kernels take other paths at other sizes (llama.cpp's flash attention on a
-CPU is several times faster from 64 rows of a sequence on; a GPU takes as long for 1 row as for 64).
-Every step corrects the clock: by one factor for all sizes, by the growth of the cost with the
-length, and by a factor for its own size. So what a step takes is an input of the next plan; no step
-is made in order to learn.
+the clock interpolates, since kernels take different paths at different sizes (llama.cpp's flash
+attention on a CPU is several times faster from 64 rows of a sequence on; a GPU takes as long for 1
+row as for 64). Every step corrects the estimates: by one factor for all sizes, by the growth of the
+cost with the length, and by a factor for its own size. No step is made only to measure.
 """
 
 from bisect import bisect_left
@@ -17,42 +16,44 @@ from typing import Final
 from specllama.engine.worker.scheduling.sweep import Sweep
 
 FEW_ROWS = 64
-"""With up to so many tokens of prompts, other sequences beside them decide which path a kernel
-takes: flash attention on a CPU wants 64 rows, of all sequences in a unified cache; of separate
-caches, which llama.cpp evaluates in batches of as many tokens of each, one row less is together."""
+"""Up to so many prompt tokens, the other sequences of a step decide which path a kernel takes.
+Flash attention on a CPU needs 64 rows for its fast path: of all sequences with a unified cache.
+With separate caches, which llama.cpp evaluates in batches of equally many tokens of each, one row
+less is in one batch."""
 RECENT = 5
-"""Measurements that a level is the median of: a change shows after three."""
+"""Number of measurements whose median is used: a change has an effect after three."""
 OF_SIZE = 9
-"""The same for the factor of a size, which hardly changes."""
+"""The same for the factor of a size, which changes little."""
 SWEPT = 3
-"""Measurements of a size of prompts that the sweep counts as."""
+"""The weight of the sweep for a prompt size, in measurements."""
 LONG = 512
-"""Tokens of a text behind which the growth of cost with the length is measured; steps behind
-shorter ones tell what a token costs in front."""
+"""Minimum text length for measuring the growth of the cost with the length. Steps after shorter
+texts measure the cost at the start of a text."""
 LEAST_SHARE = 0.02
-"""Prompts take at least this part of a step, even if it takes no longer than one without."""
+"""Minimum part of a step's time attributed to its prompts, even if it takes no longer than a step
+without."""
 WRONG = 1.5
-"""A size that the sweep measured, or one between two of these, takes at most this many times as
-long as the clock expects of the others, or as little: what is more is the machine's."""
+"""Limit of the factor of a size with a sweep, and of its inverse: larger deviations are
+disturbances by the machine."""
 NEAR = 0.75
-"""A step with fewer tokens than this part of its size says little about it."""
+"""A step with fewer tokens than this part of its size is not used to measure that size."""
 FORGET = 512
-"""Steps with prompts (or with proposed tokens) after which the clock forgets the factor of a size
-that no step had."""
+"""Number of steps with prompts (or with proposed tokens) after which the clock forgets the factor
+of a size without new measurements."""
 FORGET_FEW, FORGET_MANY = 64, 12
-"""The same for the growth of the paths of the kernels for few and for many rows. The clock expects
-little of one that it has forgotten, so that the next steps may try it."""
+"""The same for the growth on the kernel paths for few and for many rows. The estimate of a
+forgotten path is low, so that the next steps may try it again."""
 ROWS_ALONE = (0, 0)
-"""Stands for steps of rows without others: one factor for all sizes."""
+"""The key of the factor for decodes of rows alone: one factor for all sizes."""
 GUESSED_TOKEN = 1e-3
-"""Seconds of a prompt's token without a sweep. The first step replaces them."""
+"""Estimated seconds of a prompt token without a sweep. The first step corrects them."""
 GUESSED_ROW = 1 / 16
-"""Part of a step's time that one more row takes without a sweep."""
+"""Estimated part of a step's time that one more row takes, without a sweep."""
 
 
 def sizes(n_most: int) -> list[int]:
-    """The sizes that stand for all, up to `n_most`: half an octave apart where batches are small, a
-    fourth or less where prompts are cut."""
+    """The sizes, up to `n_most`, that represent all others: half an octave apart where batches are
+    small, a quarter or less where prompts are cut."""
     small = (1, 2, 3, 4, 6, 8, 12, 16, 24, 32, 48, FEW_ROWS, 72)
     found = [n for n in (*small, *range(96, 257, 32)) if n < n_most]
     octave = 256
@@ -63,22 +64,21 @@ def sizes(n_most: int) -> list[int]:
 
 
 def low_median(values: Iterable[float]) -> float:
-    """The median, or the smaller of the two in the middle: what disturbs a step makes it longer."""
+    """The median, or the smaller of the two middle values: disturbances make steps longer."""
     ordered = sorted(values)
     return ordered[(len(ordered) - 1) // 2]
 
 
 class _Factors:
-    """Factors by generating sequences and size: what steps took, as multiples of what was
-    expected."""
+    """Measured by expected time of steps, by the number of generating sequences and the size."""
 
     def __init__(self, n_swept: int, most: float) -> None:
-        """The sweep counts as `n_swept` measurements of each. They are from `1 / most` to
-        `most`."""
+        """The sweep counts as `n_swept` measurements of each factor. Factors are limited to `1 /
+        most` up to `most`."""
         self._first = [1.0] * n_swept
         self._most = most
         self._recent: dict[tuple[int, int], deque[float]] = {}
-        self._found: dict[tuple[int, int], float] = {}  # from these
+        self._found: dict[tuple[int, int], float] = {}  # median of `_recent`
         self._seen: dict[tuple[int, int], int] = {}
         self._now = 0
 
@@ -92,28 +92,28 @@ class _Factors:
         self._seen[key] = self._now
 
     def age(self) -> None:
-        """Another step is over."""
+        """Count a step, and forget old factors."""
         self._now += 1
         for old in [each for each, seen in self._seen.items() if self._now - seen > FORGET]:
             del self._seen[old], self._recent[old], self._found[old]
 
 
 class _Growth:
-    """The growth of a token's cost with the text before it, on one path of the kernels: behind
-    `length` tokens it costs `1 + each * length` times as much as in front."""
+    """The growth of a token's cost with the text before it, on one kernel path: after `length`
+    tokens it costs `1 + each * length` times as much as at the start of a text."""
 
     def __init__(self, forget: int) -> None:
-        """What is known is forgotten after so many steps with prompts."""
+        """Measurements are forgotten after `forget` steps with prompts."""
         self._forget = forget
         self._samples: deque[tuple[int, float]] = deque(maxlen=RECENT)  # steps and growths
 
     @property
     def each(self) -> float | None:
-        """None if nothing is known."""
+        """The growth per token; None if unknown."""
         return low_median(growth for _, growth in self._samples) if self._samples else None
 
     def put(self, length: float, longer: float, now: int) -> None:
-        """Behind `length` tokens, a token has cost `longer` times as much as in front."""
+        """Record that a token after `length` tokens cost `longer` times as much as at the start."""
         self._samples.append((now, (longer - 1) / length))
 
     def fade(self, now: int) -> None:
@@ -122,10 +122,10 @@ class _Growth:
 
 
 class StepClock:
-    """What steps take, from a `sweep` and from all steps since. `n_batch` tokens are the most that
-    a step may have.
+    """Estimates the duration of steps, from a `sweep` and from all steps since. A step has at most
+    `n_batch` tokens.
 
-    `length` is everywhere how many tokens of cached text the attention of the prompts reads.
+    `length` is always the number of cached tokens before a prompt chunk, which its attention reads.
     """
 
     def __init__(self, n_batch: int, sweep: Sweep | None = None) -> None:
@@ -133,11 +133,11 @@ class StepClock:
         sweep = sweep or Sweep()
         self._rows = sweep.rows
         self._prompts = _smoothed(sweep.prompts)
-        self._bases: dict[int, float] = {}  # by tokens of prompts, as far as they were wanted
+        self._bases: dict[int, float] = {}  # cached results of `_base`, by prompt tokens
         self._alone = sweep.alone
         self._decode: dict[int, deque[float]] = {}  # seconds, by generating sequences
         self._factor: deque[float] = deque(maxlen=RECENT)  # of prompts
-        self._in_front: deque[float] = deque(maxlen=RECENT)  # the same, behind short texts
+        self._in_front: deque[float] = deque(maxlen=RECENT)  # the same, after short texts
         self._few, self._many = _Growth(FORGET_FEW), _Growth(FORGET_MANY)
         is_swept = bool(sweep.prompts)
         self._of_prompts = _Factors(SWEPT * is_swept, WRONG if is_swept else float("inf"))
@@ -147,8 +147,8 @@ class StepClock:
     # ---- generating sequences ------------------------------------------------------------
 
     def decode_seconds(self, n_generating: int) -> float:
-        """Of a step without prompts; as for the nearest number of sequences that was measured, 0 if
-        none was or there are none."""
+        """Seconds of a step without prompts, if necessary from the nearest measured number of
+        sequences; 0 if nothing is measured or `n_generating` is 0."""
         if not n_generating:
             return 0.0
         if (measured := self._decode.get(n_generating)) is not None:
@@ -160,27 +160,27 @@ class StepClock:
         return scale * low_median(self._decode[nearest])
 
     def n_decoded(self, n_generating: int) -> int:
-        """The measured steps of so many generating sequences, 5 at most."""
+        """The number of measured steps with `n_generating` sequences, at most 5."""
         return len(self._decode.get(n_generating, ()))
 
     def proposal_seconds(self, n_generating: int, n_proposed: int) -> float:
-        """Of a step without prompts, in which the generating sequences have `n_proposed` tokens
-        more. 0 if nothing is known."""
+        """Seconds of a step without prompts, in which the generating sequences have `n_proposed`
+        further tokens; 0 if unknown."""
         factor = self._of_proposals.of((n_generating, self.size_of(n_proposed)))
         return self.decode_seconds(n_generating) * factor * self._widened(n_generating, n_proposed)
 
     def rows_seconds(self, n: int) -> float:
-        """Of `n` rows on their own; 0 if nothing is known."""
+        """Seconds of a decode of `n` rows alone; 0 if unknown."""
         usual = self.decode_seconds(1)
         return usual * self._of_proposals.of(ROWS_ALONE) * self._widened(1, n - 1)
 
     def _widened(self, n_generating: int, n: int) -> float:
-        """A step with `n` rows more, as a multiple of one without."""
+        """The cost of a step with `n` more rows, as a multiple of the step without."""
         return self._width(n_generating + n) / self._width(n_generating)
 
     def _width(self, n_rows: int) -> float:
-        """A step with so many rows, compared with others. Behind the swept ones, they go on as
-        these do."""
+        """The relative cost of a step with `n_rows` rows. Beyond the swept sizes, it continues with
+        their last slope."""
         if not self._rows:
             return 1 + GUESSED_ROW * (n_rows - 1)
         last = max(self._rows)
@@ -193,14 +193,14 @@ class StepClock:
     # ---- prompts -------------------------------------------------------------------------
 
     def seconds(self, n_generating: int, n_prompt: int, length: float) -> float | None:
-        """Of a step in which `n_generating` sequences have one token each, and prompts `n_prompt`;
-        None if nothing is known."""
+        """Seconds of a step in which `n_generating` sequences have one token each, and prompts
+        `n_prompt`; None if unknown."""
         if not n_prompt:
             return self.decode_seconds(n_generating) or None
         return self.by_size(n_generating, [n_prompt], length).get(n_prompt)
 
     def by_size(self, n_generating: int, sizes: Iterable[int], length: float) -> dict[int, float]:
-        """The same for each of `sizes`, the tokens of prompts; empty if nothing is known."""
+        """The same for each of `sizes`, numbers of prompt tokens; empty if unknown."""
         if not (self._prompts or self._factor):
             return {}
         speed = self._speed
@@ -218,32 +218,32 @@ class StepClock:
 
     @property
     def _speed(self) -> float:
-        """How many times as long as in the sweep prompts take now."""
+        """The time of prompts now, as a multiple of the sweep's."""
         return low_median(self._factor) if self._factor else 1.0
 
     def _growth_of(self, n: int) -> float:
-        """Of `n` tokens. Where nothing is known, few are expected to grow as many do, and many not
-        at all: so the next steps try a path that may be better."""
+        """The growth for chunks of `n` tokens. If unknown, few tokens are assumed to grow like
+        many, and many not at all, so that the next steps try a path that may be better."""
         many = self._many.each or 0.0
         few = self._few.each
         return few if n <= FEW_ROWS and few is not None else many
 
     def _base(self, n: int) -> float:
-        """Seconds of `n` tokens of a prompt in front, as in the sweep."""
+        """Seconds of `n` prompt tokens at the start of a text, as in the sweep."""
         if n not in self._bases:
             base = _between(self._prompts, n) if self._prompts else GUESSED_TOKEN * n
             self._bases[n] = base
         return self._bases[n]
 
     def size_of(self, n: int) -> int:
-        """The size that stands for `n` tokens."""
+        """The size that represents `n` tokens."""
         return self.sizes[min(bisect_left(self.sizes, n), len(self.sizes) - 1)]
 
     # ---- learning ------------------------------------------------------------------------
 
     def observe(self, n_generating: int, n_prompt: int, length: float, seconds: float) -> None:
-        """A step without proposed tokens took so long, from its planning to the end of the device's
-        work."""
+        """Record that a step without proposed tokens took `seconds`, from its planning to the end
+        of the device's work."""
         if n_prompt:
             self._observe_prompt(n_generating, n_prompt, length, seconds)
         elif n_generating:
@@ -251,7 +251,8 @@ class StepClock:
             self._decode.setdefault(n_generating, deque(maxlen=RECENT)).append(seconds)
 
     def observe_proposals(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts had `n_proposed` tokens more than its generating sequences."""
+        """Record that a step without prompts, with `n_proposed` tokens in addition to those of its
+        generating sequences, took `seconds`."""
         size = self.size_of(n_proposed)
         usual = self.decode_seconds(n_generating)
         self._of_proposals.age()
@@ -260,7 +261,7 @@ class StepClock:
             self._of_proposals.put((n_generating, size), seconds / expected)
 
     def observe_rows(self, n: int, seconds: float) -> None:
-        """`n` rows on their own took so long."""
+        """Record that a decode of `n` rows alone took `seconds`."""
         if usual := self.decode_seconds(1):
             self._of_proposals.put(ROWS_ALONE, seconds / (usual * self._widened(1, n - 1)))
 
@@ -276,9 +277,9 @@ class StepClock:
         for growth in (self._few, self._many):
             growth.fade(self._now)
         front = low_median(self._in_front) if self._in_front else 1.0
-        if length < LONG or level < own * front:  # in front it never costs more
+        if length < LONG or level < own * front:  # a start never costs more
             self._in_front.append(level / own)
-        elif size != FEW_ROWS:  # these may be on either path
+        elif size != FEW_ROWS:  # this size may be on either path
             growth = self._few if n <= FEW_ROWS else self._many
             growth.put(length, level / own / front, self._now)
         longer = 1 + self._growth_of(n) * length
@@ -287,9 +288,10 @@ class StepClock:
 
 
 def _smoothed(prompts: dict[int, float]) -> dict[int, float]:
-    """`prompts`, in seconds by number of tokens, where a token of many costs no more than one of
-    fewer and one of more: what a sweep finds between them was disturbed. Too low an estimate is
-    corrected by the first steps; too high a one keeps steps from having that size."""
+    """`prompts` (seconds by number of tokens) without outliers: above `FEW_ROWS`, a size whose
+    tokens cost more than both those of a smaller and of a larger size was disturbed, and is
+    lowered. The first steps correct too low an estimate; too high a one would keep steps from ever
+    having that size."""
     each = {n: seconds / n for n, seconds in prompts.items()}
     many = [n for n in each if n > FEW_ROWS]
     return prompts | {
@@ -299,7 +301,8 @@ def _smoothed(prompts: dict[int, float]) -> dict[int, float]:
 
 
 def _between(points: Mapping[int, float], n: int) -> float:
-    """Of `n`: between two points on a line, in front of all and behind them in proportion."""
+    """The value at `n`: interpolated linearly between two points, proportional outside of all
+    points."""
     below = max((at for at in points if at <= n), default=0)
     above = min((at for at in points if at >= n), default=0)
     if not (below and above) or below == above:

@@ -1,7 +1,7 @@
-"""The sweep: steps of some sizes, measured at the start, and remembered.
+"""The sweep: times steps of some sizes at the start, and stores the times.
 
-The user's cache has a file for each model, device and options. A file that is damaged, or a cache
-that can't be written, costs another sweep and nothing more.
+The user's cache directory has a file for each combination of model, device and options. If a file
+is damaged, or can't be written, the sweep is repeated at the next start.
 """
 
 import logging
@@ -15,47 +15,47 @@ from specllama.engine.host import recall, write_whole
 log = logging.getLogger("specllama.engine.worker.scheduling.sweep")
 
 SECONDS = 2.0
-"""The longest sweep."""
+"""Time limit of a sweep."""
 REPEATS = 8
-"""A size is measured until two measurements agree, at most so many times."""
+"""Maximum number of measurements of a size; two that agree are enough."""
 LONG, USUAL = 0.1, 1.5
-"""A step is measured once if it takes longer than these seconds, but not more than so many times as
-long as smaller ones say: what disturbs it is a small part of it."""
+"""One measurement is enough for a step that takes longer than `LONG` seconds, but at most `USUAL`
+times the estimate from smaller sizes: disturbances are a small part of it."""
 AGREE = 1.25
-"""Measurements agree if the longer one takes at most this many times as long."""
+"""Measurements agree if the longer one is at most this many times the shorter one."""
 BESIDE = 2
-"""Generating sequences beside which prompts are measured."""
+"""Number of generating sequences in the steps in which prompts are measured."""
 FEW = 4
-"""Rows that may take as long as one."""
+"""Number of rows that may take as long as one."""
 ROWS = (2, 4, 8, 16, 32, 3, 6, 12, 24)
 PROMPTS = (8, 72, 32, 128, 512, 256, 96, 192, 64, 384, 48, 1024, 2048, 16)
-"""Sizes in the order of their worth: a slow machine measures the first ones only."""
+"""Sizes, the most important ones first: a slow machine measures only the first ones."""
 ALONE = 128
-"""The largest size that is measured alone as well."""
+"""The largest prompt size that is also measured without generating sequences."""
 FIRST = 3
-"""Sizes of prompts that come before those of rows."""
+"""Number of prompt sizes that are measured before the first size of rows."""
 REMEMBERED = 200
-"""Files in the cache; older ones are removed."""
+"""Maximum number of files in the cache; older ones are removed."""
 
 Evaluate = Callable[[Sequence[int], bool], float]
-"""Evaluates so many tokens of each of the first sequences from their beginning, and forgets them;
-the seconds that it took. If the flag is set, with the logits of all tokens, else with those of the
-last one of each sequence."""
+"""Evaluates the given numbers of tokens of the first sequences, from their beginning, and erases
+them. Returns the seconds that it took. If the flag is set, it computes the logits of all tokens,
+else those of the last token of each sequence."""
 
 
 class Sweep(msgspec.Struct, frozen=True):
-    """Measured seconds. What isn't measured is missing."""
+    """Measured seconds. Sizes without a measurement are missing."""
 
     rows: dict[int, float] = {}
-    """Of a step, by its rows with logits, whether of one sequence or of several."""
+    """Seconds of a step, by its number of rows with logits, of one or several sequences."""
     prompts: dict[int, float] = {}
-    """What the tokens of a prompt add to a step of generating sequences, by their number."""
+    """Seconds that prompt tokens add to a step of generating sequences, by their number."""
     alone: float = 0.0
-    """What a step takes beside that if no sequence generates."""
+    """Fixed seconds of a step with prompts if no sequence generates."""
 
 
 class _Meter:
-    """Measures for `SECONDS`."""
+    """Measures sizes until `SECONDS` are spent."""
 
     def __init__(self, evaluate: Evaluate) -> None:
         self._evaluate = evaluate
@@ -63,7 +63,8 @@ class _Meter:
         self._known: dict[int, float] = {}  # seconds, by tokens
 
     def seconds(self, lengths: Sequence[int], *, every: bool = False) -> float | None:
-        """Of a step with these; None if there is no time for it, or measurements disagree."""
+        """Seconds of a step with `lengths` tokens of the first sequences; None if there is no time
+        left, or the measurements disagree."""
         n = sum(lengths)
         found: list[float] = []
         while len(found) < REPEATS:
@@ -78,13 +79,14 @@ class _Meter:
         return None
 
     def least(self, n: int) -> float:
-        """Of a step with one token each of `n` sequences: the least of all measurements, whether
-        any agree or not."""
+        """Seconds of a step with one token each of `n` sequences: the minimum of all measurements,
+        even if they disagree."""
         self.seconds([1] * n)
         return self._known[n] if n in self._known else self._expected(n)
 
     def _expected(self, n: int) -> float:
-        """Seconds of `n` tokens: some rows take little longer than one, more in proportion."""
+        """Estimated seconds of `n` tokens: a few rows take little longer than one, more rows in
+        proportion."""
         below = max((at for at in self._known if at <= n), default=0)
         if not below:
             return min(self._known.values(), default=0.0)
@@ -117,7 +119,7 @@ def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -
 
 
 def _in_turns(n_rows: int, n_prompt: int) -> Iterator[tuple[str, int]]:
-    """What is measured, in the order of its worth."""
+    """The sizes to measure, the most important ones first."""
     rows = [("rows", n) for n in ROWS if n <= n_rows]
     prompts = [("prompt", n) for n in PROMPTS if n <= n_prompt]
     yield from prompts[:FIRST]
@@ -126,16 +128,16 @@ def _in_turns(n_rows: int, n_prompt: int) -> Iterator[tuple[str, int]]:
         yield from prompts[FIRST + at : FIRST + at + 1]
 
 
-# ---- memory ------------------------------------------------------------------------------
+# ---- files ------------------------------------------------------------------------------
 
 
 def remembered(place: Path) -> Sweep | None:
-    """The sweep in the file; None if there is none that can be used."""
+    """The sweep in the file; None if there is no usable one."""
     return recall(place, Sweep, log)
 
 
 def remember(place: Path, sweep: Sweep) -> None:
-    """Writes the file, for the next start."""
+    """Writes the sweep to the file, for the next start."""
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, msgspec.json.encode(sweep))
@@ -143,4 +145,4 @@ def remember(place: Path, sweep: Sweep) -> None:
         for old in files[:-REMEMBERED]:
             old.unlink(missing_ok=True)
     except OSError as error:
-        log.info("the times of steps can't be remembered: %s", error)
+        log.info("the measured step times can't be stored: %s", error)
