@@ -96,7 +96,7 @@ class Running(Generic[S]):
     def leave(self, id: int) -> None:
         """The text `id`, if it is known, is gone."""
         if id in self.states:
-            self.states.pop(id).leave()
+            self.states.pop(id).detach()
 
 
 def propose(running: Running[S], text: Text) -> list[int]:

@@ -75,7 +75,7 @@ class OracleState(SourceState):
         self._oracle.n_proposed += n_proposed
         self._oracle.n_accepted += n_accepted
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         self._oracle.known.remove(self)
 
 
@@ -139,7 +139,7 @@ class Eager(Pace):
     ) -> list[int]:
         return [offer.n for offer in offers]
 
-    def pays_early(self, n: int, n_generating: int) -> bool:
+    def is_early_faster(self, n: int, n_generating: int) -> bool:
         return True
 
 

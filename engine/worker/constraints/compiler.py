@@ -125,7 +125,7 @@ class Guided(NamedTuple):
 
 
 class CompileOrder:
-    """A request's wish for the constraint of `source` (None: there is none)."""
+    """A request's order for the constraint of `source` (None: no constraint)."""
 
     def __init__(
         self,

@@ -174,7 +174,7 @@ class Engine:
         self._events += self._answering.answer(request)
         self._requests.free_finished()
         self.scheduler.pause(request.sequence)
-        request.proposals.leave()
+        request.proposals.detach()
 
     def resume(self, id: int) -> None:
         """Queue a paused request again. A request that isn't paused stays unchanged."""

@@ -387,6 +387,6 @@ class Request:
     def close(self) -> None:
         """Release all resources outside of the KV cache."""
         self.late = None
-        self.proposals.leave()
+        self.proposals.detach()
         self.release_media()
         self.sampler.close()

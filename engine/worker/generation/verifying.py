@@ -15,7 +15,7 @@ from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, ProposalRun
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace
-from specllama.engine.worker.speculation.proposing import MOST, Proposing, Wish
+from specllama.engine.worker.speculation.proposing import MOST, ProposalRequest, Proposing
 from specllama.engine.worker.speculation.sources import proposal_sources
 
 log = logging.getLogger("specllama.engine.worker.generation.verifying")
@@ -128,15 +128,17 @@ class Speculation:
         if not self._is_possible:
             return
         ready = [s for s in self._scheduler.active if s.phase == "ready"]
-        wishes = [
-            wish for sequence in ready if (wish := self._wish(requests[sequence.id])) is not None
+        proposal_requests = [
+            each
+            for sequence in ready
+            if (each := self._proposal_request(requests[sequence.id])) is not None
         ]
-        if wishes:
-            self._proposing.propose(wishes, len(ready))
-            n_forced = sum(len(wish.forced) for wish in wishes)
-            self._scheduler.ahead.takes_early = self._pace.pays_early(n_forced, len(ready))
+        if proposal_requests:
+            self._proposing.propose(proposal_requests, len(ready))
+            n_forced = sum(len(each.forced) for each in proposal_requests)
+            self._scheduler.ahead.takes_early = self._pace.is_early_faster(n_forced, len(ready))
 
-    def _wish(self, request: Request) -> Wish | None:
+    def _proposal_request(self, request: Request) -> ProposalRequest | None:
         n = MOST if request.n_remain < 0 else min(MOST, request.n_remain - 1)
         n = min(n, self._scheduler.n_ctx - len(request.sequence.tokens) - 1)
         if n <= 0:
@@ -148,7 +150,7 @@ class Speculation:
             # A request with probabilities gets the model's, so its forced tokens are sampled, too.
             forced = guide.forced(n) if request.probs is None else []
             likely = guide.likely(n)[len(forced) :]
-        return Wish(
+        return ProposalRequest(
             request.sequence,
             request.proposals,
             min(n, wanted.n_max),

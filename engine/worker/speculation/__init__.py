@@ -1,1 +1,1 @@
-"""Proposals: more than one token of a sequence in a step, without changing a word."""
+"""Speculative decoding: more than one token of a sequence in a step, with the same output."""

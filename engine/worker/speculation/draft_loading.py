@@ -1,4 +1,4 @@
-"""Loads the draft model, beside the model that it drafts for."""
+"""Loads the draft model."""
 
 import logging
 from functools import partial
@@ -14,8 +14,8 @@ log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 
 def draft_source(model: Model, options: EngineOptions) -> AnySource | None:
-    """The source of what the draft model of `options` proposes to `model`; None without one.
-    Raises `BackendError` with a sentence if it can't be loaded or doesn't go with `model`."""
+    """The proposal source of the draft model in `options`, for `model`; None without one. Raises
+    `BackendError` with a sentence if it can't be loaded or doesn't fit `model`."""
     path = options.draft.model_draft
     if not path:
         return None
@@ -53,7 +53,7 @@ def _source(
             warm_up(context)
     except BackendError as error:
         raise BackendError(f"draft model {path!r}: {error}") from error
-    # Behind what it was trained with, a model without RoPE has no positions, and others guess.
+    # Beyond its trained context, a model without RoPE has no positions, and others guess.
     limit = context.n_ctx_seq
     if options.rope == RopeOptions():
         limit = min(limit, draft.n_ctx_train)
@@ -72,15 +72,15 @@ def _source(
 
 
 def _embeds(model: Model) -> bool:
-    """True if the model makes vectors of texts, rather than their next tokens."""
+    """True if this is an embedding model, which predicts no tokens."""
     metadata = model.metadata
     arch = metadata.get("general.architecture", "")
     return metadata.get(f"{arch}.attention.causal") == "false" or f"{arch}.pooling_type" in metadata
 
 
 def draft_options(options: EngineOptions) -> EngineOptions:
-    """The options of the draft model: its own where it has some, else those of the model, but for
-    what only that one has, its adapters and where its tensors lie."""
+    """The options of the draft model: its own ones where set, else the target model's, except for
+    adapters and the placement of tensors."""
     draft, compute = options.draft, options.compute
     threads = draft.threads_draft if draft.threads_draft > 0 else compute.threads
     as_drafting = threads if draft.threads_draft > 0 else compute.threads_batch
@@ -94,7 +94,7 @@ def draft_options(options: EngineOptions) -> EngineOptions:
         ctx_size=draft.ctx_size_draft or options.context_size(),
         cache_type_k=draft.cache_type_k_draft,
         cache_type_v=draft.cache_type_v_draft,
-        swa_full=True,  # a window that has moved on couldn't be taken back
+        swa_full=True,  # a sliding window couldn't be taken back
         reproducible="off",
         device=draft.device_draft or compute.device,
         split_mode="layer" if len(draft.device_draft) == 1 else compute.split_mode,
@@ -126,5 +126,5 @@ def draft_options(options: EngineOptions) -> EngineOptions:
 
 
 def _first(*numbers: int) -> int:
-    """The first that isn't -1, which stands for the next one."""
+    """The first number that isn't -1."""
     return next((number for number in numbers if number >= 0), numbers[-1])

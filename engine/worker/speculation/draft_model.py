@@ -1,8 +1,8 @@
-"""A draft model: a small one whose likeliest tokens are proposed to the large one.
+"""A draft model: a small model whose likeliest tokens are proposed to the large one.
 
-All sequences are drafted for together, one token of each in a decode. A text that is new to the
-draft model, such as a long prompt, is evaluated in pieces, a few in each step, and nothing is
-proposed for it before its end: the steps of the others must not become long.
+It drafts for all sequences together, one token of each in a decode. A text that is new to the draft
+model, such as a long prompt, is evaluated in pieces over several steps, so that other sequences'
+steps stay short. Before its end, nothing is proposed for it.
 """
 
 import logging
@@ -28,10 +28,10 @@ from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefi
 
 log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
-# ---- The texts that a draft model has evaluated: one in each sequence of its context.
+# ---- The texts that a draft model has evaluated, one in each sequence of its context.
 #
-# A text goes on from the longest beginning that is there already, whoever's it was, so that only
-# what is new is evaluated. Only texts of the same key know of each other.
+# A new text continues from the longest cached beginning of any text with the same key, so only the
+# rest is evaluated.
 
 
 def _empty() -> TokenBuffer:
@@ -40,8 +40,8 @@ def _empty() -> TokenBuffer:
 
 @dataclass(eq=False)
 class DraftPosition:
-    """A sequence of the context, and the text that is evaluated there. `state` is that of the text
-    that it is drafted for; None if it is kept for others."""
+    """A sequence of the context, and the text that is evaluated in it. `state` is the text that it
+    is used for; None if it is only kept as cache."""
 
     number: int
     text: TokenBuffer = field(default_factory=_empty)
@@ -54,23 +54,23 @@ class DraftPosition:
 
 
 class DraftState(SourceState):
-    """A text that is drafted for, and its place in `cache`, which another text may take while it
-    isn't asked for."""
+    """A text that tokens are drafted for, and its place in `cache`. Another text may take the place
+    in calls without this text."""
 
     place: DraftPosition | None = None
-    asked = -1, 0  # the last call of the source that it was asked for in, and its tokens then
+    asked = -1, 0  # number of the last call with this text, and its length then
 
     def __init__(self, cache: "DraftCache", tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
         self._cache = cache
 
-    def leave(self) -> None:
-        self._cache.leave(self)
+    def detach(self) -> None:
+        self._cache.detach(self)
 
 
 class DraftCache:
-    """The places of `context`, which belongs to this cache alone. If it is a `unified` one, a copy
-    of a beginning costs nothing."""
+    """The places of `context`, which only this cache uses. If it is `unified`, copying a prefix
+    costs nothing."""
 
     def __init__(self, context: Context, *, unified: bool) -> None:
         self._context = context
@@ -78,12 +78,11 @@ class DraftCache:
         self._places = [DraftPosition(number) for number in range(context.n_seq)]
         self._clock = 0
         self.given_up: set[DraftState] = set()
-        """Texts that there is no room for, until one leaves."""
+        """Texts without room in the cache; they are retried when another text is detached."""
 
     def place(self, state: DraftState, others: Container[DraftState]) -> DraftPosition:
-        """The place of a text, with the longest beginning of it that is there. It always lacks the
-        last token, whose logits are wanted. A new one's place may be taken from texts that aren't
-        among `others`."""
+        """The place of a text, with its longest cached prefix, always without the last token, whose
+        logits are needed. A new text may take its place from any text that isn't in `others`."""
         place = self._new(state, others) if state.place is None else state.place
         self._clock += 1
         place.used = self._clock
@@ -91,7 +90,7 @@ class DraftCache:
         return place
 
     def _usable(self, place: DraftPosition, tokens: TokenArray) -> int:
-        """How many of `tokens`, the last one aside, needn't be evaluated again there."""
+        """The number of `tokens`, without the last one, that are already evaluated at `place`."""
         n = min(common_prefix(place.text.view(), tokens), len(tokens) - 1)
         return n if self._context.is_cuttable or n == len(place) else 0
 
@@ -116,7 +115,7 @@ class DraftCache:
         return place
 
     def _cut(self, place: DraftPosition, n: int) -> None:
-        """Keep the first `n` tokens; none if they can't be taken out one by one after all."""
+        """Keep the first `n` tokens; no token if the memory can't be cut there."""
         if n == len(place):
             return
         if n and self._context.remove(place.number, n):
@@ -129,12 +128,12 @@ class DraftCache:
         place.text = _empty()
 
     def save(self, place: DraftPosition) -> StateArray | None:
-        """What `back` needs; None where it needs nothing."""
+        """The state for `rewind`; None where it isn't needed."""
         return None if self._context.is_cuttable else self._context.save(place.number)
 
-    def back(self, place: DraftPosition, n: int, state: StateArray | None) -> None:
-        """Keep the first `n` tokens of memory that can't be cut; `state` was saved behind them.
-        Other memory is cut when it is known what was wrong."""
+    def rewind(self, place: DraftPosition, n: int, state: StateArray | None) -> None:
+        """Cut memory that can't be cut by positions to its first `n` tokens; `state` was saved
+        after them. Other memory is cut later, when the rejected tokens are known."""
         if self._context.is_cuttable or n == len(place):
             return
         if state is not None and self._context.rewind(place.number, n, state):
@@ -143,37 +142,37 @@ class DraftCache:
             self.clear(place)
 
     def make_room(self, asking: Iterable[DraftPosition]) -> None:
-        """Drop the text that was used the longest time ago, of those that aren't drafted for. If
-        there is none, it is the longest text of `asking`, which is given up: to evaluate it again
-        would be in vain."""
+        """Drop the least recently used text that nothing is drafted for. If there is none, drop the
+        longest text of `asking`, and add it to `given_up`, as evaluating it again would fail
+        again."""
         idle = [each for each in self._places if each.state is None and len(each)]
         place = min(idle, key=lambda each: each.used) if idle else max(asking, key=len)
         self.clear(place)
         if place.state is not None:
             self.given_up.add(place.state)
 
-    def leave(self, state: DraftState) -> None:
-        """The text is kept for others until its place is needed."""
+    def detach(self, state: DraftState) -> None:
+        """Keep the text as cache until its place is needed."""
         if (place := state.place) is not None:
             place.state = state.place = None
-        self.given_up.clear()  # now there is some room
+        self.given_up.clear()  # there is room again
 
 
 N_LIKELY: Final = 10
-"""Tokens among which the probability of the likeliest one is told, as llama-server does."""
+"""The probability of the likeliest token is computed among so many tokens, as in llama-server."""
 NEAR: Final = 16.0
-"""A logit so far below the highest has no part in that probability."""
+"""Logits lower than the highest one by more than this are ignored in that probability."""
 CATCH_UP_SHARE: Final = 0.5
-"""Of the time of a step, what may be spent on texts that are new to the draft model."""
+"""Part of a step's time that may be spent on texts that are new to the draft model."""
 LEAST_PIECE, FIRST_PIECE = 32, 128
-"""Tokens of such texts for a step: the fewest, and those before it is known how long they take."""
+"""Tokens of new texts in a step: the minimum, and the number before their time is measured."""
 FEW: Final = 8
-"""Tokens that a text may have grown by to be none that is new: those of a step."""
+"""A text that has grown by up to so many tokens, as in a step, isn't new."""
 FADING: Final = 0.8
 
 
 class _Draft(NamedTuple):
-    """The tokens `found` for what is asked; the text is evaluated at `place`."""
+    """The tokens `found` for `ask`; the text is evaluated at `place`."""
 
     ask: Ask[DraftState]
     place: DraftPosition
@@ -181,8 +180,8 @@ class _Draft(NamedTuple):
 
 
 class DraftModel:
-    """Proposes what a draft model says. `n_vocab` is the size of the vocabulary of the model that
-    it drafts for; a text's first `limit` tokens at most are evaluated.
+    """Proposes the tokens of a draft model. `n_vocab` is the vocabulary size of the target model;
+    at most the first `limit` tokens of a text are evaluated.
 
     A failure ends the drafting, not the step.
     """
@@ -219,7 +218,7 @@ class DraftModel:
             self._propose(asks, proposals)
         except Exception as error:
             reason = str(error) if isinstance(error, BackendError) else repr(error)
-            log.error("the draft model is given up, and the texts go on without: %s", reason)
+            log.error("the draft model failed; generation continues without it: %s", reason)
             self.close()
             return [[] for _ in asks]
         return proposals
@@ -245,7 +244,7 @@ class DraftModel:
                 ask.state.is_unread = ask.state not in whole and len(place) > n
             self._draft(rows)
         except OutOfCellsError:
-            # Room is made for the next step; what was drafted so far is none the worse for it.
+            # Make room for the next step. The tokens drafted so far stay valid.
             self._cache.make_room(draft.place for draft in drafts)
         self._pace.end()
 
@@ -254,15 +253,16 @@ class DraftModel:
         return ask.n > 0 and fits and ask.state not in self._cache.given_up
 
     def _evaluate(self, drafts: Sequence[_Draft]) -> list[tuple[_Draft, int]]:
-        """Evaluate what is new of the texts, as far as time allows, the shortest first. Those that
-        are evaluated as a whole, with the outputs of the batch that have their logits."""
+        """Evaluate the new tokens of the texts, as far as time allows, the shortest ones first.
+        Returns the texts that are completely evaluated, with the indices of their logits in the
+        batch."""
         n_new, n_left = self._pace.piece, self._context.n_batch
         taken: list[tuple[_Draft, TokenArray]] = []
         for draft in sorted(drafts, key=lambda each: len(each.ask.state.tokens) - len(each.place)):
             tokens, n = draft.ask.state.tokens, len(draft.place)
             piece = tokens.view(n, min(len(tokens), n + min(n_left, FEW + n_new)))
             if not len(piece) or piece.max() >= self._n_known:
-                continue  # of tokens that the draft model doesn't have, it can make nothing
+                continue  # the draft model doesn't have such tokens
             n_left, n_new = n_left - len(piece), n_new - max(0, len(piece) - FEW)
             taken.append((draft, piece))
         if not taken:
@@ -287,17 +287,18 @@ class DraftModel:
         return rows
 
     def _draft(self, rows: Sequence[tuple[_Draft, int]]) -> None:
-        """Choose a token for each of `rows`, evaluate these, and so on."""
+        """Draft tokens for `rows` until no text needs more."""
         behind = [(each.place, len(each.place), self._cache.save(each.place)) for each, _ in rows]
         try:
             while rows:
                 rows = self._go_on(rows)
         finally:
             for place, n, state in behind:
-                self._cache.back(place, n, state)
+                self._cache.rewind(place, n, state)
 
     def _go_on(self, rows: Sequence[tuple[_Draft, int]]) -> list[tuple[_Draft, int]]:
-        """Take the next token for each of `rows`; evaluates those that another one may follow."""
+        """Choose the next token for each of `rows`, and evaluate it if another one may follow.
+        Returns the rows of these."""
         more: list[tuple[_Draft, int]] = []
         for draft, output in rows:
             ask, place, found = draft
@@ -326,7 +327,7 @@ class DraftModel:
 
 def likeliest(logits: npt.NDArray[np.float32], p_min: float) -> int | None:
     """The token with the highest logit, unless its probability among the likeliest ones is below
-    `p_min`; None as well if there are no numbers to choose from."""
+    `p_min`; None as well if the logits aren't finite."""
     token = int(logits.argmax())
     best = float(logits[token])
     if not np.isfinite(best):
@@ -341,20 +342,21 @@ def likeliest(logits: npt.NDArray[np.float32], p_min: float) -> int | None:
 
 
 class _Pace:
-    """How many tokens of new texts a step may evaluate: what takes a share of the time that the
-    model's own step takes."""
+    """Limits the tokens of new texts in a step to `CATCH_UP_SHARE` of the time of the target
+    model's step."""
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self.now = clock
         self.piece = FIRST_PIECE
         self._per_token = 0.0  # seconds
-        self._step = 0.0  # seconds of the model's own step
+        self._step = 0.0  # seconds of the target model's step
         self._ended = 0.0
         self._n_call = 0
 
     def begin(self, states: Collection[DraftState]) -> None:
-        """What the model has done since the last call, it has done in as many steps at most as one
-        of the texts of both calls, these being those of `states`, has grown by."""
+        """Begin a call for `states`. Estimates the target model's step time: the time since the
+        last call, divided by the largest growth of a text that was in both calls, which bounds the
+        number of steps."""
         grown = (len(s.tokens) - s.asked[1] for s in states if s.asked[0] == self._n_call)
         n_steps = max(grown, default=0)
         if n_steps > 0:

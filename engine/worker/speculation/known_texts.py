@@ -1,4 +1,4 @@
-"""Finished texts, as what other texts that begin alike may go on with."""
+"""Finished texts, as proposals for texts with the same beginning."""
 
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -14,15 +14,15 @@ from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_TEXTS = 512
 MAX_TOKENS = 1 << 21
-"""Of all texts; each takes 8 bytes."""
+"""Total tokens of all texts, at 8 bytes each."""
 MAX_FOUND = 16
 
 
 class KnownTexts:
-    """Texts by key, in the order of their use: the least recently used ones go first.
+    """Texts by key, in the order of their last use; the least recently used ones are dropped first.
 
-    They are kept apart from the cells of the KV cache: who begins as another text did takes over
-    its cells, and drops those that are of no use, just when the text is of use here.
+    They are independent of the KV cache: a sequence with the same beginning takes over the cells of
+    a cached text and drops its rest, just when that rest is useful here.
     """
 
     def __init__(self, max_texts: int = MAX_TEXTS, max_tokens: int = MAX_TOKENS) -> None:
@@ -37,12 +37,12 @@ class KnownTexts:
         return len(self._texts)
 
     def __iter__(self) -> Iterator[tuple[Key, TokenArray]]:
-        """The least recently used first."""
+        """Iterates from the least recently used text on."""
         return iter(self._texts.values())
 
     def add(self, tokens: TokenArray, key: Key) -> None:
-        """Keep a copy of `tokens`, if it isn't the beginning of another text; those that are a
-        beginning of it go."""
+        """Keep a copy of `tokens`, unless it is the beginning of another text. Drops texts that are
+        a beginning of it."""
         if not 0 < len(tokens) <= self._max_tokens:
             return
         for id, n in self._matches(tokens, key).items():
@@ -64,8 +64,8 @@ class KnownTexts:
         return self._versions.get(key, 0)
 
     def beginning(self, tokens: TokenArray, key: Key) -> list[TokenArray]:
-        """The texts that begin with `tokens`, at least one, and go on: `MAX_FOUND` at most, the one
-        used last in front. That one counts as used."""
+        """The longer texts that begin with `tokens` (at least one token), at most `MAX_FOUND`, the
+        most recently used one first. That one is marked as used."""
         n_tokens = len(tokens)
         matches = self._matches(tokens, key)
         found = (id for id in reversed(self._texts) if matches.get(id) == n_tokens)
@@ -94,21 +94,21 @@ class KnownTexts:
             del self._indices[key], self._versions[key]
 
 
-# ---- The radix source: continuations of texts with the same key and the same beginning.
+# ---- The radix source: proposes continuations of texts with the same key and beginning.
 
 
 MIN_TOKENS = 16
 """Shorter texts aren't kept."""
 N_AGAIN = 4
-"""Equal tokens after which a text that went another way is followed again."""
+"""Number of equal tokens after which a diverged text is followed again."""
 MAX_AGAIN = 4096
-"""Tokens of it that are searched for these."""
+"""Number of its tokens that are searched for them."""
 MAX_HITS = 16
-"""Places where they are found; the one nearest to where the text was left counts."""
+"""Maximum number of matches to consider; the one nearest to the point of divergence is used."""
 
 
 class _Left:
-    """A text that went another way, from shortly before that place on."""
+    """A text that diverged at `place`, from shortly before that place on."""
 
     def __init__(self, text: TokenArray, place: int) -> None:
         self.text = text
@@ -121,8 +121,8 @@ class _Left:
         return self._start <= place < self._start + len(self._part)
 
     def found(self, tokens: TokenBuffer, place: int) -> int | None:
-        """Where the last tokens of another text are in this one, as near to `place` as possible:
-        the place of what follows."""
+        """The place in this text after an occurrence of the last `N_AGAIN` tokens of another text,
+        as near to `place` as possible."""
         last = tokens.view(len(tokens) - N_AGAIN)
         ends = islice(self._index.before_more(self._part, last), MAX_HITS)
         places = [self._start + end for end in ends]
@@ -130,8 +130,8 @@ class _Left:
 
 
 class RadixState(SourceState):
-    """A running text, and the one of `texts` whose token `at + ahead` is expected as its token
-    `at`."""
+    """A running text, and the known text that it follows: token `at + ahead` of that one is
+    proposed as its token `at`."""
 
     def __init__(self, texts: KnownTexts, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
@@ -141,17 +141,17 @@ class RadixState(SourceState):
     def _begin(self) -> None:
         self._text: TokenArray | None = None
         self._ahead = 0
-        self._n_seen = 0  # tokens of this text that were compared
-        self._others: list[tuple[int, TokenArray]] = []  # agreed so far; the likeliest one last
+        self._n_seen = 0  # compared tokens of this text
+        self._others: list[tuple[int, TokenArray]] = []  # agree so far; the likeliest one last
         self._left: _Left | None = None
-        self._version = -1  # of the texts that were looked at
+        self._version = -1  # of the known texts when `_others` was set
 
     def propose(self, n: int) -> list[int]:
-        """What follows there, `n` tokens at most."""
+        """Returns at most `n` tokens that may follow."""
         if len(self.tokens) < self._n_seen:
             self._begin()
-        if not self._follow() and not self._turn():
-            self._return()
+        if not self._follow() and not self._switch():
+            self._resume()
         self._n_seen = len(self.tokens)
         if self._text is None or n <= 0:
             return []
@@ -159,13 +159,13 @@ class RadixState(SourceState):
         found: list[int] = self._text[at : at + n].tolist()
         return found
 
-    def leave(self) -> None:
-        """Other texts may go on as this one did."""
+    def detach(self) -> None:
+        """Keep the text for others."""
         if len(self.tokens) >= MIN_TOKENS:
             self._texts.add(self.tokens.view(), self.key)
 
     def _follow(self) -> bool:
-        """True if the text that is followed agrees with what is new, and goes on."""
+        """True if the followed text agrees with the new tokens, and has more."""
         text, ahead, left = self._text, self._ahead, self._left
         if text is None:
             return False
@@ -177,8 +177,8 @@ class RadixState(SourceState):
             self._left = _Left(text, place)
         return False
 
-    def _turn(self) -> bool:
-        """True if there is another text that begins as this one."""
+    def _switch(self) -> bool:
+        """Follow another text with the same beginning. Returns False if there is none."""
         tokens, n_tokens = self.tokens, len(self.tokens)
         version = self._texts.version(self.key)
         if version != self._version:
@@ -192,8 +192,8 @@ class RadixState(SourceState):
                 return True
         return False
 
-    def _return(self) -> None:
-        """Follow the text that was left last again, if the last tokens occur in it."""
+    def _resume(self) -> None:
+        """Follow the last diverged text again, if the newest tokens occur in it."""
         left, n_tokens = self._left, len(self.tokens)
         if left is None or n_tokens < N_AGAIN:
             return
@@ -203,12 +203,12 @@ class RadixState(SourceState):
 
 
 class Radix:
-    """Proposes what follows in the text used last of those that begin as the sequence's own. If it
-    goes another way, then in another one of these; or else in the same text, from where the last
-    tokens of the sequence occur in it.
+    """Proposes the continuation of the most recently used text that begins like the sequence's own.
+    If the sequence diverges from it, follows another such text; without one, the same text from a
+    place where the newest tokens of the sequence occur.
 
-    Texts are kept when their sequences leave their slots, if tokens have ever been asked for. They
-    are found once; after that only what is new is compared.
+    A text is kept when its sequence leaves its slot, if proposals were ever requested for it.
+    Matching texts are looked up once; later, only new tokens are compared.
     """
 
     name = "radix"
@@ -227,6 +227,6 @@ class Radix:
 
 
 def _agrees(text: TokenArray, ahead: int, tokens: TokenBuffer, start: int) -> bool:
-    """True if `text` has what `tokens` have from `start` on, `ahead` of there."""
+    """True if the `tokens` from `start` on are in `text`, shifted by `ahead`."""
     expected = text[start + ahead : len(tokens) + ahead]
     return bool(np.array_equal(expected, tokens.view(start)))

@@ -1,10 +1,11 @@
-"""The number of proposed tokens that a step evaluates: as many as pay.
+"""Chooses how many proposed tokens a step evaluates.
 
-A row more costs time, and gives a token with the chance that it is confirmed. Of all numbers of
-rows, the one with the most expected tokens per second is taken; which tokens they are follows from
-their chances. The chances are measured here, by sequence and source; what rows cost says
-`engine.worker.scheduling.step_clock`. A source that doesn't pay is tried again, ever more seldom;
-trials of all sources and sequences together may take a small part of the time.
+Each further row costs time, and yields a token with the probability that it is confirmed. The
+number of rows with the most expected tokens per second is chosen, and the most probable tokens fill
+them. The probabilities are measured here, by sequence and source;
+`engine.worker.scheduling.step_clock` estimates the cost of rows. A source that isn't worth its time
+is tried again, less and less often; all trials together may take only a small part of the time
+(`TRIALS`).
 """
 
 from collections.abc import Sequence
@@ -16,21 +17,23 @@ from typing import NamedTuple
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.source import SourceState
 
-# ---- How often proposals are right: measured by position, fading, for one sequence or for all.
+# ---- The acceptance rate of proposals by position, of one sequence or of all. Older measurements
+# fade.
 
 
 FADING = 0.85
-"""What a verification still counts when the next one of its sequence comes: a text that copies
-begins and ends to do so within a few steps."""
+"""The weight of a verification decays by this factor with each later one of its sequence: a text
+begins and stops to copy within a few steps."""
 FADING_OF_ALL = 0.98
 WEIGHT = 1.0
-"""What is expected counts as much as so many verifications."""
+"""The weight of the prior expectation, in verifications."""
 AT_FIRST = 0.6
-"""Of a source that nothing was measured of: enough to try it."""
+"""The assumed acceptance of a source without measurements: high enough to try it."""
 
 
 class Acceptance:
-    """The chance that the tokens of a proposal are confirmed, each if those before it were."""
+    """The probability that each token of a proposal is confirmed, given that the tokens before it
+    are."""
 
     def __init__(self, fading: float) -> None:
         self._fading = fading
@@ -38,7 +41,8 @@ class Acceptance:
         self._accepted: list[float] = []
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
-        """So many were confirmed; the one behind these, if there was one, was not."""
+        """Record that the first `n_accepted` of `n_proposed` tokens were confirmed, and the next
+        one, if any, was not."""
         n = len(self._tried)
         self._tried += [0.0] * (n_proposed - n)
         self._accepted += [0.0] * (n_proposed - n)
@@ -48,13 +52,13 @@ class Acceptance:
             self._accepted[position] = self._fading * self._accepted[position] + hit
 
     def age(self, factor: float) -> None:
-        """Let what was measured count less."""
+        """Reduce the weight of all measurements by `factor`."""
         self._tried = [factor * each for each in self._tried]
         self._accepted = [factor * each for each in self._accepted]
 
     def chances(self, n: int, expected: list[float] | None = None) -> list[float]:
-        """For each of `n` positions, beside what is `expected` there. What was measured of the
-        position before is expected as well."""
+        """The probability at each of `n` positions, from measurements and the prior: the mean of
+        `expected` there and of the result of the position before."""
         found: list[float] = []
         last = AT_FIRST if expected is None else None
         for position in range(n):
@@ -70,37 +74,38 @@ class Acceptance:
         return found
 
 
-# ---- How many of them pay.
+# ---- The number of tokens that is worth its time.
 
 
 GAIN = 1.1
-"""Proposals have to promise so much more speed: what is measured is never exact."""
-SPARED = 1024
-"""Trials of a source that are spared, as finding takes too long, until one is made all the same."""
+"""Minimum expected speedup by proposals: measurements are never exact."""
+SKIPPED = 1024
+"""Trials of a source that are skipped, because it is too slow to ever be worth it, before one is
+made nevertheless."""
 STRETCH = 1.5
-"""Proposals may make a step so many times as long, where it misses its target anyway."""
+"""Maximum factor by which proposals may lengthen a step that misses its target anyway."""
 SOON, LATE = 4, 64
-"""Steps of a sequence from a proposal that failed to the next trial: they double, from the first
-number up to the other one."""
+"""Steps of a sequence from a failed proposal to the next trial: they double each time, from `SOON`
+up to `LATE`."""
 TRIALS = 0.015
-"""Part of the time that may go into trials."""
+"""Maximum part of the time for trials."""
 PLAIN = 128
-"""Of so many steps with proposals, one goes without: what these save has to be known."""
+"""After so many steps with proposals, one step has none, to measure what proposals save."""
 NEW = 16
-"""The same before the first trial, where the source has not paid for others."""
+"""Steps of a sequence before its first trial of a source."""
 
 
 class _Trials:
-    """The past of one source with one sequence."""
+    """The history of one source with one sequence."""
 
     def __init__(self) -> None:
         self.acceptance = Acceptance(FADING)
         self.wait = self.n_steps = NEW
-        """Steps from trial to trial, and how many are left of these."""
+        """The steps between trials, and the remaining steps to the next one."""
         self.n_worth = 0
-        """Steps in a row that it was worth its time."""
+        """Consecutive steps in which the source was worth its time."""
         self.is_put_off = False
-        """True if a trial has begun, and the source wasn't ready."""
+        """True if a trial has begun, but the source wasn't ready."""
 
     def worth(self) -> None:
         self.n_worth += 1
@@ -109,13 +114,13 @@ class _Trials:
             self.wait = self.n_steps = SOON
 
     def is_due(self) -> bool:
-        """True if the time has come for a trial, though it isn't worth its time."""
+        """Count a step in which the source isn't worth its time. True if a trial is due."""
         self.n_worth = 0
         self.n_steps -= 1
         return self.n_steps <= 0
 
     def begin_trial(self) -> None:
-        """What was measured long ago says little of the next tokens."""
+        """Begin a trial. Reduces the weight of measurements by the time since the last one."""
         if self.is_put_off:
             self.is_put_off = False
             return
@@ -124,8 +129,8 @@ class _Trials:
 
 
 class LastAsk(NamedTuple):
-    """The source of what is proposed now; how many tokens it was asked for, 0 if for all that it
-    knows; and its state, None for a constraint."""
+    """The source of the current proposal; the number of tokens requested from it (0: all it has);
+    and its state (None for a constraint)."""
 
     source: str
     n: int
@@ -133,30 +138,31 @@ class LastAsk(NamedTuple):
 
 
 class ProposalRecord:
-    """What became of the proposals for one sequence so far, and what sources know of its text."""
+    """The acceptance of all proposals for one sequence so far, and the states of the sources for
+    its text."""
 
     def __init__(self) -> None:
         self.asked: LastAsk | None = None
         self._trials: dict[str, _Trials] = {}  # by source
         self.states: dict[str, SourceState] = {}
-        """By source, what it knows of the text; of those that were asked since it has its slot."""
+        """The states by source, of the sources used since the sequence has its slot."""
 
     def of(self, source: str) -> _Trials:
         if source not in self._trials:
             self._trials[source] = _Trials()
         return self._trials[source]
 
-    def leave(self) -> None:
-        """The sequence has left its slot: what sources know of its text ends."""
+    def detach(self) -> None:
+        """Drop all source states: the sequence has left its slot."""
         for state in self.states.values():
-            state.leave()
+            state.detach()
         self.states.clear()
 
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """`n` tokens that `source` has for the sequence of `record`, of which less than `n_min` are of
-    no use."""
+    """`n` tokens that `source` has for the sequence of `record`. Fewer than `n_min` tokens are
+    useless."""
 
     record: ProposalRecord
     source: str
@@ -169,8 +175,8 @@ class Offer:
 
 
 class Pace:
-    """Chooses by the `clock` and by what became of proposals. `target` is that of a step in
-    seconds, 0 for none."""
+    """Chooses the number of proposed tokens by the `clock` and the measured acceptance. `target` is
+    the time limit of a step in seconds; 0 for no limit."""
 
     def __init__(self, clock: StepClock, target: float, n_batch: int) -> None:
         self._clock = clock
@@ -178,17 +184,17 @@ class Pace:
         self._n_batch = n_batch
         self._of_all: dict[str, Acceptance] = {}  # by source
         self._since_plain = 0  # steps with proposals since the last one without
-        self._hopeless: dict[str, int] = {}  # trials in a row that were spared, by source
-        self._debt = 0.0  # seconds that trials took, as far as they aren't made up for
+        self._skipped: dict[str, int] = {}  # consecutive skipped trials, by source
+        self._trial_seconds = 0.0  # seconds of trials, minus what steps have earned since
 
     # ---- choosing ------------------------------------------------------------------------
 
     def choose(
         self, n_generating: int, offers: Sequence[Offer], seconds_each: float = 0.0
     ) -> list[int]:
-        """How many tokens of each of `offers` are to be evaluated beside the `n_generating` that
-        come anyway. `seconds_each` is what finding takes for the first token of all, for the
-        second one, and so on; 0 if they are found already."""
+        """The number of tokens of each of `offers` to evaluate in a step with `n_generating`
+        sequences. `seconds_each`: the time to find one more token for all of them together; 0 if
+        the tokens are already found."""
         chosen = self._worth(n_generating, offers, seconds_each)
         for at, offer in enumerate(offers):
             trials = offer.trials
@@ -197,26 +203,27 @@ class Pace:
             elif (
                 trials.is_due()
                 and offer.n
-                and self._debt <= 0
-                and not self._is_hopeless(n_generating, offer, seconds_each)
+                and self._trial_seconds <= 0
+                and not self._cannot_pay(n_generating, offer, seconds_each)
             ):
                 trials.begin_trial()
                 chosen[at] = min(offer.n, max(1, offer.n_min))
-                self._debt += self._price(n_generating, chosen[at], seconds_each)
+                self._trial_seconds += self._price(n_generating, chosen[at], seconds_each)
         return [n if n >= offer.n_min else 0 for n, offer in zip(chosen, offers, strict=True)]
 
-    def _is_hopeless(self, n_generating: int, offer: Offer, seconds_each: float) -> bool:
-        """True if finding takes so long that it would not even pay if all were right and rows cost
-        nothing. Now and then it is tried all the same, as times change."""
+    def _cannot_pay(self, n_generating: int, offer: Offer, seconds_each: float) -> bool:
+        """True if the source is too slow to be worth it even at 100 % acceptance and without any
+        cost of rows. Every `SKIPPED`-th time per sequence it is False nevertheless, since times
+        change."""
         usual = self.usual(n_generating)
         if usual + offer.n * seconds_each < (1 + offer.n) * usual / GAIN or not usual:
-            self._hopeless.pop(offer.source, None)
+            self._skipped.pop(offer.source, None)
             return False
-        n = self._hopeless[offer.source] = self._hopeless.get(offer.source, 0) + 1
-        return n % (SPARED * n_generating) != 0
+        n = self._skipped[offer.source] = self._skipped.get(offer.source, 0) + 1
+        return n % (SKIPPED * n_generating) != 0
 
     def _price(self, n_generating: int, n: int, seconds_each: float) -> float:
-        """Seconds that a trial of `n` tokens is expected to take beside the step."""
+        """Estimated seconds that a trial of `n` tokens adds to a step."""
         more = self._clock.proposal_seconds(n_generating, n) - self.usual(n_generating)
         return n * seconds_each + max(0.0, more)
 
@@ -236,7 +243,7 @@ class Pace:
     def _number(
         self, n_generating: int, gains: Sequence[tuple[float, int, int]], seconds_each: float
     ) -> int:
-        """How many of `gains`, the largest in front, are worth their time."""
+        """The number of `gains` (sorted, the largest first) that are worth their time."""
         if self._clock.n_decoded(n_generating) < 2 or self._since_plain >= PLAIN:
             return 0
         usual = self.usual(n_generating)
@@ -253,13 +260,14 @@ class Pace:
         return best
 
     def usual(self, n_generating: int) -> float:
-        """Seconds of a step of so many sequences without proposals; 0 if this is not known."""
+        """Estimated seconds of a step of `n_generating` sequences without proposals; 0 if
+        unknown."""
         return self._clock.decode_seconds(n_generating)
 
-    def pays_early(self, n: int, n_generating: int) -> bool:
-        """True if `n` forced tokens take no longer in a decode of their own than in the steps that
-        they save `n_generating` sequences. These need no logits: on a CPU it nearly always pays, on
-        a GPU if there are enough tokens."""
+    def is_early_faster(self, n: int, n_generating: int) -> bool:
+        """True if a separate decode of `n` forced tokens takes no longer than the steps that it
+        saves `n_generating` sequences. It needs no logits: on a CPU it is nearly always faster, on
+        a GPU with enough tokens."""
         if not n:
             return True
         return self._clock.rows_seconds(n) * n_generating <= n * self.usual(n_generating)
@@ -269,24 +277,25 @@ class Pace:
     def verified(
         self, record: ProposalRecord, source: str, n_proposed: int, n_accepted: int
     ) -> None:
-        """So many of a proposal's tokens that were evaluated are confirmed."""
+        """Record that `n_accepted` of `n_proposed` evaluated tokens were confirmed."""
         if n_proposed:
             record.of(source).acceptance.verified(n_proposed, n_accepted)
             self._all(source).verified(n_proposed, n_accepted)
 
-    def owe(self, seconds: float) -> None:
-        """A source has taken so much longer than was expected when it was chosen."""
-        self._debt = max(0.0, self._debt + seconds)
+    def charge(self, seconds: float) -> None:
+        """Add to the time of trials: a source took `seconds` longer than estimated."""
+        self._trial_seconds = max(0.0, self._trial_seconds + seconds)
 
     def put_off(self, record: ProposalRecord, source: str) -> None:
-        """The source was asked and wasn't ready: nothing is learned, and it is asked again as soon
-        as there is time for it."""
+        """Record that the source wasn't ready. Its trial isn't counted, and is repeated as soon as
+        there is time."""
         trials = record.of(source)
         trials.is_put_off, trials.n_steps = True, 0
 
     def stepped(self, n_proposed: int, seconds: float) -> None:
-        """A step without prompts has taken so long."""
-        self._debt = max(0.0, self._debt - TRIALS * seconds)
+        """Record that a step without prompts, with `n_proposed` proposed tokens, has taken
+        `seconds`."""
+        self._trial_seconds = max(0.0, self._trial_seconds - TRIALS * seconds)
         self._since_plain = self._since_plain + 1 if n_proposed else 0
 
     def _all(self, source: str) -> Acceptance:

@@ -1,4 +1,5 @@
-"""Asks the sources what may come next in each sequence, and takes of it what pays."""
+"""Gets proposals for each sequence from the sources, and keeps as many tokens as are worth their
+time."""
 
 from collections.abc import Callable, Mapping, Sequence, Set
 from dataclasses import dataclass, replace
@@ -10,37 +11,36 @@ from specllama.engine.worker.scheduling.sequences import Sequence as Text
 from specllama.engine.worker.speculation.pace import LastAsk, Offer, Pace, ProposalRecord
 from specllama.engine.worker.speculation.source import AnySource, Ask, SourceState
 
-# ---- The time that a source takes to find tokens, by the number of texts that it is asked for.
+# ---- The time that a source takes to find tokens, by the number of texts in a call.
 
 
 FADING = 0.8
 
 
 class ProposalCost:
-    """Learns from what it took. One token is found behind the other."""
+    """Estimates the time of a source from its last calls. Tokens are found one after the other."""
 
     def __init__(self) -> None:
-        self._each: dict[int, float] = {}  # seconds for each token, by texts
-        self._in_vain: dict[int, float] = {}  # seconds where nothing is found
+        self._each: dict[int, float] = {}  # seconds per token, by number of texts
+        self._without_result: dict[int, float] = {}  # seconds of calls that find nothing
 
     def each(self, n_texts: int) -> float | None:
-        """Seconds for the first token of each of so many texts, for the second ones, and so on;
-        None if nothing is known."""
-        if not (self._each or self._in_vain):
+        """Seconds to find one more token for each of `n_texts` texts; None if unknown."""
+        if not (self._each or self._without_result):
             return None
-        return max(_nearest(self._each, n_texts), _nearest(self._in_vain, n_texts))
+        return max(_nearest(self._each, n_texts), _nearest(self._without_result, n_texts))
 
     def all(self, n_texts: int, n: int) -> float:
-        """Seconds for `n` tokens of each, or for none."""
-        return max(_nearest(self._in_vain, n_texts), n * _nearest(self._each, n_texts))
+        """Estimated seconds of a call for `n_texts` texts that finds up to `n` tokens of each."""
+        return max(_nearest(self._without_result, n_texts), n * _nearest(self._each, n_texts))
 
     def is_guess(self, n_texts: int) -> bool:
-        """True if it was never asked for so many."""
-        return n_texts > max((*self._each, *self._in_vain), default=0)
+        """True if no call had that many texts."""
+        return n_texts > max((*self._each, *self._without_result), default=0)
 
     def found(self, n_texts: int, n: int, seconds: float) -> None:
-        """`n` tokens at most were found for any of so many texts."""
-        found = self._each if n else self._in_vain
+        """Record a call for `n_texts` texts that found at most `n` tokens of each."""
+        found = self._each if n else self._without_result
         each = seconds / max(1, n)
         before = found.get(n_texts, each)
         found[n_texts] = FADING * before + (1 - FADING) * each
@@ -53,20 +53,20 @@ def _nearest(seconds: dict[int, float], n_texts: int) -> float:
 
 
 GRAMMAR = "grammar"
-"""The source of what a constraint makes likely."""
+"""The source of a constraint's likely tokens."""
 MOST = 64
-"""Tokens that a source is asked for."""
+"""Maximum number of tokens requested from a source."""
 CHEAP = 0.03
-"""A source that takes no more than this part of a step is asked for all that it knows."""
+"""A source that takes at most this part of a step is always asked for all its tokens."""
 
 
 @dataclass(frozen=True, slots=True)
-class Wish:
-    """A sequence that sources may propose up to `n` tokens for; less than `n_min` are of no use,
-    and a draft model has to be as sure as `p_min`.
+class ProposalRequest:
+    """A request for up to `n` proposed tokens for one sequence. Fewer than `n_min` are useless; a
+    draft model only proposes tokens with a probability of at least `p_min`.
 
-    `forced` are tokens that are bound to come, `likely` those that a constraint suggests behind
-    them. They come instead."""
+    `forced` tokens are certain, `likely` ones are a constraint's suggestions after them. With
+    `forced` tokens, no source is used."""
 
     sequence: Text
     record: ProposalRecord
@@ -77,7 +77,7 @@ class Wish:
     likely: Sequence[int] = ()
 
     def ask(self, source: AnySource, n: int) -> Ask[SourceState]:
-        """What `source` is asked for `n` tokens."""
+        """The question to `source` for `n` tokens."""
         states, text = self.record.states, self.sequence
         if source.name not in states:
             states[source.name] = source.begin(text.tokens, text.text_key)
@@ -87,7 +87,7 @@ class Wish:
 class Proposing:
     """The proposals of all sequences. Belongs to the thread that steps.
 
-    The first of `sources` that has something worth its time for a sequence is heard.
+    For each sequence, the first of `sources` with a worthwhile proposal is used.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class Proposing:
         only_texts: Set[str] = frozenset(),
         clock: Callable[[], float] | None = None,
     ) -> None:
-        """`limits` are the fewest and the most tokens of a source that doesn't keep them itself.
-        Sources in `only_texts` can make nothing of a text with media."""
+        """`limits`: the minimum and maximum number of tokens of sources that don't apply such
+        limits themselves. Sources in `only_texts` can't be used for texts with media."""
         self._sources = {source.name: source for source in sources}
         self._pace = pace
         self._limits = limits or {}
@@ -110,114 +110,132 @@ class Proposing:
 
     @property
     def names(self) -> list[str]:
-        """Those of the sources, in their order."""
+        """The names of the sources, in their order."""
         return list(self._sources)
 
-    def propose(self, wishes: Sequence[Wish], n_generating: int) -> None:
-        """Set what is proposed for the sequences of `wishes`, which are some of those that get
-        one token each anyway."""
-        open_wishes: list[Wish] = []
-        for wish in wishes:
-            sequence = wish.sequence
-            sequence.proposed, sequence.n_forced = tuple(wish.forced), len(wish.forced)
-            if not wish.forced and wish.n > 0:
-                open_wishes.append(wish)
-        self._suggest(wishes, n_generating)
+    def propose(self, requests: Sequence[ProposalRequest], n_generating: int) -> None:
+        """Set the proposed tokens of the sequences of `requests`, which are some of the
+        `n_generating` sequences in the step."""
+        open_requests: list[ProposalRequest] = []
+        for request in requests:
+            sequence = request.sequence
+            sequence.proposed, sequence.n_forced = tuple(request.forced), len(request.forced)
+            if not request.forced and request.n > 0:
+                open_requests.append(request)
+        self._suggest(requests, n_generating)
         for source in self._sources.values():
-            open_wishes = [wish for wish in open_wishes if not wish.sequence.proposed]
-            if not open_wishes:
+            open_requests = [request for request in open_requests if not request.sequence.proposed]
+            if not open_requests:
                 return
-            self._hear(source, open_wishes, n_generating)
+            self._ask_source(source, open_requests, n_generating)
 
-    def _suggest(self, wishes: Sequence[Wish], n_generating: int) -> None:
-        likely = [replace(wish, n_min=0) for wish in wishes if wish.likely]
-        self._take(GRAMMAR, likely, [list(wish.likely) for wish in likely], n_generating)
+    def _suggest(self, requests: Sequence[ProposalRequest], n_generating: int) -> None:
+        likely = [replace(request, n_min=0) for request in requests if request.likely]
+        self._choose(GRAMMAR, likely, [list(request.likely) for request in likely], n_generating)
 
-    def _hear(self, source: AnySource, wishes: Sequence[Wish], n_generating: int) -> None:
+    def _ask_source(
+        self, source: AnySource, requests: Sequence[ProposalRequest], n_generating: int
+    ) -> None:
         name = source.name
         n_min, n_max = self._limits.get(name, (0, MOST))
-        wishes = [
-            replace(wish, n_min=max(wish.n_min, n_min))
-            for wish in wishes
-            if not (wish.sequence.spans and name in self._only_texts)
+        requests = [
+            replace(request, n_min=max(request.n_min, n_min))
+            for request in requests
+            if not (request.sequence.spans and name in self._only_texts)
         ]
-        if not wishes:
+        if not requests:
             return
-        most = [min(wish.n, n_max, MOST) for wish in wishes]
+        most = [min(request.n, n_max, MOST) for request in requests]
         finding = self._finding[name]
-        each = finding.each(len(wishes))
+        each = finding.each(len(requests))
         usual = self._pace.usual(n_generating)
-        is_cheap = each is not None and finding.all(len(wishes), max(most)) <= CHEAP * usual
-        if each is None:  # one token of one text says what it takes
-            most = [max(1, wishes[0].n_min)] + [0] * (len(wishes) - 1)
+        is_cheap = each is not None and finding.all(len(requests), max(most)) <= CHEAP * usual
+        if each is None:  # measure with one token of one text
+            most = [max(1, requests[0].n_min)] + [0] * (len(requests) - 1)
         elif not is_cheap:
             offers = [
-                Offer(wish.record, name, n, wish.n_min)
-                for wish, n in zip(wishes, most, strict=True)
+                Offer(request.record, name, n, request.n_min)
+                for request, n in zip(requests, most, strict=True)
             ]
             most = self._pace.choose(n_generating, offers, each)
             if finding.is_guess(sum(map(bool, most))):
-                most = [min(n, max(1, wish.n_min)) for wish, n in zip(wishes, most, strict=True)]
+                most = [
+                    min(n, max(1, request.n_min)) for request, n in zip(requests, most, strict=True)
+                ]
         if not any(most):
             return
         started = self._clock()
-        asked = [(wish, wish.ask(source, n)) for wish, n in zip(wishes, most, strict=True) if n]
+        asked = [
+            (request, request.ask(source, n))
+            for request, n in zip(requests, most, strict=True)
+            if n
+        ]
         proposals = [_before_media(each) for each in source.propose([ask for _, ask in asked])]
         taken = self._clock() - started
-        if not is_cheap:  # the first time with a text, that is read as well
-            self._pace.owe(taken - (each or 0.0) * max(most))
+        if not is_cheap:  # the first call with a text reads it, too
+            self._pace.charge(taken - (each or 0.0) * max(most))
         ready = self._ready(name, asked, proposals, taken)
         if is_cheap:
             found = [tokens for _, _, tokens in ready]
-            self._take(name, [wish for wish, _, _ in ready], found, n_generating)
+            self._choose(name, [request for request, _, _ in ready], found, n_generating)
             return
-        for wish, n, tokens in ready:
-            if len(tokens) >= max(1, wish.n_min):
-                self._set(name, wish, tokens[:n], n)
-            else:  # as good as wrong: the time is spent
-                self._pace.verified(wish.record, name, 1, 0)
+        for request, n, tokens in ready:
+            if len(tokens) >= max(1, request.n_min):
+                self._set(name, request, tokens[:n], n)
+            else:  # counts as rejected: the time is spent
+                self._pace.verified(request.record, name, 1, 0)
 
     def _ready(
         self,
         name: str,
-        asked: Sequence[tuple[Wish, Ask[SourceState]]],
+        asked: Sequence[tuple[ProposalRequest, Ask[SourceState]]],
         proposals: Sequence[list[int]],
         taken: float,
-    ) -> list[tuple[Wish, int, list[int]]]:
-        """Those of the wishes whose texts the source has read, with what it says. It took so many
-        seconds for all of them."""
-        ready: list[tuple[Wish, int, list[int]]] = []
-        for (wish, ask), tokens in zip(asked, proposals, strict=True):
+    ) -> list[tuple[ProposalRequest, int, list[int]]]:
+        """The requests whose texts the source has read completely, with its proposals. The call
+        took `taken` seconds."""
+        ready: list[tuple[ProposalRequest, int, list[int]]] = []
+        for (request, ask), tokens in zip(asked, proposals, strict=True):
             if ask.state.is_unread:
-                self._pace.put_off(wish.record, name)
+                self._pace.put_off(request.record, name)
             else:
-                ready.append((wish, ask.n, tokens))
-        if len(ready) == len(asked):  # else the time says nothing of what proposals take
+                ready.append((request, ask.n, tokens))
+        if len(ready) == len(asked):  # otherwise reading texts is a part of the time
             self._finding[name].found(len(ready), max(map(len, proposals)), taken)
         return ready
 
-    def _take(
-        self, name: str, wishes: Sequence[Wish], found: Sequence[list[int]], n_generating: int
+    def _choose(
+        self,
+        name: str,
+        requests: Sequence[ProposalRequest],
+        found: Sequence[list[int]],
+        n_generating: int,
     ) -> None:
-        """Take of what was `found` the part that pays."""
-        some = [(wish, tokens) for wish, tokens in zip(wishes, found, strict=True) if tokens]
+        """Propose as many of the `found` tokens as are worth their time."""
+        some = [
+            (request, tokens) for request, tokens in zip(requests, found, strict=True) if tokens
+        ]
         if not some:
             return
-        offers = [Offer(wish.record, name, len(tokens), wish.n_min) for wish, tokens in some]
+        offers = [
+            Offer(request.record, name, len(tokens), request.n_min) for request, tokens in some
+        ]
         numbers = self._pace.choose(n_generating, offers)
-        for (wish, tokens), n in zip(some, numbers, strict=True):
-            self._set(name, wish, tokens[:n])
+        for (request, tokens), n in zip(some, numbers, strict=True):
+            self._set(name, request, tokens[:n])
 
-    def _set(self, name: str, wish: Wish, tokens: Sequence[int], n_asked: int = 0) -> None:
-        if tokens and len(tokens) >= wish.n_min:
-            wish.sequence.proposed += tuple(tokens)
-            wish.record.asked = LastAsk(name, n_asked, wish.record.states.get(name))
+    def _set(
+        self, name: str, request: ProposalRequest, tokens: Sequence[int], n_asked: int = 0
+    ) -> None:
+        if tokens and len(tokens) >= request.n_min:
+            request.sequence.proposed += tuple(tokens)
+            request.record.asked = LastAsk(name, n_asked, request.record.states.get(name))
 
     def verified(
         self, record: ProposalRecord, chunk: Chunk, n_accepted: int, *, is_refuted: bool
     ) -> None:
-        """So many of the tokens that were proposed in `chunk` are confirmed; the next one is wrong
-        if it `is_refuted`, else nobody knows."""
+        """Record that the first `n_accepted` of the proposed tokens of `chunk` are confirmed. The
+        next one is wrong if `is_refuted`, otherwise unknown."""
         n_forced = chunk.n_forced
         asked, record.asked = record.asked, None
         n_proposed = len(chunk.proposed) - n_forced
@@ -227,7 +245,7 @@ class Proposing:
         n_accepted = max(0, n_accepted - n_forced)
         n_known = n_proposed if is_refuted else n_accepted
         if n_accepted == n_proposed < n_asked:
-            n_known += 1  # the source knew no further, which is as good as wrong
+            n_known += 1  # the source had no more: counts as rejected
         self._pace.verified(record, name, n_known, n_accepted)
         if state is not None:
             state.verified(n_proposed, n_accepted)
@@ -238,5 +256,5 @@ class Proposing:
 
 
 def _before_media(tokens: list[int]) -> list[int]:
-    """The tokens in front of the first one that stands for a medium."""
+    """The tokens before the first one of a medium."""
     return list(takewhile(lambda token: token >= 0, tokens))

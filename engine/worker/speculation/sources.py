@@ -1,4 +1,4 @@
-"""From options to the sources of proposals."""
+"""Makes the proposal sources of the options."""
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.options.tables.speculation import SpeculationOptions
@@ -15,11 +15,11 @@ from specllama.engine.worker.speculation.ngram.lookup import (
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
 from specllama.engine.worker.speculation.source import AnySource
 
-# ---- The sources that propose what texts have said before.
+# ---- The sources that propose continuations from known texts.
 
 
 def text_sources(options: SpeculationOptions, n_vocab: int) -> list[AnySource]:
-    """Those that are wanted, the likeliest to be right in front. Raises BackendError for a file
+    """The sources of `--spec-type`, the most accurate one first. Raises BackendError for a file
     that can't be used."""
     wanted = options.types()
     sources: list[AnySource] = []
@@ -72,8 +72,8 @@ def _lookup_file(path: str, n_vocab: int) -> LookupFile | None:
 
 
 def proposal_sources(model: Model, options: EngineOptions) -> list[AnySource]:
-    """The sources that `options` ask for, the one to be heard first in front: what texts have said
-    costs nothing, and a draft model comes last. Raises `BackendError`."""
+    """The sources of `options` in the order of their use: known texts, which cost almost nothing,
+    then the draft model. Raises `BackendError`."""
     sources = text_sources(options.speculation, model.n_vocab)
     draft = draft_source(model, options)
     return sources if draft is None else [*sources, draft]

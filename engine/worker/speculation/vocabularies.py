@@ -1,4 +1,4 @@
-"""Compares vocabularies: a draft model's tokens mean something to the model only if both agree."""
+"""Compares the vocabularies of a draft and a target model, and translates if they differ."""
 
 from collections.abc import Sequence
 from typing import Final, Generic
@@ -11,16 +11,17 @@ from specllama.engine.worker.speculation.source import Ask, ProposalSource, S, S
 from specllama.engine.worker.tokens import TokenBuffer, common_prefix
 
 MAX_MORE: Final = 128
-"""Tokens that one of the vocabularies may have more: the padding of models of different sizes."""
+"""Allowed difference in vocabulary size: the padding of models of different sizes."""
 FIRST_COMPARED: Final = 5
-"""Models of one family have other texts for the very first tokens, which are special."""
+"""The first token id to compare: models of one family differ in the texts of the first, special
+ones."""
 
 _KINDS: Final = {1: "SPM", 2: "BPE", 3: "WPM", 4: "UGM", 5: "RWKV", 6: "PLaMo-2"}
 
 
 def difference(target: Model, draft: Model) -> str:
-    """Why tokens of `draft` can't be taken for tokens of `target`, as the end of a sentence; "" if
-    they can. By llama-server's rules."""
+    """Why tokens of `draft` can't be used as tokens of `target`, as the end of a sentence; "" if
+    they can. Follows llama-server's rules."""
     if target.vocab_type != draft.vocab_type:
         return f"it is of the kind {_kind(draft)}, not {_kind(target)}"
     for name, add, ids in (
@@ -46,19 +47,21 @@ def _shown(text: bytes) -> str:
     return ascii(text.decode("utf-8", "replace")[:40])
 
 
-# ---- Drafting with another vocabulary: texts, rather than tokens, go to the draft model and back.
+# ---- Drafting with another vocabulary: texts instead of tokens are passed to the draft model and
+# back.
 
 
 SETTLED: Final = 64
-"""Tokens after which the translation of a text's end is settled: tokens far behind don't change how
-it is cut into tokens."""
+"""Number of later tokens after which the translation of a token is final: distant tokens don't
+affect how a text is tokenized."""
 JOIN: Final = 8
-"""Tokens before a proposal that are tokenized with it, as a word may go on."""
+"""Number of tokens before a proposal that are tokenized with it, as it may continue a word."""
 
 
 class TranslatedState(SourceState, Generic[S]):
-    """A text in both vocabularies: the first `n_settled` tokens of `target` are all but the rest
-    of those of `inner`, from `n_draft` on. `inner` is what the source of the draft model knows."""
+    """A text in both vocabularies. Final are the first `n_settled` tokens of `target`, and the
+    first `n_draft` tokens of `inner.tokens`, their translation. `inner` is the state of the draft
+    model's source."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, inner: S) -> None:
         super().__init__(tokens, key)
@@ -69,14 +72,14 @@ class TranslatedState(SourceState, Generic[S]):
     def verified(self, n_proposed: int, n_accepted: int) -> None:
         self.inner.verified(n_proposed, n_accepted)
 
-    def leave(self) -> None:
-        self.inner.leave()
+    def detach(self) -> None:
+        self.inner.detach()
 
 
 class TokenTranslation(Generic[S]):
-    """Translates for `inner`, the source of a model with the vocabulary of `draft`. In texts, each
-    first of a pair of `replacements` becomes the second for the draft model, and the other way
-    round for what it proposes."""
+    """Translates for `inner`, the source of a model with the vocabulary of `draft`. For each pair
+    of `replacements`, the first string is replaced by the second in texts for the draft model, and
+    the second by the first in its proposals."""
 
     def __init__(
         self,
@@ -89,8 +92,8 @@ class TokenTranslation(Generic[S]):
         self._inner = inner
         self._target = target
         self._draft = draft
-        self._there = [(a.encode(), b.encode()) for a, b in replacements]
-        self._back = [(b, a) for a, b in self._there if b]
+        self._to_draft = [(a.encode(), b.encode()) for a, b in replacements]
+        self._from_draft = [(b, a) for a, b in self._to_draft if b]
 
     def begin(self, tokens: TokenBuffer, key: Key) -> TranslatedState[S]:
         return TranslatedState(tokens, key, self._inner.begin(_buffer(), key))
@@ -107,7 +110,7 @@ class TokenTranslation(Generic[S]):
         self._inner.close()
 
     def _translate(self, state: TranslatedState[S]) -> None:
-        """Put the text into the draft model's tokens; only its end is translated anew."""
+        """Update the text in the draft model's tokens; only its end is translated again."""
         target, draft, n_tokens = state.target, state.inner.tokens, len(state.tokens)
         if common_prefix(target.view(), state.tokens.view()) < state.n_settled:
             state.n_settled = state.n_draft = 0
@@ -118,7 +121,7 @@ class TokenTranslation(Generic[S]):
         self._append(state, n_tokens)
 
     def _append(self, state: TranslatedState[S], stop: int) -> None:
-        """Translate on, up to token `stop`."""
+        """Continue the translation up to token `stop`."""
         start = len(state.target)
         piece = state.tokens.view(start, stop)
         if not len(piece):
@@ -126,18 +129,18 @@ class TokenTranslation(Generic[S]):
         state.target.extend(piece)
         is_first = start == 0
         if is_first and self._target.add_bos and piece[0] == self._target.bos:
-            piece = piece[1:]  # the draft model's takes its place
-        text = _whole(_replaced(self._target.detokenize(piece.tolist()), self._there))
+            piece = piece[1:]  # replaced by the draft model's own
+        text = _whole(_replaced(self._target.detokenize(piece.tolist()), self._to_draft))
         own = self._draft.tokenize(text, add_special=is_first, parse_special=True)
         if is_first and self._draft.add_eos and len(own) and own[-1] == self._draft.eos:
             own = own[:-1]
         state.inner.tokens.extend(own)
 
     def _proposal(self, ask: Ask[TranslatedState[S]], tokens: Sequence[int]) -> list[int]:
-        """What the draft model proposes, in the model's tokens."""
+        """The draft model's proposal in tokens of the target model."""
         if not tokens:
             return []
-        text = _replaced(self._draft.detokenize(tokens), self._back)
+        text = _replaced(self._draft.detokenize(tokens), self._from_draft)
         before = self._target.detokenize(ask.state.tokens.view()[-JOIN:].tolist())
         without = self._tokens(before)
         together = self._tokens(before + text)
@@ -161,5 +164,5 @@ def _replaced(text: bytes, pairs: Sequence[tuple[bytes, bytes]]) -> bytes:
 
 
 def _whole(text: bytes) -> bytes:
-    """`text` without the parts of characters that other tokens complete."""
+    """`text` without incomplete characters."""
     return text.decode("utf-8", "ignore").encode()

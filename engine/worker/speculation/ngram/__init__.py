@@ -1,2 +1,2 @@
-"""Sources of proposals that look for the last tokens of a text earlier in it, by the names that
-llama-server has for them."""
+"""Proposal sources that search a text for earlier occurrences of its last tokens. Their names are
+llama-server's."""

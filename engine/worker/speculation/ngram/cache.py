@@ -1,5 +1,5 @@
-"""ngram-cache: which token most often followed the last one to four tokens of a text, in it and in
-files that were made of other texts."""
+"""ngram-cache: proposes the token that most often followed the last one to four tokens of a text,
+in the text itself and in files made from other texts."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,16 @@ from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenBuffer
 
 MAX_HITS = 16
-"""The last occurrences of an n-gram that are counted."""
+"""Maximum number of counted occurrences of an n-gram, the last ones."""
 N_MAX = 8
-"""Tokens that are proposed at most, as by llama-server."""
+"""Maximum number of proposed tokens, as in llama-server."""
 N_STATIC = 2
-"""Tokens of the n-grams in the static file."""
+"""Length of the n-grams in the static file."""
 STATIC_WEIGHT = 100
-"""How much more a token counts for each of its occurrences in the static file."""
+"""Weight of each occurrence of a token in the static file."""
 
-# By the length of the n-gram, the occurrences and the percentage of them that a token needs.
+# By the length of the n-gram: the minimum occurrences, and the minimum percentage of the best
+# token.
 _LAX = ((2, 66), (2, 50), (1, 50), (1, 50))
 _STRICT = ((4, 75), (3, 66), (2, 66), (2, 66))
 
@@ -30,7 +31,7 @@ _Followers = Mapping[int, int]
 
 
 class NgramCacheState(SourceState):
-    """Where the n-grams of each length end in a text."""
+    """The n-gram indices of a text, by length."""
 
     def __init__(self, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
@@ -38,8 +39,8 @@ class NgramCacheState(SourceState):
 
 
 class NgramCache:
-    """Proposes one token after the other: what the text suggests, or else the dynamic file, or
-    else the static one, which also weighs the tokens of the others."""
+    """Proposes one token after the other, from the text itself, or else the dynamic file, or else
+    the static one. The static file also weights the tokens of the other two."""
 
     name = "ngram-cache"
 
@@ -87,8 +88,8 @@ class NgramCache:
 
 
 def _best(counts: _Followers, static: _Followers, n_least: int, percent: int) -> int | None:
-    """The token with the highest weight, if it has its part of all occurrences; of several, the one
-    that is named first."""
+    """The token with the highest weight (the first of equal ones), if it has at least `percent` of
+    at least `n_least` occurrences; else None."""
     if not counts:
         return None
     best = max(counts, key=lambda token: counts[token] * STATIC_WEIGHT * static.get(token, 0.01))

@@ -1,4 +1,4 @@
-"""An index of the n-grams of one text, which grows with it."""
+"""An incremental index of the n-grams of one text."""
 
 from collections.abc import Iterator
 from typing import Final
@@ -10,8 +10,8 @@ from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 # ---- Hashes of all n-grams of a text: polynomials of its tokens, modulo 2**64.
 #
-# They can be rolled on by one token, and those of a long text are made at once. What is found by a
-# hash is compared, for whoever writes a text can make hashes collide.
+# They can be rolled forward by one token, and computed for a whole text at once. Matches are always
+# compared, since the author of a text can make hashes collide.
 
 
 HashArray = npt.NDArray[np.uint64]
@@ -39,11 +39,11 @@ class Hashing:
         return found
 
     def rolled(self, hash: int, first: int, next: int) -> int:
-        """The hash of an n-gram without its `first` token and with one that comes `next`."""
+        """The hash of an n-gram after removing its `first` token and appending `next`."""
         return ((hash - first - 1) * _INVERSE + (next + 1) * self._top) & MASK
 
     def windows(self, tokens: TokenArray) -> HashArray:
-        """The hashes of all n-grams of at least `n` tokens, in order."""
+        """The hashes of all n-grams of `tokens`, in order; there must be at least `n` tokens."""
         powers = np.full(len(tokens), _BASE, np.uint64)
         powers[0] = 1
         np.cumprod(powers, out=powers)
@@ -63,28 +63,29 @@ def mixed(hash: int) -> int:
 
 
 def mixed_all(hashes: HashArray) -> HashArray:
-    """The same of each."""
+    """`mixed` of each hash."""
     found: HashArray = (hashes ^ (hashes >> np.uint64(32))) * np.uint64(_MIX)
     return found
 
 
 MAX_STRANGERS = 64
-"""N-grams of the same bucket that are passed over in looking for one."""
+"""Maximum number of other n-grams in the same bucket that a search skips."""
 MAX_NEW = 4096
-"""Tokens that are indexed at once: a long prompt makes no step wait."""
+"""Maximum number of tokens indexed per call, so that a long prompt delays no step."""
 _MIN_BUCKETS = 1 << 10
 _FEW = 16
-"""So many new n-grams are indexed one by one faster than at once."""
+"""Up to so many new n-grams are indexed faster one by one than as an array."""
 _TAIL = 8
-"""Tokens by which a text that has changed is known."""
+"""Number of last tokens that are compared to detect a changed text."""
 
 
 class NgramIndex:
-    """Where the n-grams of a text end.
+    """The end positions of the n-grams of a text.
 
-    `update` follows a text that grows; one that has changed otherwise is indexed anew. An n-gram
-    that ends at position p is followed by token p of the text. All n-grams of a bucket are a
-    chain: each refers to the one before. It takes 12 to 24 bytes for each token.
+    `update` adds the new tokens of a text that grows; a text that has changed otherwise is indexed
+    from its start again. An n-gram that ends at position p is followed by token p of the text. The
+    n-grams of a bucket form a chain: each refers to the one before. The index takes 12 to 24 bytes
+    per token.
     """
 
     def __init__(self, n: int) -> None:
@@ -97,7 +98,7 @@ class NgramIndex:
         self._tail = b""
         self._heads = np.zeros(_MIN_BUCKETS, np.int32)  # the last end of each bucket; 0: none
         self._shift = 64 - _MIN_BUCKETS.bit_length() + 1
-        self._before = np.zeros(_MIN_BUCKETS, np.int32)  # by end, the end before in the bucket
+        self._before = np.zeros(_MIN_BUCKETS, np.int32)  # by end, the previous end in the bucket
 
     @property
     def n(self) -> int:
@@ -108,8 +109,8 @@ class NgramIndex:
         return self._heads.nbytes + self._before.nbytes
 
     def update(self, tokens: TokenBuffer, most: int = MAX_NEW) -> bool:
-        """Index what is new of a text, `most` tokens of it. True if that was all: only then may
-        it be searched."""
+        """Index the new tokens of a text, at most `most`. Returns True if that was all of them:
+        only then may the index be searched."""
         n_tokens, seen = len(tokens), self._n_seen
         if seen > n_tokens or tokens.view(max(0, seen - _TAIL), seen).tobytes() != self._tail:
             self._reset()
@@ -134,7 +135,7 @@ class NgramIndex:
         return stop == n_tokens
 
     def _grow(self, n_tokens: int) -> None:
-        """Have room for the text and as much again, with nothing in it."""
+        """Make an empty index with room for twice the text."""
         self._reset()
         size = 1 << (2 * n_tokens - 1).bit_length()
         self._heads = np.zeros(size // 2, np.int32)
@@ -142,7 +143,7 @@ class NgramIndex:
         self._before = np.zeros(size, np.int32)
 
     def _add_all(self, text: TokenArray, seen: int) -> None:
-        """The n-grams that end behind `seen`."""
+        """Add the n-grams that end after position `seen`."""
         start = max(0, seen - self.n + 1)
         if len(text) - start < self.n:
             return
@@ -167,7 +168,8 @@ class NgramIndex:
         return self._chain(tokens, int(self._before[end]), tokens.view(end - self.n).tobytes())
 
     def before_more(self, tokens: TokenBuffer, ngram: TokenArray) -> Iterator[int]:
-        """The ends of the occurrences of any n-gram that something follows."""
+        """The ends of the occurrences of `ngram` that are followed by a token, the last one
+        first."""
         bucket = mixed(self._hashing.of(ngram)) >> self._shift
         end = int(self._heads[bucket])
         if end == len(tokens):

@@ -1,5 +1,5 @@
-"""ngram-simple, ngram-map-k and ngram-map-k4v: what followed the last tokens of a text when they
-occurred in it before is likely to follow again."""
+"""ngram-simple, ngram-map-k and ngram-map-k4v: propose the tokens that followed an earlier
+occurrence of a text's last tokens."""
 
 import os
 from collections import OrderedDict
@@ -15,26 +15,25 @@ from specllama.engine.worker.speculation.ngram.index import NgramIndex
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
-# ---- Files of llama-lookup-create: which tokens follow an n-gram of up to four tokens, and how
-# often.
+# ---- Files of llama-lookup-create: the tokens that follow n-grams of up to four tokens, with
+# counts.
 #
-# An entry is four token ids, -1 behind the last one of a shorter n-gram; the number of followers;
-# and a token id and a number of occurrences for each of these. All numbers have 32 bits, in the
-# order of bytes of the machine that wrote them, which is little-endian.
+# An entry has four token ids (-1 after the last token of a shorter n-gram), the number of
+# followers, and a token id and a count for each follower. All numbers have 32 bits, in the byte
+# order of the machine that wrote the file: little-endian.
 
 
 MAX_NGRAM = 4
-_HEAD = MAX_NGRAM + 1  # numbers in front of an entry's followers
+_HEAD = MAX_NGRAM + 1  # numbers before an entry's followers
 
 _Numbers = npt.NDArray[np.int32]
 
 
 class LookupFile:
-    """The n-grams of a file. Followers that are no tokens of a vocabulary of `n_vocab` are left
-    out."""
+    """The n-grams of a file. Followers outside of a vocabulary of `n_vocab` tokens are dropped."""
 
     def __init__(self, path: str, n_vocab: int) -> None:
-        """Raises BackendError."""
+        """Reads the file at `path`. Raises BackendError if it can't be read or is invalid."""
         self._n_vocab = n_vocab
         try:
             size = os.path.getsize(path)
@@ -56,7 +55,7 @@ class LookupFile:
         return len(self._places)
 
     def followers(self, ngram: Sequence[int]) -> dict[int, int]:
-        """How often each token follows `ngram`, of at most four tokens."""
+        """The counts of the tokens that follow `ngram`, which has at most four tokens."""
         padded = [*ngram, *[-1] * (MAX_NGRAM - len(ngram))]
         start = self._places.get(np.array(padded, "<i4").tobytes())
         if start is None:
@@ -71,7 +70,7 @@ class LookupFile:
 
 
 def _starts(numbers: _Numbers, path: str) -> npt.NDArray[np.int64]:
-    """Where each entry begins."""
+    """The index of the first number of each entry."""
     starts = []
     at, end, item = 0, len(numbers), numbers.item
     while at < end:
@@ -84,15 +83,15 @@ def _starts(numbers: _Numbers, path: str) -> npt.NDArray[np.int64]:
 
 
 MAX_HITS = 64
-"""Earlier occurrences that are looked at."""
+"""Maximum number of earlier occurrences that are considered."""
 MAX_VALUES = 4
-"""Different continuations of one n-gram that are counted."""
+"""Maximum number of different continuations of one n-gram that are counted."""
 MAX_KEYS = 4096
-"""N-grams of a text whose last acceptance is remembered."""
+"""Maximum number of n-grams of a text whose last acceptance is stored."""
 
 
 class SimpleState(SourceState):
-    """A text, and where its n-grams end. `sizes` are those of `NgramSimple`."""
+    """A text and its n-gram index. `sizes` are as in `NgramSimple`."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
         super().__init__(tokens, key)
@@ -100,26 +99,26 @@ class SimpleState(SourceState):
         self._index = NgramIndex(self._size_n)
 
     def propose(self, n: int) -> list[int]:
-        """What follows there, `n` tokens at most."""
+        """Returns at most `n` tokens that may follow."""
         hits = self._hits(self._min_hits)
         if n <= 0 or len(hits) < self._min_hits:
             return []
         return following(self.tokens.view(), hits[0], min(n, self._size_m))
 
     def _hits(self, most: int) -> list[int]:
-        """The last places, `most` of them, where the last tokens ended before."""
+        """The ends of the last `most` earlier occurrences of the newest tokens."""
         is_whole = self._index.update(self.tokens)
         return list(islice(self._index.earlier(self.tokens), most)) if is_whole else []
 
 
 class MapKState(SimpleState):
-    """A text, and how many tokens were accepted last behind each of its n-grams."""
+    """A text, and the number of tokens accepted last after each of its n-grams."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, sizes: tuple[int, int, int]) -> None:
         super().__init__(tokens, key, sizes)
         self.accepted: OrderedDict[bytes, int] = OrderedDict()
-        """By what a proposal followed, if not all of it was."""
-        self._last: bytes | None = None  # what the last proposal followed
+        """By the n-gram before a proposal; only proposals that were rejected in part."""
+        self._last: bytes | None = None  # the n-gram before the last proposal
 
     def propose(self, n: int) -> list[int]:
         self._last = None
@@ -137,7 +136,7 @@ class MapKState(SimpleState):
                 self.accepted.popitem(last=False)
 
     def _limited(self, key: bytes, found: list[int]) -> list[int]:
-        """As much of what was found for `key` as was accepted last."""
+        """`found`, cut to the number of tokens that were accepted last after `key`."""
         limit = self.accepted.get(key)
         if found and limit != 0:
             self._last = key
@@ -163,7 +162,7 @@ class MapK4VState(MapKState):
                 ends.setdefault(value, end)
         if not counts:
             return []
-        best = max(counts, key=lambda value: counts[value])  # the last occurrence of several
+        best = max(counts, key=lambda value: counts[value])  # of equal ones, the last occurrence
         others = sum(counts.values()) - counts[best]
         if counts[best] < 2 * others:
             return []
@@ -173,8 +172,8 @@ class MapK4VState(MapKState):
 
 
 class NgramSimple:
-    """Proposes up to `size_m` tokens that followed the last occurrence of the last `size_n` tokens,
-    if there are `min_hits` (64 at most)."""
+    """Proposes up to `size_m` tokens that followed the last earlier occurrence of the newest
+    `size_n` tokens, if there are at least `min_hits` occurrences (at most 64 can be required)."""
 
     name = "ngram-simple"
     _state: type[SimpleState] = SimpleState
@@ -189,26 +188,28 @@ class NgramSimple:
         return [ask.state.propose(ask.n) for ask in asks]
 
     def close(self) -> None:
-        """It holds nothing."""
+        """Does nothing: there are no resources."""
 
 
 class NgramMapK(NgramSimple):
-    """The same, but proposes no more than was accepted when the same tokens occurred last."""
+    """Like `NgramSimple`, but proposes at most as many tokens as were accepted after the same
+    n-gram last time."""
 
     name = "ngram-map-k"
     _state = MapKState
 
 
 class NgramMapK4V(NgramMapK):
-    """Counts the different `size_m` tokens that followed, up to four, and proposes the most
-    frequent ones if they are twice as frequent as all others together."""
+    """Counts up to four different continuations of `size_m` tokens, and proposes the most frequent
+    one if it is at least twice as frequent as all others together."""
 
     name = "ngram-map-k4v"
     _state = MapK4VState
 
 
 def following(text: TokenArray, end: int, n: int) -> list[int]:
-    """The `n` tokens behind `end`. Where the text ends, it is taken to go on as it does since."""
+    """The `n` tokens from position `end` on. If the text ends before, its part from `end` on is
+    repeated."""
     found: list[int] = text[end : end + n].tolist()
     while len(found) < n:
         found += found[: n - len(found)]

@@ -1,4 +1,4 @@
-"""ngram-mod: what followed the same tokens in any text of the same key."""
+"""ngram-mod: proposes the tokens that followed the same n-grams in any text with the same key."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -9,18 +9,18 @@ from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer
 
 MAX_YOUNG = 1 << 17
-"""N-grams of a key, from which on those that were known before are forgotten."""
+"""N-grams of a key in the young generation; when it is full, the old generation is dropped."""
 MAX_NGRAMS = 1 << 19
-"""N-grams of all keys, about 100 bytes each. Those of the key that was asked for least recently are
-forgotten."""
+"""Maximum number of n-grams of all keys, at about 100 bytes each. The least recently used key is
+dropped first."""
 _FEW = 16
-"""So many new n-grams are added one by one faster than at once."""
+"""Up to so many new n-grams are added faster one by one than as an array."""
 _TAIL = 8
-"""Tokens by which a text that has changed is known."""
+"""Number of last tokens that are compared to detect a changed text."""
 
 
 class _Table:
-    """What follows each n-gram: the newest text counts."""
+    """The follower of each n-gram, in the newest text that has it."""
 
     def __init__(self) -> None:
         self._young: dict[int, int] = {}
@@ -30,7 +30,7 @@ class _Table:
         return len(self._young) + len(self._old)
 
     def age(self, max_young: int) -> None:
-        """Keep what is new apart from what isn't, which goes next."""
+        """If the young generation is full, make it the old one, and drop the former old one."""
         if len(self._young) >= max_young:
             self._young, self._old = {}, self._young
 
@@ -38,7 +38,7 @@ class _Table:
         self._young[hash] = next
 
     def add_all(self, hashing: Hashing, text: TokenArray) -> None:
-        """All n-grams of a text with a token behind them."""
+        """Add all n-grams of a text that a token follows."""
         hashes = hashing.windows(text[:-1]).tolist()
         self._young.update(zip(hashes, text[hashing.n :].tolist(), strict=True))
 
@@ -48,7 +48,7 @@ class _Table:
 
 
 class NgramModState(SourceState):
-    """How much of a text is in the table of its key."""
+    """The part of a text that is in the table of its key."""
 
     def __init__(self, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
@@ -58,8 +58,8 @@ class NgramModState(SourceState):
 
 
 class NgramMod:
-    """Proposes up to `n_max` tokens, one after the other, by what followed the `n_match` before;
-    none rather than fewer than `n_min`, or than what was asked for."""
+    """Proposes up to `n_max` tokens, each by the follower of the `n_match` tokens before it.
+    Proposes nothing rather than fewer than `n_min` tokens, unless fewer were requested."""
 
     name = "ngram-mod"
 
@@ -78,7 +78,7 @@ class NgramMod:
         self._tables: OrderedDict[Key, _Table] = OrderedDict()
 
     def __len__(self) -> int:
-        """The number of n-grams that are known."""
+        """The number of n-grams in all tables."""
         return sum(len(table) for table in self._tables.values())
 
     def begin(self, tokens: TokenBuffer, key: Key) -> NgramModState:
@@ -112,7 +112,7 @@ class NgramMod:
         return found if len(found) >= min(self._n_min, n) else []
 
     def _add(self, table: _Table, seen: NgramModState) -> None:
-        """Add to `table` what is new of the text, a part of it at a time."""
+        """Add the new tokens of the text to `table`, at most `MAX_NEW` per call."""
         tokens, n = seen.tokens, self._hashing.n
         if seen.n > len(tokens) or _tail(tokens, seen.n) != seen.tail:
             seen.n = 0

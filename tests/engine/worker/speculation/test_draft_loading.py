@@ -47,7 +47,7 @@ def test_a_model_drafts_for_itself(model: Model) -> None:
     assert len(proposed) == 3
     source.close()
     source.close()
-    state.leave()
+    state.detach()
 
 
 def test_its_memory_stands_beside_that_of_the_model() -> None:

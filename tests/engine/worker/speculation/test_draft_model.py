@@ -281,7 +281,7 @@ def test_a_failure_ends_the_drafting_and_not_the_step(
     for _ in range(3):
         assert draft.propose([ask(1, text), ask(2, text)]) == [[], []]
     [record] = [each for each in caplog.records if each.name == LOGGER]
-    assert "given up" in record.message
+    assert "draft model failed" in record.message
     assert "llama_decode failed (-3)" in record.message
     draft.verified(1, 0, 0)
     draft.leave(1)

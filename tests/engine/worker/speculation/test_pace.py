@@ -230,7 +230,7 @@ def early(seconds_of_one: float, seconds_each: float, n: int) -> bool:
     for n_rows in (1, 2, 4, 8, 16):
         for _ in range(3):
             pace.clock.observe_rows(n_rows, seconds_of_one + n_rows * seconds_each)
-    return pace.pays_early(n, 4)
+    return pace.is_early_faster(n, 4)
 
 
 @pytest.mark.parametrize(("n", "pays"), [(1, False), (2, False), (8, True), (16, True)])
@@ -244,4 +244,4 @@ def test_rows_without_logits_always_pay_if_they_are_what_costs() -> None:
 
 
 def test_early_tokens_are_tried_where_nothing_is_known() -> None:
-    assert Timed(0.0, 64).pays_early(1, 4)
+    assert Timed(0.0, 64).is_early_faster(1, 4)

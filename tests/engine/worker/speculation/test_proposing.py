@@ -8,7 +8,7 @@ from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace, ProposalRecord
-from specllama.engine.worker.speculation.proposing import Proposing, Wish
+from specllama.engine.worker.speculation.proposing import ProposalRequest, Proposing
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.scheduling import sequence
@@ -16,7 +16,7 @@ from tests.support.speculating import Eager, Timed
 
 
 class KnownState(SourceState):
-    """Keeps the arguments of each `verified`, and counts the calls of `leave`."""
+    """Keeps the arguments of each `verified`, and counts the calls of `detach`."""
 
     def __init__(self, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
@@ -26,7 +26,7 @@ class KnownState(SourceState):
     def verified(self, n_proposed: int, n_accepted: int) -> None:
         self.told.append((n_proposed, n_accepted))
 
-    def leave(self) -> None:
+    def detach(self) -> None:
         self.n_left += 1
 
 
@@ -58,9 +58,9 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     silent, first, second = Known("a", []), Known("b", [4, 5]), Known("c", [6])
     text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([silent, first, second], eager())
-    proposing.propose([Wish(text, record, 3, p_min=0.5)], 1)
+    proposing.propose([ProposalRequest(text, record, 3, p_min=0.5)], 1)
     assert [*text.proposed] == [4], "the first token says what it takes"
-    proposing.propose([Wish(text, record, 3, p_min=0.5)], 1)
+    proposing.propose([ProposalRequest(text, record, 3, p_min=0.5)], 1)
     assert text.proposed == (4, 5)
     assert text.n_forced == 0
     [state] = first.states
@@ -71,7 +71,7 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
     assert state.told == [(2, 1)]
     assert not silent.states[0].told
-    record.leave()
+    record.detach()
     assert [each.n_left for each in (state, *silent.states)] == [1, 1]
 
 
@@ -80,10 +80,10 @@ def test_a_text_that_comes_back_to_a_slot_is_a_new_one_for_sources() -> None:
     proposing = Proposing([source], eager())
     for n_states in (1, 2):
         for _ in range(2):
-            proposing.propose([Wish(text, record, 3)], 1)
+            proposing.propose([ProposalRequest(text, record, 3)], 1)
         assert len(source.states) == n_states
-        record.leave()
-        record.leave()
+        record.detach()
+        record.detach()
     assert [state.n_left for state in source.states] == [1, 1]
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
     assert [state.told for state in source.states] == [[], [(2, 1)]], "of its last step"
@@ -93,12 +93,12 @@ def test_what_a_constraint_forces_comes_instead() -> None:
     source = Known("a", [4, 5])
     text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], eager())
-    proposing.propose([Wish(text, record, 0, forced=[7, 8], likely=[9])], 1)
+    proposing.propose([ProposalRequest(text, record, 0, forced=[7, 8], likely=[9])], 1)
     assert (text.proposed, text.n_forced) == ((7, 8, 9), 2)
     assert not source.asks
     proposing.verified(record, Chunk(text, 1, 2, text.proposed, 2), 3, is_refuted=False)
     assert not source.states
-    proposing.propose([Wish(text, record, 0)], 1)
+    proposing.propose([ProposalRequest(text, record, 0)], 1)
     assert not text.proposed, "none are wanted"
 
 
@@ -107,9 +107,11 @@ def test_a_source_keeps_its_limits() -> None:
     text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], eager(), limits={"a": (0, 2)})
     for _ in range(2):
-        proposing.propose([Wish(text, record, 9)], 1)
+        proposing.propose([ProposalRequest(text, record, 9)], 1)
     assert text.proposed == (4, 5)
-    Proposing([source], eager(), limits={"a": (5, 9)}).propose([Wish(text, record, 9)], 1)
+    Proposing([source], eager(), limits={"a": (5, 9)}).propose(
+        [ProposalRequest(text, record, 9)], 1
+    )
     assert not text.proposed, "fewer are of no use"
 
 
@@ -120,7 +122,7 @@ def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
     pace = Timed(0.0, 64)
     proposing = Proposing([source], pace, clock=lambda: float(next(seconds)))
     for _ in range(200):
-        proposing.propose([Wish(text, record, 4)], 1)
+        proposing.propose([ProposalRequest(text, record, 4)], 1)
         proposing.verified(record, Chunk(text, 1, 2, text.proposed), 0, is_refuted=True)
         pace.observe(1, len(text.proposed), 0.01)
     assert len(source.asks) < 30
@@ -136,12 +138,12 @@ def test_what_a_source_takes_is_found_out_with_one_text() -> None:
             return super().propose(asks)
 
     source = Slow("a", [4, 5, 6])
-    wishes = [Wish(sequence(id, [1, 2]), ProposalRecord(), 9) for id in range(3)]
+    requests = [ProposalRequest(sequence(id, [1, 2]), ProposalRecord(), 9) for id in range(3)]
     proposing = Proposing([source], eager(), clock=lambda: now[0])
     numbers = []
     for _ in range(3):
         source.asks.clear()
-        proposing.propose(wishes, 3)
+        proposing.propose(requests, 3)
         numbers.append([ask.n for ask in source.asks])
     assert numbers == [[1], [1, 1, 1], [9, 9, 9]]
 
@@ -156,7 +158,7 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
     for id in range(10):
         text, record = sequence(id, [1, 2]), ProposalRecord()
         for _ in range(100):
-            proposing.propose([Wish(text, record, 3)], 1)
+            proposing.propose([ProposalRequest(text, record, 3)], 1)
             proposed = text.proposed
             if proposed:
                 numbers[proposed[0]] += 1
@@ -164,7 +166,7 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
                 chunk = Chunk(text, 1, 2, proposed)
                 proposing.verified(record, chunk, is_right * len(proposed), is_refuted=not is_right)
             pace.observe(1, len(proposed), 0.01 * (1 + len(proposed)))
-        record.leave()
+        record.detach()
     assert numbers[4] > 0, "trials"
     assert numbers[7] <= 1
 
@@ -203,7 +205,7 @@ def drafted(source: Drafting, steps: int, most: int = 8) -> float:
     proposing = Proposing([source], pace, clock=lambda: now[0])
     begun = now[0]
     for _ in range(steps):
-        proposing.propose([Wish(text, record, most)], 1)
+        proposing.propose([ProposalRequest(text, record, most)], 1)
         n = len(text.proposed)
         proposing.verified(record, Chunk(text, 1, 2, text.proposed), n, is_refuted=False)
         now[0] += 0.01
@@ -251,8 +253,8 @@ def test_reading_many_texts_in_vain_takes_a_small_part_of_the_time() -> None:
         n_asked = source.n_asked
         for _ in range(100):
             source.seconds = 0.3 if source.n_asked == n_asked else 0.01
-            proposing.propose([Wish(text, record, 8)], 1)
+            proposing.propose([ProposalRequest(text, record, 8)], 1)
             now[0] += 0.01
             pace.observe(1, 0, 0.01)
-        record.leave()
+        record.detach()
     assert 9900 * 0.01 / now[0] >= 0.95

@@ -28,8 +28,8 @@ class PaperState(SourceState):
     def verified(self, n_proposed: int, n_accepted: int) -> None:
         self._heard.append(("verified", n_proposed, n_accepted))
 
-    def leave(self) -> None:
-        self._heard.append(("leave",))
+    def detach(self) -> None:
+        self._heard.append(("detach",))
 
 
 class Paper:
@@ -161,9 +161,9 @@ def test_all_else_is_passed_on(model: Model, draft: Model) -> None:
     [asked] = inner.asked
     assert (asked.state.key, asked.n, asked.p_min) == (state.key, 4, 0.3)
     state.verified(3, 2)
-    state.leave()
+    state.detach()
     source.close()
-    assert inner.heard == [("verified", 3, 2), ("leave",), ("close",)]
+    assert inner.heard == [("verified", 3, 2), ("detach",), ("close",)]
 
 
 def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:
