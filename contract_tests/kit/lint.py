@@ -17,6 +17,8 @@ from connexion.spec import Specification
 from jsonschema import validators
 from openapi_schema_validator import OAS30Validator
 
+from contract_tests.kit import plain_words
+
 _HERE = Path(__file__).parent
 _INSTALLED = _HERE / "openapi"
 DESCRIPTION = (_INSTALLED if _INSTALLED.exists() else _HERE.parents[1] / "openapi") / "server.yaml"
@@ -481,6 +483,30 @@ def _is_found(expression: Any, response: Mapping[str, Any]) -> bool:
     return True
 
 
+def descriptions_use_plain_words(document: Document) -> Iterator[str]:
+    """No description or summary contains a phrase that `plain_words` bans."""
+    for where, text in _prose(document, "", set()):
+        for hit in plain_words.search(text):
+            yield f"{where}: {hit}"
+
+
+def _prose(node: Any, where: str, seen: set[int]) -> Iterator[tuple[str, str]]:
+    """Yields the descriptions and summaries below `node` with their places. `seen` holds the ids
+    of the nodes that are done, because the resolved document shares its nodes."""
+    if id(node) in seen:
+        return
+    seen.add(id(node))
+    if isinstance(node, Mapping):
+        for key, value in node.items():
+            if key in ("description", "summary") and isinstance(value, str):
+                yield f"{where} {key}", value
+            elif key not in ("example", "value"):
+                yield from _prose(value, f"{where}.{key}", seen)
+    elif isinstance(node, list):
+        for number, value in enumerate(node):
+            yield from _prose(value, f"{where}[{number}]", seen)
+
+
 RULES: tuple[Rule, ...] = (
     operations_are_described,
     properties_are_described,
@@ -500,6 +526,7 @@ RULES: tuple[Rule, ...] = (
     streams_name_their_events,
     lines_have_a_schema,
     links_lead_somewhere,
+    descriptions_use_plain_words,
 )
 
 

@@ -186,6 +186,7 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
         lint.links_lead_somewhere,
         lambda d: _links(d)["Show"]["parameters"].update(model_id="$response.body#/models/7/id"),
     ),
+    (lint.descriptions_use_plain_words, lambda d: _operation(d).update(summary="None of it")),
 ]
 
 
@@ -193,8 +194,9 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
 def test_rule_catches(
     rule: lint.Rule, spoil: Callable[[Any], Any], mutable: dict[str, Any]
 ) -> None:
+    before = len(list(rule(mutable)))
     spoil(mutable)
-    assert list(rule(mutable))
+    assert len(list(rule(mutable))) > before
 
 
 def test_every_rule_has_a_mutant() -> None:
