@@ -1,4 +1,4 @@
-"""`python -m contract_tests.kit` is the command."""
+"""Runs the command `specllama-contract` as `python -m contract_tests.kit`."""
 
 import sys
 

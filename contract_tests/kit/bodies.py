@@ -1,4 +1,4 @@
-"""Small valid requests, by operation: what the tests vary."""
+"""Small valid requests by operation, which the tests vary."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -8,14 +8,14 @@ from contract_tests.kit import contract, lint
 
 PROMPT = "Once upon a time"
 MODEL = "any"
-"""The model that clients name which have to; a server with one takes any name."""
+"""The model name in requests that must have one. A server with one model accepts any name."""
 MESSAGES: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 
 _COMPLETION = {"prompt": PROMPT, "n_predict": 4, "seed": 7}
 _EMBEDDING = {"input": ["A llama carries wool.", "The bus leaves at nine."]}
 _RERANK = {"query": "What carries wool?", "documents": ["A llama.", "The bus at nine."]}
 NO_THOUGHT = {"chat_template_kwargs": {"enable_thinking": False}}
-"""A text from its first token on, also of a model that thinks unless told otherwise."""
+"""Turns reasoning off, so that the answer is text from its first token on."""
 _CHAT = {"messages": MESSAGES, "max_tokens": 4, "seed": 7, **NO_THOUGHT}
 CONTENTS: list[Any] = [{"role": "user", "parts": [{"text": "Tell me about llamas."}]}]
 _CONTENT = {
@@ -80,7 +80,7 @@ BODIES: dict[str, Any] = {
     "unload_model": {"model": "specllama-tiny"},
     "download_model": {"model": "contract/tests-GGUF:Q8_0"},
 }
-"""A valid body for each operation that has one."""
+"""A valid body for each operation that has a body."""
 
 
 def _parameters(operation: lint.Operation) -> list[str]:
@@ -99,35 +99,37 @@ def properties(schema: Any) -> set[str]:
 
 
 ENDLESS = [each.definition["operationId"] for each in contract.endless()]
-"""Never done, so none of those that are simply called."""
+"""Operations whose answer never ends. Tests that read whole answers leave them out."""
 STREAMING = [each.definition["operationId"] for each in contract.streaming()]
-"""The operations that generate, in whichever API's form."""
+"""The operations that generate, in the formats of all APIs."""
 RESPONSES = [name for name in STREAMING if "response" in name]
-"""The operations in the form of OpenAI's Responses API, whose answers test_responses.py reads."""
+"""The operations of OpenAI's Responses API; test_responses.py reads their answers."""
 ANTHROPIC = ["create_message", "count_message_tokens"]
-"""Another API's format, in errors as well: see test_messages.py."""
+"""The operations in Anthropic's format, errors included; see test_messages.py."""
 GEMINI = [name for name in BODIES if "gemini" in name]
-"""Google's format, in errors as well. The path names the model and says whether to stream, not the
-body: see test_gemini.py."""
+"""The operations in Google's format, errors included. Model and streaming are given by the path,
+not the body; see test_gemini.py."""
 GENERATING = [name for name in STREAMING if name not in (*RESPONSES, *ANTHROPIC)]
-"""The operations in the native form, or with choices."""
+"""The operations in the native format, or with choices."""
 COUNTING = [
     name for name in BODIES if name.startswith("count_") and name not in (*ANTHROPIC, *GEMINI)
 ]
 KEPT = ["get_stream", "delete_stream"]
-"""About a stream that goes on without its client."""
+"""The operations on a stream that continues without its client."""
 STORED = ["get_response", "delete_response", "list_response_input_items", "cancel_response"]
-"""About a response that was kept."""
+"""The operations on a stored response."""
 EMBEDDING = [name for name in BODIES if "embedding" in name]
-"""The operations of a server that was started with --embeddings."""
+"""The operations of a server started with --embeddings."""
 OLLAMA_EMBEDDING = [name for name in BODIES if name.startswith("embed_ollama_")]
-"""The same in Ollama's form, which takes more inputs: see test_ollama_paths.py."""
+"""The embedding operations in Ollama's format, which accepts more inputs; see
+test_ollama_paths.py."""
 OLLAMA = [name for name in BODIES if "ollama" in name and name != "create_ollama_chat"]
 """The operations that only Ollama's API has."""
 RERANKING = [name for name in BODIES if "rerank" in name]
-"""The operations of a server that was started with --reranking."""
+"""The operations of a server started with --reranking."""
 ADMIN = ["act_on_slot", "set_props", "set_lora_adapters"]
-"""Off, or with nothing to work on, unless the server was started for it: see test_admin.py."""
+"""Operations that are off, or have nothing to work on, without certain options; see
+test_admin.py."""
 NAMING = [
     name
     for name, each in contract.operations().items()
@@ -137,9 +139,9 @@ NAMING = [
 ]
 """The operations on the model that their query names."""
 ROUTING = ["load_model", "unload_model", "download_model"]
-"""The operations of a router, but for `remove_model`, which has no body."""
+"""The operations of a router that have a body, so without `remove_model`."""
 REFUSED = [name for name, each in contract.operations().items() if "x-refused" in each.definition]
-"""The operations that are there to be refused by name."""
+"""The operations that always answer that they are not supported."""
 ALIASES = {
     name: name.removesuffix("_alias")
     for name, each in contract.operations().items()
@@ -150,18 +152,19 @@ ALIASES = {
         for part in ("parameters", "requestBody", "responses", "security")
     )
 }
-"""Operations that are described as another one is, at another path, and which one that is."""
+"""Operations with the description of another operation at another path, and the `operationId` of
+that operation."""
 STEERING = ["control_chat_completion", "lookup_streams"]
-"""The operations about what runs already, whatever the model."""
+"""The operations on running generations, whatever the model."""
 NAMED = [
     name
     for name, each in contract.operations().items()
     if name not in (*ROUTING, *REFUSED, *STEERING, "remove_model", "set_props")
     and "model" in (*_parameters(each), *_fields(each))
 ]
-"""The operations that a request can name a model for."""
+"""The operations whose requests can name a model."""
 FORMS = [name for name, each in contract.operations().items() if contract.is_form(each)]
-"""The operations that take a form with a file: see provocations_of_media.py."""
+"""The operations that accept a form with a file; see provocations_of_media.py."""
 POSTS = [
     name
     for name, each in contract.operations().items()
@@ -189,7 +192,8 @@ IN_QUERY = {
 
 
 def use_models(names: Sequence[str]) -> None:
-    """Makes the requests name the first of the models that a server has, where they have to."""
+    """Sets the model name in all requests that need one to the first of `names`, a server's
+    models."""
     global MODEL
     if not names:
         return
@@ -203,7 +207,7 @@ def use_models(names: Sequence[str]) -> None:
 
 
 def path(operation_id: str) -> str:
-    """A path that reaches the operation."""
+    """Returns a path that reaches the operation."""
     where = contract.operations()[operation_id].path
     for parameter, value in IN_PATH.items():
         where = where.replace(f"{{{parameter}}}", value)
@@ -211,7 +215,7 @@ def path(operation_id: str) -> str:
 
 
 def with_query(operation_id: str, **query: str) -> str:
-    """The same with more in the query."""
+    """Returns `path(operation_id)` with more parameters in its query."""
     where = path(operation_id)
     return where + ("&" if "?" in where else "?") + urlencode(query)
 
@@ -222,7 +226,7 @@ def body(operation_id: str, **changes: Any) -> Any:
 
 
 def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
-    """The operation's body with `text` where its text goes."""
+    """Returns the operation's body with `text` as its input text."""
     if operation_id == "set_lora_adapters":
         return [{"id": 0, "scale": 0, "note": text}]
     if "messages" in BODIES[operation_id]:
@@ -234,7 +238,7 @@ def with_text(operation_id: str, text: Any, **changes: Any) -> Any:
     elif operation_id == "tokenize":
         changes["content"] = text
     elif operation_id == "create_infill":
-        changes["prompt"] = text  # prefix and suffix are cut; how the middle begins is not
+        changes["prompt"] = text  # prefix and suffix would be cut, the begun middle is not
     elif operation_id in EMBEDDING or operation_id == "embed_ollama_inputs":
         changes["input"] = [text]
     elif operation_id in RERANKING:

@@ -1,4 +1,4 @@
-"""Chat completions as tests ask for them, and as they read them."""
+"""Requests for chat completions, and readers of their answers."""
 
 import json
 from collections.abc import Iterable, Iterator, Mapping
@@ -20,7 +20,7 @@ SWITCH: dict[str, Any] = {
     "additionalProperties": False,
 }
 N_TOKENS = 300
-"""More than a call with arguments by `SWITCH` can have."""
+"""More tokens than a call with arguments by `SWITCH` can have."""
 
 
 def tool(name: str = "switch", parameters: Any = SWITCH, **more: Any) -> dict[str, Any]:
@@ -41,8 +41,8 @@ def result(id: str = "call00000", content: Any = "done") -> dict[str, Any]:
 
 
 def asking(**changes: Any) -> dict[str, Any]:
-    """A request that has to be answered with a call, at once: thoughts and further calls have no
-    end if the model was never trained."""
+    """Returns a request whose answer has to be one call, without reasoning or text before it. A
+    model that was never trained would not end its reasoning or further calls."""
     forced = {"tool_choice": "required", "parallel_tool_calls": False, "reasoning_budget_tokens": 0}
     asked = {"tools": [tool()], "max_tokens": N_TOKENS, **forced, **changes}
     request: dict[str, Any] = body(NAME, **asked)
@@ -50,8 +50,8 @@ def asking(**changes: Any) -> dict[str, Any]:
 
 
 def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:
-    """The answers to `request`, plain and streamed, which have one of `statuses`; each is the
-    documents of a stream, or a list of one."""
+    """Returns the documents of the plain and of the streamed answer to `request`, which have one of
+    `statuses`. The plain answer is a list of one document."""
     found = []
     for stream in (False, True):
         response = server.post(PATH, {**request, "stream": stream})
@@ -62,7 +62,8 @@ def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:
 
 
 class Answer(NamedTuple):
-    """The parts of one choice's message. `calls` are names with the texts of their arguments."""
+    """The parts of one choice's message. `calls` are pairs of a name and the text of its
+    arguments."""
 
     content: str
     reasoning: str
@@ -72,12 +73,12 @@ class Answer(NamedTuple):
 
     @property
     def said(self) -> tuple[Any, ...]:
-        """All that a second answer to the same request has in common with the first."""
+        """The parts that are equal in all answers to the same request."""
         return self.content, self.reasoning, self.calls, self.reason
 
 
 def answer_of(documents: list[Any], index: int = 0) -> Answer:
-    """One choice of a whole answer, or of one in chunks."""
+    """Returns one choice of a plain answer, or of one in chunks."""
     calls: dict[int, list[str]] = {}
     texts = {"content": "", "reasoning_content": ""}
     reasons = []
@@ -109,20 +110,21 @@ def _choices(documents: Iterable[Any], index: int) -> Iterator[Any]:
 
 
 def answers(server: Server, request: dict[str, Any]) -> list[Answer]:
-    """The plain and the streamed answer to `request`."""
+    """Returns the plain and the streamed answer to `request`."""
     return [answer_of(documents) for documents in both(server, request, 200)]
 
 
 def the_answer(server: Server, request: dict[str, Any]) -> Answer:
-    """The answer to `request`, which is the same in a stream. Not from the cache: that changes the
-    rounding, and with it what is sampled, of a server that isn't reproducible."""
+    """Returns the answer to `request`, and checks that the streamed answer is equal. The prompt
+    cache is off, because it changes the rounding, and so the sampled text, on a server that isn't
+    reproducible."""
     plain, streamed = answers(server, {**request, "cache_prompt": False})
     assert plain.said == streamed.said
     return plain
 
 
 def check_calls(answer: Answer, tools: list[dict[str, Any]]) -> None:
-    """`answer` has ended with calls, whose arguments are as `tools` want them."""
+    """Checks that `answer` ended with calls whose arguments match the schemas of `tools`."""
     assert answer.reason == "tool_calls", answer
     assert answer.calls
     schemas: Mapping[str, Any] = {

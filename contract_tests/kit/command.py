@@ -1,4 +1,4 @@
-"""The command `specllama-contract`: tests a server, and reports on each of its operations."""
+"""The command `specllama-contract`, which tests a server and reports on each of its operations."""
 
 import argparse
 import os
@@ -14,33 +14,33 @@ CONFORMS, DEVIATES, NOT_TESTED = 0, 1, 2
 def parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "specllama-contract",
-        description="Tests a running server against the description of llama-server's API, and "
-        "finds out first what it offers. It fills slots, reads and changes what is kept: don't "
-        "test a server that others use.",
+        description="Tests a running server against the description of llama-server's API. It "
+        "first discovers what the server offers. It fills slots, and reads and changes stored "
+        "data: don't test a server that others use.",
         epilog="Exit status: 0 if every operation that the server offers conforms, 1 if one "
-        "deviates or the server stopped answering, 2 if it couldn't be tested. "
-        "`specllama-contract mutants --help` is about another command: would these tests notice?",
+        "deviates or the server stopped answering, 2 if the tests couldn't run. "
+        "`specllama-contract mutants --help` describes a second command, which tests these tests.",
     )
     _add_server(made)
     made.add_argument(
         "--report", choices=FORMATS, default="md", help="the report's format (default: %(default)s)"
     )
     made.add_argument(
-        "-o", "--output", type=Path, metavar="FILE", help="where the report goes (default: stdout)"
+        "-o", "--output", type=Path, metavar="FILE", help="the report's file (default: stdout)"
     )
     made.add_argument(
         "--select",
         action="append",
         metavar="TAG|OPERATION",
-        help="test only operations of this tag, or the one with this operationId, path, or method "
-        "and path; may be repeated",
+        help="test only the operations with this tag, operationId, path, or method and path; "
+        "may be repeated",
     )
     made.add_argument(
         "--max-examples",
         type=_positive,
         default=5,
         metavar="N",
-        help="generated requests per operation and mode, beside those of the edges "
+        help="random requests per operation and mode, in addition to requests with edge values "
         "(default: %(default)s)",
     )
     return made
@@ -49,13 +49,13 @@ def parser() -> argparse.ArgumentParser:
 def mutants_parser() -> argparse.ArgumentParser:
     made = argparse.ArgumentParser(
         "specllama-contract mutants",
-        description="Would the tests notice? Breaks the server in one way after the other, and "
-        "looks whether the check that is meant for it fails. The server itself stays as it is: a "
-        "proxy in front of it changes requests, answers and streams. Prints a line for each of "
-        "these mutants: `caught`, `not caught`, or `not applicable`, where the server lacks what "
-        "would be broken, or fails the check by itself. Don't use a server that others use.",
-        epilog="Exit status: 0 if every mutant that applies is caught, 1 if one isn't, 2 if the "
-        "server couldn't be tested.",
+        description="Tests the tests: breaks the server in one way after the other, and checks "
+        "that the test meant for it fails. The server itself stays unchanged: a proxy in front of "
+        "it changes requests, answers and streams. Prints a line for each of these mutants: "
+        "`caught`, `not caught`, or `not applicable` if the server lacks the feature to break, or "
+        "fails the test without the mutant. Don't use a server that others use.",
+        epilog="Exit status: 0 if every applicable mutant is caught, 1 if one isn't, 2 if the "
+        "tests couldn't run.",
     )
     _add_server(made)
     made.add_argument(
@@ -69,17 +69,17 @@ def mutants_parser() -> argparse.ArgumentParser:
 
 
 def _add_server(made: argparse.ArgumentParser) -> None:
-    """The options of both commands: which server, and for how long."""
+    """Adds the options of both commands: the server, and the time limit."""
     made.add_argument(
-        "--base-url", required=True, metavar="URL", help="its address, with any prefix"
+        "--base-url", required=True, metavar="URL", help="the server's address, prefix included"
     )
-    made.add_argument("--api-key", metavar="KEY", help="its API key, if it wants one")
+    made.add_argument("--api-key", metavar="KEY", help="the server's API key, if it needs one")
     made.add_argument(
         "--timeout",
         type=_positive,
         default=1800,
         metavar="SECONDS",
-        help="when a test is given up that hangs (default: %(default)s)",
+        help="time limit for one test (default: %(default)s)",
     )
 
 
@@ -103,7 +103,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _mutants(argv[1:])
     arguments = parser().parse_args(argv)
     os.environ["SPECLLAMA_CONTRACT_TIMEOUT"] = str(arguments.timeout)
-    # Behind the timeout, which they read; and --help doesn't have to wait for them.
+    # Imported after --timeout is set, because the modules read it, and so that --help is fast.
     from contract_tests.kit.session import test
 
     try:

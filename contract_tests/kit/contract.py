@@ -1,4 +1,4 @@
-"""Is an answer one that the description allows?"""
+"""Checks whether the description allows an answer."""
 
 import json
 import re
@@ -21,15 +21,15 @@ def document() -> lint.Document:
 
 @cache
 def operations() -> dict[str, lint.Operation]:
-    """All operations by `operationId`."""
+    """Returns all operations by `operationId`."""
     return {each.definition["operationId"]: each for each in lint.operations(document())}
 
 
 def find(method: str, path: str) -> lint.Operation:
-    """The operation at a path, as requests have it."""
+    """Returns the operation at a path that a request uses."""
     path = path.partition("?")[0]
     found = [each for each in operations().values() if each.method == method.lower()]
-    # A path without parameters is meant rather than one with.
+    # A path without parameters takes precedence.
     for operation in sorted(found, key=lambda each: "{" in each.path):
         if re.fullmatch(_pattern(operation), path, re.DOTALL):
             return operation
@@ -37,7 +37,8 @@ def find(method: str, path: str) -> lint.Operation:
 
 
 def _pattern(operation: lint.Operation) -> str:
-    """The paths of an operation; a parameter of the format `path` may have slashes."""
+    """Returns a regular expression for the paths of an operation. A parameter of the format `path`
+    may contain slashes."""
     pattern = re.escape(operation.path)
     for each in operation.definition.get("parameters", ()):
         if each["in"] == "path":
@@ -53,7 +54,7 @@ def is_public(operation: lint.Operation) -> bool:
 
 
 def answers(operation: lint.Operation, status: int) -> Mapping[str, Any]:
-    """The described answers with one status: media type objects by content type."""
+    """Returns the described answers with one status: media type objects by content type."""
     responses = operation.definition["responses"]
     assert str(status) in responses, f"{operation.name} has no documented status {status}"
     content: Mapping[str, Any] = responses[str(status)].get("content", {})
@@ -65,7 +66,7 @@ def media_type(response: httpx.Response) -> str:
 
 
 def check(response: httpx.Response, status: int = 200) -> Any:
-    """The document in `response` (for a stream, the list of its events' or lines' documents).
+    """Returns the document in `response`, or the list of a stream's documents.
 
     Fails unless the response has the status `status`, and status, headers, content type and
     body are as the description says.
@@ -79,7 +80,7 @@ def check(response: httpx.Response, status: int = 200) -> Any:
 
 
 def check_answer(operation: lint.Operation, response: httpx.Response) -> Any:
-    """The same for an answer of a known operation, with any of its documented statuses."""
+    """Returns the document in the answer of a known operation, with any documented status."""
     request, status = response.request, response.status_code
     said = f"{operation.name}: {status} {response.text:.500}"
     described = answers(operation, status)
@@ -106,14 +107,16 @@ def check_answer(operation: lint.Operation, response: httpx.Response) -> Any:
 
 
 def check_stream(operation: lint.Operation, events: list[Event], asked: Any = None) -> list[Any]:
-    """The documents of the events of a successful response to a body `asked`, validated."""
+    """Validates the events of a successful response to a body `asked`, and returns their
+    documents."""
     return check_events(answers(operation, 200)[lint.EVENT_STREAM], events, asked)
 
 
 def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
-    """The documents of the lines of one whole stream, validated. Only the last can be an error."""
+    """Validates the lines of one whole stream, and returns their documents. Only the last line may
+    be an error."""
     text = content.decode("utf-8")
-    lines = text.splitlines()  # which knows more ends of lines than the line feed
+    lines = text.splitlines()  # also splits at line ends other than the line feed
     assert lines, "the stream has no lines"
     assert lines == text.split("\n")[:-1], f"not lines that end with line feeds: {text[-300:]!r}"
     for i, line in enumerate(lines):
@@ -125,7 +128,7 @@ def check_lines(media: Mapping[str, Any], content: bytes) -> list[Any]:
 
 
 def check_envelope(response: httpx.Response, status: int, type_: str | None = None) -> Any:
-    """The `error` of an answer to a request that the description doesn't know."""
+    """Returns the `error` of an answer to a request that the description doesn't have."""
     assert response.status_code == status, f"{response.status_code}: {response.text:.500}"
     assert media_type(response) == JSON, f"{media_type(response)}: {response.text:.500}"
     error = response.json()["error"]
@@ -138,7 +141,7 @@ def check_envelope(response: httpx.Response, status: int, type_: str | None = No
 
 
 def message(response: httpx.Response) -> str:
-    """What an error says, in the envelope or in Ollama's form."""
+    """Returns the message of an error, in the envelope or in Ollama's form."""
     error = response.json()["error"]
     return str(error if isinstance(error, str) else error["message"])
 
@@ -157,7 +160,7 @@ def _check_headers(operation: lint.Operation, status: int, response: httpx.Respo
 
 
 def prefix(request: httpx.Request) -> str:
-    """The API prefix in front of a path that the description has."""
+    """Returns the API prefix before a path of the description."""
     path = request.url.path
     for each in sorted(document()["paths"], key=len, reverse=True):
         fixed = each.partition("{")[0]
@@ -172,13 +175,13 @@ def _no_constant(name: str) -> Any:
 
 
 def is_form(operation: lint.Operation) -> bool:
-    """True if an operation takes a form with files, rather than JSON."""
+    """True if an operation accepts a form with files instead of JSON."""
     content = operation.definition.get("requestBody", {}).get("content", {})
     return "multipart/form-data" in content
 
 
 def streaming() -> Iterator[lint.Operation]:
-    """The operations that stream if a JSON body asks for it."""
+    """Returns the operations that stream if a JSON body asks for it."""
     for operation in operations().values():
         if {lint.EVENT_STREAM, JSON} <= _successes(operation) and _has_stream(operation):
             yield operation
@@ -192,8 +195,8 @@ def _has_stream(operation: lint.Operation) -> bool:
 
 
 def endless() -> Iterator[lint.Operation]:
-    """The operations whose answer is always a stream, which ends when the client leaves; not those
-    that show a stream with an end again."""
+    """Returns the operations whose answer is always a stream that only the client ends. Operations
+    that repeat a finite stream are left out."""
     for operation in operations().values():
         media = answers(operation, 200) if "200" in operation.definition["responses"] else {}
         ends = "x-event-end" in media.get(lint.EVENT_STREAM, {})

@@ -1,8 +1,8 @@
-"""What a server offers, found out by asking: nothing of it is assumed.
+"""Discovers what a server offers.
 
-Each operation of the description is asked once, with a small request that changes nothing. What the
-server doesn't know (404, 405) or was not started for (501) is not offered; any other answer, right
-or wrong, says that the operation is there.
+Each operation of the description gets one small request that changes nothing. An operation is not
+offered if the server doesn't have it (404, 405) or was not started for it (501). Any other answer,
+right or wrong, shows that the operation exists.
 """
 
 import contextlib
@@ -18,7 +18,7 @@ from contract_tests.kit.server import Server
 
 NOBODY = "nobody-of-the-kit"
 OF_NOBODY: Any = {"model": NOBODY, "stream": False}
-"""A valid body of an operation that would change something if there were such a model."""
+"""A valid body for an operation that would change something if the model existed."""
 INSTEAD = {
     "POST /models": OF_NOBODY,
     "POST /models/load": OF_NOBODY,
@@ -34,32 +34,32 @@ NOT_THERE = (404, 405, 501)
 
 
 class UnreachableError(ConnectionError):
-    """No server answers there, or it wants another key. The text says which."""
+    """No server answers at the address, or it needs another key. The text contains the reason."""
 
 
 @dataclass
 class Offer:
-    """What one server has."""
+    """What one server offers."""
 
     url: str
     server: str = ""
-    """What it calls itself."""
+    """The server's name."""
     models: list[str] = field(default_factory=list)
     key: bool = False
-    """It wants an API key."""
+    """True if the server needs an API key."""
     absent: dict[str, str] = field(default_factory=dict)
-    """The operations that it doesn't have, with its answer."""
+    """The operations that the server doesn't have, each with the server's answer."""
     features: dict[str, str] = field(default_factory=dict)
 
     def has(self, name: str) -> bool:
-        """True if it has the operation of this method and path, or of this `operationId`."""
+        """True if the server has the operation with this method and path, or this `operationId`."""
         if operation := contract.operations().get(name):
             name = operation.name
         return name not in self.absent
 
 
 def discover(server: Server) -> Offer:
-    """Asks the server for all that it has. Raises `UnreachableError` if it can't be asked."""
+    """Discovers all operations and features of the server. Raises `UnreachableError`."""
     offer = Offer(server.url)
     _knock(server, offer)
     offer.models = _models(server)
@@ -76,13 +76,13 @@ def discover(server: Server) -> Offer:
 
 
 def _knock(server: Server, offer: Offer) -> None:
-    """Finds out who answers, and if a key is wanted."""
+    """Finds the server's name, and whether it needs a key."""
     try:
         answer = server.get("/v1/models")
     except httpx.HTTPError as error:
         raise UnreachableError(f"no server answers at {server.url}: {error}") from error
     public = answer.status_code in (401, 403)
-    # The list of models may be public where nothing else is.
+    # The list of models may be public on a server that needs a key.
     asked = [("GET", "/v1/models"), ("GET", "/props"), ("POST", "/tokenize"), ("POST", CHAT)]
     for method, path in asked:
         body = {"messages": 7} if path == CHAT else {"content": "a"} if method == "POST" else None
@@ -93,18 +93,18 @@ def _knock(server: Server, offer: Offer) -> None:
             raise UnreachableError(
                 f"{server.url} refuses the API key: pass the right one with --api-key"
                 if server.api_key
-                else f"{server.url} wants an API key: pass it with --api-key"
+                else f"{server.url} needs an API key: pass it with --api-key"
             )
         if server.api_key:
             without = _ask(server, method, path, json=body, headers={"Authorization": ""})
             offer.key |= without is not None and without.status_code in (401, 403)
     if not offer.key and not public:
-        server.api_key = None  # it takes anybody: what is about keys can't be tested
+        server.api_key = None  # any key is accepted: keys can't be tested
     offer.server = _name(server, answer)
 
 
 def _ask(server: Server, method: str, path: str, **options: Any) -> httpx.Response | None:
-    """The answer, if there is any."""
+    """Returns the answer, or None if the connection fails."""
     try:
         return server.http.request(method, path, **options)
     except httpx.HTTPError:
@@ -119,7 +119,7 @@ def _name(server: Server, answer: httpx.Response) -> str:
 
 
 def _document(server: Server, path: str) -> dict[str, Any]:
-    """The JSON object that is there, or an empty one."""
+    """Returns the JSON object at `path`, or an empty object."""
     answer = _ask(server, "GET", path)
     if answer is None or answer.status_code != 200:
         return {}
@@ -131,7 +131,7 @@ def _document(server: Server, path: str) -> dict[str, Any]:
 
 
 def _models(server: Server) -> list[str]:
-    """The models' names; those that are loaded come first."""
+    """Returns the models' names, loaded models first."""
     for path, key, name in (("/v1/models", "data", "id"), ("/api/tags", "models", "name")):
         entries = _document(server, path).get(key)
         if isinstance(entries, list):
@@ -152,7 +152,7 @@ def _state(entry: dict[str, Any]) -> Any:
 
 @contextlib.contextmanager
 def _stored(server: Server) -> Iterator[dict[str, str]]:
-    """The ids of things that the server keeps, as far as it does: a response, a stream."""
+    """Yields path parameters of stored things, if the server stores any: a response, a stream."""
     ids: dict[str, str] = {}
     body = bodies.BODIES["create_response"]
     answer = _ask(server, "POST", RESPONSE, json=body)
@@ -169,11 +169,11 @@ def _stored(server: Server) -> Iterator[dict[str, str]]:
 
 
 def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> str:
-    """Why the operation counts as not offered; empty if it is there."""
+    """Returns why the operation counts as not offered; empty if the server has it."""
     name = operation.definition["operationId"]
     where = WHERE.get(operation.name, bodies.path(name))
     deletes = operation.method == "delete" and "response" in name
-    if not deletes:  # which would take it away from those behind it
+    if not deletes:  # a deletion would remove it for the operations after it
         for made_up, real in ids.items():
             where = where.replace(made_up, real)
     body = INSTEAD.get(operation.name, bodies.BODIES.get(name))
@@ -184,18 +184,18 @@ def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> 
                 return ""
             answer.read()
     except httpx.HTTPError:
-        return ""  # something is there, and fails: that is for the tests to say
+        return ""  # the operation exists and fails: the tests report that
     if status == 404 and NOBODY in answer.text:
-        return ""  # it has looked for the model
+        return ""  # it looked for the model
     if "x-refused" in operation.definition or deletes:
         with contextlib.suppress(AssertionError, ValueError):
             contract.check(answer, status)
-            return ""  # refused by name, as described
+            return ""  # rejected as described
     return f"{status}: {_sentence(answer)}"
 
 
 def _sentence(answer: httpx.Response) -> str:
-    """What an error says, in whichever form."""
+    """Returns the message of an error in any format."""
     try:
         document: Any = answer.json()
     except ValueError:
@@ -212,7 +212,7 @@ def _sentence(answer: httpx.Response) -> str:
 
 
 def _features(server: Server, offer: Offer) -> dict[str, str]:
-    """What there is besides operations, in words for the report."""
+    """Returns what there is besides operations, as texts for the report."""
     slots = _slots(server)
     context = next((each.get("n_ctx") for each in slots if each.get("n_ctx")), None)
     families = {
@@ -259,7 +259,7 @@ def _slots(server: Server) -> list[dict[str, Any]]:
 
 
 def _calls_tools(server: Server) -> bool:
-    """A tool that has to be called is called."""
+    """True if the server calls a tool that it is forced to call."""
     answer = _ask(server, "POST", CHAT, json=chat.asking())
     if answer is None or answer.status_code != 200:
         return False
@@ -269,7 +269,7 @@ def _calls_tools(server: Server) -> bool:
 
 
 def _thinks(server: Server) -> bool:
-    """The prompt of a conversation depends on whether thoughts are wanted."""
+    """True if switching reasoning off changes the prompt of a conversation."""
     prompts = []
     for enabled in (True, False):
         asked = {"messages": bodies.MESSAGES, "chat_template_kwargs": {"enable_thinking": enabled}}

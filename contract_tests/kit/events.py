@@ -1,7 +1,7 @@
-"""Server-sent events: read strictly, and validated against the description.
+"""Reads server-sent events strictly, and validates them against the description.
 
-The reader follows the WHATWG standard (section 9.2.6) except that it forgives nothing: each
-event has to be valid UTF-8 by itself, and a stream has to end behind an event.
+The reader follows the WHATWG standard (section 9.2.6), but accepts no errors: each event has to be
+valid UTF-8 by itself, and a stream has to end after a complete event.
 """
 
 import json
@@ -12,7 +12,7 @@ from contract_tests.kit import lint
 
 
 class Event(NamedTuple):
-    """One event. A comment is not one."""
+    """One event. Comments are not events."""
 
     data: str
     event: str = "message"
@@ -23,7 +23,8 @@ class Event(NamedTuple):
 
 
 def read_events(chunks: Iterable[bytes]) -> Iterator[Event]:
-    """The events of a body that comes in `chunks`. Fails if the body isn't an event stream."""
+    """Yields the events of a body that arrives in `chunks`. Fails if the body isn't an event
+    stream."""
     rest = b""
     for chunk in chunks:
         rest = (rest + chunk).replace(b"\r\n", b"\n")
@@ -59,8 +60,8 @@ def _event(block: bytes) -> Event | None:
 def check_events(
     media: Mapping[str, Any], events: Sequence[Event], request: Any = None
 ) -> list[Any]:
-    """The documents of all events of one whole stream, without the literal end; it is the answer
-    to a body `request`.
+    """Returns the documents of all events of one whole stream, which answers a body `request`. The
+    literal end event has no document.
 
     Fails unless every event matches `media` (the description's media type object), an error
     event is the last one, and the stream ends with `x-event-end` exactly if it has no error.
@@ -87,7 +88,7 @@ def check_events(
 
 
 def text_of(document: Any, index: int = 0) -> str:
-    """The text that one event carries for the prompt `index`, in whichever format."""
+    """Returns the text that one event has for the prompt `index`, in any format."""
     if "choices" not in document:
         return str(document.get("content", "")) if document.get("index", 0) == index else ""
     for choice in document["choices"]:

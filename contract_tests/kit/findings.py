@@ -1,4 +1,4 @@
-"""What came of testing a server, operation by operation."""
+"""The results of testing a server, by operation."""
 
 import re
 from collections import Counter
@@ -11,8 +11,8 @@ from contract_tests.kit.discovery import Offer
 
 Verdict = Literal["conforms", "deviates", "not offered", "not checked"]
 VERDICTS: tuple[Verdict, ...] = ("conforms", "deviates", "not offered", "not checked")
-ELSEWHERE = "beside the operations"
-"""What is no operation of the description: unknown paths, connections."""
+ELSEWHERE = "other requests"
+"""The name for requests outside the described operations: unknown paths, connections."""
 
 
 @dataclass
@@ -20,18 +20,18 @@ class Deviation:
     """One way in which a server differs from the description."""
 
     check: str
-    """The test that saw it, as a sentence."""
+    """The test that failed, as a sentence."""
     request: str
-    """As a curl command."""
+    """The request as a curl command."""
     expected: str
     came: str
     times: int = 1
-    """How many tests saw the same."""
+    """The number of tests with the same failure."""
 
 
 @dataclass
 class Finding:
-    """What came of one operation."""
+    """The result for one operation."""
 
     operation: str
     tag: str
@@ -49,11 +49,11 @@ class Finding:
 
 
 class Findings:
-    """All findings about one server. `ended` tells with which request it stopped answering;
-    they are `is_whole` unless somebody cut the tests short."""
+    """All findings about one server. `ended` is the request after which it stopped answering, if it
+    did. `is_whole` is False if the tests were interrupted."""
 
     def __init__(self, offer: Offer, operations: Iterable[str] | None = None) -> None:
-        """Of all operations, or of those that are named by method and path."""
+        """Creates empty findings for all operations, or for `operations` (method and path)."""
         chosen = None if operations is None else set(operations)
         self.offer = offer
         self.unclear: list[str] = []
@@ -70,7 +70,7 @@ class Findings:
         self._news: list[str] = []
 
     def passed(self, operations: Iterable[str]) -> None:
-        """A test passed that asked these operations."""
+        """Counts a passed test for each operation that it requested."""
         for name in set(operations):
             if name in self._findings:
                 self._findings[name].passed += 1
@@ -85,7 +85,7 @@ class Findings:
         self._news.append(f"{finding.operation}: {deviation.check}")
 
     def news(self) -> list[str]:
-        """The deviations since the last call, a line each."""
+        """Returns the deviations since the last call, one line each."""
         news, self._news = self._news, []
         return news
 
@@ -96,7 +96,7 @@ class Findings:
 
     @property
     def conforms(self) -> bool:
-        """There is no deviation, and all could be checked."""
+        """True if there is no deviation and all tests could run."""
         return self.is_whole and not self.ended and not any(each.deviations for each in self)
 
     def counts(self) -> dict[Verdict, int]:
@@ -104,7 +104,7 @@ class Findings:
         return {verdict: counted[verdict] for verdict in VERDICTS}
 
     def document(self) -> dict[str, Any]:
-        """All of it as data."""
+        """Returns all findings as JSON data."""
         offer = asdict(self.offer)
         return {
             "server": {name: offer[name] for name in ("url", "server", "models", "features")},
@@ -117,5 +117,6 @@ class Findings:
 
 
 def _gist(text: str) -> str:
-    """The beginning of what was expected, without numbers and ids: the same for the same reason."""
+    """Returns the beginning of an expectation without numbers and ids, to recognize equal
+    reasons."""
     return re.sub(r"\w*\d\w*", "#", text)[:200]

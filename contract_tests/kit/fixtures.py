@@ -13,13 +13,13 @@ from contract_tests.kit.server import API_KEY, Launcher, OwnServer, Server, Star
 from contract_tests.kit.watching import Watch
 
 WATCH = pytest.StashKey[Watch]()
-"""What is asked of the server at --base-url."""
+"""The watch on all requests to the server at --base-url."""
 
 
 class Hooks:
     @pytest.hookspec(firstresult=True)
     def pytest_contract_launcher(self) -> Launcher | None:
-        """Hands in servers that the tests may configure, kill and fill up."""
+        """Returns a launcher for servers that the tests may configure, kill and fill up."""
         return None
 
 
@@ -30,7 +30,7 @@ def pytest_addhooks(pluginmanager: pytest.PytestPluginManager) -> None:
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("contract tests")
     group.addoption("--base-url", help="test the server at this URL instead of starting one")
-    group.addoption("--api-key", help="its API key, if it wants one")
+    group.addoption("--api-key", help="the server's API key, if it needs one")
     group.addoption(
         "--all-families",
         action="store_true",
@@ -51,14 +51,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    # Tests are parametrized at import, before there is any fixture.
+    # Modules parametrize their tests at import, before there is any fixture.
     fuzzing.settings.max_examples = config.getoption("--max-examples")
     base_url = config.getoption("--base-url")
     thorough = config.getoption("--max-examples") > fuzzing.Settings.max_examples
     fuzzing.settings.in_full = bool(base_url) or thorough
     fuzzing.settings.api_key = config.getoption("--api-key") if base_url else API_KEY
     if base_url and WATCH not in config.stash:
-        # Tests look at import what there is to be tested, too.
+        # Modules check at import what the server offers.
         try:
             offer = discover(Server(base_url, config.getoption("--api-key")))
         except UnreachableError as error:
@@ -78,7 +78,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 
 @pytest.fixture(scope="session")
 def launcher(request: pytest.FixtureRequest) -> Launcher:
-    """Skips the tests that need servers of their own where any other server is tested."""
+    """Returns the launcher. Skips tests that need servers of their own when there is only
+    --base-url."""
     if request.config.getoption("--base-url"):
         pytest.skip("needs a server of its own, with other options; there is only --base-url")
     found: Launcher | None = request.config.hook.pytest_contract_launcher()
@@ -91,10 +92,11 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
 def server(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Server]:
-    """The server under test, with the default options if we start it. It is shared: tests must
-    not depend on each other's requests.
+    """The server under test: the one at --base-url, or one with default options that we start. All
+    tests share it, so they must not depend on each other's requests.
 
-    Equal requests give equal texts there, whatever was served before: test_reproducibility.py.
+    Equal requests get equal texts from our server, whatever it served before; see
+    test_reproducibility.py.
     """
     if url := request.config.getoption("--base-url"):
         outside = Server(url, request.config.getoption("--api-key"))
@@ -132,7 +134,7 @@ def _starter(
 def own_server(
     request: pytest.FixtureRequest, launcher: Launcher, tmp_path: Path
 ) -> Iterator[Start]:
-    """Starts servers that are the test's own, to be configured, killed, filled up."""
+    """Starts servers of one test, to be configured, killed or filled up."""
     yield from _starter(request, launcher, tmp_path)
 
 
@@ -140,13 +142,13 @@ def own_server(
 def module_server(
     request: pytest.FixtureRequest, launcher: Launcher, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Start]:
-    """The same for servers that all tests of a module share."""
+    """Starts servers that all tests of a module share."""
     yield from _starter(request, launcher, tmp_path_factory.mktemp("servers"))
 
 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Variables of a router that knows no model of whoever runs the tests."""
+    """Environment variables for a router that has no model of the user who runs the tests."""
     return {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 

@@ -1,6 +1,6 @@
-"""Schemathesis, set up for this description: which checks, which answers are right.
+"""Configures Schemathesis for this description: which checks run, and which answers are right.
 
-Everything that is switched off or allowed here has its reason beside it.
+Each disabled check and each extra allowed status has its reason next to it.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -36,7 +36,7 @@ from contract_tests.kit.server import SECONDS
 
 MODES = ("positive", "negative")
 N_PREDICT = 2
-"""Generated requests generate at most so many tokens: it is their form that is tested."""
+"""The limit of generated tokens per request: the tests are about the form of requests."""
 
 N_TEXTS = 3
 """The greatest number of texts for a prompt."""
@@ -49,10 +49,10 @@ class Settings:
     max_examples: int = 25
     api_key: str | None = None
     in_full: bool = True
-    """If aliases and what is refused get as many requests as all others: for a server of which
-    it isn't known that these have one handler."""
+    """True if aliases and unsupported operations get as many requests as all others. A server of
+    another make may have separate handlers for them."""
     chosen: Collection[str] | None = None
-    """The operations (method and path) to be tested, if not all."""
+    """The operations (method and path) to test; None for all."""
 
 
 settings = Settings()
@@ -66,33 +66,34 @@ UNHURRIED = hypothesis.settings(
 )
 
 LIGHT = 4
-"""Examples for an alias or a refused operation, if not all are tested in full."""
+"""Examples for an alias or an unsupported operation, unless all are tested in full."""
 
 
 def in_full(names: Collection[str]) -> list[str]:
-    """Those of the operations `names` that this run tests in full."""
+    """Returns the operations among `names` that this run tests in full."""
     return [name for name in names if settings.in_full or name not in ALIASES]
 
 
 def config(mode: str, max_examples: int) -> SchemathesisConfig:
-    """For one mode of generation: `positive` (valid requests) or `negative` (invalid ones)."""
+    """Returns the settings for one mode: `positive` (valid requests) or `negative` (invalid
+    ones)."""
     return SchemathesisConfig.from_dict(
         {
             "generation": {
                 "mode": mode,
                 "max-examples": max_examples,
                 "deterministic": True,
-                # We send a right key. That wrong ones are refused is for the check ignored_auth,
-                # which sends its own, and for test_statuses.py.
+                # We send a right key. That wrong keys are rejected is tested by the check
+                # ignored_auth, which sends its own keys, and by test_statuses.py.
                 "with-security-parameters": False,
             },
             "max-stream-events": 10_000,
             "request-timeout": SECONDS,
             "checks": {
-                # Compares with the methods of one operation; `Allow` names those of the path,
-                # HEAD included.
+                # The check compares with the methods of one operation; `Allow` lists all methods of
+                # the path, HEAD included.
                 "allow_header_conformance": {"enabled": False},
-                # It repeats each request three times: without a key and with wrong ones.
+                # The check repeats each request three times: without a key and with wrong keys.
                 "ignored_auth": {"enabled": settings.api_key is not None and mode == "positive"},
             },
             "operations": [
@@ -108,42 +109,44 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     ],
                     "checks": _allowing(400, 501),
                 },
-                # To `GET` a method of Google's is a part of a model's name, and no 405.
+                # For `GET`, a method of Google's is a part of a model's name, so there is no 405.
                 {
                     "include-operation-id": GEMINI,
                     "checks": {**_allowing(400, 501), "unsupported_method": {"enabled": False}},
                 },
-                # 501 of a server that was started for something else.
+                # 501 from a server that was started for something else.
                 {
                     "include-operation-id": [*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING],
                     "checks": _allowing(400, 501),
                 },
-                # 501 of a model that doesn't hear.
+                # 501 from a model without audio input.
                 {
                     "include-operation-id": ["create_transcription", "create_transcription_alias"],
                     "checks": _allowing(400, 501),
                 },
                 {"include-operation-id": ["tokenize", "detokenize"], "checks": _allowing(400)},
-                # Switched off, but for an option; and there is no file to be restored.
+                # Only one option switches it on, and there is no file to restore.
                 {
                     "include-operation-id": ["act_on_slot", "set_props", "get_metrics"],
                     "checks": _allowing(400, 501),
                 },
-                # Of a router; then a name may be nobody's, or that of a model that is so already.
+                # On a router, no model may have that name, or the model may already be in that
+                # state.
                 {
                     "include-operation-id": [*ROUTING, "remove_model"],
                     "checks": _allowing(400, 404, 501),
                 },
-                # Refused, whatever they are sent.
+                # The server always refuses these.
                 {"include-operation-id": REFUSED, "checks": _allowing(403, 404, 501)},
-                # No name that is made up is that of a model.
+                # No model has a made-up name.
                 {"include-operation-id": "get_model", "checks": _allowing(404)},
-                # An asset's name is any name; of most names there is no asset.
+                # An asset may have any name, and hardly any name has an asset.
                 {
                     "include-operation-id": ["get_docs_asset", "get_page_asset"],
                     "checks": _allowing(404),
                 },
-                # Messages and items that don't fit together; media; tools that are none of ours.
+                # Messages and items that don't fit together; media; tools that this server doesn't
+                # have.
                 {
                     "include-operation-id": [
                         "count_chat_tokens",
@@ -153,7 +156,7 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
                     ],
                     "checks": _allowing(400, 501),
                 },
-                # No id that is made up is that of a response; 501 is for `stream`.
+                # No response has a made-up id; 501 is for `stream`.
                 {
                     "include-operation-id": [
                         "get_response",
@@ -169,21 +172,22 @@ def config(mode: str, max_examples: int) -> SchemathesisConfig:
 
 
 def _light(max_examples: int) -> list[dict[str, Any]]:
-    """What is as another operation is: not each value of each parameter, and few examples."""
+    """Returns settings for operations that are described like others: few values of each parameter,
+    and few examples."""
     if settings.in_full:
         return []
     phases = {"coverage": {"enabled": False}}
     generation = {"max-examples": min(LIGHT, max_examples)}
     few = {"include-operation-id": [*ALIASES, *REFUSED], "generation": generation, "phases": phases}
-    # What counts tokens takes the bodies that another operation takes.
+    # Operations that count tokens accept the bodies of another operation.
     return [few, {"include-operation-id": COUNTING, "phases": phases}]
 
 
 def _allowing(*statuses: int) -> dict[str, Any]:
-    """Valid requests may get `statuses`, too, for reasons that a schema can't give: 400 for a
-    token that the vocabulary doesn't have, a prompt longer than the context, a bias that stands
-    where the token should, or a template that doesn't take these messages; 501 for a value
-    beside the `x-supported-values`."""
+    """Allows `statuses` for valid requests for reasons that a schema can't express: 400 for a token
+    outside the vocabulary, a prompt longer than the context, a bias with token and value swapped,
+    or a template that doesn't accept these messages; 501 for a value that is not in
+    `x-supported-values`."""
     allowed = {"positive_data_acceptance": {"expected-statuses": ["2xx", *statuses]}}
     if 501 in statuses:
         allowed["not_a_server_error"] = {"expected-statuses": ["2xx", "4xx", 501]}
@@ -196,25 +200,24 @@ def _description(mode: str, max_examples: int) -> BaseSchema:
 
 
 def schema(mode: str, operation_id: str, max_examples: int | None = None) -> BaseSchema:
-    """One operation, ready to be tested with requests of one mode; `max_examples` other than the
+    """Returns one operation as a schema for requests of one mode. `max_examples` overrides the
     command line's."""
 
     def is_another(context: Any) -> bool:
         return bool(context.operation.definition.raw["operationId"] != operation_id)
 
-    # Not `include`: the configuration brings filters of its own, any of which is enough.
+    # Not `include`: any filter of the configuration would suffice, whatever this one says.
     return _description(mode, max_examples or settings.max_examples).exclude(is_another)
 
 
 def operations(mode: str, tag: str | None = None) -> list[str]:
-    """The operations that generated requests of one mode are sent to; those of one tag, if it is
-    given."""
+    """Returns the operations that get generated requests of one mode, or only those of `tag`."""
     return [
         name
         for name, each in contract.operations().items()
         if not (
-            # Schemathesis would read an answer that ends with the client for ever.
-            # test_router_models.py reads such a stream.
+            # Schemathesis would read an endless answer for ever. test_router_models.py reads such a
+            # stream.
             name in ENDLESS
             or (mode == "negative" and has_no_input(each.definition))
             or (tag is not None and tag not in each.definition["tags"])
@@ -224,7 +227,7 @@ def operations(mode: str, tag: str | None = None) -> list[str]:
 
 
 def has_no_input(definition: Mapping[str, Any]) -> bool:
-    """True if an operation takes nothing that could be wrong."""
+    """True if an operation accepts no input that could be wrong."""
     return "x-refused" in definition or not (
         "requestBody" in definition or definition.get("parameters")
     )
@@ -236,7 +239,7 @@ def fuzz(
     test: Callable[[Case[Any]], None],
     max_examples: int | None = None,
 ) -> None:
-    """Makes requests of one mode to one operation, and gives each to `test`.
+    """Generates requests of one mode for one operation, and passes each to `test`.
 
     Schemathesis' own `parametrize` makes the requests of all operations when tests are collected.
     That takes half a minute and 2 GB in each process of pytest.
@@ -256,8 +259,8 @@ def fuzz(
 
 
 def bound_length(case: Case[Any]) -> None:
-    """Gives a request an `n_predict` of at most `N_PREDICT` and at most `N_TEXTS` texts, unless
-    an invalid number is tried.
+    """Limits a request to `N_PREDICT` tokens and `N_TEXTS` texts, unless it tries an invalid
+    number.
 
     Not a `map_case` hook: those are not called for the cases of the coverage phase.
     """
@@ -283,7 +286,8 @@ def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def with_bounded_options(body: Mapping[str, Any]) -> dict[str, Any]:
-    """The same where only `options` can say how long a text may be."""
+    """Returns the body with a limit in `options`, for operations where only `options` can have
+    one."""
     options = body.get("options")
     if not isinstance(options, dict | None):
         return {**body}
@@ -298,10 +302,10 @@ def _is_number(value: Any) -> bool:
 
 
 def excluded_checks(case: Case[Any]) -> list[CheckFunction]:
-    """The checks that aren't made of the answer to `case`.
+    """Returns the checks that are not made for the answer to `case`.
 
-    `ignored_auth` sends a request three times more. Which value a field has doesn't matter to it,
-    so the requests that go through all values of each field are left out.
+    `ignored_auth` sends each request three more times. It doesn't depend on the values of fields,
+    so it leaves out the requests that try all values of each field.
     """
     meta = case.meta
     is_covering = meta is not None and meta.phase.name == TestPhase.COVERAGE
@@ -312,7 +316,7 @@ def skip_spellings(case: Case[Any]) -> None:
     """Skips a request whose body is invalid only in that a whole number has a fraction.
 
     In the draft of JSON Schema that OpenAPI 3.0 builds upon, 1.0 is no integer. In every later
-    one it is, and a server need not tell the two apart.
+    draft it is one, and a server need not distinguish the two.
     """
     body = with_whole_numbers(case.body)
     # Compared as text: 1.0 == 1.
@@ -323,7 +327,7 @@ def skip_spellings(case: Case[Any]) -> None:
 
 
 def with_whole_numbers(value: Any) -> Any:
-    """The same JSON value with 1 for 1.0, wherever it is."""
+    """Returns the JSON value with each whole float as an integer (1.0 as 1)."""
     match value:
         case float() if value.is_integer():
             return int(value)

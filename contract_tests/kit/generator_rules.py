@@ -1,7 +1,7 @@
-"""Rules that keep generated clients good, over the files of the description.
+"""Rules over the description's files that keep generated clients good.
 
-Generators send every `default`, name what stands inline by numbers, and make methods of
-operationIds. Each rule is a function from the folder of the files to the problems it finds.
+Generators send every `default`, number the schemas that are inline, and name methods after
+operationIds. Each rule is a function from the folder of the files to the problems in them.
 """
 
 import re
@@ -20,14 +20,14 @@ Schema = Mapping[str, Any]
 
 
 class Problem(NamedTuple):
-    """What is wrong in a file, which is named by its path in the folder."""
+    """A problem in a file; the file is named by its path in the folder."""
 
     file: str
     text: str
 
 
 class Place(NamedTuple):
-    """A schema in a file. `parent` is the keyword that it stands under, None at the top."""
+    """A schema in a file. `parent` is the keyword above it, None at the top."""
 
     file: str
     where: str
@@ -43,16 +43,16 @@ _INT32 = 2**31 - 1
 
 
 def named(folder: Path = FOLDER) -> Iterator[tuple[str, str, Schema]]:
-    """(file, name, schema) of all schemas that have a name."""
+    """Yields (file, name, schema) for all schemas that have a name."""
     for file, content in _files(folder):
         if file.startswith("schemas/"):
             for name, schema in content.items():
-                if not re.match("[a-z]", name):  # responses, which some of the files have
+                if not re.match("[a-z]", name):  # lower case: a response, which some files have
                     yield file, name, schema
 
 
 def places(folder: Path = FOLDER) -> Iterator[Place]:
-    """All schemas, those inside of others as well; a reference is not followed."""
+    """Yields all schemas, nested schemas included; references are not followed."""
     for file, name, schema in named(folder):
         yield from _walk(file, name, schema, None)
     for file, content in _files(folder):
@@ -72,7 +72,8 @@ def _content(path: Path) -> Mapping[str, Any]:
 
 
 def _roots(file: str, where: str, node: Any) -> Iterator[Place]:
-    """The schemas of parameters, bodies and headers in a file that isn't of schemas alone."""
+    """Yields the schemas of parameters, bodies and headers in a file that doesn't have only
+    schemas."""
     if isinstance(node, list):
         for each in node:
             yield from _roots(file, where, each)
@@ -119,9 +120,9 @@ def defaults_are_written_once(folder: Path = FOLDER) -> Iterator[Problem]:
 
 
 def types_have_names(folder: Path = FOLDER) -> Iterator[Problem]:
-    """What becomes a type of its own in a client is a named schema: objects, enums and unions.
+    """Every object, enum and union, which become types in a client, is a named schema.
 
-    One value alone, which tells what kind of object this is, is no type.
+    A single value that marks the kind of an object is no type.
     """
     for place in places(folder):
         if place.parent is not None and (kind := _kind(place)) is not None:
@@ -144,8 +145,8 @@ def _kind(place: Place) -> str | None:
 
 
 def fields_are_not_dropped(folder: Path = FOLDER) -> Iterator[Problem]:
-    """Beside properties there are neither alternatives nor a single reference: generators take the
-    schema for these alone."""
+    """A schema with properties has no alternatives and no single reference: generators would drop
+    the properties."""
     for place in places(folder):
         if "properties" not in place.schema:
             continue
@@ -156,7 +157,8 @@ def fields_are_not_dropped(folder: Path = FOLDER) -> Iterator[Problem]:
 
 
 def names_are_titles(folder: Path = FOLDER) -> Iterator[Problem]:
-    """A named schema repeats its name, that of a good type, as its title; nothing else has one."""
+    """A named schema has a good type name, which it repeats as its title. No other schema has a
+    title."""
     for file, name, schema in named(folder):
         if not re.fullmatch(r"([A-Z][a-z0-9]*)+", name):
             yield Problem(file, f"{name} is no name of a type")
@@ -168,7 +170,8 @@ def names_are_titles(folder: Path = FOLDER) -> Iterator[Problem]:
 
 
 def objects_are_not_named_like_their_fields(folder: Path = FOLDER) -> Iterator[Problem]:
-    """Functions that read an object may have a variable for it, and one for each nullable field."""
+    """A function that reads an object may use the same variable for the object and a nullable
+    field."""
     for file, name, schema in named(folder):
         snake = re.sub("(?<=.)(?=[A-Z])", "_", name).lower()
         if schema.get("properties", {}).get(snake, {}).get("nullable"):
@@ -176,8 +179,9 @@ def objects_are_not_named_like_their_fields(folder: Path = FOLDER) -> Iterator[P
 
 
 def all_is_described(folder: Path = FOLDER) -> Iterator[Problem]:
-    """Named schemas, properties, and parameters' schemas by way of their parameter, say what they
-    are in more than three words; a property may leave it to a named schema."""
+    """Named schemas, properties and parameters have descriptions of more than three words. A
+    property, or a parameter's schema, may rely on a named schema's or the parameter's
+    description."""
     for place in places(folder):
         if place.parent in (None, "properties") and not _refers(place.schema):
             text = str(place.schema.get("description", ""))
@@ -190,7 +194,8 @@ def _refers(schema: Schema) -> bool:
 
 
 def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
-    """An object without a word about its fields is one without any, in TypeScript and in Go."""
+    """In TypeScript and Go, an object schema that lists no fields becomes an object without
+    fields."""
     words = {"properties", "additionalProperties", "maxProperties", *_UNIONS, "allOf", "enum"}
     for file, name, schema in named(folder):
         if schema.get("type") == "object" and not words & schema.keys():
@@ -198,7 +203,7 @@ def objects_say_what_they_hold(folder: Path = FOLDER) -> Iterator[Problem]:
 
 
 def numbers_have_formats(folder: Path = FOLDER) -> Iterator[Problem]:
-    """Without one, a number has 24 bits of precision in Go, and an integer 32 bits."""
+    """Without a format, a number has 24 bits of precision in Go, and an integer 32 bits."""
     for place in places(folder):
         kind, form = place.schema.get("type"), place.schema.get("format")
         if "enum" in place.schema or form is not None:
@@ -209,8 +214,8 @@ def numbers_have_formats(folder: Path = FOLDER) -> Iterator[Problem]:
             yield Problem(place.file, f"{place.where} doesn't say format: int64")
 
 
-def lists_are_told_apart(folder: Path = FOLDER) -> Iterator[Problem]:
-    """A client in Python takes the first list of a union for all of them."""
+def unions_have_one_list(folder: Path = FOLDER) -> Iterator[Problem]:
+    """A Python client reads any list as the first list type of a union."""
     schemas = {name: schema for _, name, schema in named(folder)}
     for place in places(folder):
         for keyword in _UNIONS:
@@ -226,7 +231,7 @@ def _followed(schema: Schema, schemas: Mapping[str, Schema]) -> Schema:
 
 
 def methods_have_good_names(folder: Path = FOLDER) -> Iterator[Problem]:
-    """No operationId is told from another by how its path is spelled."""
+    """The operationIds of two operations differ by more than the spelling of their paths."""
     spelling = re.compile(r"_(v[0-9]+|unversioned|plural)$")
     for file, content in _files(folder):
         if file.startswith("paths/"):
@@ -247,6 +252,6 @@ RULES: tuple[Rule, ...] = (
     all_is_described,
     objects_say_what_they_hold,
     numbers_have_formats,
-    lists_are_told_apart,
+    unions_have_one_list,
     methods_have_good_names,
 )

@@ -1,7 +1,7 @@
-"""Builds the distribution `specllama-contract` of this folder and the description beside it.
+"""Builds the distribution `specllama-contract` from this folder and the description next to it.
 
 In the repository the kit is `contract_tests.kit`. Installed, it is `specllama_contract`, with a
-copy of the description. A source distribution has one as well, so that wheels can be built of it.
+copy of the description. A source distribution has one as well, so that wheels can be built from it.
 """
 
 import re
@@ -17,7 +17,8 @@ BESIDE = HERE.parents[1] / "openapi"  # in the repository
 DESCRIPTION = BESIDE if (BESIDE / "server.yaml").exists() else HERE / "openapi"
 HERE_NAME, INSTALLED_NAME = "contract_tests.kit", "specllama_contract"
 LEFT_OUT = ("hatch_build.py", "description/")
-"""Of the build; and tests of the description by itself, which is right in a release."""
+"""Files that the build leaves out: itself, and tests of the description, which a release has
+passed."""
 
 
 class Version(MetadataHookInterface):
@@ -37,9 +38,7 @@ class Contents(BuildHookInterface[Any]):
             included[str(DESCRIPTION)] = "openapi"
             return
         if version == "editable":
-            raise ValueError(
-                "the kit can't be installed editable: in its repository it is used as it is"
-            )
+            raise ValueError("the kit can't be installed editable: its repository uses it in place")
         self._directory = tempfile.TemporaryDirectory(prefix="specllama-contract-")
         renamed = Path(self._directory.name)
         included[str(DESCRIPTION)] = f"{INSTALLED_NAME}/openapi"

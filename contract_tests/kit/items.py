@@ -1,4 +1,4 @@
-"""What a collected test is about."""
+"""Finds the operation of a collected test, and its title."""
 
 import re
 from collections.abc import Collection
@@ -8,13 +8,13 @@ import pytest
 from contract_tests.kit import contract
 
 DOWNLOADING = ("POST /models", "POST /api/pull")
-"""Operations that look for a model on a hub: not to be asked for names that are made up."""
+"""Operations that look for a model on a hub: no test may send made-up names there."""
 MAKING_UP = ("test_schemathesis", "test_bad_input")
 """Modules of tests that send made-up values for every field."""
 
 
 def operation_of(item: pytest.Item) -> str | None:
-    """The operation in the parameters of a test, by method and path."""
+    """Returns the operation in the parameters of a test, by method and path."""
     if callspec := getattr(item, "callspec", None):
         for value in callspec.params.values():
             if isinstance(value, str) and value in contract.operations():
@@ -25,7 +25,7 @@ def operation_of(item: pytest.Item) -> str | None:
 
 
 def title_of(item: pytest.Item) -> str:
-    """The name of a test as a sentence."""
+    """Returns the name of a test as a sentence."""
     name, _, rest = item.name.removeprefix("test_").partition("[")
     return name.replace("_", " ") + (f" ({rest.rstrip(']')})" if rest else "")
 
@@ -35,6 +35,6 @@ def is_generated(item: pytest.Item) -> bool:
 
 
 def is_for(item: pytest.Item, absent: Collection[str]) -> bool:
-    """True if the test is one for a server that isn't ours, and lacks the operations `absent`."""
+    """True if a server of another make that lacks the operations `absent` can run the test."""
     own = operation_of(item)
     return own not in absent and not (own in DOWNLOADING and item.path.stem in MAKING_UP)

@@ -1,7 +1,6 @@
-"""JSON schemas at random: what `engine.worker.constraints.compiler` has to be right about.
+"""Random JSON schemas, as input for tests of grammars made from schemas.
 
-Everything is bounded (texts, lists, objects, numbers), so that a text which follows a schema
-comes to an end.
+Texts, lists, objects and numbers are bounded, so that every text which matches a schema ends.
 """
 
 import json
@@ -120,7 +119,7 @@ def tagged_unions(draw: st.DrawFn, inner: st.SearchStrategy[Schema]) -> Schema:
 
 @st.composite
 def both(draw: st.DrawFn, inner: st.SearchStrategy[Schema]) -> Schema:
-    """Two sides that can be true together."""
+    """A conjunction of two schemas that can be satisfied together."""
     first = draw(objects(inner))
     second = {"required": [n for n in first["properties"] if draw(st.booleans())]}
     return {"allOf": [first, second]}
@@ -136,7 +135,7 @@ PLAIN = st.recursive(LEAVES, _compound, max_leaves=6)
 
 @st.composite
 def schemas(draw: st.DrawFn) -> Schema:
-    """A schema; some of them with definitions, of which one may contain itself."""
+    """Generates a schema. Some have definitions, and one definition may contain itself."""
     kind = draw(st.sampled_from(["plain", "plain", "definitions", "tree"]))
     if kind == "plain":
         return draw(PLAIN)
@@ -184,14 +183,14 @@ EXTRAS: list[Schema] = [
 
 @st.composite
 def with_extras(draw: st.DrawFn) -> Schema:
-    """A schema in which some parts have keywords that not every server can keep to."""
+    """Generates a schema in which some parts have keywords that not every server can enforce."""
     schema: Schema = _copied(draw(schemas()))
     _add_extras(draw, schema)
     return schema
 
 
 def _copied(value: Any) -> Any:
-    """A copy of which no two parts are the same object."""
+    """Returns a copy in which no two parts are the same object."""
     return json.loads(json.dumps(value))
 
 

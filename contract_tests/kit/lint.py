@@ -1,7 +1,7 @@
 """Rules for a good description, beyond those for a valid OpenAPI document.
 
-`load` resolves the description into one document without references. Each rule is a function
-from that document to the problems it finds, one sentence each; `RULES` has them all.
+`load` resolves the description into one document without references. Each rule is a function from
+that document to the problems in it, one sentence each; `RULES` has all rules.
 """
 
 import json
@@ -33,7 +33,7 @@ Rule = Callable[[Document], Iterator[str]]
 
 
 class Operation(NamedTuple):
-    """One operation; `name` is what a message calls it."""
+    """One operation. Messages refer to it by its `name`."""
 
     path: str
     method: str
@@ -45,7 +45,7 @@ class Operation(NamedTuple):
 
 
 class Media(NamedTuple):
-    """One media type object: the body of a request, or of one response."""
+    """One media type object, of a request body or a response body."""
 
     where: str
     content_type: str
@@ -54,14 +54,14 @@ class Media(NamedTuple):
 
 
 class Node(NamedTuple):
-    """One schema inside of another: `where` leads to it."""
+    """One schema inside another; `where` is the path to it."""
 
     where: str
     schema: Mapping[str, Any]
 
 
 def load(path: Path = DESCRIPTION) -> Document:
-    """The resolved description."""
+    """Returns the resolved description."""
     resolved: Document = Specification.load(path).spec
     return resolved
 
@@ -88,7 +88,7 @@ def all_media(document: Document) -> Iterator[Media]:
 
 
 def walk(schema: Mapping[str, Any], where: str) -> Iterator[Node]:
-    """`schema` and all schemas in it, outside in."""
+    """Yields `schema` and all schemas in it, outer schemas first."""
     yield Node(where, schema)
     for name, value in schema.get("properties", {}).items():
         yield from walk(value, f"{where}.{name}")
@@ -102,7 +102,7 @@ def walk(schema: Mapping[str, Any], where: str) -> Iterator[Node]:
 
 
 def request_nodes(document: Document) -> Iterator[Node]:
-    """All schemas that a client's input is checked against."""
+    """Yields all schemas that validate a client's input."""
     for operation in operations(document):
         for parameter in operation.definition.get("parameters", ()):
             yield from walk(parameter["schema"], f"{operation.name} {parameter['name']}")
@@ -112,7 +112,7 @@ def request_nodes(document: Document) -> Iterator[Node]:
 
 
 def schema_nodes(document: Document) -> Iterator[Node]:
-    """All schemas of requests, responses and stream events."""
+    """Yields all schemas of requests, responses and stream events."""
     yield from request_nodes(document)
     for each in all_media(document):
         if each.status is not None:
@@ -124,9 +124,9 @@ def schema_nodes(document: Document) -> Iterator[Node]:
 
 
 def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
-    """The places where `instance`, the answer to a body `request`, does not match the OpenAPI 3.0
-    `schema`, and the reasons. The alternatives in `ONLY_WITH` count only if the request has that
-    field."""
+    """Yields the places where `instance`, the answer to a body `request`, does not match the
+    OpenAPI 3.0 `schema`, with the reasons. Alternatives marked with `x-only-with` count only if the
+    request has that field."""
     asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
     for error in _validator(frozenset(asked))(schema).iter_errors(instance):
         yield f"{error.json_path}: {error.message[:300]}"
@@ -142,15 +142,15 @@ def _validator(asked: frozenset[str]) -> Any:
 
 
 def event_errors(definition: Mapping[str, Any], data: str, request: Any = None) -> Iterator[str]:
-    """The errors in the `data` of an event, by the media type object of its stream, which is the
-    answer to a body `request`."""
+    """Yields the errors in the `data` of an event, by the media type object of its stream. The
+    stream answers a body `request`."""
     if data == definition.get("x-event-end"):
         return
     yield from _json_errors(definition["x-event-data-schema"], data, request)
 
 
 def line_errors(definition: Mapping[str, Any], line: str) -> Iterator[str]:
-    """The errors in a line, by the media type object of its stream."""
+    """Yields the errors in a line, by the media type object of its stream."""
     yield from _json_errors(definition["x-line-schema"], line)
 
 
@@ -164,7 +164,7 @@ def _json_errors(schema: Mapping[str, Any], text: str, request: Any = None) -> I
 
 
 def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
-    """(name, value) of the examples of a media type or parameter object."""
+    """Yields (name, value) for the examples of a media type or parameter object."""
     if "example" in definition:
         yield "example", definition["example"]
     for name, example in definition.get("examples", {}).items():
@@ -175,7 +175,8 @@ def examples(definition: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
 
 
 def operations_are_described(document: Document) -> Iterator[str]:
-    """Summary, description, one declared tag, and a response that succeeds, or x-refused."""
+    """Operations have a summary, a description, one declared tag, and either a successful response
+    or x-refused."""
     tags = {tag["name"] for tag in document["tags"]}
     for operation in operations(document):
         definition = operation.definition
@@ -193,7 +194,7 @@ def operations_are_described(document: Document) -> Iterator[str]:
 
 
 def properties_are_described(document: Document) -> Iterator[str]:
-    """Every property has a description: its own, or that of the schema it refers to."""
+    """Every property has a description, of its own or from the schema that it refers to."""
     for node in schema_nodes(document):
         for name, schema in node.schema.get("properties", {}).items():
             if not _is_described(schema):
@@ -206,7 +207,8 @@ def _is_described(schema: Mapping[str, Any]) -> bool:
 
 
 def operation_ids_are_good_names(document: Document) -> Iterator[str]:
-    """snake_case, and unique: connexion lets a second use win silently."""
+    """operationIds are snake_case, and unique: connexion silently uses the last of two equal
+    ones."""
     seen: dict[str, str] = {}
     for operation in operations(document):
         name = operation.definition.get("operationId", "")
@@ -273,7 +275,7 @@ def defaults_match_their_schemas(document: Document) -> Iterator[str]:
 
 
 def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
-    """x-supported-values lists values of its field, and the default is one of them."""
+    """x-supported-values lists values of its field, the default included."""
     for node in schema_nodes(document):
         values = node.schema.get("x-supported-values")
         if values is None:
@@ -286,20 +288,19 @@ def supported_values_match_their_schemas(document: Document) -> Iterator[str]:
 
 
 def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
-    """x-clamped is a range of numbers that the default lies in; x-whole is of numbers, too."""
+    """x-clamped is a range of numbers that contains the default; only numbers have x-whole."""
     for node in schema_nodes(document):
         if not {"x-clamped", "x-whole"} & node.schema.keys():
             continue
         low, high = node.schema.get("x-clamped", (-math.inf, math.inf))
         if node.schema.get("type") != "number":
-            yield f"{node.where}: x-clamped or x-whole on what is no number"
+            yield f"{node.where}: x-clamped or x-whole without the type number"
         elif not low < high or not low <= node.schema.get("x-default", low) <= high:
             yield f"{node.where}: odd range {low} to {high}"
 
 
 def requests_are_bounded(document: Document) -> Iterator[str]:
-    """Numbers and arrays of requests have bounds, or are brought into a range; integers stay
-    within 64 bits. A seed has no bounds: the server uses the lowest 32 bits of any number."""
+    """Numbers and arrays of requests are bounded or clamped; integers stay within 64 bits."""
     for node in request_nodes(document):
         schema = node.schema
         is_number = schema.get("type") in ("integer", "number")
@@ -316,7 +317,7 @@ def requests_are_bounded(document: Document) -> Iterator[str]:
 
 
 def optional_request_fields_are_nullable(document: Document) -> Iterator[str]:
-    """Clients send null for "not set"; a field that isn't required has to take it."""
+    """Optional fields accept null, because clients send it for "not set"."""
     for each in all_media(document):
         if each.status is not None:
             continue
@@ -342,8 +343,8 @@ def requests_take_unknown_fields(document: Document) -> Iterator[str]:
 
 
 def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
-    """anyOf instead of oneOf, nullable beside a type, no keyword of OpenAPI 3.1, and no
-    required field without a schema."""
+    """Schemas use anyOf instead of oneOf, nullable only next to a type, no keyword of OpenAPI 3.1,
+    and no required field without a schema."""
     newer = {"const", "$defs", "if", "then", "else", "prefixItems", "examples", "contains"}
     for node in schema_nodes(document):
         if "oneOf" in node.schema:
@@ -361,8 +362,8 @@ def schemas_keep_to_what_works(document: Document) -> Iterator[str]:
 
 
 def errors_have_the_envelope(document: Document) -> Iterator[str]:
-    """Every response that is an error is JSON, and its `code` is the status. A path with an
-    `x-error-envelope` has that API's form; with `either`, Ollama's beside the usual one."""
+    """Every error response is JSON, and its `code` is the status. A path with `x-error-envelope`
+    has that API's error format; `either` stands for the usual format or Ollama's."""
     for operation in operations(document):
         form = document["paths"][operation.path].get("x-error-envelope")
         for status, response in operation.definition["responses"].items():
@@ -377,7 +378,7 @@ def errors_have_the_envelope(document: Document) -> Iterator[str]:
             if operation.path.startswith("/api/") and not operation.path.startswith("/api/v0/"):
                 *branches, ollama = branches
                 if ollama.get("properties", {}).get("error", {}).get("type") != "string":
-                    yield f"{where} has no text as error for Ollama's clients"
+                    yield f"{where} has no error as text for Ollama's clients"
             for branch in branches:
                 if form in (None, "either"):
                     yield from _envelope(where, int(status), branch)
@@ -412,20 +413,21 @@ _ENVELOPES = {
     "anthropic": (["type", "error", "request_id"], ["type", "message", "code"], "type"),
     "gemini": (["error"], ["code", "message", "status"], "status"),
 }
-"""What an error in the form of another API requires: the fields of the document, those of its
-`error`, and which of these tells the kind."""
+"""The required fields of an error in another API's format: those of the document, those of its
+`error`, and the one of these that contains the kind of the error."""
 
 
 def security_is_consistent(document: Document) -> Iterator[str]:
-    """An operation that uses API keys can answer 401, and one without `security` can't."""
+    """An operation that needs a key, at least for one of its parameters, documents the status 401,
+    and a public operation doesn't."""
     for operation in operations(document):
         public = operation.definition.get("security", document["security"]) == []
         if public == ("401" in operation.definition["responses"]):
-            yield f"{operation.name} is {'public' if public else 'protected'}; mind its 401"
+            yield f"{operation.name} is {'public' if public else 'protected'}, which contradicts its 401"
 
 
 def streams_name_their_events(document: Document) -> Iterator[str]:
-    """A stream's schema is one event, an object with `data`; its data has a schema, too."""
+    """A stream's schema is one event, an object with `data`. The data has a schema, too."""
     for each in all_media(document):
         if each.content_type != EVENT_STREAM:
             continue
@@ -448,8 +450,8 @@ def lines_have_a_schema(document: Document) -> Iterator[str]:
 
 
 def links_lead_somewhere(document: Document) -> Iterator[str]:
-    """A link names an operation and its parameters, and what it takes from the answer is in the
-    answer's example."""
+    """A link refers to an existing operation and its parameters. The values that it reads from the
+    answer are in the answer's example."""
     targets = {each.definition["operationId"]: each for each in operations(document)}
     for operation in operations(document):
         for status, response in operation.definition["responses"].items():
@@ -471,7 +473,7 @@ def links_lead_somewhere(document: Document) -> Iterator[str]:
 
 
 def _is_found(expression: Any, response: Mapping[str, Any]) -> bool:
-    """Does the answer's first example have what the runtime expression of a link points to?"""
+    """True if the first example of the answer contains what a link's runtime expression reads."""
     if not str(expression).startswith("$response.body#/"):
         return not str(expression).startswith("$")
     [(_, value), *_] = examples(response["content"]["application/json"])
@@ -534,7 +536,8 @@ RULES: tuple[Rule, ...] = (
 
 
 def schema_names_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
-    """A bundler may then use a schema's key as the name of its component."""
+    """Each name occurs once, so that a bundler can use a schema's key as the name of its
+    component."""
     seen: dict[str, str] = {}
     for path in sorted((root.parent / "schemas").rglob("*.yaml")):
         for name in yaml.safe_load(path.read_text(encoding="utf-8")):
@@ -544,8 +547,8 @@ def schema_names_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
 
 
 def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
-    """connexion looks a local reference of any file up in the root document first, and drops
-    what stands beside a reference."""
+    """connexion resolves a local reference of any file in the root document first, and drops the
+    siblings of a reference."""
     root_keys = set(yaml.safe_load(root.read_text(encoding="utf-8")))
     for path in sorted(root.parent.rglob("*.yaml")):
         for reference, siblings in _references(yaml.safe_load(path.read_text(encoding="utf-8"))):
@@ -556,7 +559,7 @@ def references_resolve_as_written(root: Path = DESCRIPTION) -> Iterator[str]:
 
 
 def keys_are_unique(root: Path = DESCRIPTION) -> Iterator[str]:
-    """The last of two equal keys wins silently in some YAML parsers, and is an error in others."""
+    """Keys don't repeat. Some YAML parsers silently use the last of two equal keys, others fail."""
     for path in sorted(root.parent.rglob("*.yaml")):
         for key in _repeated_keys(yaml.compose(path.read_text(encoding="utf-8"))):
             yield f"{path.name}, line {key.start_mark.line + 1}: {key.value} is repeated"

@@ -1,14 +1,14 @@
-"""Options and fixtures: which server is tested.
+"""Options and fixtures that choose the server to test.
 
-pytest contract_tests                                        # one that the tests start
-pytest contract_tests --base-url http://host:8080 --api-key KEY      # any other
+pytest contract_tests                                        # a server that the tests start
+pytest contract_tests --base-url http://host:8080 --api-key KEY      # a running server
 
-A repository whose servers the tests are to start implements the hook `pytest_contract_launcher`.
+A repository implements the hook `pytest_contract_launcher` to let the tests start its servers.
 """
 
 import pytest
 
-# A failing assertion in these has to show its values, as one in a test does: pytest must know
+# Failed assertions in these modules shall show their values, as in tests. pytest has to be informed
 # before they are imported, which `fixtures` does.
 for _module in (
     "bodies",

@@ -1,5 +1,5 @@
-"""Which plugins pytest has when the kit runs it. Nothing of the kit is imported here: pytest has to
-be there before, to rewrite assertions."""
+"""Selects the plugins of pytest when the kit runs it. This module imports nothing of the kit,
+because pytest has to be there first to rewrite assertions."""
 
 import contextlib
 import os
@@ -10,7 +10,7 @@ import pytest
 
 @contextlib.contextmanager
 def without_other_plugins() -> Generator[None]:
-    """Whatever plugins are installed, the tests run alike."""
+    """Disables all other installed plugins, so that the tests run alike everywhere."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
         patch.delenv("PYTEST_ADDOPTS", raising=False)

@@ -1,5 +1,5 @@
-"""Provokes each documented status of each operation: `PROVOKED` by operation and status, otherwise
-`BY_STATUS` and `BY_STATUS_OWN` (on a server in a certain state)."""
+"""Provokes each documented status of each operation: by `PROVOKED` for operation and status,
+otherwise by `BY_STATUS`, or `BY_STATUS_OWN` on a server in a certain state."""
 
 import json
 from collections.abc import Callable
@@ -116,7 +116,7 @@ def ok_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
-    """Bad input for an operation that a server with default options doesn't have."""
+    """Sends bad input to an operation that needs other options than the default ones."""
     server = situations.for_mode_of(name)
     many = ["a"] * 100_000
     if name in RERANKING:
@@ -156,7 +156,7 @@ def bad_input(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def bad_ollama_input(situations: Situations, name: str) -> list[httpx.Response]:
-    """Inputs, too many numbers, and without `truncate` a text that is too long."""
+    """Sends wrong inputs, too many numbers, and without `truncate` a text that is too long."""
     server = situations.for_mode_of(name)
     odd: tuple[Any, ...] = ({}, [], True)
     refused = [send(server, name, keep_alive=value) for value in odd]
@@ -174,7 +174,7 @@ def too_long_in_mode(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def other_mode(situations: Situations, name: str) -> list[httpx.Response]:
-    """Operations that a server started for another purpose does not have."""
+    """Requests operations from a server that was started for another purpose."""
     servers = [situations.small]
     if name in RERANKING:
         servers.append(situations.embedder)
@@ -222,9 +222,9 @@ def unchanged_asset(server: Server, name: str) -> list[httpx.Response]:
 
 
 def bad_query(server: Server, name: str) -> list[httpx.Response]:
-    """A bad query for an operation that can name a model."""
+    """Sends a bad query to an operation that can name a model."""
     wrong = [{"model": "x" * 4097}]
-    if name != "get_metrics":  # which loads none
+    if name != "get_metrics":  # it loads no model
         wrong += [{"autoload": value} for value in ("maybe", "", "2")]
     if name == "list_slots":
         wrong += [{"fail_on_no_slot": value} for value in ("2", "yes", "-1", "1.5")]
@@ -355,7 +355,7 @@ UNSERVED = [
     ("input", [{"role": "user", "content": [{"type": "input_image", "image_url": "data:,"}]}]),
     ("input", [{"role": "user", "content": [{"type": "input_file", "file_id": "file_1"}]}]),
 ]
-"""Fields of the Responses API that are not served."""
+"""Fields of the Responses API that are not supported."""
 UNSUPPORTED = {"image_data": [{"data": "", "id": 1}]}
 
 
@@ -375,7 +375,7 @@ def not_supported(server: Server, name: str) -> list[httpx.Response]:
 
 
 def not_of_this_server(server: Server, name: str) -> list[httpx.Response]:
-    """Features of Anthropic's server alone; the message names them."""
+    """Requests features that only Anthropic's server has; the error message names them."""
     picture = {"type": "image", "source": {"type": "url", "url": "http://a.example/a.png"}}
     paper = {"type": "document", "source": {"type": "url", "url": "http://a.example/a.pdf"}}
     archive = {"type": "base64", "media_type": "application/zip", "data": "UEsDBBQAAAAIAP8="}
@@ -541,12 +541,12 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 500): ([], [killed_while_hearing]) for name in FORMS},
     **{(name, 501): ([no_ears], []) for name in FORMS},
 }
-"""Provocations where the status alone is not enough."""
+"""Provocations for operations where the status alone is not enough."""
 
 
 def provoked(name: str, status: int) -> tuple[list[Provoke], list[ProvokeOwn]]:
     general = (BY_STATUS.get(status, []), BY_STATUS_OWN.get(status, []))
     shared, own = PROVOKED.get((name, status), general)
-    if status == 400 and name in NAMED and "ollama" not in name:  # there it is a 404
+    if status == 400 and name in NAMED and "ollama" not in name:  # Ollama's answer 404
         own = [*own, unknown_model]
     return shared, own

@@ -1,4 +1,4 @@
-"""Provocations of every operation that has a body."""
+"""Provokes statuses of every operation that has a body."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from contract_tests.kit.situations import send
 
 
 def bad_request(server: Server, name: str) -> list[httpx.Response]:
-    """Malformed, empty, of the wrong type, without what is required, beside the vocabulary."""
+    """Sends malformed and empty bodies, wrong types, missing required fields, unknown tokens."""
     where = path(name)
     headers = {"Content-Type": "application/json"}
     malformed = (b"{", b"", b"\xff\xfe", b'"\\ud800"', b"NaN", b'{"a": 1}}')
@@ -24,10 +24,10 @@ def bad_request(server: Server, name: str) -> list[httpx.Response]:
     of_wrong_type: list[Any] = [[], "text", 7]
     definition = contract.operations()[name].definition
     body = definition["requestBody"]["content"]["application/json"]
-    if any(lint.errors(body["schema"], {})):  # some take nothing, too
+    if any(lint.errors(body["schema"], {})):  # some bodies may be empty
         of_wrong_type.append({})
     responses += [server.post(where, wrong) for wrong in of_wrong_type]
-    objects = ("options", "chat_template_kwargs", "generationConfig")  # fields that take one
+    objects = ("options", "chat_template_kwargs", "generationConfig")  # fields that are objects
     fields = [field for field in BODIES[name] if field not in objects]
     responses += [send(server, name, **{field: {"a": 1}}) for field in fields]
     if {"ollama", "ollama_models"} & {*definition["tags"]}:

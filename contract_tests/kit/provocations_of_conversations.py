@@ -1,4 +1,4 @@
-"""Provocations of the operations on what is kept: responses and streams."""
+"""Provokes statuses of the operations on stored responses and streams."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from contract_tests.kit.situations import send
 
 
 def bad_response(server: Server, name: str) -> list[httpx.Response]:
-    """Items and tools that don't fit together, and things that are not there."""
+    """Sends items and tools that don't fit together, and references to missing things."""
     user = {"role": "user", "content": "Hello"}
     call = {"type": "function_call", "call_id": "1", "name": "f", "arguments": "{}"}
     result = {"type": "function_call_output", "call_id": "1", "output": "x"}
@@ -53,7 +53,7 @@ def no_response(server: Server, name: str) -> list[httpx.Response]:
 
 
 def of_response(server: Server, name: str) -> list[httpx.Response]:
-    background = name == "cancel_response"  # any other one isn't cancelled by a request
+    background = name == "cancel_response"  # only background responses can be cancelled
     response = server.ask("/v1/responses", body("create_response", background=background))
     where = path(name).replace("resp_0", response["id"])
     return [server.http.request(contract.operations()[name].method, where)]
@@ -64,7 +64,7 @@ def replay(server: Server, name: str) -> list[httpx.Response]:
 
 
 def of_stream(server: Server, name: str) -> list[httpx.Response]:
-    """About a stream that is complete, one that runs, and, for what can be asked again, none."""
+    """Requests a complete stream, a running stream, and, if a repeat is allowed, a missing one."""
     asked = body("create_chat_completion", stream=True)
     method, conversation = contract.operations()[name].method, {"X-Conversation-Id": name}
     where = path(name).replace("contract-tests", name)

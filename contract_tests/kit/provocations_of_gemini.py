@@ -1,4 +1,4 @@
-"""Provocations of Google's API: the model is in the path, and the query asks for a stream."""
+"""Provokes statuses of Google's API, with the model in the path and `alt` in the query."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _MUST: Any = {"functionCallingConfig": {"mode": "ANY"}}
 
 
 def pieces(server: Server, name: str) -> list[httpx.Response]:
-    """The answer as an array and as events; both say the same."""
+    """Requests the answer as an array and as events, which have to be equal."""
     queries = ("", "?alt=json", "?alt=sse")
     responses = [server.post(path(name) + query, body(name)) for query in queries]
     said = ["".join(map(_text, contract.check(each))) for each in responses]
@@ -29,7 +29,7 @@ def _text(piece: Any) -> str:
 
 
 def bad_content(server: Server, name: str) -> list[httpx.Response]:
-    """What is wrong with a body, by either spelling, or with the query."""
+    """Sends mistakes in the body, in either spelling, and in the query."""
     wrong: list[Any] = [
         {"contents": []},
         {"contents": [{"role": "user"}]},
@@ -68,7 +68,7 @@ def too_long_content(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def not_supported_by_gemini(server: Server, name: str) -> list[httpx.Response]:
-    """Features of Google's server alone; the message names them."""
+    """Requests features that only Google's server has; the error message names them."""
     asked: list[tuple[str, dict[str, Any]]] = [
         ("image", {"contents": [{"parts": [{"inlineData": _DATA}, *CONTENTS[0]["parts"]]}]}),
         ("files", {"contents": [{"parts": [{"fileData": {"fileUri": "files/abc"}}]}]}),
@@ -86,7 +86,7 @@ def not_supported_by_gemini(server: Server, name: str) -> list[httpx.Response]:
 
 
 def unknown_model_in_path(situations: Situations, name: str) -> list[httpx.Response]:
-    """Names that no model has: like a model's, with a slash, behind `models/`."""
+    """Sends names that no model has: similar to a model's, with a slash, after `models/`."""
     server, method = situations.router, contract.operations()[name].method
     where = path(name)
     names = (situations.model.removesuffix("y"), "org/gpt-4o", "models/gemini-2.5-flash")

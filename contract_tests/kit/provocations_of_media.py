@@ -1,4 +1,4 @@
-"""Requests with forms, and the servers of models that hear."""
+"""Provokes statuses of operations with forms, on servers of models with audio input."""
 
 import io
 import struct
@@ -16,7 +16,7 @@ from contract_tests.kit.situations import Situations, read_response
 
 
 def recording(seconds: float = 0.5, rate: int = 16_000) -> bytes:
-    """A tone, as a WAV file."""
+    """Returns a tone as a WAV file."""
     samples = [(i * 440 * 65536 // rate) % 65536 - 32768 for i in range(int(seconds * rate))]
     file = io.BytesIO()
     with wave.open(file, "wb") as sound:
@@ -30,7 +30,7 @@ def recording(seconds: float = 0.5, rate: int = 16_000) -> bytes:
 def send_form(
     server: Server, name: str, data: bytes | None = None, **fields: str
 ) -> httpx.Response:
-    """The form with a recording."""
+    """Sends the form with a recording."""
     file = ("recording.wav", recording() if data is None else data, "audio/wav")
     form: Mapping[str, Any] = {"max_tokens": "4", "temperature": "0", **fields}
     return server.http.post(path(name), data=form, files={"file": file})
@@ -61,7 +61,7 @@ def bad_form(server: Server, name: str) -> list[httpx.Response]:
 
 
 def bad_recording(situations: Situations, name: str) -> list[httpx.Response]:
-    """Bytes that are no recording; and the server goes on."""
+    """Sends bytes that are no recording, and checks that the server still works."""
     whole = recording()
     files = (b"", b"RIFF", b"x" * 1000, whole[:30], b"\x89PNG\r\n\x1a\n" + bytes(50))
     refused = [send_form(situations.hearing, name, data=each) for each in files]

@@ -1,4 +1,4 @@
-"""Provocations of Ollama's own operations."""
+"""Provokes statuses of Ollama's own operations."""
 
 import httpx
 
@@ -18,7 +18,7 @@ def template(server: Server, name: str) -> list[httpx.Response]:
 
 
 def too_long_options(situations: Situations, name: str) -> list[httpx.Response]:
-    """In Ollama's form, which has no counts."""
+    """Sends a prompt that is too long; errors in Ollama's format have no token counts."""
     return [
         send(situations.small, name, prompt="word " * N_CTX, stream=stream)
         for stream in (False, True)
@@ -35,5 +35,5 @@ def pulled_lines(server: Server, name: str) -> list[httpx.Response]:
 
 
 def nothing_to_pull(situations: Situations, name: str) -> list[httpx.Response]:
-    """From a hub that is not asked."""
+    """Pulls from a hub that must not be used."""
     return [send(situations.offline, name, model="maker/nothing")]

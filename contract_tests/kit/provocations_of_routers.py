@@ -1,4 +1,4 @@
-"""Provocations of the operations on models: of a list, and of a router."""
+"""Provokes statuses of the operations on models: on the list, and on a router."""
 
 from urllib.parse import quote
 
@@ -18,7 +18,7 @@ from contract_tests.kit.situations import Situations, send, send_with_query
 
 
 def events_of_models(server: Server, name: str) -> list[httpx.Response]:
-    """The beginning of an endless stream, up to the last model's first event."""
+    """Returns the beginning of an endless stream, up to the last model's first event."""
     n_models = len(server.get("/models").json()["data"])
     read = b""
     with server.http.stream("GET", path(name)) as response:
@@ -30,11 +30,11 @@ def events_of_models(server: Server, name: str) -> list[httpx.Response]:
 
 
 def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
-    """Named in the body if there is a place for it, or in the query."""
+    """Sends an unknown model name in the body, or in the query if the body has no place for it."""
     server, definition = situations.router, contract.operations()[name].definition
     unknown = situations.model.removesuffix("y")
     responses = []
-    if name == "create_ollama_chat":  # which has OpenAI's answers, too
+    if name == "create_ollama_chat":  # it also has OpenAI's answers
         responses.append(send(server, name, model=unknown, options={}))
     elif isinstance(BODIES.get(name), dict):
         responses.append(send(server, name, model=unknown))
@@ -52,7 +52,7 @@ def unknown_model(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def listed_models(server: Server, name: str) -> list[httpx.Response]:
-    """Every model of the list under each of its names, with slashes as they are and encoded."""
+    """Requests every model of the list under each of its names, with plain and encoded slashes."""
     responses = []
     for entry in server.get("/v1/models").json()["data"]:
         for each in {entry["id"], *entry["aliases"]}:
@@ -88,9 +88,10 @@ def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response
 
 
 def of_no_router(server: Server, name: str) -> list[httpx.Response]:
-    """What only a router does. A model that nobody has tells, and changes nothing."""
+    """Sends operations of a router to a server that is none. The model doesn't exist, so that a
+    router would change nothing."""
     if server.post("/models/load", {"model": "contract-tests-nobody"}).status_code != 501:
-        assert not isinstance(server, OwnServer), "it was started with one model"
+        assert not isinstance(server, OwnServer), "the server was started with one model"
         pytest.skip("the server is a router")
     return [send(server, name)]
 
@@ -103,7 +104,7 @@ def in_router(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
-    """Changes to the state that a model is in already, and wrong ones."""
+    """Requests changes to the state that a model already has, and invalid changes."""
     server = situations.router
     set_status(server, situations.model, "loaded" if name == "load_model" else "unloaded")
     wrong = [
@@ -113,7 +114,7 @@ def bad_model_change(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def ok_with_cache(situations: Situations, name: str) -> list[httpx.Response]:
-    """Of a model that has come into the cache by itself."""
+    """Requests a model that came into the cache while the router ran."""
     server = situations.router
     situations.put_into_cache()
     if name == "remove_model":
@@ -149,7 +150,7 @@ def nobody_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
-    """The presets can't be read, or a folder stands where a file is to be removed."""
+    """Requests changes while the presets can't be read, or a folder replaces a file to remove."""
     if name == "remove_model":
         server, folder = situations.router, situations.put_into_cache()
         contract.check(server.get("/models?reload=1"))
@@ -172,7 +173,7 @@ def models_fail(situations: Situations, name: str) -> list[httpx.Response]:
 
 
 def without_key(server: Server, name: str) -> list[httpx.Response]:
-    """A public operation with a parameter that needs a key."""
+    """Sends a public operation with a parameter that needs a key."""
     needs_key(server)
     assert server.http.get(path(name), headers={"Authorization": ""}).status_code == 200
     wrong = ({"Authorization": ""}, {"Authorization": "Bearer no"}, {"Authorization": "Basic no"})

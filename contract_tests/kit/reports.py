@@ -8,10 +8,10 @@ from xml.etree import ElementTree
 
 from contract_tests.kit.findings import Finding, Findings
 
-# What XML can't hold, not even escaped.
+# Characters that XML can't contain, even escaped.
 _NO_XML = re.compile("[^\t\n\r\u0020-\ud7ff\ue000-\ufffd\U00010000-\U0010ffff]")
 SHOWN = 600
-"""Characters of an answer in reports for people."""
+"""Characters of an answer that reports for people show."""
 
 
 def summary(findings: Findings) -> str:
@@ -58,10 +58,10 @@ def _markdown(findings: Findings) -> Iterator[str]:
             yield f"**{_line(deviation.check)}**{times}"
             yield from _block("sh", deviation.request)
             yield from _block("text", f"expected: {deviation.expected}")
-            yield from _block("text", f"came: {deviation.came[:SHOWN]}")
+            yield from _block("text", f"received: {deviation.came[:SHOWN]}")
     if findings.unclear:
         yield ""
-        yield "## Could not be told"
+        yield "## Unclear"
         yield ""
         for text in findings.unclear:
             yield f"- {_line(text)[:300]}"
@@ -95,7 +95,7 @@ def _checks(finding: Finding) -> str:
 
 
 def note(finding: Finding) -> str:
-    """One line about a finding: its first deviation, or why it isn't offered."""
+    """Returns one line about a finding: its first deviation, or why it isn't offered."""
     if finding.deviations:
         text = finding.deviations[0].expected or finding.deviations[0].check
         more = len(finding.deviations) - 1
@@ -124,7 +124,7 @@ pre { background: #f4f4f4; overflow-x: auto; padding: .6em; white-space: pre-wra
 
 
 def as_html(findings: Findings) -> str:
-    """One page that needs nothing else."""
+    """Returns one page without links to other files."""
     title = f"{findings.offer.server} against its description"
     body = "".join(_html(findings, title))
     return (
@@ -160,7 +160,7 @@ def _html(findings: Findings, title: str) -> Iterator[str]:
         yield "</td></tr>\n"
     yield "</table>\n"
     if findings.unclear:
-        yield "<h2>Could not be told</h2>\n<ul>\n"
+        yield "<h2>Unclear</h2>\n<ul>\n"
         yield from (f"<li>{_(text)}</li>\n" for text in findings.unclear)
         yield "</ul>\n"
 
@@ -172,7 +172,7 @@ _ = html.escape
 
 
 def as_junit(findings: Findings) -> str:
-    """A test suite with a case for each operation, and one more for each further deviation."""
+    """Returns a test suite with one case per operation, and one more per further deviation."""
     suite = ElementTree.Element("testsuite", name="specllama-contract")
     failures = skipped = 0
     for each in findings:
@@ -198,7 +198,7 @@ def as_junit(findings: Findings) -> str:
         ElementTree.SubElement(case, "failure", message="not all tests were run")
         failures += 1
     if findings.ended:
-        case = ElementTree.SubElement(suite, "testcase", name="the server goes on answering")
+        case = ElementTree.SubElement(suite, "testcase", name="the server keeps answering")
         ElementTree.SubElement(case, "failure").text = _xml(findings.ended)
         failures += 1
     numbers = {"tests": len(suite), "failures": failures, "skipped": skipped, "errors": 0}

@@ -1,5 +1,5 @@
-"""Servers whose numbers depend on what else is in a batch, as most do on GPUs: there a seed doesn't
-settle what is said."""
+"""Detects servers whose numbers depend on the other rows of a batch, as on most GPUs. There a seed
+doesn't determine the text."""
 
 from typing import Any
 
@@ -14,20 +14,20 @@ REQUEST: dict[str, Any] = {
     "temperature": 0,
 }
 ROUNDING = 0.15
-"""The most by which another batch moves a log probability."""
+"""The greatest change of a log probability in another batch."""
 
 
 def check_same(server: Server, said: Any, expected: Any) -> None:
-    """Asserts that what a server said is the same both times: texts, or probabilities. Skips the
-    test if it isn't, and the server, none of ours, rounds otherwise in another batch."""
+    """Asserts that two answers (texts or probabilities) are equal. Skips the test if they aren't,
+    and the server isn't ours and rounds differently in another batch."""
     if said != expected and not isinstance(server, OwnServer) and depends_on_batch(server):
-        pytest.skip("what this server computes depends on what else is in the batch")
+        pytest.skip("this server's numbers depend on the rest of the batch")
     assert said == expected
 
 
 def check_close(server: Server, said: list[Any], expected: list[Any]) -> None:
-    """Asserts that the same tokens have the same probabilities both times; up to rounding if the
-    server is none of ours and rounds otherwise in another batch."""
+    """Asserts that two answers have the same tokens with the same probabilities. Differences up to
+    `ROUNDING` are allowed if the server isn't ours and rounds differently in another batch."""
     if said == expected or isinstance(server, OwnServer) or not depends_on_batch(server):
         assert said == expected
         return
@@ -39,7 +39,7 @@ def check_close(server: Server, said: list[Any], expected: list[Any]) -> None:
 
 
 def depends_on_batch(server: Server) -> bool:
-    """True if a token has other probabilities when it is evaluated behind a cached prompt."""
+    """True if a token's probabilities change when it is evaluated after a cached prompt."""
     at_once, behind_cache = (
         server.ask("/completion", {**REQUEST, "cache_prompt": cached})["completion_probabilities"]
         for cached in (False, True)

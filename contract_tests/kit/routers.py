@@ -1,4 +1,4 @@
-"""The states of a router's models, and changes to them."""
+"""Reads and changes the states of a router's models."""
 
 import contextlib
 import threading
@@ -16,7 +16,7 @@ LOADED, UNLOADED = "loaded", "unloaded"
 
 
 def models(server: Server) -> dict[str, Any]:
-    """The list of models, by their ids."""
+    """Returns the list of models, by their ids."""
     return {model["id"]: model for model in server.get("/models").json()["data"]}
 
 
@@ -25,7 +25,7 @@ def status(server: Server, name: str) -> Any:
 
 
 def statuses(server: Server) -> dict[str, str]:
-    """The status of each model, by the models' ids."""
+    """Returns the status of each model, by the models' ids."""
     return {name: model["status"]["value"] for name, model in models(server).items()}
 
 
@@ -42,19 +42,19 @@ def wait_until_failed(server: Server, name: str) -> None:
 
 
 def set_status(server: Server, name: str, value: str) -> None:
-    """Load or unload the model, unless it is so already, and wait until it is done.
+    """Loads or unloads the model, unless it already has that status, and waits until it is done.
 
-    The change is asked for without looking first: a model that is still being unloaded looks
-    `loaded`, and what it does may be over before the request comes.
+    It sends the request without reading the status first: a model that is being unloaded still has
+    the status `loaded`, and its work may end before the request arrives.
     """
     change = "load" if value == LOADED else "unload"
     response = server.post(f"/models/{change}", {"model": name})
-    contract.check(response, 200 if response.is_success else 400)  # 400: it is so, or will be
+    contract.check(response, 200 if response.is_success else 400)  # 400: already in that state
     wait_for(server, name, value)
 
 
 def load_engine(server: OwnServer, name: str) -> psutil.Process:
-    """Load a model that isn't: its engine process."""
+    """Loads a model that isn't loaded, and returns its engine process."""
     before = {process.pid for process in server.engines()}
     set_status(server, name, LOADED)
     [engine] = [process for process in server.engines() if process.pid not in before]
@@ -62,8 +62,7 @@ def load_engine(server: OwnServer, name: str) -> psutil.Process:
 
 
 class Following:
-    """The events of `GET /models/sse` since it was opened. Every one is checked against the
-    description."""
+    """The events of `GET /models/sse` since it was opened, each checked against the description."""
 
     def __init__(self) -> None:
         self.events: list[Event] = []
@@ -77,7 +76,7 @@ class Following:
         return [event for event in self.documents() if event["model"] == name]
 
     def states(self, name: str) -> list[str]:
-        """The states of the model, one after the other."""
+        """Returns the states of the model in their order."""
         found: list[str] = []
         for event in self.of(name):
             state = event["data"].get("status")
@@ -86,12 +85,12 @@ class Following:
         return found
 
     def wait_for(self, name: str, states: list[str]) -> None:
-        wait_until(lambda: self.states(name) == states, f"{states} have been told of {name}")
+        wait_until(lambda: self.states(name) == states, f"{name} has the states {states}")
 
 
 @contextlib.contextmanager
 def following(server: Server) -> Iterator[Following]:
-    """Follows the models' events, from the present status of all of them on."""
+    """Follows the models' events, beginning with the current status of all models."""
     [name] = ENDLESS
     follower = Following()
     n_models = len(models(server))
@@ -106,5 +105,5 @@ def following(server: Server) -> Iterator[Following]:
 
         reader = threading.Thread(target=read, daemon=True)
         reader.start()
-        wait_until(lambda: len(follower.events) >= n_models, "all models have been told")
+        wait_until(lambda: len(follower.events) >= n_models, "all models have an event")
         yield follower

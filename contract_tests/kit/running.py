@@ -1,4 +1,4 @@
-"""Runs the contract tests against one server, and finds out what they say of each operation."""
+"""Runs the contract tests against one server, and turns their results into findings."""
 
 import contextlib
 import re
@@ -41,17 +41,17 @@ SUBJECTS = {
     "test_checks": ("completion",),
     "test_embeddings": ("embeddings", "rerank"),
 }
-"""The tags that the tests of a module are about, where the name of a test has no operation."""
+"""The tags that the tests of a module are about, if a test's parameters have no operation."""
 FIRST = ("test_statuses", "test_checks", "test_examples")
 LAST = ("test_chat_bad_input", "test_constraints", "test_bad_input", "test_schemathesis")
-"""Modules whose tests have to do with all operations, and with requests that servers may end of."""
+"""Modules whose tests send every operation, or requests that may end a server."""
 BACK = 60
-"""Seconds that a server which ended has to be back, if somebody starts it again."""
+"""Seconds within which a server that ended has to be back, if a supervisor restarts it."""
 
 
 def operations(chosen: Iterable[str]) -> set[str]:
-    """The operations (method and path) that are chosen by tag, `operationId`, path, or method and
-    path. Raises `LookupError` for what is none of these."""
+    """Returns the operations (method and path) that are chosen by tag, `operationId`, path, or
+    method and path. Raises `LookupError` if a text matches no operation."""
     found: set[str] = set()
     for text in chosen:
         names = {
@@ -70,11 +70,11 @@ def run(
     findings: Findings,
     chosen: Collection[str] | None,
     max_examples: int,
-    told: Callable[[int, int, str], None],
+    progressed: Callable[[int, int, str], None],
 ) -> int:
-    """Fills `findings`. `told` hears how many tests of how many are done, and which comes next.
-    Returns pytest's exit code."""
-    judge = Judge(server, findings, chosen, told)
+    """Runs the tests and fills `findings`. Calls `progressed` with the number of finished tests,
+    the number of all tests, and the title of the next one. Returns pytest's exit code."""
+    judge = Judge(server, findings, chosen, progressed)
     arguments = [
         str(HERE),
         *("-c", str(HERE / "running.ini"), "--rootdir", str(HERE), "--noconftest"),
@@ -91,19 +91,19 @@ def run(
 
 
 class Judge:
-    """A plugin of pytest that turns the tests' outcomes into findings."""
+    """A pytest plugin that turns the outcomes of tests into findings."""
 
     def __init__(
         self,
         server: Server,
         findings: Findings,
         chosen: Collection[str] | None,
-        told: Callable[[int, int, str], None],
+        progressed: Callable[[int, int, str], None],
     ) -> None:
         self.server = server
         self.findings = findings
         self.chosen = chosen
-        self.told = told
+        self.progressed = progressed
         self.watch = Watch(findings.offer)
         self.total = self.done = 0
         self._last_failed = ""
@@ -117,7 +117,7 @@ class Judge:
 
     @pytest.hookimpl(trylast=True)
     def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
-        # Those that start servers of their own can't be of another one.
+        # Tests that start servers of their own can't test another server.
         items[:] = [
             item
             for item in items
@@ -145,11 +145,11 @@ class Judge:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Generator[None, object, object]:
-        self.told(self.done, self.total, title_of(item))
+        self.progressed(self.done, self.total, title_of(item))
         self.watch.clear()
         result = yield
         self.done += 1
-        self.told(self.done, self.total, title_of(item))
+        self.progressed(self.done, self.total, title_of(item))
         return result
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -158,7 +158,7 @@ class Judge:
     ) -> Generator[None, pytest.TestReport, pytest.TestReport]:
         report = yield
         if report.failed and call.excinfo is not None:
-            # What is wrong behind a test that failed mostly follows from that.
+            # Errors after the failure of a test mostly follow from that failure.
             if report.when != "teardown" or item.nodeid != self._last_failed:
                 self._failed(item, call.excinfo.value)
             self._last_failed = item.nodeid
@@ -177,10 +177,10 @@ class Judge:
             self.findings.deviates(name, found)
         if exchanges and exchanges[-1].answer is None and not self._is_back():
             self.findings.ended = exchanges[-1].curl
-            item.session.shouldstop = "the server doesn't answer any more"
+            item.session.shouldstop = "the server stopped answering"
 
     def _is_back(self) -> bool:
-        """The server lists its models, still or again."""
+        """True if the server lists its models, still or again."""
         deadline = time.monotonic() + BACK
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError), self.watch.deaf():
@@ -191,7 +191,7 @@ class Judge:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Ordinary requests come first, so that all operations are known before a server ends."""
+    """Sorts ordinary requests first, so that all operations have results before a server ends."""
     return (item.path.stem not in FIRST) + 2 * (item.path.stem in LAST)
 
 
@@ -201,15 +201,15 @@ def _turn(item: pytest.Item) -> int:
 def judged(
     item: pytest.Item, error: BaseException, exchanges: list[Exchange]
 ) -> tuple[str | None, Deviation | None]:
-    """The operation that a failed test is about, and how the server deviates: none if it was the
-    test that went wrong."""
+    """Returns the operation that a failed test is about, and the server's deviation; None if the
+    test itself went wrong."""
     own = operation_of(item)
     if not is_generated(item):
-        # Whatever a test says behind an answer that nobody may get follows from that answer.
+        # Failures after an answer that violates the description follow from that answer.
         for exchange in exchanges:
             if problem := exchange.deviation():
                 return _name(exchange), _deviation(item, exchange, problem)
-    last = next((each for each in reversed(exchanges) if _is_told(each, str(error))), None)
+    last = next((each for each in reversed(exchanges) if _is_quoted(each, str(error))), None)
     if last is None:
         last = next((each for each in reversed(exchanges) if own in (None, _name(each))), None)
     if last is None:
@@ -225,11 +225,11 @@ def _name(exchange: Exchange) -> str | None:
 
 def _deviation(item: pytest.Item, exchange: Exchange, expected: str) -> Deviation:
     message, explained, values = expected.partition("\nassert ")
-    # The values behind a message are pytest's. They tell more than a repeated answer does.
+    # pytest adds the values after a message. They help more than a repetition of the answer.
     repeats = explained and _squeezed(message)[:40] in _squeezed(exchange.came)
     expected = f"assert {values.splitlines()[0][:300]}" if repeats else message
     if exchange.operation and exchange.answer is not None:
-        # The answer stands beside it.
+        # The report shows the answer separately.
         said = f"{exchange.operation.name}: {exchange.answer.status_code} "
         expected = expected.partition(said)[0]
         for between in (" in ", " of ", ", got "):
@@ -237,8 +237,8 @@ def _deviation(item: pytest.Item, exchange: Exchange, expected: str) -> Deviatio
     return Deviation(title_of(item), exchange.curl, expected[:1500], exchange.came)
 
 
-def _is_told(exchange: Exchange, text: str) -> bool:
-    """True if the message of a check is about this answer, whatever was asked since."""
+def _is_quoted(exchange: Exchange, text: str) -> bool:
+    """True if the message of a check quotes this answer, even if later requests were sent."""
     answer = exchange.answer
     if answer is None or not hasattr(answer, "_content") or exchange.operation is None:
         return False
@@ -250,9 +250,9 @@ def _squeezed(text: str) -> str:
 
 
 def _is_about_server(error: BaseException) -> bool:
-    """A failed assertion, a refusal that a client library turned into an exception, a connection
-    that failed; not a mistake in the test, and not a schema of which Schemathesis couldn't make a
-    request (its failures are assertions, its errors are about itself)."""
+    """True for a failed assertion, an error answer that a client library raised as an exception,
+    and a failed connection. False for a mistake in the test, and for a schema that Schemathesis
+    can't make a request from (its failures are assertions, its errors are about itself)."""
     return (
         isinstance(error, AssertionError | pytest.fail.Exception | httpx.TransportError)
         or hasattr(error, "status_code")
@@ -271,13 +271,13 @@ def _is_about_server(error: BaseException) -> bool:
 
 
 def said(error: BaseException) -> str:
-    """What an error says."""
+    """Returns the message of an error."""
     if isinstance(error, BaseExceptionGroup):
         return "; ".join(said(each) for each in error.exceptions)
-    told = [str(getattr(error, each, "") or "") for each in ("title", "message")]
-    text = ": ".join(filter(None, told)) or str(error)
+    parts = [str(getattr(error, each, "") or "") for each in ("title", "message")]
+    text = ": ".join(filter(None, parts)) or str(error)
     if isinstance(error, AssertionError):
-        # One without a message is told by its line.
+        # An assertion without a message is reported with its source line.
         frames = traceback.extract_tb(error.__traceback__)
         return text or next((each.line for each in reversed(frames) if each.line), "")
-    return text if told[0] else f"{type(error).__name__}: {text}"
+    return text if parts[0] else f"{type(error).__name__}: {text}"

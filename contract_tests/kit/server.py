@@ -1,7 +1,7 @@
-"""A live server to be tested: one that the tests start as a process, or any that runs already.
+"""A live server to test: one that the tests start as a process, or one that already runs.
 
-`Server` knows no more of it than its address and its API key. `OwnServer` also knows the process:
-what can be tested only by killing things needs one of those, and a `Launcher` starts them.
+`Server` has only an address and an API key. `OwnServer` also has the process, for tests that kill
+things; a `Launcher` starts them.
 """
 
 import contextlib
@@ -23,36 +23,37 @@ import pytest
 from contract_tests.kit.events import Event, read_events
 
 SECONDS = float(os.environ.get("SPECLLAMA_CONTRACT_TIMEOUT", "1800"))
-"""The one time limit of all tests: pytest ends a test that takes longer, whatever it waits for.
+"""The only time limit of the tests: pytest ends a test that takes longer.
 
-No request and no wait has a shorter one, which would tell slow machines from fast ones. They have
-this one, so that no thread is left in one when pytest has ended its test."""
+Requests and waits have the same limit, so that no thread still waits after pytest ended its test. A
+shorter limit would only distinguish slow machines from fast ones."""
 API_KEY = "contract-tests-key"
 
 T = TypeVar("T")
 
 
 def wait_until(condition: Callable[[], T | None], what: str, seconds: float = SECONDS) -> T:
-    """The first true value of `condition`. Fails with `what` if there is none in time."""
+    """Waits for the first true value of `condition` and returns it. Fails with `what` after
+    `seconds`."""
     deadline = time.monotonic() + seconds
     while True:
         if value := condition():
             return value
-        assert time.monotonic() < deadline, f"waited {seconds:.0f} s in vain until {what}"
+        assert time.monotonic() < deadline, f"waited {seconds:.0f} s without success until {what}"
         time.sleep(0.02)
 
 
 def _ignore(answer: Any) -> None:
-    """`Server.hear`, unless the tests watch the server."""
+    """`Server.hear` while no test watches the server."""
 
 
 def _everything(operation_id: str) -> bool:
-    """`Server.offers`, unless it was found out what the server has."""
+    """`Server.offers` before anything was discovered about the server."""
     return True
 
 
 def needs_key(server: "Server") -> str:
-    """The server's key. Skips the test if a server that is not ours is not known to want one."""
+    """Returns the server's key. Skips the test if there is only another server without a key."""
     if not server.api_key:
         assert not isinstance(server, OwnServer), "it was started without one"
         pytest.skip("the server at --base-url was given without --api-key")
@@ -66,14 +67,14 @@ class Server:
         self.url = url.rstrip("/")
         self.api_key = api_key
         self.hear: Callable[[Any], None] = _ignore
-        """Is called with each answer that another library than httpx has got."""
+        """A callback for each answer that a library other than httpx received."""
         self.offers: Callable[[str], bool] = _everything
-        """True for the `operationId` of an operation that the server has."""
+        """True for the `operationId` of an operation that the server offers."""
         self._client_options = client
 
     @property
     def auth(self) -> dict[str, str]:
-        """The headers that make us welcome."""
+        """The headers with the API key."""
         return {"Authorization": f"Bearer {self.api_key}"} if self.api_key else {}
 
     @cached_property
@@ -96,19 +97,19 @@ class Server:
         return self.http.post(path, **options)
 
     def ask(self, path: str, body: Any) -> Any:
-        """The JSON of an answer that has to be 200."""
+        """Posts `body`, asserts the status 200, and returns the answer's JSON."""
         response = self.post(path, body)
         assert response.status_code == 200, f"POST {path} {body!r:.300}: {response.text:.500}"
         return response.json()
 
     @contextlib.contextmanager
     def stream(self, path: str, body: Any) -> Iterator[tuple[httpx.Response, Iterator[Event]]]:
-        """A response whose events are read as they come."""
+        """Posts `body` and yields the response, with its events as they arrive."""
         with self.http.stream("POST", path, json={**body, "stream": True}) as response:
             yield response, read_events(response.iter_raw())
 
     def events(self, path: str, body: Any) -> list[Event]:
-        """All events of a stream that has to be 200."""
+        """Posts `body`, asserts the status 200, and returns all events of the stream."""
         with self.stream(path, body) as (response, events):
             if response.status_code != 200:
                 raise AssertionError(f"POST {path} {body!r:.300}: {response.read()[:500]!r}")
@@ -121,7 +122,7 @@ class Server:
         return slots
 
     def wait_until_gone(self) -> None:
-        """Until no slot works, or the model is unloaded: `keep_alive` may be 0."""
+        """Waits until no slot works, or the model is unloaded (`keep_alive` may be 0)."""
         wait_until(
             lambda: (
                 (slots := self.get("/slots")).status_code == 503
@@ -131,7 +132,7 @@ class Server:
         )
 
     def wait_until_idle(self) -> list[dict[str, Any]]:
-        """The slots, as soon as none of them works."""
+        """Waits until no slot works, and returns the slots."""
         wait_until(
             lambda: not any(slot["is_processing"] for slot in self.slots()), "all slots are free"
         )
@@ -143,13 +144,13 @@ class Server:
         )
 
     def raw(self, data: bytes) -> socket.socket:
-        """A connection on which `data` has been sent, and nothing else."""
+        """Opens a connection, sends `data` on it, and returns it."""
         connection = socket.create_connection(self.address, timeout=SECONDS)
         connection.sendall(data)
         return connection
 
     def head(self, path: str, length: int, **headers: str) -> bytes:
-        """The head of a POST request, to be sent by hand."""
+        """Returns the head of a POST request that a test sends itself."""
         prefix = httpx.URL(self.url).path.rstrip("/")
         fields = {
             "Host": httpx.URL(self.url).netloc.decode(),
@@ -167,7 +168,7 @@ class Server:
 
 
 class OwnServer(Server, ABC):
-    """A server that the tests started, and may kill. What it writes to stderr is kept in `log`."""
+    """A server that the tests started and may kill. `log` contains its stderr output."""
 
     def __init__(self, process: subprocess.Popen[bytes], log: Path, url: str, **rest: Any) -> None:
         super().__init__(url, **rest)
@@ -176,7 +177,7 @@ class OwnServer(Server, ABC):
 
     @abstractmethod
     def engines(self) -> list[psutil.Process]:
-        """The processes below the server that run a model each."""
+        """Returns the processes below the server that run one model each."""
 
     def engine(self) -> psutil.Process:
         [engine] = wait_until(self.engines, "there is an engine process")
@@ -191,7 +192,7 @@ class OwnServer(Server, ABC):
         wait_until(lambda: self.get("/health").status_code == 200, "the server is ready")
 
     def stop(self, number: int = signal.SIGTERM) -> int:
-        """Sends the signal and waits for the end: the exit code."""
+        """Sends the signal, waits for the end, and returns the exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
         return self.process.wait(timeout=SECONDS)
@@ -218,27 +219,27 @@ Start = Callable[..., OwnServer]
 
 
 class Launcher(Protocol):
-    """The way to start a repository's own servers, so that they can be tested.
+    """Starts a repository's own servers, so that the tests can test them.
 
-    Its options are llama-server's. The hook `pytest_contract_launcher` returns one.
+    The options are llama-server's. The hook `pytest_contract_launcher` returns a launcher.
     """
 
     MODEL: str
-    """The model of servers that are started without another one."""
+    """The path of the model that servers use by default."""
 
     def start(self, directory: Path, *argv: str, **options: Any) -> OwnServer:
-        """Starts a server with the options `argv`, and keeps its log in `directory`.
+        """Starts a server with the command line `argv`, and writes its log into `directory`.
 
-        Options: `api_key`; `wait` (true: until it is ready); `named` (false: `argv` has no model);
-        `router` (false: no model at all); `variables` of its environment; any other is the HTTP
-        client's.
+        `options`: `api_key`; `wait` (true: wait until it is ready); `named` (false: `argv` has no
+        model); `router` (false: no model at all); `variables` of its environment; any other option
+        is passed to the HTTP client.
         """
 
     def run(self, *argv: str) -> subprocess.CompletedProcess[str]:
-        """Runs the program with options with which it has to end by itself."""
+        """Runs the program with options that make it end by itself."""
 
     def model_file(self, name: str) -> str:
-        """The path of a model that has a certain property, or skips the test.
+        """Returns the path of a model with a certain property, or skips the test.
 
         `tiny-spm` has a SentencePiece vocabulary and isn't trained to fill gaps, `tiny-mamba` is
         recurrent, `tiny-window` has a sliding window; `tiny-embed` (a decoder) and `tiny-bert` (an

@@ -1,4 +1,4 @@
-"""One test of a server from the first question to the findings, with its progress on stderr."""
+"""Tests one server: discovers what it offers, runs the tests, and shows progress on stderr."""
 
 import sys
 from collections.abc import Sequence
@@ -22,7 +22,8 @@ CUT_SHORT = (
 def test(
     base_url: str, api_key: str | None, chosen: Sequence[str] | None, max_examples: int
 ) -> Findings:
-    """Raises `ConnectionError` if the server can't be asked, `LookupError` for a bad choice."""
+    """Tests the server and returns the findings. Raises `ConnectionError` if the server can't be
+    reached, `LookupError` for an unknown choice."""
     console = Console(stderr=True)
     names = None if chosen is None else operations(chosen)
     server = Server(base_url, api_key)
@@ -44,15 +45,15 @@ def test(
     with Progress(*columns, console=console, transient=True) as progress:
         bar = progress.add_task("collecting the tests", total=None)
 
-        def told(done: int, total: int, title: str) -> None:
+        def progressed(done: int, total: int, title: str) -> None:
             progress.update(bar, completed=done, total=total, description=title[:80])
             for each in findings.news():
                 console.print(f"deviates: {each}", highlight=False, markup=False, soft_wrap=True)
-            # A log has no bar that moves.
+            # The progress bar isn't shown in a log.
             if not console.is_terminal and done and done * 20 // total > (done - 1) * 20 // total:
                 console.print(f"{done} of {total} tests, next: {title[:80]}", highlight=False)
 
-        code = run(server, findings, names, max_examples, told)
+        code = run(server, findings, names, max_examples, progressed)
     server.close()
     findings.is_whole = code not in CUT_SHORT or findings.ended is not None
     for verdict, number in findings.counts().items():

@@ -1,7 +1,7 @@
-"""Servers in the states in which they give their documented answers.
+"""Servers in the states that certain documented answers need.
 
-A situation that takes a server of its own (one that loads, one whose engine dies) is made once,
-for all operations together.
+A situation that takes a server of its own (loading, killed engine) is made once, for all
+operations.
 """
 
 import contextlib
@@ -49,18 +49,19 @@ import os, signal, sys
 if "specllama.engine.worker" in sys.orig_argv:
     os.kill(os.getpid(), signal.SIGSTOP)
 """
-"""Python runs this before anything else. To stop a process from outside, one has to be fast."""
+"""Python code that stops an engine process at its start. A signal from outside might come too
+late."""
 
 
 def send(server: Server, name: str, **changes: Any) -> httpx.Response:
-    """The operation's small valid request, with changes to its body."""
+    """Sends the operation's small valid request, with changes to its body."""
     if name in BODIES:
         return server.post(path(name), body(name, **changes))
     return server.http.request(contract.operations()[name].method, path(name))
 
 
 def send_and_tell(server: Server, name: str, on_its_way: threading.Event) -> httpx.Response:
-    """The same, and `on_its_way` is set when all of it has been written to the server."""
+    """Sends the request, and sets `on_its_way` when all of it has been written to the server."""
 
     def trace(event: str, _: Any) -> None:
         if event == "http11.send_request_body.complete":
@@ -73,13 +74,13 @@ def send_and_tell(server: Server, name: str, on_its_way: threading.Event) -> htt
 
 
 def send_with_query(server: Server, name: str, **query: str) -> httpx.Response:
-    """The same request with more in its query."""
+    """Sends the request with more parameters in its query."""
     method = contract.operations()[name].method
     return server.http.request(method, with_query(name, **query), json=BODIES.get(name))
 
 
 def read_response(connection: socket.socket, name: str, server: Server) -> httpx.Response:
-    """The answer on a connection that we opened by hand."""
+    """Reads the answer on a connection that the test opened itself."""
     with connection:
         data = b""
         while True:
@@ -102,7 +103,7 @@ COMPLETING = [
     "create_openai_completion",
     "create_infill",
 ]
-"""The operations that the engine has no question to answer for before it generates."""
+"""The operations that ask the engine nothing before they generate."""
 GENERAL = [
     name
     for name in contract.operations()
@@ -111,7 +112,7 @@ GENERAL = [
 
 
 class Situations:
-    """Answers of servers in a certain state, by operation. Each is made when it is asked for."""
+    """Answers of servers in certain states, by operation. Each state is created on first use."""
 
     def __init__(self, start: Start, launcher: Launcher, directory: Path) -> None:
         self.model = launcher.MODEL
@@ -127,7 +128,7 @@ class Situations:
 
     @cached_property
     def narrow(self) -> OwnServer:
-        """A server that has little of everything."""
+        """A server with low limits."""
         limits = ["-c", str(N_CTX), "-np", "1", "--max-body-size", "1"]
         return self._start(*limits, "--no-slots", api_key="key")
 
@@ -150,8 +151,8 @@ class Situations:
 
     @cached_property
     def router(self) -> OwnServer:
-        """A server of many models: its default one, two of `presets`, and what is put into
-        `cache`. It asks no hub."""
+        """A server of many models: its default one, two of `presets`, and the files in `cache`. It
+        uses no hub."""
         self.presets.write_text(PRESETS.format(self.model), "utf-8")
         hub = {"HF_HUB_CACHE": str(self.cache), "HF_HUB_OFFLINE": "1"}
         options = ("-c", str(N_CTX), "-np", "1", "--models-preset", str(self.presets))
@@ -166,7 +167,7 @@ class Situations:
         return self._directory / "hub"
 
     def put_into_cache(self) -> Path:
-        """Add the model that `download_model` wants, as the hub's library does; its folder."""
+        """Adds the model of `download_model` as the hub's library does, and returns its folder."""
         folder = self.cache / "models--contract--tests-GGUF"
         commit = "0" * 40
         for name, text in (("refs/main", commit), (f"snapshots/{commit}/tiny-Q8_0.gguf", "GGUF")):
@@ -176,7 +177,7 @@ class Situations:
 
     @contextlib.contextmanager
     def broken_presets(self) -> Iterator[OwnServer]:
-        """The router while its models can't be read again."""
+        """Yields the router while its models can't be read."""
         server = self.router
         self.presets.write_text("what is this?", "utf-8")
         try:
@@ -192,7 +193,7 @@ class Situations:
 
     @cached_property
     def hearing(self) -> OwnServer:
-        """A server whose model takes sounds."""
+        """A server whose model has audio input."""
         model, ears = map(self._launcher.model_file, ("tiny-nochat", "tiny-mmproj-audio"))
         return self._start("-m", model, "--mmproj", ears, "-np", "1", named=True, api_key="key")
 
@@ -204,7 +205,7 @@ class Situations:
 
     @cached_property
     def loading(self) -> Mapping[str, httpx.Response]:
-        """The answers of a server whose engine process stops itself before it does anything."""
+        """The answers of a server whose engine process is stopped at its start."""
         folder = self._directory / "stopping"
         folder.mkdir()
         (folder / "sitecustomize.py").write_text(STOPPING, "ascii")
@@ -221,7 +222,7 @@ class Situations:
 
     @cached_property
     def killed(self) -> Mapping[str, httpx.Response]:
-        """The answers to requests at which the engine was working when it was killed."""
+        """The answers to requests that the engine was working on when it was killed."""
         options = {
             (): [name for name in GENERAL if needs_engine(name) and name not in COMPLETING],
             ("--embeddings", "--pooling", "mean"): [*EMBEDDING, *OLLAMA_EMBEDDING],
@@ -234,7 +235,8 @@ class Situations:
         } | self._killed_while_generating()
 
     def _killed_while_generating(self) -> dict[str, httpx.Response]:
-        """Of those that would wait for the next engine if theirs had not begun with them."""
+        """The answers of operations that would wait for the next engine before their first
+        token."""
         server = self._start("-np", str(len(COMPLETING)), *self._switched_on, api_key="key")
         with ThreadPoolExecutor(len(COMPLETING)) as pool:
             sent = {
@@ -254,7 +256,7 @@ class Situations:
                 on_its_way = threading.Event()
                 sent[name] = pool.submit(send_and_tell, server, name, on_its_way)
                 assert on_its_way.wait(SECONDS), name
-            for _ in range(20):  # answered behind them, so that they have reached the engine
+            for _ in range(20):  # answered later than the others, so the others reached the engine
                 server.get("/health")
                 server.get("/openapi.json")
             assert not any(request.done() for request in sent.values())
@@ -263,7 +265,7 @@ class Situations:
 
     @cached_property
     def without_tables(self) -> Mapping[str, httpx.Response]:
-        """The answers to requests for responses when somebody has dropped their tables."""
+        """The answers to requests for responses after their tables were dropped."""
         path_ = self._directory / "responses.db"
         server = self._start("--responses-db", str(path_), api_key="key")
         with contextlib.closing(sqlite3.connect(path_)) as connection:
@@ -285,7 +287,7 @@ class Situations:
 
 @contextlib.contextmanager
 def engine_stopped(server: OwnServer) -> Iterator[None]:
-    """The engine process of a server, from its first moment on, gets no processor."""
+    """Stops the engine process of a server from its first moment on."""
     engine = server.engine()
     engine.suspend()
     try:

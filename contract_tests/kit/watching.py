@@ -1,7 +1,7 @@
-"""What is asked while a server is tested, and what it answers, whichever client asks.
+"""Records the requests and answers of a test, whichever client sends them.
 
-The clients of the tests are several libraries, all of which send by httpx or httpx2: so these are
-listened to. A request to what the server doesn't offer ends its test as skipped.
+The clients in the tests are several libraries, which all send by httpx or httpx2, so these two are
+patched. A request for an operation that the server doesn't offer ends its test as skipped.
 """
 
 import contextlib
@@ -20,14 +20,14 @@ from contract_tests.kit import contract, lint
 from contract_tests.kit.discovery import NOT_THERE, Offer
 
 LONGEST = 2000
-"""Characters of a body that are shown."""
+"""Characters of a body that reports show."""
 KEPT = 200
-"""Exchanges of one test that are looked at when it fails."""
+"""Exchanges of one test that are kept for the case that it fails."""
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request and its answer, if there was one before the connection failed or time was up."""
+    """One request and its answer; None if the connection failed or the time was up."""
 
     method: str
     url: str
@@ -45,12 +45,12 @@ class Exchange:
 
     @property
     def curl(self) -> str:
-        """The request as a command; a key stands as `$API_KEY`."""
+        """The request as a curl command, with `$API_KEY` in the place of the key."""
         parts = [f"curl -i -X {self.method} {shlex.quote(self.url)}"]
         for name, value in self.headers.items():
             match name.lower():
                 case "authorization" | "x-api-key":
-                    if value:  # a wrong key may be what the test is about
+                    if value:  # a test may be about a wrong key
                         shown = "Bearer $API_KEY" if "earer" in value else "$API_KEY"
                         parts.append(f'-H "{name}: {shown}"')
                 case "content-type" | "x-conversation-id" | "anthropic-version" | "origin":
@@ -68,11 +68,11 @@ class Exchange:
         return f"{self.answer.status_code} {kind}\n{_text(_content(self.answer))}".strip()
 
     def deviation(self) -> str | None:
-        """Why the description doesn't allow this answer to anybody, if it doesn't."""
+        """Returns why the description doesn't allow this answer for any request, or None."""
         if self.operation is None or self.answer is None or not self.answer.is_closed:
             return None
         if not hasattr(self.answer, "_content"):
-            return None  # it was read as a stream, by whom it concerned
+            return None  # the test read it as a stream
         try:
             contract.check(self.answer, self.answer.status_code)
         except (AssertionError, ValueError) as error:
@@ -90,7 +90,7 @@ def _text(data: bytes) -> str:
 
 
 class Watch:
-    """The last exchanges with one server since it was cleared."""
+    """The last exchanges with one server since `clear`."""
 
     def __init__(self, offer: Offer) -> None:
         self.offer = offer
@@ -99,7 +99,7 @@ class Watch:
 
     @contextlib.contextmanager
     def deaf(self) -> Iterator[None]:
-        """What is asked meanwhile belongs to no test."""
+        """Ignores requests meanwhile: they belong to no test."""
         self._is_deaf = True
         try:
             yield
@@ -110,7 +110,7 @@ class Watch:
         self.exchanges.clear()
 
     def note(self, exchange: Exchange) -> None:
-        """Keeps an exchange. Skips the test if the server doesn't offer that at all."""
+        """Keeps an exchange. Skips the test if the server doesn't offer the operation."""
         self.exchanges.append(exchange)
         operation, answer = exchange.operation, exchange.answer
         if operation is None or answer is None or answer.status_code not in NOT_THERE:
@@ -119,7 +119,7 @@ class Watch:
             skip_absent(operation.name)
 
     def hear(self, answer: Any) -> None:
-        """Keeps what was asked by `requests`."""
+        """Keeps an exchange of the library `requests`."""
         self.note(from_requests(answer))
 
     @contextlib.contextmanager
@@ -141,7 +141,7 @@ class Watch:
             try:
                 answer = send(this, request, **options)
             finally:
-                self._heard(request, answer)
+                self._record(request, answer)
             return answer
 
         patch.setattr(client, "send", sending)
@@ -155,21 +155,21 @@ class Watch:
             try:
                 answer = await send(this, request, **options)
             finally:
-                self._heard(request, answer)
+                self._record(request, answer)
             return answer
 
         patch.setattr(client, "send", sending)
 
-    def _heard(self, request: Any, answer: Any) -> None:
+    def _record(self, request: Any, answer: Any) -> None:
         if str(request.url).startswith(self.offer.url) and not self._is_deaf:
-            body = getattr(request, "_content", b"")  # none of a body that comes in pieces
+            body = getattr(request, "_content", b"")  # empty for a body that is sent in pieces
             if answer is not None and not isinstance(answer, httpx.Response):
                 answer = _as_httpx(request, answer)
             self.note(Exchange(request.method, str(request.url), request.headers, body, answer))
 
 
 def _as_httpx(request: Any, answer: Any) -> httpx.Response:
-    """The answer to a client of httpx2, as one of httpx; a stream without its content."""
+    """Returns an answer of httpx2 as one of httpx; a stream without its content."""
     asked = httpx.Request(
         request.method, str(request.url), content=getattr(request, "_content", b"")
     )
@@ -191,7 +191,7 @@ def skip_absent(name: str) -> None:
 
 
 def from_requests(answer: Any) -> Exchange:
-    """An exchange by `requests`, as Schemathesis has them."""
+    """Returns an exchange of the library `requests`, which Schemathesis uses."""
     request = answer.request
     body = request.body or b""
     raw = body.encode() if isinstance(body, str) else bytes(body)
