@@ -423,7 +423,7 @@ def security_is_consistent(document: Document) -> Iterator[str]:
     for operation in operations(document):
         public = operation.definition.get("security", document["security"]) == []
         if public == ("401" in operation.definition["responses"]):
-            yield f"{operation.name} is {'public' if public else 'protected'}, which contradicts its 401"
+            yield f"{operation.name} is {'public' if public else 'protected'}, unlike its 401"
 
 
 def streams_name_their_events(document: Document) -> Iterator[str]:

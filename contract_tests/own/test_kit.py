@@ -115,7 +115,7 @@ def test_what_is_loaded_is_named_first() -> None:
 
 def test_keys_are_found_out() -> None:
     assert discover(canned(locked, "right")).key
-    for key, word in ((None, "wants"), ("wrong", "refuses")):
+    for key, word in ((None, "needs"), ("wrong", "refuses")):
         with pytest.raises(UnreachableError, match=word):
             discover(canned(locked, key))
     nobody_asks = canned(few, "right")
@@ -150,7 +150,7 @@ def test_a_request_to_what_is_not_offered_skips_its_test() -> None:
 @pytest.mark.parametrize(
     ("check", "failure"),
     [
-        (servers.keys_are_wanted_everywhere, "GET /props wants no key"),
+        (servers.keys_are_wanted_everywhere, "GET /props needs no key"),
         (servers.foreign_pages_change_nothing, "POST /props serves a foreign page"),
     ],
 )

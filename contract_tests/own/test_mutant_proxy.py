@@ -217,7 +217,7 @@ SAME: dict[str, Callable[[], Mutation]] = {
     "documents": lambda: mutations.documents(lambda document: document),
     "events": lambda: mutations.events(lambda event: [event]),
     "together": lambda: mutations.together(
-        mutations.plain(at("nothing.here.*", str)), mutations.heard(lambda document: None)
+        mutations.plain(at("nothing.here.*", str)), mutations.observed(lambda document: None)
     ),
 }
 

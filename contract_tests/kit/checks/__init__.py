@@ -1,4 +1,4 @@
-"""Checks that hold for every server of this API. Each takes a server and fails with what is wrong.
+"""Checks that hold for every server of this API. Each checks a server and fails with a reason.
 
 The tests run them against the server under test, and `mutants` against broken ones.
 """
@@ -60,7 +60,7 @@ def errors_have_the_envelope(server: Server) -> None:
 
 
 def keys_are_wanted(server: Server) -> None:
-    """Keys are checked by a server that has one."""
+    """A server that has a key rejects missing and wrong keys."""
     key = needs_key(server)
     for headers in (
         {"Authorization": ""},
@@ -95,7 +95,7 @@ def streams_say_the_same_as_plain_answers(server: Server) -> None:
 
 
 def streams_outlive_their_clients(server: Server) -> None:
-    """A client that counts bytes gets the rest of its stream later."""
+    """A client that counts its received bytes gets the rest of its stream later."""
     name, conversation = "create_completion", secrets.token_hex(16)
     asked = body(name, n_predict=48, ignore_eos=True, cache_prompt=False)
     with server.http.stream(
@@ -114,7 +114,7 @@ def streams_outlive_their_clients(server: Server) -> None:
 
 
 def plain_text(answer: Any) -> str:
-    """The text of an answer, in whichever format."""
+    """Returns the text of an answer in any format."""
     if "content" in answer:
         return str(answer["content"])
     choice = answer["choices"][0]
@@ -122,7 +122,7 @@ def plain_text(answer: Any) -> str:
 
 
 def characters_stay_whole(server: Server) -> None:
-    """No event has a part of a character, whatever bytes the model's tokens are."""
+    """No event ends inside a character, whatever bytes the model's tokens are."""
     for forced in (split_character(server), tokens_of(server, "é"), tokens_of(server, "日本")):
         events = forced_stream(server, forced)
         documents = contract.check_stream(contract.operations()["create_completion"], events)
@@ -137,12 +137,13 @@ def tokens_of(server: Server, text: str) -> list[int]:
 
 
 def split_character(server: Server) -> list[int]:
-    """The tokens of a character that hardly any vocabulary has in one piece."""
+    """Returns the tokens of a character that hardly any vocabulary has as one token."""
     return tokens_of(server, "\U0001f999")
 
 
 def forced_body(tokens: Sequence[int], **changes: Any) -> dict[str, Any]:
-    """A request whose text is made of `tokens` only, in an order that the model chooses."""
+    """Returns a request whose text consists of `tokens` only, in an order that the model
+    chooses."""
     bias = [[token, 1000.0] for token in dict.fromkeys(tokens)]
     request: dict[str, Any] = body(
         "create_completion",
@@ -161,7 +162,7 @@ def forced_stream(server: Server, tokens: Sequence[int], **changes: Any) -> list
 
 
 def stop_texts_are_never_shown(server: Server) -> None:
-    """Neither whole nor in part, also where one begins in one token and ends in another."""
+    """A stop text is not shown, in whole or in part, even if it spans two tokens."""
     request = body("create_completion", n_predict=40, temperature=0, ignore_eos=True)
     documents = [event.json for event in server.events("/completion", request)]
     pieces = [document["content"] for document in documents if document["content"]]
@@ -180,7 +181,7 @@ def stop_texts_are_never_shown(server: Server) -> None:
 
 
 def counts_add_up(server: Server) -> None:
-    """Every count in every format, held against what /tokenize says of the prompt."""
+    """Every token count in every format agrees with /tokenize."""
     n_prompt = len(server.ask("/tokenize", {"content": PROMPT, "add_special": True})["tokens"])
     request = {"prompt": PROMPT, "n_predict": 5, "ignore_eos": True, "return_tokens": True}
     for _ in range(2):  # the second time most of the prompt is cached
@@ -211,7 +212,7 @@ def counts_add_up(server: Server) -> None:
 
 
 def ollamas_clients_are_served(server: Server) -> None:
-    """Their lines say the same as one answer, and errors are texts."""
+    """Lines in Ollama's format add up to the plain answer, and errors are texts."""
     request = body("create_ollama_generation", stream=True)
     *pieces, last = contract.check(server.post("/api/generate", request))
     whole = contract.check(server.post("/api/generate", {**request, "stream": False}))
@@ -221,7 +222,7 @@ def ollamas_clients_are_served(server: Server) -> None:
 
 
 def slots_keep_texts(server: Server) -> None:
-    """Of a server that was not told to show them."""
+    """Slots don't show texts unless an option switches that on."""
     request = body("create_completion", prompt="secret 5518", stop=["never 5518"])
     server.ask("/completion", request)
     shown = json.dumps(server.slots())
@@ -230,7 +231,7 @@ def slots_keep_texts(server: Server) -> None:
 
 
 def slots_count_what_they_hold(server: Server) -> None:
-    """The prompt, and what was generated but for the last token."""
+    """A slot counts the prompt and the generated tokens without the last one."""
     server.ask("/completion", body("create_completion", n_predict=5, ignore_eos=True))
     slot = max(server.wait_until_idle(), key=lambda slot: int(slot.get("id_task", -1)))
     n_prompt = slot["n_prompt_tokens_processed"] + slot["n_prompt_tokens_cache"]
@@ -253,7 +254,7 @@ def tokens_and_text_correspond(server: Server) -> None:
         assert all(
             isinstance(piece["piece"], str) or not _is_utf8(bytes(piece["piece"]))
             for piece in pieces
-        ), "a piece that is valid text came as bytes"
+        ), "a piece that is valid text is sent as bytes"
 
 
 def _is_utf8(data: bytes) -> bool:
@@ -273,7 +274,8 @@ def models_are_as_described(server: Server) -> None:
 
 
 def requests_reach_their_models(server: Server) -> None:
-    """Every model has its own properties and its own name in answers, and no other name any."""
+    """Every model has its own properties and its own name in answers; unknown names are
+    rejected."""
     for name, model in models(server).items():
         props = contract.check(server.get(with_query("get_props", model=name)))
         assert props["model_alias"] == name
@@ -286,7 +288,7 @@ def requests_reach_their_models(server: Server) -> None:
 
 
 def unknown_models_are_refused(server: Server) -> None:
-    """Where there are several, that is: a router of one takes any name for it."""
+    """A server with several models rejects unknown names; with one model it accepts any name."""
     expected = dict.fromkeys(("create_completion", "create_chat_completion", "tokenize"), 400)
     for operation, status in {**expected, "load_model": 404}.items():
         response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
@@ -302,27 +304,27 @@ def looking_for_models_needs_the_key(server: Server) -> None:
     contract.check(server.get("/models?reload=1"))
 
 
-def what_is_no_download_stays(server: Server) -> None:
+def only_downloads_can_be_removed(server: Server) -> None:
     for name, model in models(server).items():
         if not model["can_remove"]:
             refused = server.http.request("DELETE", "/models", params={"model": name})
             contract.check(refused, 400)
 
 
-def what_is_there_is_not_downloaded(server: Server) -> None:
+def present_models_are_not_downloaded(server: Server) -> None:
     for name in models(server):
         contract.check(server.post("/models", {"model": name}), 400)
 
 
-def changes_of_models_are_told(server: Server) -> None:
-    """Its default model is unloaded and loaded again."""
+def changes_of_models_are_announced(server: Server) -> None:
+    """Unloading and loading the default model are announced as events."""
     name = contract.check(server.get("/props"))["model_alias"]
     with following(server) as events:
         for value in (LOADED, UNLOADED, LOADED):
             set_status(server, name, value)
         wait_until(
             lambda: events.states(name)[-4:] == [LOADED, UNLOADED, "loading", LOADED],
-            "the changes are told",
+            "the changes are announced",
         )
 
 
@@ -331,9 +333,9 @@ OF_ROUTERS = (
     requests_reach_their_models,
     unknown_models_are_refused,
     looking_for_models_needs_the_key,
-    what_is_no_download_stays,
-    what_is_there_is_not_downloaded,
-    changes_of_models_are_told,
+    only_downloads_can_be_removed,
+    present_models_are_not_downloaded,
+    changes_of_models_are_announced,
 )
 ALL = (
     streams_outlive_their_clients,
@@ -357,4 +359,4 @@ ALL = (
     *OF_EMBEDDERS,
     *OF_RERANKERS,
 )
-"""Those for what a server doesn't offer are skipped there."""
+"""Checks of operations that a server doesn't offer are skipped."""

@@ -22,14 +22,14 @@ THINKING: dict[str, Any] = {
     "reasoning_budget_message": LAST_WORDS,
     "max_tokens": 48,
     "ignore_eos": True,
-    # A thought that the model ends itself has no last words.
+    # Reasoning that the model ends itself has no last words.
     "logit_bias": [["</think>", -50]],
 }
 AT_ONCE: dict[str, Any] = {"reasoning_budget_tokens": 0, **NO_THOUGHT}
 
 
 def calls_have_their_arguments(server: Server) -> None:
-    """A call that is demanded comes, whole, in a stream as well."""
+    """A forced call is complete, in a plain answer and in a stream."""
     request = chat.asking()
     chat.check_calls(chat.the_answer(server, request), request["tools"])
 
@@ -82,13 +82,13 @@ def _json(text: str) -> Any:
 
 
 def thoughts_stay_apart(server: Server) -> None:
-    """What a model thinks is no part of what it says, in whichever API."""
+    """Reasoning is not part of the content, in any API."""
     request: dict[str, Any] = {"messages": MESSAGES, **THINKING}
     for answer in chat.answers(server, request):
         assert LAST_WORDS not in answer.content, f"thoughts in the content: {answer.content!r}"
         if not answer.reasoning:
             assert not isinstance(server, OwnServer), "the shipped model thinks"
-            pytest.skip("the model doesn't think, or the server doesn't tell thoughts apart")
+            pytest.skip("the model doesn't reason, or the server doesn't separate its reasoning")
         assert answer.reasoning.endswith(LAST_WORDS), answer.reasoning
     thought = {"type": "thinking", "thinking": "First,", "signature": ""}
     begun = [*MESSAGES, {"role": "assistant", "content": [thought]}]
@@ -103,7 +103,7 @@ def thoughts_stay_apart(server: Server) -> None:
 
 
 def chats_stop_at_their_stop_strings(server: Server) -> None:
-    """In each API by its own field, and its reason says so."""
+    """Each API has its own field for stop strings, and its finish reason says that one was met."""
     request = {"messages": MESSAGES, "max_tokens": 24, "ignore_eos": True, **GREEDY, **AT_ONCE}
     whole = server.ask(chat.PATH, request)["choices"][0]["message"]["content"]
     stop = whole[len(whole) // 2 : len(whole) // 2 + 3]
@@ -117,7 +117,7 @@ def chats_stop_at_their_stop_strings(server: Server) -> None:
 
 
 def events_of_responses_are_in_order(server: Server) -> None:
-    """They are numbered; what they add is what the whole response has at its end."""
+    """Events are numbered, and their pieces add up to the whole response in the last event."""
     request = body("create_response", max_output_tokens=12, stream=True, **AT_ONCE)
     events = contract.check(server.post("/v1/responses", request))
     numbers = [event["sequence_number"] for event in events]
@@ -143,7 +143,7 @@ def events_of_responses_are_in_order(server: Server) -> None:
 
 
 def responses_are_kept(server: Server) -> None:
-    """A response can be asked for again until it is deleted, and is not to be kept if so wished."""
+    """A stored response can be requested until it is deleted. `store: false` stores nothing."""
     made = contract.check(server.post("/v1/responses", body("create_response")))
     where = f"/v1/responses/{made['id']}"
     found = contract.check(server.get(where))
@@ -157,7 +157,7 @@ def responses_are_kept(server: Server) -> None:
 
 
 def conversations_are_counted_as_they_are_read(server: Server) -> None:
-    """What counts tokens in advance says what the answer says afterwards."""
+    """Tokens counted in advance equal the counts in the answer."""
     asked = {"messages": MESSAGES, **NO_THOUGHT}
     n = contract.check(server.post("/v1/messages/count_tokens", asked))["input_tokens"]
     usage = server.ask("/v1/messages", body("create_message"))["usage"]
@@ -165,9 +165,9 @@ def conversations_are_counted_as_they_are_read(server: Server) -> None:
     assert read + usage["cache_creation_input_tokens"] == n, "create_message"
     events = contract.check(server.post("/v1/messages", body("create_message", stream=True)))
     begun, ended = events[0]["message"]["usage"], events[-2]["usage"]
-    for told in (begun, ended):
-        read = told["input_tokens"] + told["cache_read_input_tokens"]
-        assert read + told["cache_creation_input_tokens"] == n, "a stream of create_message"
+    for usage in (begun, ended):
+        read = usage["input_tokens"] + usage["cache_read_input_tokens"]
+        assert read + usage["cache_creation_input_tokens"] == n, "a stream of create_message"
     asked = {"input": body("create_response")["input"], **NO_THOUGHT}
     n = contract.check(server.post(path("count_response_tokens"), asked))["input_tokens"]
     usage = server.ask("/v1/responses", body("create_response"))["usage"]
@@ -180,7 +180,7 @@ def conversations_are_counted_as_they_are_read(server: Server) -> None:
 
 
 def events_of_messages_are_in_order(server: Server) -> None:
-    """Blocks are begun, filled and ended one after the other, between the message's own events."""
+    """Blocks begin, grow and end one after the other, between the events of the message."""
     request = body("create_message", max_tokens=12, **GREEDY, **AT_ONCE)
     response = server.post("/v1/messages", {**request, "stream": True})
     events = contract.check(response)
@@ -194,7 +194,7 @@ def events_of_messages_are_in_order(server: Server) -> None:
     for event in events:
         match event["type"]:
             case "content_block_start":
-                assert not is_open, "a block begins in another"
+                assert not is_open, "a block begins inside another"
                 at, is_open = at + 1, True
             case "content_block_delta":
                 assert is_open, "a delta outside of a block"
@@ -210,14 +210,14 @@ def events_of_messages_are_in_order(server: Server) -> None:
 
 
 def errors_of_messages_have_their_form(server: Server) -> None:
-    """Anthropic's, by which its clients tell what went wrong."""
+    """Errors have Anthropic's format, from which its clients make their exceptions."""
     for request in ({"messages": 5, "max_tokens": 4}, {"messages": MESSAGES, "max_tokens": "many"}):
         error = contract.check(server.post("/v1/messages", request), 400)
         assert (error["type"], error["error"]["type"]) == ("error", "invalid_request_error")
 
 
 def lines_of_ollama_end_once(server: Server) -> None:
-    """The last line says that it is the last, why, and what it has cost."""
+    """The last line has `done`, its reason, and the counts and durations."""
     options = {"num_predict": 6, "seed": 7}
     for where, request in (
         ("/api/chat", {"messages": MESSAGES, "options": options, "think": False}),
@@ -238,7 +238,7 @@ def lines_of_ollama_end_once(server: Server) -> None:
 
 
 def templates_have_all_messages(server: Server) -> None:
-    """What was said stands in the prompt, each thing once and in order."""
+    """The prompt has the text of each message once, in their order."""
     said = ["You are terse 5501.", "First 5502.", "Second 5503.", "Third 5504."]
     roles = ("system", "user", "assistant", "user")
     messages = [{"role": r, "content": c} for r, c in zip(roles, said, strict=True)]

@@ -1,4 +1,4 @@
-"""Checks of what is generated: limits, seeds, schemas, probabilities, counts. See `checks`."""
+"""Checks of generation: limits, seeds, schemas, probabilities, counts. See `checks`."""
 
 import json
 from typing import Any
@@ -16,7 +16,7 @@ ENDLESS: dict[str, Any] = {"ignore_eos": True}
 
 
 def limits_of_tokens_hold(server: Server) -> None:
-    """In every API: as many tokens as were asked for, and the reason says that it was the limit."""
+    """In every API, the answer has as many tokens as requested, and its reason is the limit."""
     for n in (1, 7):
         native = server.ask("/completion", {"prompt": PROMPT, "n_predict": n, **ENDLESS})
         assert (native["tokens_predicted"], native["stop_type"]) == (n, "limit")
@@ -32,7 +32,7 @@ def limits_of_tokens_hold(server: Server) -> None:
 
 
 def limits_of_conversations_hold(server: Server) -> None:
-    """The same in the APIs of others."""
+    """Limits hold in Anthropic's and Ollama's APIs and in the Responses API."""
     for n in (1, 7):
         request = {"messages": MESSAGES, "max_tokens": n, **ENDLESS}
         message = server.ask("/v1/messages", request)
@@ -50,7 +50,7 @@ def limits_of_conversations_hold(server: Server) -> None:
 
 
 def seeds_decide(server: Server) -> None:
-    """The same seed gives the same text, and others give others."""
+    """The same seed gives the same text, and different seeds give different ones."""
     request = {"prompt": PROMPT, "n_predict": 16, "temperature": 3, "cache_prompt": False}
 
     def text(seed: int) -> str:
@@ -80,8 +80,8 @@ def texts_are_as_many_as_asked_for(server: Server) -> None:
 
 
 def temperatures_of_zero_are_greedy(server: Server) -> None:
-    """The likeliest token is taken, whatever the seed."""
-    # The end of a text is a token like others here: where it is ruled out, the next one is taken.
+    """The likeliest token is chosen, whatever the seed."""
+    # The end-of-text token counts as a token here; where it is ruled out, the next one is chosen.
     request = {"prompt": PROMPT, "n_predict": 8, "temperature": 0, "n_probs": 2}
     for seed in (1, 2):
         answer = server.ask("/completion", {**request, "seed": seed})
@@ -92,8 +92,8 @@ def temperatures_of_zero_are_greedy(server: Server) -> None:
 
 
 def probabilities_belong_to_the_text(server: Server) -> None:
-    """An entry for every token: together their bytes are the text, and rivals are in order."""
-    # If one token came again and again, the entry of another one would look right.
+    """Every token has an entry. The entries' bytes add up to the text, and rivals are in order."""
+    # If one token were repeated, the entry of another one would look right.
     varied = {**ENDLESS, "seed": 7, "presence_penalty": 2.0}
     request = {"prompt": PROMPT, "n_predict": 6, "n_probs": 3, "return_tokens": True, **varied}
     native = contract.check(server.post("/completion", request))
@@ -125,7 +125,7 @@ def _check_probabilities(entries: list[Any], text: str, n_top: int) -> None:
 
 
 def schemas_are_followed(server: Server) -> None:
-    """In whichever API a client gives one."""
+    """Constrained output matches its schema, in every API."""
     options = {"temperature": 1, "seed": 7}
     native = {"prompt": PROMPT, "json_schema": SWITCH, "n_predict": 300, **options}
     _follows(server.ask("/completion", native)["content"], "create_completion")
@@ -155,7 +155,7 @@ def _follows(text: str, name: str) -> None:
 
 
 def biases_are_applied(server: Server) -> None:
-    """A token that is forbidden never comes."""
+    """A forbidden token is never generated."""
     request = {"prompt": PROMPT, "n_predict": 1, "temperature": 0, "return_tokens": True, **ENDLESS}
     [first] = server.ask("/completion", request)["tokens"]
     for bias in ([[first, False]], [[first, -1000.0]]):
@@ -164,18 +164,19 @@ def biases_are_applied(server: Server) -> None:
 
 
 def gaps_are_filled_between_both_texts(server: Server) -> None:
-    """The prompt that the server makes of a gap has what stands around it, in this order."""
+    """The prompt of an infill request has the text before the gap and the text after it, in this
+    order."""
     request = body("create_infill", input_prefix="alpha = 1\n", input_suffix="\nomega = 2\n")
     answer = contract.check(server.post(path("create_infill"), request))
     prompt = answer["prompt"]
-    assert "alpha = 1" in prompt, f"the prompt is without what stands before the gap: {prompt!r}"
-    assert "omega = 2" in prompt, f"the prompt is without what stands behind the gap: {prompt!r}"
+    assert "alpha = 1" in prompt, f"the prompt lacks the text before the gap: {prompt!r}"
+    assert "omega = 2" in prompt, f"the prompt lacks the text after the gap: {prompt!r}"
     again = contract.check(server.post(path("create_infill"), {**request, "stream": True}))
     assert again[-1]["prompt"] == prompt
 
 
 def cached_tokens_are_the_same_everywhere(server: Server) -> None:
-    """What a format says of cached tokens, held against `timings`."""
+    """Every format's count of cached tokens agrees with `timings`."""
     chat = body("create_chat_completion", **ENDLESS)
     text = body("create_openai_completion", **ENDLESS)
     for where, request in ((CHAT, chat), ("/v1/completions", text)):
@@ -185,13 +186,13 @@ def cached_tokens_are_the_same_everywhere(server: Server) -> None:
             assert details["cached_tokens"] == answer["timings"]["cache_n"], where
     native = body("create_completion", **ENDLESS)
     cold = server.ask("/completion", {**native, "cache_prompt": False})
-    assert cold["timings"]["cache_n"] == 0, "tokens are cached though the request wants no cache"
+    assert cold["timings"]["cache_n"] == 0, "tokens are cached, but the request disables the cache"
     warm = server.ask("/completion", native)
-    assert warm["timings"]["cache_n"] < warm["tokens_evaluated"], "nothing is left to be evaluated"
+    assert warm["timings"]["cache_n"] < warm["tokens_evaluated"], "no token is left to evaluate"
 
 
 def timings_follow_from_each_other(server: Server) -> None:
-    """Rates are counts by times."""
+    """Rates are counts divided by times."""
     request = body("create_completion", n_predict=8, **ENDLESS)
     timings = server.ask("/completion", request)["timings"]
     total = timings["prompt_n"] * timings["prompt_per_token_ms"]
@@ -203,7 +204,7 @@ def timings_follow_from_each_other(server: Server) -> None:
 
 
 def streams_end_once(server: Server) -> None:
-    """Exactly one event of a text is its last; all of a stream have one id."""
+    """Exactly one event of a text is marked as its last; all chunks of a stream have one id."""
     ends = [each.json["stop"] for each in server.events("/completion", body("create_completion"))]
     assert ends == [False] * (len(ends) - 1) + [True], f"`stop` in a stream: {ends}"
     for name in ("create_openai_completion", "create_chat_completion"):

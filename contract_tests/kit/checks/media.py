@@ -1,4 +1,4 @@
-"""Checks of servers whose model sees. See `checks`."""
+"""Checks of servers whose model has image input. See `checks`."""
 
 import base64
 import struct
@@ -12,11 +12,11 @@ from contract_tests.kit.server import Server
 
 SIDE = 32  # pixels
 CLOSE = 0.05
-"""The difference that another batch may make to the logarithm of a probability, by rounding."""
+"""The difference in a log probability that rounding in another batch may cause."""
 
 
 def png(*rows: tuple[int, int, int]) -> bytes:
-    """An image of stripes in these colours."""
+    """Returns an image of stripes in these colours."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return (
@@ -40,10 +40,10 @@ QUESTION = {"type": "text", "text": "Which colours are there?"}
 
 
 def _answer(server: Server, *parts: dict[str, Any]) -> Any:
-    """The answer of a server whose model sees; skips the test of another one."""
+    """Returns the answer of a model with image input; skips the test for other models."""
     modalities = contract.check(server.get("/props")).get("modalities") or {}
     if not modalities.get("vision"):
-        pytest.skip("the model sees no images")
+        pytest.skip("the model has no image input")
     body = {
         "messages": [{"role": "user", "content": [*parts]}],
         "max_tokens": 1,
@@ -59,7 +59,7 @@ def _n_tokens(server: Server, *parts: dict[str, Any]) -> int:
 
 
 def _differ(server: Server, one: list[dict[str, Any]], other: list[dict[str, Any]]) -> bool:
-    """The model expects something else to follow."""
+    """True if the model predicts different next tokens."""
     found = []
     for parts in (one, other):
         [choice] = _answer(server, *parts)["choices"]
@@ -77,7 +77,7 @@ def images_are_part_of_the_prompt(server: Server) -> None:
     assert _n_tokens(server, WARM, COLD, QUESTION) - one > (one - none) // 2, "an image is lost"
 
 
-def images_are_told_apart(server: Server) -> None:
+def images_are_distinguished(server: Server) -> None:
     assert not _differ(server, [WARM, QUESTION], [WARM, QUESTION]), "one image is seen as two"
     assert _differ(server, [WARM, QUESTION], [COLD, QUESTION]), "two images are seen as one"
 
@@ -87,7 +87,7 @@ def images_have_their_places(server: Server) -> None:
 
 
 def texts_are_no_images(server: Server) -> None:
-    """Whatever stands in a text, such as the server's own marker."""
+    """No text is replaced by an image, even if it contains the server's own marker."""
     marker = contract.check(server.get("/props")).get("media_marker") or "<__media__>"
     forged = {"type": "text", "text": f"{marker} {QUESTION['text']}"}
     image = _n_tokens(server, WARM, QUESTION) - _n_tokens(server, QUESTION)
@@ -97,7 +97,7 @@ def texts_are_no_images(server: Server) -> None:
 
 OF_MEDIA = (
     images_are_part_of_the_prompt,
-    images_are_told_apart,
+    images_are_distinguished,
     images_have_their_places,
     texts_are_no_images,
 )

@@ -1,5 +1,5 @@
-"""Checks of what surrounds the generating: keys, foreign pages, HEAD, what is refused, properties,
-slots, metrics, adapters. See `checks`."""
+"""Checks of everything around generation: keys, foreign pages, HEAD, unsupported operations,
+properties, slots, metrics, adapters. See `checks`."""
 
 import json
 import re
@@ -16,7 +16,7 @@ FOREIGN = {"Origin": "https://foreign.example"}
 
 
 def _harmless(server: Server, name: str) -> Any:
-    """A body that changes nothing, should the server not refuse it."""
+    """Returns a body that changes nothing, in case the server accepts it."""
     if name != "set_lora_adapters":
         return BODIES.get(name)
     if not server.offers("list_lora_adapters"):
@@ -25,19 +25,19 @@ def _harmless(server: Server, name: str) -> Any:
 
 
 def _scales(response: httpx.Response) -> list[dict[str, Any]]:
-    """What sets the scales of adapters as they are."""
+    """Returns a body that sets the adapters' scales to their present values."""
     adapters = response.json() if response.is_success else []
     return [{"id": adapter["id"], "scale": adapter["scale"]} for adapter in adapters]
 
 
 def _asked(server: Server, name: str, headers: dict[str, str]) -> httpx.Response:
-    """The answer to a harmless request."""
+    """Returns the answer to a harmless request."""
     method = contract.operations()[name].method.upper()
     return server.http.request(method, path(name), json=_harmless(server, name), headers=headers)
 
 
 def keys_are_wanted_everywhere(server: Server) -> None:
-    """By every operation that is not described as public."""
+    """Every operation that is not described as public needs a key."""
     needs_key(server)
     wrong = {"Authorization": "Bearer wrong"}
     for name, operation in contract.operations().items():
@@ -45,7 +45,7 @@ def keys_are_wanted_everywhere(server: Server) -> None:
             continue
         response = _asked(server, name, wrong)
         got = f"{response.status_code}: {response.text:.200}"
-        assert response.status_code == 401, f"{operation.name} wants no key: {got}"
+        assert response.status_code == 401, f"{operation.name} needs no key: {got}"
 
 
 def public_operations_want_no_key(server: Server) -> None:
@@ -56,7 +56,7 @@ def public_operations_want_no_key(server: Server) -> None:
 
 
 def foreign_pages_change_nothing(server: Server) -> None:
-    """Operations that are described so refuse them, before anything else."""
+    """Operations described as closed to foreign pages refuse them before anything else."""
     n_offered = 0
     for name, operation in contract.operations().items():
         refuses = operation.definition.get("x-refuses-foreign-origins")
@@ -70,12 +70,12 @@ def foreign_pages_change_nothing(server: Server) -> None:
         )
         n_offered += offered
     if not n_offered:
-        assert not isinstance(server, OwnServer), "ours have some"
+        assert not isinstance(server, OwnServer), "our server has such operations"
         pytest.skip("the server has no operation that foreign pages may not use")
 
 
 def heads_have_no_body(server: Server) -> None:
-    """The answer to HEAD has the head of the one to GET, and ends there."""
+    """The answer to HEAD has the head of the answer to GET, and no body."""
     for name in ("get_health", "list_openai_models", "get_props"):
         expected = server.get(path(name))
         said = _read_to_the_end(server, "HEAD", path(name))
@@ -93,8 +93,8 @@ def _read_to_the_end(server: Server, method: str, where: str) -> bytes:
         return b"".join(iter(lambda: connection.recv(65536), b""))
 
 
-def what_is_refused_says_so(server: Server) -> None:
-    """Operations that are there to be refused by name answer with their documented error."""
+def unsupported_operations_say_so(server: Server) -> None:
+    """Operations that are described as unsupported answer with their documented error."""
     for name in REFUSED:
         operation = contract.operations()[name]
         response = server.http.request(operation.method.upper(), path(name), json={})
@@ -104,7 +104,7 @@ def what_is_refused_says_so(server: Server) -> None:
             contract.check(response, status)
 
 
-def allowed_methods_are_told(server: Server) -> None:
+def allowed_methods_are_listed(server: Server) -> None:
     for name in ("get_health", "tokenize"):
         response = server.http.put(path(name), json={})
         assert response.status_code == 405, f"PUT {path(name)}: {response.status_code}"
@@ -114,7 +114,7 @@ def allowed_methods_are_told(server: Server) -> None:
 
 
 def properties_agree(server: Server) -> None:
-    """What the server says of itself is the same everywhere."""
+    """The server's properties are the same in all its answers."""
     props = server.get("/props").json()
     slots = server.slots()
     assert props["total_slots"] == len(slots), "total_slots"
@@ -130,7 +130,7 @@ def properties_agree(server: Server) -> None:
 
 
 def slots_come_to_rest(server: Server) -> None:
-    """Once its request is answered, and others after it."""
+    """Slots become idle once their request and later ones are answered."""
     seen: list[Any] = []
     for _ in range(20):
         server.ask("/completion", body("create_completion", n_predict=1))
@@ -141,7 +141,7 @@ def slots_come_to_rest(server: Server) -> None:
 
 
 def counters_never_go_down(server: Server) -> None:
-    """They count what was done between two scrapes."""
+    """Counters grow by the work between two scrapes."""
     first = _counters(server)
     answer = server.ask("/completion", body("create_completion", n_predict=5, ignore_eos=True))
     then = _counters(server)
@@ -164,7 +164,7 @@ def _counters(server: Server) -> dict[str, float]:
 
 
 def adapters_keep_their_scales(server: Server) -> None:
-    """Of the adapters that the server has; they are as before at the end."""
+    """Adapters' scales can be set; at the end they are as before."""
     response = server.get(path("list_lora_adapters"))
     before, old = contract.check(response), _scales(response)
     if not before:
@@ -182,10 +182,10 @@ def adapters_keep_their_scales(server: Server) -> None:
 
 
 def the_description_is_served(server: Server) -> None:
-    """It has every operation of the one that the kit tests with."""
+    """The served description has every operation of the kit's description."""
     response = server.get("/openapi.json")
     if response.status_code == 404:
-        assert not isinstance(server, OwnServer), "ours serve it"
+        assert not isinstance(server, OwnServer), "our server serves it"
         pytest.skip("the server doesn't serve its description")
     served = json.loads(response.content)["paths"]
     described = {(each.path, each.method) for each in contract.operations().values()}
@@ -194,7 +194,7 @@ def the_description_is_served(server: Server) -> None:
 
 
 def requests_have_ids(server: Server) -> None:
-    """A client's own comes back; others get one each."""
+    """A client's own id is returned; requests without one get an id each."""
     mine = server.get("/health", headers={"X-Request-Id": "contract-tests-5519"})
     assert mine.headers.get("x-request-id") == "contract-tests-5519"
     given = [server.get("/health").headers.get("x-request-id") for _ in range(2)]
@@ -207,8 +207,8 @@ OF_SERVERS = (
     public_operations_want_no_key,
     foreign_pages_change_nothing,
     heads_have_no_body,
-    what_is_refused_says_so,
-    allowed_methods_are_told,
+    unsupported_operations_say_so,
+    allowed_methods_are_listed,
     properties_agree,
     slots_come_to_rest,
     counters_never_go_down,

@@ -12,11 +12,11 @@ from contract_tests.kit.server import Server
 TEXTS = ["A llama carries wool.", "The bus leaves at nine.", "x"]
 QUERY = "What carries wool?"
 CLOSE = 0.02
-"""The difference that another batch may make to a number, by rounding."""
+"""The difference in a number that rounding in another batch may cause."""
 
 
 def _ask(server: Server, where: str, **request: Any) -> Any:
-    """The answer of a server that offers this; skips the test of another one."""
+    """Returns the answer, or skips the test if the server doesn't offer the operation."""
     response = server.post(where, request)
     if response.status_code == 501:
         pytest.skip(f"the server doesn't offer {where}")
@@ -87,7 +87,7 @@ def documents_are_in_the_order_of_their_scores(server: Server) -> None:
 
 
 def scores_belong_to_their_documents(server: Server) -> None:
-    """The same in whatever order the documents come."""
+    """Scores don't depend on the order of the documents."""
     scores: list[dict[str, float]] = []
     for documents in (TEXTS, TEXTS[::-1]):
         request = {"query": QUERY, "documents": documents, "return_documents": True}

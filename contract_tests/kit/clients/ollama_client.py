@@ -1,4 +1,4 @@
-"""Ollama's client library and the server under test."""
+"""Helpers for Ollama's client library with the server under test."""
 
 from typing import Any
 
@@ -9,13 +9,13 @@ from contract_tests.kit.server import SECONDS, Server
 
 
 def options_of(server: Server, key: str | None = None) -> dict[str, Any]:
-    """Arguments for a client of `server`."""
+    """Returns the arguments of a client for `server`."""
     authorization = {"Authorization": f"Bearer {key or server.api_key or 'none'}"}
     return {"host": server.url, "headers": authorization, "timeout": SECONDS}
 
 
 def fails(status: int, call: Any) -> str:
-    """The client's message for a call that has to fail with `status`."""
+    """Returns the client's message for a call that has to fail with `status`."""
     with pytest.raises(ResponseError) as caught:
         call()
     assert caught.value.status_code == status

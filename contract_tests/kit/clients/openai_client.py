@@ -1,4 +1,4 @@
-"""OpenAI's own client, at a server under test."""
+"""Creates OpenAI's client for a server under test."""
 
 from openai import OpenAI
 

@@ -1,4 +1,4 @@
-"""OpenAI's official client library, as its users use it."""
+"""OpenAI's official client library, used as in its documentation."""
 
 import asyncio
 from collections.abc import Iterator
@@ -36,8 +36,8 @@ def test_a_model(client: OpenAI) -> None:
             client.models.retrieve(name)
 
 
-def test_what_there_is_not(client: OpenAI) -> None:
-    """Is refused by name, and not tried again."""
+def test_unsupported_operations(client: OpenAI) -> None:
+    """They are refused by name, and the client doesn't retry."""
     recording = ("speech.wav", b"RIFF....WAVE")
     with pytest.raises(openai.InternalServerError, match="audio") as refused:
         client.audio.transcriptions.create(model=MODEL, file=recording)

@@ -1,4 +1,4 @@
-"""Tools, structured outputs and agents with OpenAI's client library, as its users write them."""
+"""Tools, structured outputs and agents with OpenAI's client library."""
 
 import asyncio
 import json
@@ -16,7 +16,8 @@ from contract_tests.kit.server import SECONDS, Server
 
 QUESTION: list[Any] = [{"role": "user", "content": "Light in the hall, please."}]
 AT_ONCE = {"reasoning_budget_tokens": 0, "cache_prompt": False}
-"""An untrained model's thoughts have no end. What is cached changes the rounding."""
+"""No reasoning, because an untrained model's has no end, and no cache, because it changes the
+rounding."""
 OPTIONS: dict[str, Any] = {
     "model": MODEL,
     "messages": QUESTION,
@@ -80,7 +81,7 @@ def test_a_streamed_call(client: OpenAI) -> None:
     assert {piece.index for piece in pieces} == {0}
     assert [piece.function.name for piece in pieces if piece.function.name] == ["switch"]
     assert len([piece.id for piece in pieces if piece.id]) == 1
-    assert len(pieces) > 2, "the arguments came in one piece"
+    assert len(pieces) > 2, "the arguments are sent in one piece"
     text = "".join(piece.function.arguments for piece in pieces)
     assert text == plain[0].function.arguments
 
@@ -199,7 +200,7 @@ def test_forms(client: OpenAI) -> None:
 
 
 def test_an_agent(client: OpenAI) -> None:
-    """Two tools, one of them twice, then an answer; the messages go back as they came."""
+    """Two tools, one of them called twice, then an answer. The messages are sent back unchanged."""
     lamps = {"hall": False, "attic": False}
     dimmed = []
 

@@ -1,4 +1,4 @@
-"""The Responses API through OpenAI's client library, as its users use it."""
+"""The Responses API with OpenAI's client library."""
 
 import asyncio
 import json
@@ -15,7 +15,7 @@ from contract_tests.kit.clients.openai_client import MODEL, client_of
 from contract_tests.kit.server import SECONDS, Server, Start, wait_until
 
 UNTHINKING: Any = {"effort": "none"}
-"""A thought may be as long as the answer's limit."""
+"""Turns reasoning off, because it may be as long as the answer's limit."""
 OPTIONS: dict[str, Any] = {"model": MODEL, "max_output_tokens": 200, "reasoning": UNTHINKING}
 SEED = {"seed": 5}
 
@@ -242,7 +242,7 @@ def test_a_call_that_is_cut_off_is_incomplete(client: OpenAI) -> None:
 
 
 def test_a_tool_that_takes_a_plain_text(client: OpenAI) -> None:
-    """As a coding agent uses it, beside tools that there are only at OpenAI."""
+    """A coding agent's request, with tools that only OpenAI has."""
     patch: Any = {"type": "custom", "name": "apply_patch", "format": {"type": "text"}}
     tools: Any = [{"type": "local_shell"}, patch, {"type": "web_search"}]
     agent: Any = {

@@ -1,4 +1,4 @@
-"""What a server says of itself: slots, properties, models, metrics, adapters."""
+"""Slots, properties, models, metrics, adapters."""
 
 import re
 from collections.abc import Callable
@@ -16,13 +16,13 @@ METRICS = "get_metrics"
 
 
 def _change_slots(change: Callable[[Any], Any]) -> Mutation:
-    """Each slot that has served something."""
+    """Changes each slot that has served something."""
     return plain(at("*", lambda slot: change(slot) if "id_task" in slot else slot), "list_slots")
 
 
 @MUTANTS.caught_by(checks.slots_keep_texts, "a client has written: .*5518", as_described=True)
 def slots_show_texts() -> Mutation:
-    """Slots tell what clients have written."""
+    """Slots show what clients have written."""
     last = ""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
@@ -36,7 +36,7 @@ def slots_show_texts() -> Mutation:
 
 @MUTANTS.caught_by(checks.slots_count_what_they_hold, "==", as_described=True)
 def slots_count_the_prompt_alone() -> Mutation:
-    """`n_prompt_tokens` is without what was generated."""
+    """`n_prompt_tokens` leaves out the generated tokens."""
 
     def change(slot: dict[str, Any]) -> dict[str, Any]:
         n = slot["n_prompt_tokens_processed"] + slot["n_prompt_tokens_cache"]
@@ -52,7 +52,7 @@ def slots_never_rest() -> Mutation:
 
 
 @MUTANTS.caught_by(servers.properties_agree, "total_slots", as_described=True)
-def a_slot_is_not_told() -> Mutation:
+def a_slot_is_not_listed() -> Mutation:
     """The first slot is not in the list."""
     return plain(lambda slots: slots[1:], "list_slots")
 
@@ -63,13 +63,13 @@ def _change_props(change: Callable[[Any], Any]) -> Mutation:
 
 @MUTANTS.caught_by(servers.properties_agree, "model_alias", as_described=True)
 def properties_name_another_model() -> Mutation:
-    """`model_alias` is no model's name."""
+    """`model_alias` is not the name of a model."""
     return _change_props(at("model_alias", lambda name: "another"))
 
 
 @MUTANTS.caught_by(servers.properties_agree, "n_ctx", as_described=True)
 def the_context_is_another() -> Mutation:
-    """`n_ctx` is not that of the slots."""
+    """`n_ctx` differs from the slots' context."""
     return _change_props(at("default_generation_settings.n_ctx", lambda n: 17))
 
 
@@ -136,7 +136,7 @@ def metrics_are_announced_as_json() -> Mutation:
 
 @MUTANTS.caught_by(servers.adapters_keep_their_scales, "in the place of", as_described=True)
 def scales_are_forgotten() -> Mutation:
-    """New scales of adapters are not set."""
+    """Setting the scales of adapters has no effect."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         if request.operation != "set_lora_adapters":

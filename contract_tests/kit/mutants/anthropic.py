@@ -47,19 +47,19 @@ def blocks_count_from_one() -> Mutation:
 
 
 @MUTANTS.caught_by(chats.chats_stop_at_their_stop_strings, "stop_sequence", as_described=True)
-def stop_sequences_are_not_told() -> Mutation:
+def stop_sequences_are_not_reported() -> Mutation:
     """`stop_reason` is `end_turn` where a stop sequence was met."""
-    return _tell_end_of_turn("stop_sequence")
+    return _end_of_turn_for("stop_sequence")
 
 
 @MUTANTS.caught_by(generation.limits_of_conversations_hold, "create_message", as_described=True)
 def messages_end_for_another_reason() -> Mutation:
     """`stop_reason` is `end_turn` where the limit was reached."""
-    return _tell_end_of_turn("max_tokens")
+    return _end_of_turn_for("max_tokens")
 
 
-def _tell_end_of_turn(reason: str) -> Mutation:
-    """`end_turn` stands for `reason`."""
+def _end_of_turn_for(reason: str) -> Mutation:
+    """Replaces the stop reason `reason` by `end_turn`."""
     change = instead(reason, "end_turn")
     return documents(
         lambda document: at("delta.stop_reason", change)(at("stop_reason", change)(document)),
@@ -71,7 +71,7 @@ def _tell_end_of_turn(reason: str) -> Mutation:
     chats.conversations_are_counted_as_they_are_read, "create_message", as_described=True
 )
 def cached_tokens_count_twice() -> Mutation:
-    """`input_tokens` has those that were read from the cache as well."""
+    """`input_tokens` also counts the cached tokens."""
 
     def change(usage: dict[str, Any]) -> dict[str, Any]:
         cached = usage["cache_read_input_tokens"]
@@ -87,7 +87,7 @@ def cached_tokens_count_twice() -> Mutation:
     chats.conversations_are_counted_as_they_are_read, "create_message", as_described=True
 )
 def messages_are_counted_short() -> Mutation:
-    """The count of a conversation's tokens in advance is off by one."""
+    """Counting a conversation's tokens in advance is off by one."""
     return plain(at("input_tokens", lambda n: n - 1), "count_message_tokens")
 
 
@@ -95,7 +95,7 @@ def messages_are_counted_short() -> Mutation:
     chats.thoughts_stay_apart, "thoughts in the text of a message", as_described=True
 )
 def thoughts_are_text() -> Mutation:
-    """The text of a message begins with the thoughts."""
+    """The text of a message begins with the reasoning."""
 
     def change(blocks: list[Any]) -> list[Any]:
         thoughts = "".join(block.get("thinking", "") for block in blocks)

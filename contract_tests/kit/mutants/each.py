@@ -1,4 +1,4 @@
-"""Every mutant of the server at `--base-url`, held against its check: see `session`."""
+"""Runs every mutant of the server at `--base-url` against its check; see `session`."""
 
 import functools
 from collections.abc import Callable
@@ -16,7 +16,7 @@ CAUGHT = [mutant for mutant in catalog.ALL if mutant.check is not None]
 
 @pytest.fixture(scope="session")
 def itself(server: Server) -> Callable[[Check], Verdict | None]:
-    """What the server itself is like; each check is asked once."""
+    """Returns a function for the verdict on the unchanged server. It runs each check once."""
     return functools.cache(lambda check: healthy(check, server))
 
 

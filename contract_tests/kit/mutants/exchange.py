@@ -1,4 +1,4 @@
-"""A request that passes the proxy, the answer to it, and what a mutant makes of both."""
+"""A request that passes the proxy, its answer, and the type of a mutation of both."""
 
 import dataclasses
 import json
@@ -20,8 +20,8 @@ def dumps(document: Any) -> str:
 
 @dataclass(frozen=True)
 class Request:
-    """A request with its whole body. `target` is its path and query as they were sent, with the
-    server's `prefix`. `api_key` is the key that the server wants, whatever the request has."""
+    """A request with its whole body. `target` is the path and query as the client sent them, with
+    the server's `prefix`. `api_key` is the key that the server needs, not the request's."""
 
     method: str
     target: str
@@ -41,8 +41,8 @@ class Request:
 
     @property
     def operation(self) -> str:
-        """The `operationId`, for an alias that of the operation it stands for; empty if the
-        description has none."""
+        """The `operationId`. For an alias it is that of the operation which the alias stands for.
+        Empty if the description has no such operation."""
         return _operation(self.method, self.path)
 
     @property
@@ -52,7 +52,7 @@ class Request:
 
     @property
     def has_right_key(self) -> bool:
-        """It has the server's key, or the server wants none."""
+        """True if the request has the server's key, or the server needs no key."""
         as_token = self.headers.get("authorization") == f"Bearer {self.api_key}"
         return bool(as_token or self.headers.get("x-api-key") == self.api_key)
 
@@ -63,7 +63,7 @@ class Request:
         return dataclasses.replace(self, headers=_with_header(self.headers, name, value))
 
     def with_query(self, **values: str | None) -> "Request":
-        """The same with these values in the query; None takes one out."""
+        """Returns the request with these values in the query; None removes a value."""
         changed = self.query
         for name, value in values.items():
             changed = changed.remove(name) if value is None else changed.set(name, value)
@@ -81,7 +81,7 @@ class Request:
         return self if document == self.json else self.with_body(dumps(document).encode())
 
     def to(self, method: str, path: str) -> "Request":
-        """A request for something else by the same client, without a body."""
+        """Returns another request of the same client, without a body."""
         headers = self.headers
         for name in ("Transfer-Encoding", "Content-Length", "Content-Type"):
             headers = _with_header(headers, name, None)
@@ -95,7 +95,7 @@ Head: TypeAlias = tuple[int, list[tuple[bytes, bytes]]]
 
 @dataclass(frozen=True)
 class Answer:
-    """An answer whose body comes in pieces, and can be read once. A body that raises a
+    """An answer whose body arrives in pieces, and can be read once. A body that raises a
     `ConnectionError` ends there, and the connection with it."""
 
     status: int
@@ -131,24 +131,24 @@ class Answer:
         return dataclasses.replace(self, headers=_with_header(self.headers, name, value))
 
     def with_stream(self, body: AsyncIterator[bytes]) -> "Answer":
-        """The same with another body, whose length isn't known."""
+        """Returns the answer with another body of unknown length."""
         return dataclasses.replace(self, body=body).with_header("Content-Length", None)
 
     def with_content(self, content: bytes) -> "Answer":
-        """The same with another body, which is whole."""
+        """Returns the answer with another, whole body."""
         changed = self.with_header("Content-Length", str(len(content)))
         changed = changed.with_header("Transfer-Encoding", None)
         return dataclasses.replace(changed, body=_pieces(content))
 
     async def changed(self, change: Callable[[bytes], bytes]) -> "Answer":
-        """The same with its whole body changed."""
+        """Returns the answer with its whole body changed."""
         content = await self.read()
         new = change(content)
         kept = dataclasses.replace(self, body=_pieces(content))
         return kept if new == content else self.with_content(new)
 
     async def changed_json(self, change: Callable[[Any], Any]) -> "Answer":
-        """The same with the document of its body changed; as it was if that isn't JSON."""
+        """Returns the answer with its JSON document changed; unchanged if the body isn't JSON."""
 
         def changed(content: bytes) -> bytes:
             document = parsed(content)
@@ -160,15 +160,15 @@ class Answer:
 
 
 PassOn: TypeAlias = Callable[[Request], Awaitable[Answer]]
-"""Asks the server itself."""
+"""Sends a request to the server itself."""
 Mutation: TypeAlias = Callable[[Request, PassOn], Awaitable[Answer]]
 """A mutant's function from a request to an answer. It may call the server with this request, with a
-changed one, or not at all, and may change the server's answer or make one. Its state lies in the
+changed one, or not at all, and may change the server's answer or make one. Its state is in the
 closure."""
 
 
 async def unchanged(request: Request, pass_on: PassOn) -> Answer:
-    """What a healthy server does."""
+    """Passes the request and its answer on unchanged."""
     return await pass_on(request)
 
 
@@ -187,7 +187,7 @@ def _with_header(headers: httpx.Headers, name: str, value: str | None) -> httpx.
 
 
 def parsed(content: bytes) -> Any:
-    """The document of a text; None if that isn't JSON."""
+    """Returns the document of a text; None if the text isn't JSON."""
     try:
         return json.loads(content, parse_constant=_no_constant)
     except ValueError:
@@ -214,8 +214,8 @@ _END_OF_EVENT = re.compile(rb"\n\n|\r\n\r\n")
 
 @dataclass(frozen=True)
 class Event:
-    """One event of a stream. A comment has the `data` None. `raw` are the bytes that the server
-    sent, empty if a mutant has changed the event. Bytes that are no UTF-8 stand as surrogates
+    """One event of a stream. A comment has the `data` None. `raw` has the bytes that the server
+    sent, and is empty if a mutant changed the event. Invalid UTF-8 is decoded to surrogates
     (`surrogateescape`)."""
 
     data: str | None
@@ -224,7 +224,7 @@ class Event:
 
     @property
     def json(self) -> Any:
-        """The document; None if the event is a comment, or its data isn't JSON, as in `[DONE]`."""
+        """The document; None for a comment and for data that isn't JSON, such as `[DONE]`."""
         return None if self.data is None else parsed(self.data.encode(errors="replace"))
 
     def with_json(self, document: Any) -> "Event":
@@ -239,7 +239,8 @@ class Event:
 
 
 async def read_events(pieces: AsyncIterator[bytes]) -> AsyncIterator[Event]:
-    """The events of a stream, as they come; what follows the last one comes as a comment."""
+    """Yields the events of a stream as they arrive; the bytes after the last one become a
+    comment."""
     rest = b""
     async for piece in pieces:
         rest += piece
@@ -267,7 +268,7 @@ def _fields(block: bytes) -> Iterator[tuple[str, str]]:
 
 
 async def read_lines(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    """The lines of a stream, as they come, with their ends."""
+    """Yields the lines of a stream as they arrive, with their line ends."""
     rest = b""
     async for piece in pieces:
         *lines, rest = (rest + piece).split(b"\n")

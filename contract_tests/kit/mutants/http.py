@@ -14,11 +14,11 @@ from contract_tests.kit.mutants.mutations import answers, at, errors, plain, req
 MUTANTS = Mutants("HTTP")
 
 ACCEPTED = "expected 40[014], got .* 200"
-"""The failure of a check where a request should have been refused."""
+"""How a check fails if the server accepts a request that it should reject."""
 
 
 def failed(status: int, type: str = "server_error") -> Answer:
-    """An error as the server itself would put it."""
+    """Returns an error in the server's own format."""
     return Answer.of(status, {"error": {"code": status, "message": "Oops.", "type": type}})
 
 
@@ -29,14 +29,14 @@ def _is_malformed(request: Request) -> bool:
 
 @MUTANTS.caught_by(checks.malformed_json_is_refused, ACCEPTED)
 def malformed_json_is_an_empty_object() -> Mutation:
-    """A body that is no JSON is read as one with hardly any fields."""
+    """A body that is no JSON is read as an object with hardly any fields."""
     few = {"prompt": "a", "content": "a", "n_predict": 1}
     return requests(lambda request: request.with_json(few) if _is_malformed(request) else request)
 
 
 @MUTANTS.caught_by(checks.malformed_json_is_refused, "expected 400, got .* 500")
 def malformed_json_is_a_server_error() -> Mutation:
-    """A body that is no JSON ends in an exception."""
+    """A body that is no JSON causes a server error."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         return failed(500) if _is_malformed(request) else await pass_on(request)
@@ -45,7 +45,7 @@ def malformed_json_is_a_server_error() -> Mutation:
 
 
 def _is_invalid(request: Request) -> bool:
-    """The description refuses its body, which is JSON."""
+    """True if the body is JSON that the description rejects."""
     operation = contract.operations().get(request.operation)
     content = operation.definition.get("requestBody", {}).get("content", {}) if operation else {}
     if JSON not in content or _is_malformed(request) or not request.body:
@@ -55,7 +55,7 @@ def _is_invalid(request: Request) -> bool:
 
 @MUTANTS.caught_by(checks.errors_have_the_envelope, "500")
 def bodies_are_not_validated() -> Mutation:
-    """A body of another form ends in an exception."""
+    """A JSON body that doesn't match its schema causes a server error."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         return failed(500) if _is_invalid(request) else await pass_on(request)
@@ -76,7 +76,7 @@ def answers_are_announced_as_html() -> Mutation:
 
 
 def _change_errors(change: Callable[[Answer], Answer], *statuses: int) -> Mutation:
-    """Answers with these statuses; without any, all errors."""
+    """Changes the answers with these statuses; without statuses, all errors."""
 
     def changed(_: Request, answer: Answer) -> Answer:
         is_meant = answer.status in statuses if statuses else not answer.is_success
@@ -105,14 +105,14 @@ def errors_have_the_status_of_success() -> Mutation:
 
 
 @MUTANTS.caught_by(checks.errors_have_the_envelope, "'code': 405")
-def errors_tell_another_status() -> Mutation:
+def errors_contain_another_status() -> Mutation:
     """The envelope's `code` is not the status of the answer."""
     return _in_404(at("error.code", lambda code: 405))
 
 
 @MUTANTS.caught_by(checks.errors_have_the_envelope, "expected not_found_error")
 def errors_have_the_wrong_type() -> Mutation:
-    """What is not found is a `server_error`."""
+    """The error for something missing has the type `server_error`."""
     return _in_404(at("error.type", lambda type: "server_error"))
 
 
@@ -122,7 +122,7 @@ def _in_404(change: Callable[[Any], Any]) -> Mutation:
 
 @MUTANTS.caught_by(checks.errors_have_the_envelope, "500")
 def bad_tokens_are_server_errors() -> Mutation:
-    """What only the engine can refuse is answered with 500."""
+    """Mistakes that only the engine can detect are answered with 500."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)
@@ -132,15 +132,15 @@ def bad_tokens_are_server_errors() -> Mutation:
     return mutation
 
 
-@MUTANTS.caught_by(servers.allowed_methods_are_told, "is not allowed, only")
-def methods_are_not_told() -> Mutation:
+@MUTANTS.caught_by(servers.allowed_methods_are_listed, "is not allowed, only")
+def methods_are_not_listed() -> Mutation:
     """`Allow` is empty."""
     return _change_errors(lambda answer: answer.with_header("Allow", ""), 405)
 
 
 @MUTANTS.not_caught(
-    "The header is optional: the description says `where that can be said`, and a server is "
-    "neither overloaded nor restarted by the kit, which has to leave other people's servers alone."
+    "The header is optional, and the kit neither overloads nor restarts a server, because it may "
+    "be in use by others."
 )
 def refusals_do_not_say_when_to_come_back() -> Mutation:
     """503 is without `Retry-After`."""
@@ -159,7 +159,7 @@ def heads_have_a_body() -> Mutation:
 
 @MUTANTS.caught_by(servers.requests_have_ids, "contract-tests-5519", as_described=True)
 def ids_of_requests_are_forgotten() -> Mutation:
-    """Every answer has an id of the server's own."""
+    """Every answer has an id made by the server, even if the client sent one."""
     return requests(lambda request: request.with_header("X-Request-Id", None))
 
 
@@ -180,13 +180,13 @@ def all_requests_have_one_id() -> Mutation:
 
 @MUTANTS.caught_by(checks.keys_are_wanted, ACCEPTED, as_described=True)
 def every_key_is_right() -> Mutation:
-    """A server with a key takes any."""
+    """A server with a key accepts any key."""
     return requests(lambda request: request if request.has_right_key else request.with_right_key())
 
 
 @MUTANTS.caught_by(checks.keys_are_wanted, ACCEPTED, as_described=True)
 def a_part_of_a_key_is_enough() -> Mutation:
-    """The first letters of the key open the door."""
+    """The first letters of the key are accepted as the key."""
 
     def changed(request: Request) -> Request:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -198,7 +198,7 @@ def a_part_of_a_key_is_enough() -> Mutation:
 
 @MUTANTS.caught_by(checks.keys_are_wanted, "expected 200, got .* 401", as_described=True)
 def keys_of_anthropics_clients_are_wrong() -> Mutation:
-    """The header `x-api-key` is not looked at."""
+    """The header `x-api-key` is ignored."""
     return requests(lambda request: request.with_header("x-api-key", None))
 
 
@@ -209,10 +209,10 @@ def refusals_do_not_say_how_to_authenticate() -> Mutation:
 
 
 @MUTANTS.caught_by(
-    servers.keys_are_wanted_everywhere, "GET /slots wants no key: 200", as_described=True
+    servers.keys_are_wanted_everywhere, "GET /slots needs no key: 200", as_described=True
 )
 def one_operation_wants_no_key() -> Mutation:
-    """Anybody may see the slots."""
+    """The slots are shown without a key."""
     return requests(
         lambda request: request if request.has_right_key else request.with_right_key(),
         "list_slots",
@@ -226,7 +226,7 @@ def the_health_wants_a_key() -> Mutation:
     """A public operation refuses requests without a key."""
 
     def changed(request: Request) -> Request:
-        # Another operation wants one, and says so in the server's own words.
+        # Another operation needs a key, so its answer has the server's own words.
         return request if request.has_right_key else request.to("GET", "/props")
 
     return requests(changed, "get_health")
@@ -253,9 +253,10 @@ def an_operation_is_not_described() -> Mutation:
     return plain(at("paths", without("/tokenize")), "get_openapi_json")
 
 
-@MUTANTS.caught_by(servers.what_is_refused_says_so, "answers 200", as_described=True)
+@MUTANTS.caught_by(servers.unsupported_operations_say_so, "answers 200", as_described=True)
 def what_is_not_there_pretends() -> Mutation:
-    """`POST /v1/responses/compact`, which has to be refused, answers with an empty list."""
+    """`POST /v1/responses/compact`, which is described as unsupported, answers with an empty
+    list."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         if request.operation == "compact_response":

@@ -1,4 +1,4 @@
-"""Is a mutant caught? Its check has to fail, for the expected reason."""
+"""Decides whether a mutant is caught: its check has to fail for the expected reason."""
 
 import re
 import traceback
@@ -19,17 +19,18 @@ OF_FORM: tuple[Check, ...] = (
     checks.plain_answers_are_as_described,
     checks.streams_are_as_described,
 )
-"""Checks that look at the form of answers alone."""
+"""Checks of the form of answers alone."""
 
 
 class Verdict(NamedTuple):
     outcome: Outcome
     why: str = ""
-    """Unless the mutant is caught."""
+    """The reason, unless the mutant is caught."""
 
 
 def healthy(check: Check, server: Server) -> Verdict | None:
-    """Why a server to which nothing was done has no mutants for this check; None if it has."""
+    """Returns the verdict for all mutants of a check that the unchanged server fails, or None if
+    the server passes the check."""
     try:
         check(server)
     except pytest.skip.Exception as skipped:
@@ -43,20 +44,20 @@ def healthy(check: Check, server: Server) -> Verdict | None:
 def judge(
     mutant: Mutant, proxy: Proxy, server: Server, of_form: Sequence[Check] = OF_FORM
 ) -> Verdict:
-    """The verdict on a mutant of a server that passes its check. `server` is the one that the
-    proxy shows. One whose answers are as described has to pass `of_form` as well."""
+    """Returns the verdict on a mutant of a server that passes its check. `server` is reached
+    through the proxy. A mutant whose answers are as described has to pass `OF_FORM` as well."""
     assert mutant.check is not None
     name = mutant.check.__name__
     with proxy.mutated(mutant.make()) as active:
         try:
             failure = _failure(mutant.check, server)
         except pytest.skip.Exception as skipped:
-            # The changed request asks for an operation that this server lacks.
+            # The changed request uses an operation that this server lacks.
             return Verdict("not applicable", str(skipped))
         if active.error is not None:
-            return Verdict("not applicable", f"an answer can't be changed so: {active.error!r}")
+            return Verdict("not applicable", f"the answer can't be changed: {active.error!r}")
         if not active.exercised:
-            return Verdict("not applicable", f"{name} asks for nothing that it changes")
+            return Verdict("not applicable", f"{name} sends no request that the mutant changes")
         if failure is None:
             return Verdict("not caught", f"{name} passes")
         if not re.search(mutant.failure, failure, re.DOTALL):
@@ -68,7 +69,7 @@ def judge(
 
 
 def _failure(check: Check, server: Server) -> str | None:
-    """What the failure of the check says; None if it passes."""
+    """Returns the message of the check's failure; None if the check passes."""
     try:
         check(server)
     except Exception as error:
@@ -79,5 +80,5 @@ def _failure(check: Check, server: Server) -> str | None:
 def _said(error: Exception) -> str:
     if not isinstance(error, AssertionError):
         return repr(error)
-    # The line stands for the message that an assertion lacks.
+    # An assertion without a message is reported with its source line.
     return str(error) or str(traceback.extract_tb(error.__traceback__)[-1].line)

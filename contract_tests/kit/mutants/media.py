@@ -6,7 +6,7 @@ from typing import Any
 from contract_tests.kit.checks import media
 from contract_tests.kit.mutants.exchange import Mutation
 from contract_tests.kit.mutants.mutant import Mutants
-from contract_tests.kit.mutants.mutations import at, bodies, heard, together
+from contract_tests.kit.mutants.mutations import at, bodies, observed, together
 
 MUTANTS = Mutants("Images", "seeing")
 
@@ -15,7 +15,7 @@ Parts = list[dict[str, Any]]
 
 
 def _change(change: Callable[[Parts], Parts]) -> Mutation:
-    """The parts of a message that has some."""
+    """Changes the parts of each message that has parts."""
     return bodies(_of_messages(change), CHAT)
 
 
@@ -37,13 +37,13 @@ def _with_images(parts: Parts, images: Parts) -> Parts:
 
 @MUTANTS.caught_by(media.images_are_part_of_the_prompt, "has no tokens", as_described=True)
 def images_are_ignored() -> Mutation:
-    """The model isn't shown images."""
+    """The model gets no images."""
     return _change(lambda parts: [part for part in parts if part["type"] != "image_url"])
 
 
 @MUTANTS.caught_by(media.images_are_part_of_the_prompt, "is lost", as_described=True)
 def one_of_several_images_is_lost() -> Mutation:
-    """The model is shown the first image of several."""
+    """The model gets only the first of several images."""
 
     def change(parts: Parts) -> Parts:
         lost = _images(parts)[1:]
@@ -54,7 +54,7 @@ def one_of_several_images_is_lost() -> Mutation:
 
 @MUTANTS.caught_by(media.images_have_their_places, "another order", as_described=True)
 def images_are_sorted() -> Mutation:
-    """Images are in an order of their own."""
+    """Images are sorted, so they are not in the client's order."""
     return _change(
         lambda parts: _with_images(
             parts, sorted(_images(parts), key=lambda each: str(each["image_url"]["url"]))
@@ -62,9 +62,9 @@ def images_are_sorted() -> Mutation:
     )
 
 
-@MUTANTS.caught_by(media.images_are_told_apart, "two images are seen as one", as_described=True)
+@MUTANTS.caught_by(media.images_are_distinguished, "two images are seen as one", as_described=True)
 def the_first_image_is_shown_again() -> Mutation:
-    """An image is taken for one that came before."""
+    """An image is replaced by an earlier one."""
     seen: Parts = []
 
     def change(parts: Parts) -> Parts:
@@ -76,7 +76,7 @@ def the_first_image_is_shown_again() -> Mutation:
 
 @MUTANTS.caught_by(media.texts_are_no_images, "a text became an image", as_described=True)
 def markers_in_texts_are_images() -> Mutation:
-    """A text with the server's marker shows the image once more."""
+    """A text with the server's marker inserts the image once more."""
     marker = "<__media__>"
 
     def note(props: dict[str, Any]) -> None:
@@ -94,4 +94,4 @@ def markers_in_texts_are_images() -> Mutation:
                 changed.append(part)
         return changed
 
-    return together(heard(note, "get_props"), _change(change))
+    return together(observed(note, "get_props"), _change(change))

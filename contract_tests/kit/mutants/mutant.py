@@ -1,7 +1,7 @@
-"""What a mutant is: a server that is broken in one way, which a check of the kit has to notice.
+"""A mutant: a server that is broken in one way, which a check of the kit has to notice.
 
-The server itself is whole. In front of it is a proxy (`contract_tests.kit.mutants.proxy`) that
-changes what passes, so any server can be tested with.
+The server itself is intact. A proxy in front of it (`contract_tests.kit.mutants.proxy`) changes
+requests and answers, so any server can be used.
 """
 
 from collections.abc import Callable
@@ -13,16 +13,17 @@ from contract_tests.kit.server import Server
 Check: TypeAlias = Callable[[Server], None]
 Make: TypeAlias = Callable[[], Mutation]
 Kind = Literal["one model", "router", "seeing", "embedder", "reranker"]
-"""The server that a mutant needs."""
+"""The kind of server that a mutant needs."""
 KINDS: tuple[Kind, ...] = ("one model", "router", "seeing", "embedder", "reranker")
 
 
 class Mutant(NamedTuple):
-    """One thing that is broken: the check of the kit that has to fail, and what its failure has to
-    say (a pattern). Without a check, `failure` is the reason why none can fail.
+    """One defect, the check of the kit that has to fail, and a pattern for the message of that
+    failure. Without a check, `failure` is the reason why no check can fail.
 
-    `make` is called each time the mutant is switched on: it remembers nothing of the last time.
-    `as_described` is whether all answers are as described, so that only what they say is wrong.
+    `make` is called each time the mutant is switched on, so a mutation starts without state. If
+    `as_described` is true, the form of all answers is as described, and only their content is
+    wrong.
     """
 
     name: str
@@ -46,7 +47,7 @@ class Mutants:
     def caught_by(
         self, check: Check, failure: str, *, as_described: bool = False
     ) -> Callable[[Make], Make]:
-        """Registers a function that makes a mutation; its docstring says what is broken."""
+        """Registers a function that makes a mutation; its docstring describes the defect."""
         return self._registering(check, failure, as_described)
 
     def not_caught(self, reason: str) -> Callable[[Make], Make]:

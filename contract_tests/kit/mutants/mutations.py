@@ -1,7 +1,7 @@
-"""The usual mutations: of requests, of whole answers, of events and lines as they come.
+"""The usual mutations: of requests, of whole answers, of events and of lines in a stream.
 
-Each takes the operations that it changes (`operationId`s; aliases are meant as well) and leaves all
-others alone; without any, it changes all. Unless it says so, it leaves errors alone.
+Each changes only the operations that it names (`operationId`s, aliases included), or all operations
+if it names none. Mutations leave errors unchanged unless their docstring mentions errors.
 """
 
 from collections.abc import AsyncIterator, Callable, Iterable, Mapping
@@ -22,7 +22,7 @@ from contract_tests.kit.mutants.exchange import (
 )
 
 Change: TypeAlias = Callable[[Any], Any]
-"""Makes another document of one, and leaves the one that it gets alone."""
+"""Returns a changed document, without modifying its argument."""
 
 
 def requests(change: Callable[[Request], Request], *names: str) -> Mutation:
@@ -33,7 +33,7 @@ def requests(change: Callable[[Request], Request], *names: str) -> Mutation:
 
 
 def bodies(change: Change, *names: str) -> Mutation:
-    """The documents of requests that are objects."""
+    """Changes the documents of requests that are objects."""
 
     def changed(request: Request) -> Request:
         document = request.json
@@ -43,7 +43,7 @@ def bodies(change: Change, *names: str) -> Mutation:
 
 
 def answers(change: Callable[[Request, Answer], Answer], *names: str) -> Mutation:
-    """The heads of answers, errors included."""
+    """Changes the heads of answers, errors included."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)
@@ -53,7 +53,7 @@ def answers(change: Callable[[Request, Answer], Answer], *names: str) -> Mutatio
 
 
 def errors(change: Callable[[int, Any], Any], *names: str) -> Mutation:
-    """The documents of errors; the change gets the status as well."""
+    """Changes the documents of errors; `change` also gets the status."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)
@@ -65,7 +65,7 @@ def errors(change: Callable[[int, Any], Any], *names: str) -> Mutation:
 
 
 def contents(change: Callable[[bytes], bytes], *names: str) -> Mutation:
-    """Answers of any kind, whole."""
+    """Changes the whole bodies of answers of any kind."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)
@@ -76,12 +76,12 @@ def contents(change: Callable[[bytes], bytes], *names: str) -> Mutation:
 
 
 def plain(change: Change, *names: str) -> Mutation:
-    """The documents of answers that are no streams."""
+    """Changes the documents of answers that are not streams."""
     return _of_kinds({JSON: lambda answer: answer.changed_json(change)}, names)
 
 
-def heard(note: Callable[[Any], None], *names: str) -> Mutation:
-    """Tells `note` the documents of answers that are no streams, and changes nothing."""
+def observed(note: Callable[[Any], None], *names: str) -> Mutation:
+    """Passes the documents of answers that are not streams to `note`, without changing them."""
 
     def noted(document: Any) -> Any:
         note(document)
@@ -93,7 +93,7 @@ def heard(note: Callable[[Any], None], *names: str) -> Mutation:
 def streams(
     change: Callable[[AsyncIterator[Event]], AsyncIterator[Event]], *names: str
 ) -> Mutation:
-    """The events of streams: the change is called once for each stream."""
+    """Changes the events of streams; `change` is called once per stream."""
 
     async def encoded(events: AsyncIterator[Event]) -> AsyncIterator[bytes]:
         async for event in events:
@@ -106,7 +106,7 @@ def streams(
 
 
 def events(change: Callable[[Event], Iterable[Event]], *names: str) -> Mutation:
-    """The events of streams, one by one; comments stay."""
+    """Changes the events of streams one by one, without comments."""
 
     async def changed(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         async for event in events:
@@ -117,7 +117,7 @@ def events(change: Callable[[Event], Iterable[Event]], *names: str) -> Mutation:
 
 
 def lines(change: Callable[[Any], Iterable[Any]], *names: str) -> Mutation:
-    """The documents of lines, one by one."""
+    """Changes the documents of lines one by one."""
 
     async def changed(pieces: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
         async for line in read_lines(pieces):
@@ -132,7 +132,7 @@ def lines(change: Callable[[Any], Iterable[Any]], *names: str) -> Mutation:
 
 
 def documents(change: Change, *names: str) -> Mutation:
-    """The documents of answers: of plain ones, of events and of lines."""
+    """Changes the documents of plain answers, of events and of lines."""
 
     def of_event(event: Event) -> list[Event]:
         document = event.json
@@ -146,7 +146,7 @@ def documents(change: Change, *names: str) -> Mutation:
 
 
 def together(*mutations: Mutation) -> Mutation:
-    """All of them; the last is the one that the server is nearest to."""
+    """Combines mutations; the last one is nearest to the server."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         for each in reversed(mutations):
@@ -182,7 +182,7 @@ def _is_meant(request: Request, names: tuple[str, ...]) -> bool:
 
 
 def at(path: str, change: Change) -> Change:
-    """Changes the value at `path`, such as `choices.*.index`, where there is one. `*` is each
+    """Changes the value at `path`, such as `choices.*.index`, if it exists. `*` stands for each
     entry of a list."""
 
     def changed(document: Any) -> Any:
@@ -203,7 +203,7 @@ def _changed(document: Any, path: list[str], change: Change) -> Any:
 
 
 def without(*names: str) -> Change:
-    """Takes fields out of an object."""
+    """Removes fields from an object."""
     return lambda document: {k: v for k, v in document.items() if k not in names}
 
 
@@ -212,5 +212,5 @@ def renamed(old: str, new: str) -> Change:
 
 
 def instead(right: Any, wrong: Any) -> Change:
-    """Another value in the place of one."""
+    """Replaces the value `right` by `wrong`."""
     return lambda value: wrong if value == right else value

@@ -24,7 +24,7 @@ COMPLETION, INFILL = "create_completion", "create_infill"
 
 
 def _change_results(change: Callable[[Any], Any]) -> Mutation:
-    """What ends a text: a whole answer, and the last event of a stream."""
+    """Changes results: a whole answer, and the last event of a stream."""
 
     def changed(document: Any) -> Any:
         if isinstance(document, list):
@@ -66,7 +66,7 @@ def a_stop_text_is_shown() -> Mutation:
 
 @MUTANTS.caught_by(checks.counts_add_up, "==", as_described=True)
 def cached_tokens_are_not_counted() -> Mutation:
-    """`tokens_evaluated` leaves out what came from the cache."""
+    """`tokens_evaluated` leaves out the cached tokens."""
     return _change_results(
         lambda r: {**r, "tokens_evaluated": r["tokens_evaluated"] - r["tokens_cached"]}
     )
@@ -74,7 +74,7 @@ def cached_tokens_are_not_counted() -> Mutation:
 
 @MUTANTS.caught_by(generation.timings_follow_from_each_other, "prompt_ms", as_described=True)
 def a_time_is_in_seconds() -> Mutation:
-    """`prompt_ms` is a thousandth of what it should be."""
+    """`prompt_ms` is a thousandth of the right value."""
     return _change_results(at("timings.prompt_ms", lambda ms: ms / 1000))
 
 
@@ -104,7 +104,7 @@ def streams_have_a_broken_event() -> Mutation:
 
 @MUTANTS.caught_by(generation.streams_end_once, "`stop` in a stream", as_described=True)
 def streams_end_twice() -> Mutation:
-    """The last event comes a second time."""
+    """The last event of a stream is sent twice."""
 
     def change(event: Event) -> Iterator[Event]:
         yield event
@@ -127,7 +127,7 @@ def native_streams_end_as_openais() -> Mutation:
 
 
 def _change_pieces(change: Callable[[str], str]) -> Mutation:
-    """The texts of events, but for the last of a stream."""
+    """Changes the texts of events, without the last event of a stream."""
 
     def changed(event: Event) -> Iterator[Event]:
         data = event.data or ""
@@ -139,7 +139,7 @@ def _change_pieces(change: Callable[[str], str]) -> Mutation:
 
 @MUTANTS.caught_by(checks.characters_stay_whole, "UTF-8")
 def characters_are_broken() -> Mutation:
-    """An event has the first byte of a character and not the others."""
+    """An event has the first byte of a character but not the others."""
 
     def halved(text: str) -> str:
         for character in text:
@@ -153,19 +153,19 @@ def characters_are_broken() -> Mutation:
 
 @MUTANTS.caught_by(checks.characters_stay_whole, "\ufffd", as_described=True)
 def characters_are_replaced() -> Mutation:
-    """Question marks in the place of what tokens have a part of."""
+    """Partial characters in tokens become question marks."""
     return _change_pieces(lambda text: "".join(c if c.isascii() else "\ufffd" for c in text))
 
 
 @MUTANTS.caught_by(checks.streams_outlive_their_clients, "got 404")
 def streams_end_with_their_clients() -> Mutation:
-    """A stream that is to be kept isn't."""
+    """A stream is not kept although the client asks for it."""
     return requests(lambda request: request.with_header("X-Conversation-Id", None))
 
 
 @MUTANTS.caught_by(checks.streams_outlive_their_clients, "==", as_described=True)
 def streams_come_back_from_the_beginning() -> Mutation:
-    """A kept stream begins with its first byte, whatever `from` says."""
+    """A kept stream is repeated from its first byte, whatever `from` says."""
     return requests(lambda request: request.with_query(**{"from": None}), "get_stream")
 
 
@@ -180,13 +180,13 @@ def spaces_get_lost() -> Mutation:
 
 @MUTANTS.caught_by(checks.tokens_and_text_correspond, "==", as_described=True)
 def tokens_come_backwards() -> Mutation:
-    """/tokenize has the last token first."""
+    """/tokenize returns the tokens in reverse order."""
     return plain(at("tokens", lambda tokens: tokens[::-1]), "tokenize")
 
 
 @MUTANTS.caught_by(
-    generation.gaps_are_filled_between_both_texts, "behind the gap", as_described=True
+    generation.gaps_are_filled_between_both_texts, "after the gap", as_described=True
 )
 def gaps_have_no_end() -> Mutation:
-    """/infill doesn't look at `input_suffix`."""
+    """/infill ignores `input_suffix`."""
     return bodies(at("input_suffix", lambda suffix: ""), INFILL)

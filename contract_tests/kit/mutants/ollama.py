@@ -49,13 +49,13 @@ def thoughts_are_in_the_content() -> Mutation:
 
 @MUTANTS.caught_by(checks.ollamas_clients_are_served, r"line \d+, ")
 def a_duration_is_text() -> Mutation:
-    """`total_duration` has its unit."""
+    """`total_duration` is a text with a unit."""
     return documents(at("total_duration", lambda ns: f"{ns}ns"), GENERATION)
 
 
 @MUTANTS.caught_by(checks.ollamas_clients_are_served, r"line \d+, .*\"reason\":")
 def the_last_line_is_not_done() -> Mutation:
-    """`done` is missing in what ends a generation, and `done_reason` is called `reason`."""
+    """The last line of a generation lacks `done`, and its `done_reason` is called `reason`."""
 
     def change(document: dict[str, Any]) -> dict[str, Any]:
         if not document.get("done"):
@@ -74,5 +74,5 @@ def prompts_are_counted_short() -> Mutation:
 
 @MUTANTS.caught_by(chats.lines_of_ollama_end_once, "/api/generate", as_described=True)
 def durations_are_milliseconds() -> Mutation:
-    """`total_duration` is not in nanoseconds."""
+    """`total_duration` is in milliseconds instead of nanoseconds."""
     return documents(at("total_duration", lambda ns: ns // 1_000_000), GENERATION)

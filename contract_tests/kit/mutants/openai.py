@@ -29,19 +29,19 @@ def _change_usage(change: Callable[[Any], Any]) -> Mutation:
 
 @MUTANTS.caught_by(checks.counts_add_up, "completion_tokens.*6.*5", as_described=True)
 def usage_is_off_by_one() -> Mutation:
-    """`completion_tokens` has one too many."""
+    """`completion_tokens` is one too high."""
     return _change_usage(at("completion_tokens", lambda n: n + 1))
 
 
 @MUTANTS.caught_by(checks.counts_add_up, "total_tokens", as_described=True)
 def totals_are_no_sums() -> Mutation:
-    """`total_tokens` are those of the prompt."""
+    """`total_tokens` counts the prompt alone."""
     return _change_usage(lambda usage: {**usage, "total_tokens": usage["prompt_tokens"]})
 
 
 @MUTANTS.caught_by(generation.cached_tokens_are_the_same_everywhere, "==", as_described=True)
 def cached_tokens_are_off_by_one() -> Mutation:
-    """`cached_tokens` has one too many."""
+    """`cached_tokens` is one too high."""
     return _change_usage(at("prompt_tokens_details.cached_tokens", lambda n: n + 1))
 
 
@@ -69,7 +69,7 @@ def _of_events(change: Callable[[Any], Any]) -> Callable[[Event], Iterator[Event
     generation.limits_of_tokens_hold, "a stream of chat completions", as_described=True
 )
 def streamed_chats_end_for_another_reason() -> Mutation:
-    """The same in a stream of a chat only."""
+    """In a stream of a chat, `finish_reason` is `stop` where the limit was reached."""
     return events(_of_events(at("choices.*.finish_reason", instead("length", "stop"))), CHAT)
 
 
@@ -94,7 +94,7 @@ def streams_are_announced_as_text() -> Mutation:
 
 
 def _is_last(event: Event) -> bool:
-    """It tells why a text ends."""
+    """True if the event has a finish reason."""
     document = event.json
     return isinstance(document, dict) and any(c["finish_reason"] for c in document["choices"])
 
@@ -125,7 +125,7 @@ def streams_change_their_id() -> Mutation:
 
 @MUTANTS.caught_by(checks.counts_add_up, "one more item", as_described=True)
 def streams_forget_their_usage() -> Mutation:
-    """`include_usage` means nothing."""
+    """`include_usage` is ignored."""
     return bodies(without("stream_options"), CHAT)
 
 
@@ -141,7 +141,7 @@ def arguments_are_cut() -> Mutation:
 
 @MUTANTS.caught_by(chats.calls_have_their_arguments, "tool_calls", as_described=True)
 def calls_end_like_texts() -> Mutation:
-    """`finish_reason` is `stop` with calls."""
+    """`finish_reason` is `stop` although there are calls."""
     return documents(at("choices.*.finish_reason", instead("tool_calls", "stop")), CHAT)
 
 
@@ -151,7 +151,7 @@ def _change_messages(change: Callable[[Any], Any]) -> Mutation:
 
 @MUTANTS.caught_by(chats.thoughts_stay_apart, "thoughts in the content", as_described=True)
 def thoughts_are_said() -> Mutation:
-    """The content begins with the thoughts."""
+    """The content begins with the reasoning."""
 
     def change(message: dict[str, Any]) -> dict[str, Any]:
         thoughts = message.get("reasoning_content") or ""
@@ -174,7 +174,7 @@ def all_choices_are_the_first() -> Mutation:
 
 @MUTANTS.caught_by(chats.templates_have_all_messages, "is not in the prompt", as_described=True)
 def a_message_is_left_out() -> Mutation:
-    """The prompt of a chat is without the first of several messages."""
+    """The prompt of a chat lacks the first of several messages."""
     return bodies(at("messages", lambda all: all[1:] or all), CHAT, "apply_template")
 
 
@@ -182,5 +182,5 @@ def a_message_is_left_out() -> Mutation:
     chats.conversations_are_counted_as_they_are_read, "create_chat_completion", as_described=True
 )
 def chats_are_counted_short() -> Mutation:
-    """The count of a chat's tokens in advance is off by one."""
+    """Counting a chat's tokens in advance is off by one."""
     return plain(at("input_tokens", lambda n: n - 1), "count_chat_tokens")

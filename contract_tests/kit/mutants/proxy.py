@@ -1,8 +1,8 @@
-"""A reverse proxy in front of a server. It passes everything on as it is, streams as they come,
-unless a mutation is switched on: that changes what passes.
+"""A reverse proxy in front of a server. It passes everything on unchanged, and streams as they
+arrive, unless a mutation is switched on.
 
-It runs in a thread of the process that asks. Requests are read whole before they are passed on, and
-their `Host` is the server's.
+It runs in a thread of the process that sends the requests. It reads requests as a whole before it
+passes them on, with the server's `Host`.
 """
 
 import asyncio
@@ -18,7 +18,7 @@ import uvicorn
 from contract_tests.kit.mutants.exchange import Answer, Head, Mutation, Request, unchanged
 
 NO_LIMIT = 10**9
-"""Seconds; a connection that is idle stays open."""
+"""Seconds; an idle connection stays open."""
 
 
 class Active:
@@ -27,20 +27,20 @@ class Active:
     def __init__(self, mutation: Mutation) -> None:
         self.mutation = mutation
         self.exercised = False
-        """It has changed something."""
+        """True if the mutation has changed something."""
         self.error: Exception | None = None
         """The exception of a mutation that got an answer which the description doesn't allow."""
 
 
 class Proxy:
-    """The proxy of the server at `server_url`, which wants `api_key`."""
+    """The proxy of the server at `server_url`, which needs `api_key`."""
 
     def __init__(self, server_url: str, api_key: str | None = None) -> None:
         self._server = httpx.URL(server_url.rstrip("/"))
         self._prefix = self._server.path.rstrip("/")
         self._api_key = api_key
         self._active: Active | None = None
-        # asyncio switches Nagle's algorithm off for sockets that say they are TCP.
+        # asyncio disables Nagle's algorithm only for sockets with the protocol TCP.
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
         self._socket.bind(("127.0.0.1", 0))
         self._socket.listen()
@@ -52,7 +52,7 @@ class Proxy:
             ws="none",
             lifespan="off",
             log_config=None,
-            log_level="critical",  # a connection that is closed in an answer is no error here
+            log_level="critical",  # a connection closed during an answer is no error here
             access_log=False,
             proxy_headers=False,
             server_header=False,
@@ -74,7 +74,7 @@ class Proxy:
 
     @contextlib.contextmanager
     def mutated(self, mutation: Mutation) -> Iterator[Active]:
-        """Requests that come meanwhile are answered as `mutation` has it."""
+        """Answers all requests by `mutation` while the context is open."""
         self._active = active = Active(mutation)
         try:
             yield active
@@ -87,7 +87,8 @@ class Proxy:
             await self._uvicorn.serve(sockets=[self._socket])
 
     async def _serve(self, scope: Any, receive: Any, send: Any) -> None:
-        """The ASGI application. It ends when the client leaves, and the server notices."""
+        """The ASGI application. It ends when the client leaves, and closes the server's
+        connection."""
         request = await self._request(scope, receive)
         if request is None:
             return
@@ -98,12 +99,12 @@ class Proxy:
         finally:
             leaving.cancel()
             answering.cancel()
-            # Which raises if the connection has to be closed in the middle of an answer.
+            # This raises an exception if the connection has to be closed during an answer.
             with contextlib.suppress(asyncio.CancelledError):
                 await answering
 
     async def _request(self, scope: Any, receive: Any) -> Request | None:
-        """The request with its whole body; None if the client leaves before its end."""
+        """Returns the request with its whole body; None if the client leaves before its end."""
         body = b""
         more = True
         while more:
@@ -126,7 +127,7 @@ class Proxy:
             await self._answer_with(Active(unchanged), request, scope, send)
             return
         try:
-            # What is compressed can't be changed.
+            # A compressed body can't be changed.
             plain = request.with_header("Accept-Encoding", None)
             await self._answer_with(active, plain, scope, send)
         except ConnectionError:
@@ -144,7 +145,7 @@ class Proxy:
                 answer = Answer.of(502, {"error": f"the server doesn't answer: {error!r}"})
             active.exercised |= asked.requests != [request] or asked.head != answer.head
             if request.method == "HEAD" and any(each.method != "HEAD" for each in asked.requests):
-                # What uvicorn goes by: it leaves out the body of an answer to HEAD.
+                # uvicorn reads this method to decide whether it leaves out the body.
                 scope["method"] = "GET"
             await send(
                 {
@@ -163,7 +164,7 @@ class Proxy:
             await send({"type": "http.response.body"})
 
     async def ask(self, request: Request) -> httpx.Response:
-        """The server's own answer, whose body is still to be read."""
+        """Returns the server's own answer with an unread body."""
         return await self._transport.handle_async_request(
             httpx.Request(
                 request.method,
@@ -176,7 +177,7 @@ class Proxy:
 
 
 class _Asked:
-    """What the server was asked for one answer, and, with `notes`, what it said."""
+    """The requests to the server for one answer and, with `notes`, the server's answers."""
 
     def __init__(self, proxy: Proxy, stack: contextlib.AsyncExitStack, *, notes: bool) -> None:
         self._proxy = proxy
@@ -184,9 +185,9 @@ class _Asked:
         self.notes = notes
         self.requests: list[Request] = []
         self.head: Head | None = None
-        """Of its last answer."""
+        """Of the last answer."""
         self.body = bytearray()
-        """Of its last answer, as far as it has been read."""
+        """The part of the last answer's body that has been read."""
 
     async def __call__(self, request: Request) -> Answer:
         self.requests.append(request)

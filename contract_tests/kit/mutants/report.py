@@ -1,9 +1,9 @@
-"""The list of mutants and the score, in Markdown.
+"""Prints the list of mutants and the score as Markdown.
 
     python -m contract_tests.kit.mutants.report > docs/reports/mutants.md
 
-contract_tests/own/test_mutants.py holds what it says: that each check catches its mutants, and that
-the page is as this prints it.
+contract_tests/own/test_mutants.py checks that each check catches its mutants, and that the page is
+up to date.
 """
 
 from itertools import groupby
@@ -14,17 +14,15 @@ from contract_tests.kit.mutants.mutant import Mutant
 INTRODUCTION = """\
 # Mutants: would the contract tests notice?
 
-Written by `python -m contract_tests.kit.mutants.report`; edit that, not this page.
+Tests that never fail prove nothing, so the contract tests have to catch servers that are broken on
+purpose, each in one way. A *mutant* is an intact server behind a proxy that changes one thing: a
+request on its way in, or an answer or a stream's event on its way out. A mutant is caught if the
+check in its row fails for the expected reason. Most mutants keep the form of all answers as
+described, so that only the content is wrong.
 
-Tests that never fail prove nothing. So the contract tests have to catch servers that are broken on
-purpose, each in one way. A *mutant* is a whole server behind a proxy that changes what passes: a
-request on its way in, an answer or an event of a stream on its way out. It is caught if the check
-that is named beside it fails for the expected reason. Most mutants answer in the right form: every
-answer is still as the description says, and only what it says is wrong.
-
-`contract_tests/own/test_mutants.py` runs them all, and runs every check through the same proxy
-while it changes nothing. [`specllama-contract mutants`](../contract-kit.md) does so with any
-server.
+`contract_tests/own/test_mutants.py` runs all mutants, and runs every check through the same proxy
+without a change. [`specllama-contract mutants`](contract-kit.md) does so with any server.
+`python -m contract_tests.kit.mutants.report` writes this page.
 """
 
 

@@ -15,7 +15,7 @@ RESPONSE = "create_response"
 
 
 def _change_events(change: Callable[[Any], Any]) -> Mutation:
-    """The documents of events; the name of an event follows its `type`."""
+    """Changes the documents of events. The name of an event follows its `type`."""
 
     def changed(event: Event) -> list[Event]:
         new = change(event.json)
@@ -43,7 +43,7 @@ def events_begin_in_another_order() -> Mutation:
 
 
 def _left_out(*types: str) -> Mutation:
-    """Events of these types don't come; all others are numbered without a gap."""
+    """Drops events of these types. All others are numbered without a gap."""
 
     async def change(events: AsyncIterator[Event]) -> AsyncIterator[Event]:
         numbers = itertools.count()
@@ -59,7 +59,7 @@ def _left_out(*types: str) -> Mutation:
 
 @MUTANTS.caught_by(chats.events_of_responses_are_in_order, "the last of", as_described=True)
 def responses_have_no_end() -> Mutation:
-    """The last event is missing, which has the whole response."""
+    """The last event, which has the whole response, is missing."""
     return _left_out("response.completed", "response.incomplete")
 
 
@@ -71,7 +71,7 @@ def events_of_responses_have_other_names() -> Mutation:
 
 @MUTANTS.caught_by(chats.events_of_responses_are_in_order, "==", as_described=True)
 def deltas_of_responses_are_empty() -> Mutation:
-    """The pieces of a text come without the text."""
+    """The deltas of a text have no text."""
     return _change_events(
         lambda event: (
             {**event, "delta": ""} if event["type"] == "response.output_text.delta" else event
@@ -87,7 +87,7 @@ def items_are_never_done() -> Mutation:
 
 @MUTANTS.caught_by(generation.limits_of_conversations_hold, "incomplete", as_described=True)
 def every_response_is_complete() -> Mutation:
-    """`status` is `completed` where the limit was reached."""
+    """`status` is `completed` although the limit was reached."""
 
     def change(response: dict[str, Any]) -> dict[str, Any]:
         if response.get("status") != "incomplete":
@@ -101,7 +101,7 @@ def every_response_is_complete() -> Mutation:
     chats.conversations_are_counted_as_they_are_read, "create_response", as_described=True
 )
 def responses_do_not_count_their_prompt() -> Mutation:
-    """`total_tokens` are those of the output."""
+    """`total_tokens` counts the output alone."""
     return plain(
         at("usage", lambda usage: {**usage, "total_tokens": usage["output_tokens"]}), RESPONSE
     )
@@ -109,13 +109,13 @@ def responses_do_not_count_their_prompt() -> Mutation:
 
 @MUTANTS.caught_by(chats.responses_are_kept, "expected 200, got .* 404", as_described=True)
 def responses_are_forgotten() -> Mutation:
-    """A response that was to be kept isn't."""
+    """A response with `store: true` isn't stored."""
     return bodies(lambda body: {**body, "store": False}, RESPONSE)
 
 
 @MUTANTS.caught_by(chats.responses_are_kept, "expected 404, got .* 200", as_described=True)
 def responses_cannot_be_deleted() -> Mutation:
-    """A response that was deleted is still there."""
+    """A deleted response is still there."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         if request.operation != "delete_response":

@@ -9,7 +9,7 @@ from contract_tests.kit.mutants.mutant import Mutants
 from contract_tests.kit.mutants.mutations import (
     at,
     events,
-    heard,
+    observed,
     plain,
     requests,
     together,
@@ -22,7 +22,7 @@ SUCCESS = {"success": True}
 
 
 def _of_default_model(request: Request) -> Request:
-    """The same without the name of a model."""
+    """Returns the request without the name of a model."""
     document = request.json
     if isinstance(document, dict):
         request = request.with_json(without("model")(document))
@@ -31,7 +31,7 @@ def _of_default_model(request: Request) -> Request:
 
 @MUTANTS.caught_by(checks.requests_reach_their_models, "model_alias|==")
 def every_model_is_the_default_one() -> Mutation:
-    """The name of a model means nothing."""
+    """The model name in a request is ignored."""
     names: list[str] = []
 
     def note(listed: dict[str, Any]) -> None:
@@ -44,12 +44,14 @@ def every_model_is_the_default_one() -> Mutation:
             request = request.with_json({**document, "model": first})
         return request.with_query(model=first) if "model" in request.query else request
 
-    return together(heard(note, "list_models"), requests(change, "get_props", "create_completion"))
+    return together(
+        observed(note, "list_models"), requests(change, "get_props", "create_completion")
+    )
 
 
 @MUTANTS.caught_by(checks.unknown_models_are_refused, ACCEPTED)
 def unknown_models_are_the_default_one() -> Mutation:
-    """A name that no model has means the default one."""
+    """Unknown model names are answered by the default model."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         answer = await pass_on(request)
@@ -62,7 +64,7 @@ def unknown_models_are_the_default_one() -> Mutation:
 
 @MUTANTS.caught_by(checks.looking_for_models_needs_the_key, "expected 401")
 def everybody_may_look_for_models_again() -> Mutation:
-    """`reload` wants no key."""
+    """`reload` needs no key."""
     return requests(
         lambda request: (
             request.with_right_key()
@@ -74,7 +76,7 @@ def everybody_may_look_for_models_again() -> Mutation:
 
 
 def _pretend(name: str) -> Mutation:
-    """Says that it is done, and does nothing."""
+    """Reports success without doing anything."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         return Answer.of(200, SUCCESS) if request.operation == name else await pass_on(request)
@@ -82,15 +84,15 @@ def _pretend(name: str) -> Mutation:
     return mutation
 
 
-@MUTANTS.caught_by(checks.what_is_no_download_stays, "expected 400")
+@MUTANTS.caught_by(checks.only_downloads_can_be_removed, "expected 400")
 def everything_can_be_removed() -> Mutation:
-    """Models that were not downloaded are said to be removed."""
+    """Removing a model that was not downloaded reports success."""
     return _pretend("remove_model")
 
 
-@MUTANTS.caught_by(checks.what_is_there_is_not_downloaded, "expected 400")
+@MUTANTS.caught_by(checks.present_models_are_not_downloaded, "expected 400")
 def everything_can_be_downloaded() -> Mutation:
-    """Models that are there are said to be downloaded."""
+    """Downloading a model that is present reports success."""
     return _pretend("download_model")
 
 
@@ -100,9 +102,9 @@ def a_status_forgets_its_failure() -> Mutation:
     return plain(at("data.*.status", without("failed")), "list_models", "list_openai_models")
 
 
-@MUTANTS.caught_by(checks.changes_of_models_are_told, "ready")
-def events_tell_states_that_nobody_knows() -> Mutation:
-    """A loaded model is `ready`."""
+@MUTANTS.caught_by(checks.changes_of_models_are_announced, "ready")
+def events_have_unknown_states() -> Mutation:
+    """A loaded model is `ready`, which is no documented state."""
 
     def change(event: Event) -> list[Event]:
         data = (event.data or "").replace('"loaded"', '"ready"')

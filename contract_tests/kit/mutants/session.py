@@ -1,7 +1,7 @@
-"""The mutants of one server, from the first question to the verdicts.
+"""Tests the mutants of one server, and prints their verdicts.
 
-The modules of the kit are imported when pytest is there: it rewrites the assertions in them, which
-say then what was compared.
+The modules of the kit are imported after pytest, because pytest rewrites their assertions to show
+the compared values.
 """
 
 import contextlib
@@ -27,9 +27,9 @@ KIT = HERE.parent
 PACKAGE = __name__.rpartition(".mutants.")[0]
 PROXY: "pytest.StashKey[Proxy]" = pytest.StashKey()
 VERDICTS: "pytest.StashKey[Callable[[str, Verdict], None]]" = pytest.StashKey()
-"""Is called with the name of each mutant and the verdict on it."""
+"""A callback for the name and the verdict of each mutant."""
 LONGEST = 400
-"""Characters of a reason that are shown."""
+"""Characters of a reason that are printed."""
 ALL_CAUGHT, SOME_NOT_CAUGHT, NOT_TESTED = 0, 1, 2
 
 
@@ -49,7 +49,7 @@ def run(base_url: str, api_key: str | None, chosen: re.Pattern[str] | None, time
 
 
 class Session:
-    """A plugin of pytest that puts the proxy in front of the server, and tells the verdicts."""
+    """A pytest plugin that puts the proxy in front of the server, and reports the verdicts."""
 
     def __init__(self, base_url: str, api_key: str | None, chosen: re.Pattern[str] | None) -> None:
         self._base_url = base_url
@@ -91,7 +91,7 @@ class Session:
         self._total = len(items)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.failed:  # whatever it is, it was no check that failed
+        if report.failed:  # an error outside the checks
             from contract_tests.kit.mutants.judging import Verdict
 
             self.report(_name(report.nodeid), Verdict("not caught", report.longreprtext))
@@ -104,7 +104,7 @@ class Session:
         print(f"{done:>7}  {verdict.outcome:<14}  {name}{why}", flush=True)
 
     def end(self, code: int) -> int:
-        """Prints how many there are of each verdict, and returns the exit status."""
+        """Prints the number of mutants for each verdict, and returns the exit status."""
         if code not in (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED):
             return NOT_TESTED
         print(", ".join(f"{number} {outcome}" for outcome, number in self._outcomes.items()))
@@ -112,5 +112,5 @@ class Session:
 
 
 def _name(nodeid: str) -> str:
-    """The mutant of a test."""
+    """Returns the name of a test's mutant."""
     return nodeid.partition("[")[2].removesuffix("]")

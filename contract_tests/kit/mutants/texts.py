@@ -1,7 +1,7 @@
-"""Generation, the same in every API: limits, seeds, samplers, constraints, probabilities.
+"""Generation in every API: limits, seeds, samplers, constraints, probabilities.
 
-The server is asked for something else than the client wants, does that, and says so in all the
-right forms.
+The proxy changes the request, so that the answers have the right form but ignore what the client
+asked for.
 """
 
 import itertools
@@ -23,7 +23,7 @@ GENERATING = (
     "create_infill",
     "create_chat_completion",
 )
-"""The operations in the native form, or with choices."""
+"""The operations in the native format, or with choices."""
 
 
 def _change_requests(change: Callable[[dict[str, Any]], dict[str, Any]]) -> Mutation:
@@ -36,7 +36,7 @@ def _set(**values: Any) -> Mutation:
 
 @MUTANTS.caught_by(generation.seeds_decide, "the same seed", as_described=True)
 def seeds_are_ignored() -> Mutation:
-    """Each text has a seed of its own, whatever the request says."""
+    """Each text has a random seed, whatever the request says."""
     seeds = itertools.count(1000)
     return _change_requests(lambda body: {**body, "seed": next(seeds)})
 
@@ -49,13 +49,13 @@ def all_seeds_are_one() -> Mutation:
 
 @MUTANTS.caught_by(checks.stop_texts_are_never_shown, "==", as_described=True)
 def stop_strings_are_ignored() -> Mutation:
-    """Texts go on behind what should end them."""
+    """Texts continue after a stop string."""
     return _change_requests(without("stop"))
 
 
 @MUTANTS.caught_by(generation.limits_of_tokens_hold, r"\b2\b.*\b1\b", as_described=True)
 def there_is_a_token_too_much() -> Mutation:
-    """One token more than the limit."""
+    """A text has one token more than the limit."""
 
     def change(body: dict[str, Any]) -> dict[str, Any]:
         for name in ("n_predict", "max_tokens", "max_completion_tokens"):
@@ -67,26 +67,26 @@ def there_is_a_token_too_much() -> Mutation:
 
 @MUTANTS.caught_by(generation.temperatures_of_zero_are_greedy, "logprob", as_described=True)
 def temperatures_are_ignored() -> Mutation:
-    """A temperature of 0 is one of 5."""
+    """A temperature of 0 becomes 5."""
     return _set(temperature=5.0, top_k=0, min_p=0.0, top_p=1.0)
 
 
 @MUTANTS.caught_by(generation.biases_are_applied, "!=", as_described=True)
 def biases_are_ignored() -> Mutation:
-    """`logit_bias` forbids nothing."""
+    """`logit_bias` is ignored."""
     return _change_requests(without("logit_bias"))
 
 
 @MUTANTS.caught_by(generation.schemas_are_followed, "is not JSON", as_described=True)
 def constraints_are_ignored() -> Mutation:
-    """Neither grammars nor schemas are in force."""
+    """Grammars and schemas are ignored."""
     return _change_requests(without("json_schema", "grammar", "response_format"))
 
 
 @MUTANTS.caught_by(generation.schemas_are_followed, "not by the schema", as_described=True)
 def schemas_are_nearly_followed() -> Mutation:
-    """A boolean comes out as a text."""
-    text = {"type": "string", "maxLength": 4}  # else it may go on for ever
+    """A boolean of the schema becomes a text."""
+    text = {"type": "string", "maxLength": 4}  # without a limit it might not end
 
     def change(schema: Any) -> Any:
         if isinstance(schema, list):
@@ -102,10 +102,10 @@ def schemas_are_nearly_followed() -> Mutation:
 
 
 @MUTANTS.caught_by(
-    generation.cached_tokens_are_the_same_everywhere, "wants no cache", as_described=True
+    generation.cached_tokens_are_the_same_everywhere, "disables the cache", as_described=True
 )
 def the_cache_is_used_unasked() -> Mutation:
-    """`cache_prompt` means nothing."""
+    """`cache_prompt` is ignored."""
     return _set(cache_prompt=True)
 
 
@@ -134,7 +134,7 @@ def prompts_are_answered_in_another_order() -> Mutation:
 
 
 def _change_probabilities(change: Callable[[list[Any]], list[Any]]) -> Mutation:
-    """The list of the entries of one text, or of a piece of one."""
+    """Changes the list of entries of a text or of a piece of it."""
     changes = [
         at(path, change) for path in ("completion_probabilities", "choices.*.logprobs.content")
     ]
@@ -153,7 +153,7 @@ def _change_rivals(change: Callable[[list[Any]], list[Any]]) -> Mutation:
 
 @MUTANTS.caught_by(generation.probabilities_belong_to_the_text, "==", as_described=True)
 def probabilities_are_those_of_another_token() -> Mutation:
-    """They stand one place beside their tokens."""
+    """Each token has the entry of the token before it."""
     return _change_probabilities(lambda entries: [*entries[1:], *entries[:1]])
 
 

@@ -16,7 +16,7 @@ OPENAI, NATIVE = "create_openai_embeddings", "create_embedding"
 
 @EMBEDDERS.caught_by(vectors.vectors_have_length_one, "a vector of the length")
 def vectors_have_any_length() -> Mutation:
-    """Vectors are twice as long as they should be."""
+    """Vectors have the length 2 instead of 1."""
     return plain(
         at("data.*.embedding", lambda v: [2 * x for x in v] if isinstance(v, list) else v), OPENAI
     )
@@ -24,7 +24,7 @@ def vectors_have_any_length() -> Mutation:
 
 @EMBEDDERS.caught_by(vectors.vectors_are_as_short_as_asked_for, "in the place of 8")
 def vectors_have_all_dimensions() -> Mutation:
-    """`dimensions` means nothing."""
+    """`dimensions` is ignored."""
     return bodies(without("dimensions"), OPENAI)
 
 
@@ -48,13 +48,13 @@ def inputs_are_left_out() -> Mutation:
 
 @EMBEDDERS.caught_by(vectors.tokens_of_inputs_are_counted, "==")
 def inputs_are_counted_twice() -> Mutation:
-    """`usage` is twice as much as was read."""
+    """`usage` is twice the number of tokens."""
     return plain(at("usage", lambda usage: {name: 2 * n for name, n in usage.items()}), OPENAI)
 
 
 @EMBEDDERS.caught_by(vectors.vectors_are_the_same_in_all_formats, "POST /embedding")
 def native_vectors_point_elsewhere() -> Mutation:
-    """The native format has another vector than OpenAI's."""
+    """The native format has another vector than OpenAI's format."""
     return plain(at("*.embedding.*", lambda vector: [-x for x in vector]), NATIVE)
 
 
@@ -69,13 +69,13 @@ def the_worst_document_comes_first() -> Mutation:
 
 @RERANKERS.caught_by(vectors.documents_are_in_the_order_of_their_scores, "==")
 def all_documents_are_the_best() -> Mutation:
-    """`top_n` means nothing."""
+    """`top_n` is ignored."""
     return bodies(without("top_n"), *RERANKING)
 
 
 @RERANKERS.caught_by(vectors.scores_belong_to_their_documents, "the score of")
 def scores_are_those_of_others() -> Mutation:
-    """A score belongs to the next document."""
+    """A document has the score of another one."""
 
     async def mutation(request: Request, pass_on: PassOn) -> Answer:
         if request.operation not in RERANKING:
