@@ -125,7 +125,7 @@ def schema_nodes(document: Document) -> Iterator[Node]:
 
 def errors(schema: Mapping[str, Any], instance: Any, request: Any = None) -> Iterator[str]:
     """Yields the places where `instance`, the answer to a body `request`, does not match the
-    OpenAPI 3.0 `schema`, with the reasons. Alternatives marked with `x-only-with` count only if the
+    OpenAPI 3.0 `schema`, with the reasons. The alternatives in `ONLY_WITH` count only if the
     request has that field."""
     asked = {name for name, value in request.items() if value} if isinstance(request, dict) else ()
     for error in _validator(frozenset(asked))(schema).iter_errors(instance):
@@ -300,7 +300,8 @@ def clamped_ranges_make_sense(document: Document) -> Iterator[str]:
 
 
 def requests_are_bounded(document: Document) -> Iterator[str]:
-    """Numbers and arrays of requests are bounded or clamped; integers stay within 64 bits."""
+    """Numbers and arrays of requests are bounded or clamped; integers stay within 64 bits. A seed
+    has no bounds: the server uses the lowest 32 bits of any number."""
     for node in request_nodes(document):
         schema = node.schema
         is_number = schema.get("type") in ("integer", "number")
@@ -418,8 +419,7 @@ _ENVELOPES = {
 
 
 def security_is_consistent(document: Document) -> Iterator[str]:
-    """An operation that needs a key, at least for one of its parameters, documents the status 401,
-    and a public operation doesn't."""
+    """An operation that uses API keys documents the status 401, and a public operation doesn't."""
     for operation in operations(document):
         public = operation.definition.get("security", document["security"]) == []
         if public == ("401" in operation.definition["responses"]):

@@ -202,6 +202,7 @@ def _follow(path: Path, node: yaml.Node, *names: str) -> tuple[Path, yaml.Node]:
             file, _, pointer = reference.partition("#/")
             path = path.parent / file if file else path
             root = yaml.compose(path.read_text("utf-8"))
+            assert root is not None
             path, node = _follow(path, root, *pointer.split("/"))
     return path, node
 

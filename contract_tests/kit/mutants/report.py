@@ -14,6 +14,8 @@ from contract_tests.kit.mutants.mutant import Mutant
 INTRODUCTION = """\
 # Mutants: would the contract tests notice?
 
+Written by `python -m contract_tests.kit.mutants.report`; edit that, not this page.
+
 Tests that never fail prove nothing, so the contract tests have to catch servers that are broken on
 purpose, each in one way. A *mutant* is an intact server behind a proxy that changes one thing: a
 request on its way in, or an answer or a stream's event on its way out. A mutant is caught if the
@@ -21,8 +23,7 @@ check in its row fails for the expected reason. Most mutants keep the form of al
 described, so that only the content is wrong.
 
 `contract_tests/own/test_mutants.py` runs all mutants, and runs every check through the same proxy
-without a change. [`specllama-contract mutants`](contract-kit.md) does so with any server.
-`python -m contract_tests.kit.mutants.report` writes this page.
+without a change. [`specllama-contract mutants`](../contract-kit.md) does so with any server.
 """
 
 

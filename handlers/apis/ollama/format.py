@@ -59,7 +59,7 @@ def ollama_chat_form(asked: OllamaRequest, facts: GenerationFacts) -> "OllamaFor
 
 
 class OllamaFormat:
-    """The answer to one request (`handlers.running.respond.Format`). In a stream, it keeps calls and
+    """The answer to one request (`handlers.running.respond.Format`). A stream keeps calls and
     probabilities until it can send them."""
 
     def __init__(
