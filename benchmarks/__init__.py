@@ -1,1 +1,1 @@
-"""Measurements of whole servers, side by side."""
+"""Benchmarks that compare whole servers."""

@@ -1,6 +1,7 @@
-"""A minimal HTTP client over asyncio streams, so that the one who measures stays out of the way.
+"""A minimal HTTP client over asyncio streams, so that measuring costs little processor time.
 
-A stream's bytes are split into events and stamped as they arrive; JSON is parsed afterwards.
+The client splits a stream's bytes into events and records their times as they arrive; it parses
+JSON afterwards.
 """
 
 import asyncio
@@ -13,11 +14,11 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 TIMEOUT = 300.0
-"""Seconds that a server may stay silent."""
+"""Seconds without data after which a request fails."""
 
 
 class ClientError(Exception):
-    """The server answered with an error `status`, or not at all."""
+    """The server answered with an error `status`, or didn't answer."""
 
     def __init__(self, message: str, status: int | None = None) -> None:
         super().__init__(message)
@@ -28,8 +29,8 @@ class ClientError(Exception):
 class Stream:
     """The measurements of one streamed request. Times are `time.perf_counter()` seconds.
 
-    `token_times` has one entry per event that carried text; `n_tokens` counts tokens, which
-    are more if the server puts several into one event.
+    `token_times` has one entry per event with text. `n_tokens` is the number of tokens, which is
+    larger if the server puts several tokens into one event.
     """
 
     started: float
@@ -47,7 +48,7 @@ class Stream:
 
 
 class Connection:
-    """One kept-alive connection to `url`, for one request at a time."""
+    """A kept-alive connection to `url`, for one request at a time."""
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
@@ -74,12 +75,12 @@ class Connection:
         self._writer.close()
 
     async def request(self, method: str, path: str, body: Any = None) -> bytes:
-        """The body of the answer. Raises ClientError unless the status is 200."""
+        """Returns the body of the answer. Raises ClientError unless the status is 200."""
         headers = await self._send(method, path, body)
         return b"".join([chunk async for chunk in self._body(headers)])
 
     async def stream(self, path: str, body: dict[str, Any]) -> Stream:
-        """Send a completion request with `stream` set and read all its events."""
+        """Sends a completion request with `stream` set and reads all its events."""
         result = Stream(started=time.perf_counter())
         arrivals = [event async for event in self.events(path, body)]
         result.finished = time.perf_counter()
@@ -87,7 +88,7 @@ class Connection:
         return result
 
     async def events(self, path: str, body: Any) -> AsyncIterator[tuple[float, bytes]]:
-        """The time and the data of each event of a streamed answer, as they arrive."""
+        """Yields the time and the data of each event of a streamed answer on arrival."""
         headers = await self._send("POST", path, body)
         pending = b""
         async for chunk in self._body(headers):
@@ -98,7 +99,7 @@ class Connection:
                     yield now, line[6:]
 
     async def _send(self, method: str, path: str, body: Any) -> Mapping[bytes, bytes]:
-        """The headers of the answer, names in lower case. Its body is still to be read."""
+        """Returns the headers of the answer, with names in lower case; its body is still unread."""
         content = b"" if body is None else json.dumps(body).encode()
         head = f"{method} {self._prefix}{path} HTTP/1.1\r\nHost: {self._host}:{self._port}\r\n"
         if body is not None:
@@ -106,7 +107,7 @@ class Connection:
         try:
             answer = await self._exchange(head.encode() + b"\r\n" + content)
             if answer is None:
-                # Some servers close a kept-alive connection after so many requests.
+                # Some servers close a kept-alive connection after a number of requests.
                 self._writer.close()
                 await self._open()
                 answer = await self._exchange(head.encode() + b"\r\n" + content)
@@ -125,7 +126,7 @@ class Connection:
         return headers
 
     async def _exchange(self, request: bytes) -> bytes | None:
-        """The head of the answer; None if the connection is closed without a word."""
+        """Returns the head of the answer; None if the server closed the connection without one."""
         try:
             self._writer.write(request)
             async with asyncio.timeout(TIMEOUT):
@@ -138,7 +139,7 @@ class Connection:
         return None
 
     async def _body(self, headers: Mapping[bytes, bytes]) -> AsyncIterator[bytes]:
-        """The pieces of an answer's body as they arrive."""
+        """Yields the pieces of an answer's body as they arrive."""
         try:
             if headers.get(b"transfer-encoding", b"").lower() != b"chunked":
                 async with asyncio.timeout(TIMEOUT):
@@ -157,10 +158,10 @@ class Connection:
 
 
 def _count(result: Stream, arrivals: list[tuple[float, bytes]], max_tokens: int) -> None:
-    """Fill in `token_times` and `n_tokens` from the events and the times they came at.
+    """Sets `token_times` and `n_tokens` from the events and their times.
 
-    The server's own count of tokens is best. Without one, a generation that reached its limit
-    has as many tokens as were asked for, and any other one as many as its events with text.
+    The number of tokens is the server's own, if it reports one. Otherwise it is `max_tokens` for a
+    generation that reached this limit, and the number of events with text for any other one.
     """
     n_reported: int | None = None
     finish_reason = None

@@ -1,7 +1,7 @@
 """`python -m benchmarks.constrained`: tokens per second under a grammar or a JSON schema, as a
-share of the same server's tokens per second without.
+share of the same server's tokens per second without constraint.
 
-The three take turns, round after round; a share is the median of the rounds' shares.
+The three measurements alternate, round after round. A share is the median of the rounds' shares.
 """
 
 import argparse
@@ -40,7 +40,7 @@ KINDS: dict[str, dict[str, object]] = {
 
 
 async def measure(server: Server, options: dict[str, object], plan: argparse.Namespace) -> float:
-    """Tokens per second of streams that start together."""
+    """Returns the tokens per second of streams that start together."""
 
     async def one(index: int) -> int:
         request = {
@@ -76,7 +76,7 @@ def main() -> None:
     results: dict[str, list[float]] = {kind: [] for kind in KINDS}
     with started("specllama", specllama_command, model, plan.threads) as server:
         for options in KINDS.values():
-            asyncio.run(measure(server, options, plan))  # warm-up; compiles, too
+            asyncio.run(measure(server, options, plan))  # warms up, and compiles the grammars
         for _ in range(plan.rounds):
             for kind, options in KINDS.items():
                 results[kind].append(asyncio.run(measure(server, options, plan)))

@@ -1,8 +1,9 @@
 """`python -m benchmarks.device --model FILE --peer llama-server`: both servers on one card.
 
-For a machine that one has for minutes: each row is written to `DIR/rows.jsonl` as soon as it is
-measured, the rows that matter most come first, and all are measured once before any is measured
-twice. The servers take turns; the one that waits is idle. README.md has the rows.
+It suits a machine that is available for minutes only: each row is written to `DIR/rows.jsonl` as
+soon as it is measured, the most important rows come first, and the second round begins after all
+rows have been measured once. The servers take turns; the other one is idle meanwhile. README.md
+lists the rows.
 """
 
 import argparse
@@ -37,26 +38,26 @@ from benchmarks.serving import table
 OURS = "specllama"
 PEER = "llama-server"
 START_SECONDS = 120.0
-POLL = 0.01  # s between two attempts
+POLL = 0.01  # seconds between two attempts
 ALL_LAYERS = ("-ngl", "99", "-fa", "on")
 
 
 @dataclass(frozen=True)
 class Phase:
-    """Two servers with the same `options`, and the scenarios that are measured on them in turns.
-    `of_ours` are options that the peer doesn't have."""
+    """Two servers with the same `options`, and the scenarios that both run in turns. `of_ours` are
+    additional options of specllama, which the peer doesn't have."""
 
     name: str
     options: tuple[str, ...]
     scenarios: tuple[str, ...]
     of_ours: tuple[str, ...] = ()
     alone: bool = False
-    """Of the peer nothing is measured: what a process has of the card is not told apart."""
+    """Whether the peer doesn't run: memory of the card is measured for all processes together."""
 
 
 def phases(counts: Counts) -> list[Phase]:
-    """In the order of their value. A slot has room for a prompt and an answer; the long prompts are
-    measured where all slots share one cache."""
+    """Returns the phases, the most important first. Each slot has room for a prompt and an answer;
+    in the phase with long prompts, all slots share one cache."""
     many = ("-np", str(counts.slots), "-c", str(2048 * counts.slots))
     few = ("-np", "8", "-c", "32768")
     long = ("-np", "16", "--kv-unified", "-c", str(counts.long_context))
@@ -76,7 +77,7 @@ def phases(counts: Counts) -> list[Phase]:
 
 @dataclass
 class Rows:
-    """What was measured: a line of the file for each row, at once."""
+    """All measurements. Each row is written to the file at once, as one line."""
 
     file: IO[str]
     console: Console
@@ -114,8 +115,8 @@ class Rows:
 def started(
     name: str, command: Sequence[str], log: Path, rows: Rows, phase: str, number: int
 ) -> Iterator[Server]:
-    """Run a server until the block ends; how long its start takes and what it holds of the card are
-    rows. Raises ClientError if it doesn't start."""
+    """Runs a server until the block ends. Adds rows with the time of its start and its memory of
+    the card. Raises ClientError if it doesn't start."""
     before = card_mib()
     port = free_port()
     began = time.perf_counter()
@@ -160,7 +161,7 @@ async def _first_token(server: Server, process: subprocess.Popen[bytes]) -> None
 
 
 def measure(servers: list[Server], phase: Phase, plan: Plan, rows: Rows, number: int) -> None:
-    """All scenarios of the phase, each on one server after the other."""
+    """Runs each scenario of the phase on one server after the other."""
     for scenario in phase.scenarios:
         for server in servers if number % 2 == 0 else servers[::-1]:
             rows.console.print(
@@ -192,7 +193,7 @@ def run_phase(phase: Phase, given: argparse.Namespace, plan: Plan, rows: Rows, n
                 servers.append(stack.enter_context(run))
             except ClientError as error:
                 rows.fail(phase.name, name, "start", error)
-        for server in servers:  # kernels, graphs and caches of both are warm then
+        for server in servers:  # warms up the kernels, graphs and caches of both
             with contextlib.suppress(ClientError, OSError, KeyError):
                 asyncio.run(SCENARIOS["streams"](server, plan.warming(), 7))
         measure(servers, phase, plan, rows, number)
@@ -201,12 +202,12 @@ def run_phase(phase: Phase, given: argparse.Namespace, plan: Plan, rows: Rows, n
 def main() -> int:
     parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__)
     parser.add_argument("--model", type=Path, required=True)
-    parser.add_argument("--peer", help="the command of a llama-server; none: ours alone")
+    parser.add_argument("--peer", help="command of a llama-server (default: only specllama runs)")
     parser.add_argument("--out", type=Path, default=Path("device"), metavar="DIR")
     parser.add_argument("--rounds", type=int, default=2)
-    parser.add_argument("--seconds", type=float, default=1e9, help="begin no phase after these")
+    parser.add_argument("--seconds", type=float, default=1e9, help="begin no phase after this time")
     parser.add_argument("--only", action="append", metavar="PHASE", help="may be repeated")
-    parser.add_argument("--options", default=" ".join(ALL_LAYERS), help="of both servers")
+    parser.add_argument("--options", default=" ".join(ALL_LAYERS), help="options of both servers")
     parser.add_argument("--quick", action="store_true", help="a smoke run; figures mean little")
     given = parser.parse_args()
     given.out.mkdir(parents=True, exist_ok=True)

@@ -1,7 +1,8 @@
-"""What `benchmarks.device` measures: each scenario is one turn of one server.
+"""The scenarios of `benchmarks.device`. Each call is one turn of one server.
 
-Requests use llama-server's API alone, with `ignore_eos`, since a model with random weights ends
-anywhere. Every turn has its own words, so that no prompt is in a cache of an earlier one.
+Requests only use llama-server's API. They set `ignore_eos`, because a model with random weights may
+end at any token. Each turn has its own words, so that no prompt is in the cache from an earlier
+turn.
 """
 
 import asyncio
@@ -23,21 +24,21 @@ from benchmarks.servers import Server
 from benchmarks.speculation import READING
 
 Metrics = dict[str, float]
-"""Name to value. Of names that end with "/s" more is better."""
+"""Name to value. For names that end with "/s", more is better; for all others, less."""
 
 LOGPROB = "logprob of "
-"""How rows begin that are only for `difference`."""
+"""Prefix of the rows that only `difference` uses."""
 SLEEP_SECONDS = 6.0
-"""Until a server has begun to sleep that does it after two."""
+"""Time to wait until a server with `--sleep-idle-seconds 2` sleeps."""
 CALM = 24
-"""Tokens of each stream before the prompt comes that they are measured beside."""
+"""Tokens of each stream before the long prompt arrives (in `stutter`)."""
 GREEDY = {"temperature": 0.0, "top_k": 1}
 LETTERS = "root ::= [a-z] [a-z ]*"
 
 
 @dataclass(frozen=True)
 class Counts:
-    """The sizes of all scenarios, in streams and tokens."""
+    """Sizes of all scenarios, in streams and tokens."""
 
     slots: int = 64
     streams: tuple[int, ...] = (32, 1, 64, 8, 16, 4)
@@ -80,7 +81,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class DeviceSteps:
-    """Our server's own count of its steps, and of the time that the device waited for the host."""
+    """specllama's own counters of steps and of the time that the device waited for the host."""
 
     seconds: float
     n_steps: float
@@ -98,7 +99,7 @@ class DeviceSteps:
 
 
 async def device_steps(server: Server) -> DeviceSteps | None:
-    """None if the server has no such metrics."""
+    """Returns None if the server doesn't have these metrics."""
     try:
         async with Connection(server.url) as connection:
             text = (await connection.request("GET", "/metrics")).decode()
@@ -115,7 +116,7 @@ async def device_steps(server: Server) -> DeviceSteps | None:
 
 
 def card_mib() -> int | None:
-    """MiB that all processes have of the first card; None without NVIDIA's tool."""
+    """Returns the MiB of the first card in use by all processes; None without NVIDIA's tool."""
     command = ["nvidia-smi", "--query-gpu=memory.used", "--format=csv,noheader,nounits"]
     with contextlib.suppress(OSError, subprocess.CalledProcessError, ValueError):
         answer = subprocess.run(command, capture_output=True, text=True, check=True).stdout
@@ -146,7 +147,7 @@ async def _ask(server: Server, body: dict[str, Any], path: str = "/completion") 
 async def _streams(
     server: Server, n: int, n_tokens: int, seed: int, label: str, **fields: Any
 ) -> Metrics:
-    """`n` streams that begin together."""
+    """Measures `n` streams that begin together."""
     requests = [
         _stream_request(server, words(seed * 1000 + i, 40), n_tokens, seed * 1000 + i, **fields)
         for i in range(n)
@@ -163,7 +164,7 @@ async def _streams(
 
 
 async def _tokens(server: Server, seed: int, n: int) -> list[int]:
-    """The tokens of words of this seed, `n` of them."""
+    """Returns the first `n` tokens of a text with this seed."""
     answer = await _ask(server, {"content": words(seed, n)}, "/tokenize")
     return list(answer["tokens"])[:n]
 
@@ -187,7 +188,7 @@ async def greedy(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def sampling(server: Server, plan: Plan, seed: int) -> Metrics:
-    """The same streams with other work for each token."""
+    """Measures the same streams with different work per token."""
     counts = plan.counts
     forms: dict[str, tuple[int, dict[str, Any]]] = {
         "greedy": (2, GREEDY),
@@ -195,7 +196,7 @@ async def sampling(server: Server, plan: Plan, seed: int) -> Metrics:
         "penalties": (4, {"repeat_penalty": 1.1, "presence_penalty": 0.1}),
         "grammar": (8, {"grammar": LETTERS}),
     }
-    """The part of the tokens, as some servers are slow there, and the fields."""
+    """The divisor of the number of tokens, as some servers are slow there, and the fields."""
     metrics: Metrics = {}
     for name, (part, fields) in forms.items():
         label = f"{counts.sampled} streams, {name}"
@@ -205,7 +206,8 @@ async def sampling(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def documents(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Documents with eight keys: four of a lone stream, one after the other, else one of each."""
+    """Measures JSON documents with eight keys. A single client requests four of them in a row;
+    with n clients, each requests 4 / n, but at least one."""
     metrics: Metrics = {}
     for n in plan.counts.json:
 
@@ -229,7 +231,7 @@ async def documents(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def stutter(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Eight streams have begun when a long prompt comes."""
+    """Measures eight running streams when a long prompt arrives."""
     counts = plan.counts
     prompt = await _tokens(server, seed, counts.beside)
     times: list[list[float]] = [[] for _ in range(8)]
@@ -262,7 +264,7 @@ async def stutter(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def first_token(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Prompts alone."""
+    """Measures single prompts on an idle server."""
     metrics: Metrics = {}
     for n in plan.counts.prompts:
         times = []
@@ -276,7 +278,7 @@ async def first_token(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def prefix(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Eight prompts at once that begin alike; then eight more with other ends."""
+    """Measures eight simultaneous prompts with a common prefix, then eight more with new ends."""
     common = await _tokens(server, seed, plan.counts.prefix)
     metrics: Metrics = {}
     for wave, label in enumerate(("cold", "again")):
@@ -295,8 +297,9 @@ async def prefix(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def right(server: Server, plan: Plan, seed: int) -> Metrics:
-    """The same text alone and in company: the likeliest tokens and their log probabilities. The
-    words are the same in each round and for each server: `logprob` rows can be compared."""
+    """Compares the most likely tokens and their log probabilities of the same prompts alone and
+    beside other streams. The words are the same in each round and for each server, so that the
+    `logprob` rows of two servers can be compared."""
     prompts = [words(n, 30) for n in range(1, 9)]
     alone = [await _likeliest(server, prompt) for prompt in prompts]
     crowd = [
@@ -321,7 +324,7 @@ async def right(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 def difference(ours: Metrics, peers: Metrics) -> Metrics:
-    """The largest difference of two servers' log probabilities of the same next tokens."""
+    """Returns the largest difference of two servers' log probabilities of the same tokens."""
     both = [name for name in ours.keys() & peers.keys() if name.startswith(LOGPROB)]
     found = [abs(ours[name] - peers[name]) for name in both]
     return {"to the other server: largest difference of logprobs": max(found)} if found else {}
@@ -335,7 +338,7 @@ async def _likeliest(server: Server, prompt: str) -> dict[int, float]:
 
 
 async def dictated(server: Server, plan: Plan, seed: int) -> Metrics:
-    """A greedy text whose prompt has its own continuation already."""
+    """Measures a greedy text whose prompt already contains its continuation."""
     n = plan.counts.dictated
     metrics: Metrics = {}
     for n_streams in (1, 4):
@@ -361,7 +364,8 @@ async def dictated(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def mixed_load(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Twelve clients with anything, many of whom go away in between; then nothing may be left."""
+    """Runs twelve clients with mixed requests, many of which are cancelled. Then waits until no
+    slot is busy, and measures how much log probabilities have changed."""
     before = await _likeliest(server, words(1, 30))
     end = time.monotonic() + plan.counts.load_seconds
     done = cancelled = 0
@@ -407,7 +411,7 @@ async def mixed_load(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 async def sleep(server: Server, plan: Plan, seed: int) -> Metrics:
-    """What a model that sleeps has of the card, and how long it takes to wake up."""
+    """Measures the memory of the card that a sleeping model uses, and the time of its wake-up."""
     metrics: Metrics = {}
     least = card_mib()
     end = time.monotonic() + SLEEP_SECONDS

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.media`: streams that generate while images come in.
+"""`python -m benchmarks.media`: running streams while images arrive.
 
-Servers take turns, round after round. In each, some streams generate, then all images come at
-once, each in a chat of its own; then all chats go on, with the same images; then texts of as many
-tokens come as the images had. New images every round. A figure is the median over the rounds.
+Servers take turns, round after round. In each round, some streams generate. Then all images arrive
+at once, each in its own chat. Then all chats continue, with the same images. Then texts with as
+many tokens as the images arrive. Each round has new images. A figure is the median over the rounds.
 """
 
 import argparse
@@ -33,16 +33,16 @@ from benchmarks.servers import Server, started
 from tools.models.build import ensure
 
 MODELS = {"bench-100m": "bench-mmproj", "random": "tiny-mmproj"}
-"""Models of the builder, with their projectors."""
-TOKENS_PER_WORD = 1.3  # about
+"""Models of `tools.models.build`, with their projectors."""
+TOKENS_PER_WORD = 1.3  # approximately
 N_CTX = 4096  # tokens of a slot
 PAUSE = 1.0
-"""Seconds in which the streams generate before anything else comes."""
+"""Seconds in which the streams generate before other requests arrive."""
 
 
 @dataclass
 class Turn:
-    """What a server has done while something came in: times are seconds."""
+    """Measurements of a server while requests of one kind arrived. Times are in seconds."""
 
     seconds: float
     answered: list[float]
@@ -58,13 +58,13 @@ class Turn:
 
 @dataclass
 class Streams:
-    """Requests that generate for as long as the block lasts."""
+    """Requests that generate until the block ends."""
 
     server: Server
     n: int
     seed: int
     times: list[list[float]] = field(default_factory=list)
-    """When the tokens came, of each stream."""
+    """Times of the tokens, for each stream."""
 
     async def __aenter__(self) -> "Streams":
         self.times = [[] for _ in range(self.n)]
@@ -96,7 +96,7 @@ class Streams:
 
 
 def image(seed: str, pixels: int) -> str:
-    """A data URL of a square image of coloured squares, another one for each `seed`."""
+    """Returns a data URL of a square image of coloured squares, different for each `seed`."""
     rng = np.random.default_rng([*seed.encode()])
     squares = rng.integers(0, 256, (-(-pixels // 8), -(-pixels // 8), 3), np.uint8)
     array = squares.repeat(8, axis=0).repeat(8, axis=1)[:pixels, :pixels]
@@ -106,7 +106,7 @@ def image(seed: str, pixels: int) -> str:
 
 
 def question(url: str) -> list[dict[str, Any]]:
-    """The messages of a chat about an image."""
+    """Returns the messages of a chat about an image."""
     parts = [
         {"type": "image_url", "image_url": {"url": url}},
         {"type": "text", "text": "What is this?"},
@@ -115,7 +115,7 @@ def question(url: str) -> list[dict[str, Any]]:
 
 
 async def ask(server: Server, messages: list[dict[str, Any]]) -> tuple[float, dict[str, Any]]:
-    """The seconds until an answer of a few tokens is there, and the answer."""
+    """Returns the seconds until an answer of a few tokens, and the answer."""
     body = {"messages": messages, "max_tokens": 4, "temperature": 0, "ignore_eos": True}
     begun = time.perf_counter()
     async with Connection(server.url) as connection:
@@ -126,7 +126,7 @@ async def ask(server: Server, messages: list[dict[str, Any]]) -> tuple[float, di
 async def turn(
     streams: Streams, requests: Sequence[Awaitable[tuple[float, dict[str, Any]]]]
 ) -> tuple[Turn, list[dict[str, Any]]]:
-    """All `requests` at once, beside the streams; and their answers."""
+    """Sends all `requests` at once, beside the streams. Returns the figures and the answers."""
     await asyncio.sleep(PAUSE)
     begun = time.perf_counter()
     found = await asyncio.gather(*requests)
@@ -142,7 +142,7 @@ async def turn(
 
 
 async def measure(server: Server, plan: argparse.Namespace, seed: int) -> dict[str, Turn]:
-    """One round of a server, by what came in."""
+    """Runs one round of a server. Returns its turns by kind of request."""
     urls = [image(f"{seed}.{i}", plan.pixels) for i in range(plan.images)]
     chats = [question(url) for url in urls]
     found: dict[str, Turn] = {}
@@ -162,7 +162,7 @@ async def measure(server: Server, plan: argparse.Namespace, seed: int) -> dict[s
 
 
 async def warm_up(server: Server, plan: argparse.Namespace) -> None:
-    """One image alone."""
+    """Sends a request with a single image."""
     await ask(server, question(image("warm-up", plan.pixels)))
 
 
@@ -187,7 +187,7 @@ def peer_command(
 
 
 Results = dict[str, dict[str, list[Turn]]]
-"""The rounds, by what came in and by server."""
+"""The turns of all rounds, by kind of request and by server."""
 
 
 def table(what: str, servers: dict[str, list[Turn]]) -> Table:
@@ -215,7 +215,7 @@ def table(what: str, servers: dict[str, list[Turn]]) -> Table:
 
 @contextlib.contextmanager
 def all_servers(plan: argparse.Namespace) -> Iterator[list[Server]]:
-    """The servers of the command line, all running."""
+    """Runs all servers of the command line until the block ends."""
     if plan.model in MODELS:
         model, projector = ensure(plan.model), ensure(MODELS[plan.model])
     else:
@@ -281,14 +281,14 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--model", default="bench-100m", help=f"{', '.join(MODELS)}, or a file (%(default)s)"
     )
-    parser.add_argument("--mmproj", metavar="FILE", help="the projector of a model in a file")
+    parser.add_argument("--mmproj", metavar="FILE", help="projector of a --model that is a file")
     parser.add_argument(
         "--variant",
         action="append",
         default=[],
         type=named,
         metavar="NAME=OPTIONS",
-        help="another server of ours with these options",
+        help="another specllama with these options",
     )
     parser.add_argument(
         "--peer",
@@ -302,7 +302,7 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument("--threads", type=positive, default=2, help="default: %(default)s")
     parser.add_argument("--streams", type=positive, default=2, help="default: %(default)s")
     parser.add_argument("--images", type=positive, default=8, help="default: %(default)s")
-    parser.add_argument("--pixels", type=positive, default=1000, help="of a side (%(default)s)")
+    parser.add_argument("--pixels", type=positive, default=1000, help="image width (%(default)s)")
     parser.add_argument("--rounds", type=positive, default=3, help="default: %(default)s")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     plan = parser.parse_args()

@@ -1,10 +1,10 @@
-"""`python -m benchmarks.overlap`: how long a device waits for the host in each step, if texts are
-made before the next step is launched, and if that is done while the device computes.
+"""`python -m benchmarks.overlap`: the time that a device waits for the host in each step, if the
+host makes texts before it launches the next step, or while the device computes that step.
 
-There need be no device: a clock stands in for one, which computes for as long as it is told, and
-logits are made up. All else is the engine as it is. The clock is the processor time of the host's
-thread, so that it doesn't matter what else runs on the machine. The two orders take turns, round
-after round; figures are medians.
+It needs no device: a clock replaces it, whose decodes take a fixed time and return random logits.
+Everything else is the real engine. The clock counts the processor time of the host's thread, so
+that other work on the machine has no influence. The two orders alternate, round after round;
+figures are medians.
 """
 
 import argparse
@@ -30,13 +30,13 @@ from specllama.engine.worker.generation.engine import Engine
 from tools.models.build import ensure
 
 N_ROWS = 61
-"""Rows of logits, which take turns."""
+"""Number of different rows of logits, used in turn."""
 GENERATES = 8
-"""Steps before the first one that counts: prompts are evaluated."""
+"""Number of steps before the first measured one, in which prompts are evaluated."""
 
 
 class Device:
-    """Computes every decode for `seconds`, beside the host."""
+    """A simulated device. Each decode takes `seconds`, in parallel to the host."""
 
     def __init__(self, model: Model, seconds: float) -> None:
         rows = np.random.default_rng(1).normal(size=(N_ROWS, model.n_vocab))
@@ -46,11 +46,11 @@ class Device:
         self._ends = self._waited = 0.0
         self.n_steps = 0
         self.idle = 0.0
-        """Seconds between the end of a decode and the beginning of the next one."""
+        """Seconds between the end of a decode and the start of the next one."""
 
     @property
     def now(self) -> float:
-        """The host's time, what it has waited for the device included."""
+        """Returns the host's time, including the time that it waited for the device."""
         return time.thread_time() + self._waited
 
     def decode(self, context: Context) -> None:
@@ -71,7 +71,7 @@ class Device:
 def idle_seconds(
     model: Model, *, overlap: bool, n_slots: int, n_tokens: int, seconds: float
 ) -> tuple[float, float]:
-    """Of a step: for how long the device has waited, and how long all has taken."""
+    """Returns the idle seconds of the device per step, and the seconds of a whole step."""
     device = Device(model, seconds)
     options = replaced(
         EngineOptions(), parallel=n_slots, ctx_size=512 * n_slots, warmup=False, cache_ram=0
@@ -81,7 +81,7 @@ def idle_seconds(
         open(os.devnull, "wb", buffering=0) as sink,
         patch(
             "specllama.engine.worker.backend.sampler.FEW", 0
-        ),  # else it asks llama.cpp for logits
+        ),  # otherwise, llama.cpp would have to return logits
         patch.object(Context, "is_asynchronous", overlap),
         patch.object(Context, "decode", lambda context: device.decode(context)),
         patch.object(Context, "synchronize", lambda context: device.synchronize(context)),
@@ -113,7 +113,7 @@ def main() -> None:
     parser.add_argument("--model", default="bench-100m", help="bench-100m, shipped, or a file")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=200)
-    parser.add_argument("--device-ms", type=float, default=5.0, help="that each decode takes")
+    parser.add_argument("--device-ms", type=float, default=5.0, help="time of each decode")
     parser.add_argument("--rounds", type=int, default=5)
     plan = parser.parse_args()
     if plan.model == "shipped":
@@ -141,7 +141,7 @@ def main() -> None:
         before, after = (statistics.median(idle for idle, _ in rounds[o]) for o in (False, True))
         slow, fast = (statistics.median(whole for _, whole in rounds[o]) for o in (False, True))
         print(
-            f"{n_slots:3} slots: idle {1e3 * before:6.3f} ms of a step, then {1e3 * after:6.3f} ms "
+            f"{n_slots:3} slots: idle {1e3 * before:6.3f} ms per step, then {1e3 * after:6.3f} ms "
             f"({after / before:4.2f}); {slow / fast:5.3f} times the steps per second",
             flush=True,
         )

@@ -1,4 +1,4 @@
-"""Processor time of a server's processes, by what they are for."""
+"""Processor time of a server's processes, by role."""
 
 from collections import defaultdict
 from urllib.parse import urlsplit
@@ -6,17 +6,18 @@ from urllib.parse import urlsplit
 import psutil
 
 ALL = "all"
-"""The whole tree of processes: what can be compared between servers."""
+"""Role of the whole process tree, which allows comparisons between servers."""
 ENGINE = "specllama.engine.worker"
-"""Module of specllama's engine processes, in their command line."""
+"""Module of specllama's engine processes, part of their command line."""
 
 Times = dict[tuple[str, int], float]
-"""Seconds of processor time since their start, by role and pid."""
+"""Seconds of processor time since the start of each process, by role and pid."""
 
 
 def times(pid: int) -> Times:
-    """The processor seconds of the process `pid` and its descendants: "server", "engine" and
-    "others" of specllama, "server" and "others" of any other server. Empty if it has ended."""
+    """Returns the processor seconds of the process `pid` and its descendants. Their roles are
+    "server", "engine" and "others" for specllama, "server" and "others" for any other server.
+    Empty if the process has ended."""
     found: Times = {}
     try:
         root = psutil.Process(pid)
@@ -35,8 +36,8 @@ def times(pid: int) -> Times:
 
 
 def spent(before: Times, after: Times) -> dict[str, float]:
-    """Seconds between two `times`, by role and for ALL; roles of a single process tree are left
-    out, since they are ALL. What has ended in between is not counted."""
+    """Returns the processor seconds between two results of `times`, by role and for ALL. A single
+    role is left out, since it equals ALL. Processes that ended in between are not counted."""
     seconds: dict[str, float] = defaultdict(float)
     for key, now in after.items():
         seconds[key[0]] += now - before.get(key, 0.0)
@@ -48,15 +49,15 @@ def spent(before: Times, after: Times) -> dict[str, float]:
 
 
 def listener(url: str) -> int | None:
-    """The process on this machine that listens where `url` leads; None if it is elsewhere, or
-    somebody else's."""
+    """Returns the pid of the process that listens at the address of `url`. None if the address is
+    on another machine, or the process belongs to another user."""
     parts = urlsplit(url)
     port = parts.port or (443 if parts.scheme == "https" else 80)
     if parts.hostname not in ("localhost", "127.0.0.1", "::1"):
         return None
     try:
         connections = psutil.net_connections("tcp")
-    except psutil.AccessDenied:  # macOS asks for root
+    except psutil.AccessDenied:  # macOS requires root
         return None
     for each in connections:
         if each.status == psutil.CONN_LISTEN and each.laddr and each.laddr.port == port:

@@ -1,7 +1,7 @@
-"""`python -m benchmarks.reproducible`: what `--reproducible` costs.
+"""`python -m benchmarks.reproducible`: the cost of `--reproducible`.
 
-Two contexts of one model, with it and without, take turns round after round; a ratio is the median
-of the rounds' ratios. There is no server in between.
+Two contexts of one model, with and without the option, take turns, round after round. A ratio is
+the median of the rounds' ratios. No server runs.
 """
 
 import argparse
@@ -17,13 +17,13 @@ from specllama.engine.worker.backend import Context, Model, initialize
 from tools.models.build import ensure
 
 N_SLOTS = 8
-PIECE = 512  # tokens of a prompt in a step
+PIECE = 512  # prompt tokens per step
 PROMPTS = (500, 2000)  # tokens
 STEPS = 40
 
 
 def prompt_seconds(context: Context, sequence: int, n: int) -> float:
-    """The seconds that evaluating `n` tokens takes, as the beginning of an empty sequence."""
+    """Returns the seconds for evaluating `n` tokens at the start of an empty sequence."""
     tokens = np.random.default_rng(n).integers(300, 4000, n, dtype=np.int32)
     begun = time.perf_counter()
     for start in range(0, n, PIECE):
@@ -35,7 +35,7 @@ def prompt_seconds(context: Context, sequence: int, n: int) -> float:
 
 
 def tokens_per_second(context: Context, sequences: Sequence[int], start: int) -> float:
-    """The tokens per second of sequences that all go on from position `start`."""
+    """Returns the tokens per second of sequences that all continue at position `start`."""
     n = len(sequences)
     begun = time.perf_counter()
     for step in range(STEPS):
@@ -47,7 +47,7 @@ def tokens_per_second(context: Context, sequences: Sequence[int], start: int) ->
 
 
 def measure(context: Context) -> dict[str, float]:
-    """One round, by what is measured; more is better."""
+    """Returns the figures of one round by name; more is better."""
     found = {}
 
     def clear() -> None:
@@ -57,7 +57,7 @@ def measure(context: Context) -> dict[str, float]:
     for n in PROMPTS:
         clear()
         found[f"prompt of {n} tokens: tokens/s"] = n / prompt_seconds(context, 0, n)
-    found[f"1 stream behind {n} tokens: tokens/s"] = tokens_per_second(context, [0], n)
+    found[f"1 stream after {n} tokens: tokens/s"] = tokens_per_second(context, [0], n)
     for n_streams in (1, N_SLOTS):
         clear()
         for sequence in range(n_streams):

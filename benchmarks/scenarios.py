@@ -1,7 +1,7 @@
-"""Requests in company: common prefixes, long prompts, schemas, many at once.
+"""Scenarios with concurrent requests: common prefixes, long prompts, schemas, many at once.
 
-Each scenario is one turn of one server; `benchmarks.serving` runs them in turns. Sizes are the
-tokens of the server's own count.
+Each call is one turn of one server; `benchmarks.serving` alternates between servers. Sizes are in
+tokens, as the server counts them.
 """
 
 import asyncio
@@ -23,7 +23,7 @@ WORDS = (
     *("silver", "pocket", "forest", "history", "signal", "corner", "animal", "summer", "mirror"),
 )
 Metrics = dict[str, float]
-"""Name to value. Names end with their unit; "/s" means that more is better."""
+"""Name to value. Names end with their unit; for "/s", more is better, for all others, less."""
 
 SCHEMA = {
     "type": "object",
@@ -33,12 +33,12 @@ SCHEMA = {
     },
     "required": ["name", "notes"],
 }
-"""Long enough for every measurement: the generation ends at its limit of tokens."""
+"""Its documents are so long that every generation ends at its token limit."""
 
 
 @dataclass(frozen=True)
 class Sizes:
-    """The size of a scenario, in tokens and requests."""
+    """Sizes of the scenarios, in tokens and requests."""
 
     prefix: int = 1500
     long_prompt: int = 2000
@@ -51,12 +51,13 @@ SMALL = Sizes(prefix=120, long_prompt=160, schema_tokens=48, short_requests=20)
 
 
 def words(seed: int, n: int) -> str:
-    """A text that is in no prompt cache: every seed has its own words."""
+    """Returns a text that is in no prompt cache, because each seed has its own words."""
     return " ".join(random.Random(seed).choices(WORDS, k=n))
 
 
 def completion(server: Server, prompt: str, max_tokens: int, seed: int) -> dict[str, Any]:
-    """The same sampling for every server. No text ends before `max_tokens`."""
+    """Returns a request with the same sampling for every server, and without an end before
+    `max_tokens`."""
     ends = {str(token): -100 for token in server.biased}
     return {
         **({"logit_bias": ends} if ends else {"ignore_eos": True}),
@@ -74,7 +75,7 @@ def completion(server: Server, prompt: str, max_tokens: int, seed: int) -> dict[
 
 
 async def text_of(server: Server, seed: int, n_tokens: int) -> str:
-    """Words that are about `n_tokens` tokens for this server's model."""
+    """Returns words that are about `n_tokens` tokens for this server's model."""
     probe = {**completion(server, words(1, 100), 1, 1), "stream": False}
     del probe["stream_options"]
     async with Connection(server.url) as connection:
@@ -89,7 +90,7 @@ async def stream(server: Server, request: dict[str, Any]) -> Stream:
 
 
 async def shared_prefix(server: Server, sizes: Sizes, seed: int) -> Metrics:
-    """Eight requests at once whose prompts begin alike; then eight more of the kind."""
+    """Measures eight simultaneous requests with a common prefix, then eight more with new ends."""
     prefix = await text_of(server, seed, sizes.prefix)
     metrics: Metrics = {}
     for wave, label in enumerate(("cold", "second wave")):
@@ -105,7 +106,7 @@ async def shared_prefix(server: Server, sizes: Sizes, seed: int) -> Metrics:
 
 
 async def long_prompt(server: Server, sizes: Sizes, seed: int) -> Metrics:
-    """Two streams are generating when a long prompt comes."""
+    """Measures two running streams when a long prompt arrives."""
     prompt = await text_of(server, seed, sizes.long_prompt)
     running = [
         asyncio.create_task(stream(server, completion(server, words(seed + i, 20), 400, i)))
@@ -121,13 +122,13 @@ async def long_prompt(server: Server, sizes: Sizes, seed: int) -> Metrics:
         if after > late.started and before < late.token_times[0]
     ]
     metrics = {"long prompt beside 2 streams: first token ms": 1e3 * late.time_to_first_token}
-    if met:  # else the streams had ended
+    if met:  # otherwise, the streams had ended
         metrics["long prompt beside 2 streams: worst gap ms"] = 1e3 * max(met)
     return metrics
 
 
 async def together(server: Server, sizes: Sizes, seed: int) -> Metrics:
-    """Short prompts that come at the same time, on connections that are open already."""
+    """Measures simultaneous short prompts on open connections."""
     metrics: Metrics = {}
     for n in (1, 4, 8):
         async with AsyncExitStack() as stack:
@@ -148,7 +149,7 @@ async def together(server: Server, sizes: Sizes, seed: int) -> Metrics:
 
 
 async def schema(server: Server, sizes: Sizes, seed: int) -> Metrics:
-    """Generating under a JSON schema, alone and four at once."""
+    """Measures generation under a JSON schema, alone and four at once."""
     metrics: Metrics = {}
     for n in (1, 4):
         requests = [
@@ -177,7 +178,7 @@ async def schema(server: Server, sizes: Sizes, seed: int) -> Metrics:
 
 
 async def short_requests(server: Server, sizes: Sizes, seed: int) -> Metrics:
-    """Requests for one token each, sixteen at once, on kept-alive and on new connections."""
+    """Measures requests for one token, sixteen at once, on kept-alive and on new connections."""
     metrics: Metrics = {}
     for label, kept in (("kept-alive", True), ("new connections", False)):
         waiting = iter(range(sizes.short_requests))

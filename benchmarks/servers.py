@@ -1,4 +1,4 @@
-"""The servers that are measured: started from this environment, or running somewhere."""
+"""The measured servers: started from this environment, or already running."""
 
 import asyncio
 import contextlib
@@ -23,14 +23,14 @@ PEER = "llama_cpp.server"
 
 
 TOKENIZERS = (("/tokenize", "content"), ("/extras/tokenize", "input"))
-"""Paths at which servers tokenize, and the field for the text."""
+"""Paths at which servers tokenize, each with the field for the text."""
 
 
 @dataclass
 class Server:
-    """The address of a server and the findings of `probe`: the first model's name, whether there is
-    a GET /health, and which of TOKENIZERS it has. `biased` are tokens that requests rule out, for
-    a server that has no `ignore_eos`."""
+    """The address of a server, and the results of `probe`: the name of its first model, whether it
+    has GET /health, and its entry of TOKENIZERS. Requests exclude the tokens in `biased`, for a
+    server without `ignore_eos`."""
 
     name: str
     url: str
@@ -41,7 +41,7 @@ class Server:
     biased: tuple[int, ...] = ()
 
     async def probe(self) -> None:
-        """Fill in the findings. Raises ClientError while the server isn't ready."""
+        """Sets the results. Raises ClientError while the server isn't ready."""
         async with Connection(self.url) as connection:
             self.has_health = await _exists(connection, "GET", "/health")
             models = json.loads(await connection.request("GET", "/v1/models"))
@@ -51,12 +51,12 @@ class Server:
                     self.tokenizer = (path, text_field)
 
     def cpu_times(self) -> Times:
-        """Processor time of its processes so far; empty for one on another machine."""
+        """Returns the processor time of its processes so far; empty for a server elsewhere."""
         return {} if self.pid is None else times(self.pid)
 
 
 def specllama_command(model: Path, port: int, threads: int) -> list[str]:
-    """The command, with a slot for each of the most streams that are measured, and 2,048 tokens for
+    """Returns the command, with 8 slots (the largest number of measured streams) of 2,048 tokens
     each."""
     command = [sys.executable, "-m", "specllama", "-m", str(model), "--port", str(port)]
     command += ["--parallel", "8", "--ctx-size", "16384"]
@@ -64,9 +64,9 @@ def specllama_command(model: Path, port: int, threads: int) -> list[str]:
 
 
 def peer_command(model: Path, port: int, threads: int) -> list[str]:
-    """llama-cpp-python's server, with two of its defaults changed in its favour: a new request
-    would cut off the one that is running, and the logits of every prompt token would be
-    computed and thrown away."""
+    """Returns the command of llama-cpp-python's server, with two defaults changed in its favour:
+    otherwise a new request would interrupt the running one, and the server would compute and
+    discard the logits of every prompt token."""
     command = [sys.executable, "-m", PEER, "--model", str(model), "--host", "127.0.0.1"]
     command += ["--port", str(port), "--verbose", "false"]
     command += ["--interrupt_requests", "false", "--logits_all", "false"]
@@ -78,8 +78,8 @@ Command = Callable[[Path, int, int], list[str]]
 
 @contextlib.contextmanager
 def started(name: str, command: Command, model: Path, threads: int) -> Iterator[Server]:
-    """Run a server on a free port until the block ends. Its output goes to a file that is shown
-    if it doesn't start (ClientError)."""
+    """Runs a server on a free port until the block ends. Raises ClientError with the server's
+    output if it doesn't start."""
     port = free_port()
     with tempfile.TemporaryFile() as log:
         process = subprocess.Popen(
@@ -102,7 +102,7 @@ def started(name: str, command: Command, model: Path, threads: int) -> Iterator[
 
 
 def running(name: str, url: str) -> Server:
-    """A server that runs already. Raises ClientError if it doesn't answer."""
+    """Returns a server that already runs. Raises ClientError if it doesn't answer."""
     server = Server(name, url, listener(url))
     asyncio.run(server.probe())
     return server

@@ -1,8 +1,8 @@
-"""`python -m benchmarks.serving`: specllama beside other servers, over HTTP.
+"""`python -m benchmarks.serving`: specllama compared with other servers, over HTTP.
 
-Servers take turns, round after round, on the same requests; figures are medians over the
-rounds, and a ratio is the median of the rounds' ratios, so that a machine that is slow for a
-while slows both sides of it. README.md explains the method.
+Servers take turns, round after round, with the same requests. Figures are medians over the rounds.
+A ratio is the median of the rounds' ratios, so that a temporarily slow machine affects both sides.
+README.md explains the method.
 """
 
 import argparse
@@ -35,17 +35,17 @@ MODELS: dict[str, Callable[[], Path]] = {
     "bench-100m": lambda: ensure("bench-100m"),
 }
 RANDOM = ("random", "bench-100m")
-"""Models with random weights: their texts go on."""
+"""Models with random weights, whose texts don't end by themselves."""
 STREAMS = (1, 4, 8)
 BASICS = "basics"
-WARM_UP_SEED = 100_000  # of no round
+WARM_UP_SEED = 100_000  # no round uses it
 IDLE_SHARE = 0.05
-"""More of one processor than this, used by a server that is not its turn, is reported."""
+"""The largest share of one processor that a waiting server may use without a warning."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The amount to measure. `max_tokens` by number of streams; times in seconds."""
+    """The amount to measure: `max_tokens` by number of streams, and times in seconds."""
 
     rounds: int
     max_tokens: dict[int, int]
@@ -71,7 +71,7 @@ QUICK = Plan(
 
 
 async def measure_streams(server: Server, n_streams: int, plan: Plan, seed: int) -> Metrics:
-    """All streams start at once; the last one to end ends the measurement."""
+    """Measures streams that start at once, until the last one has ended."""
 
     async def one(index: int) -> Stream:
         number = seed * 1000 + index
@@ -99,7 +99,7 @@ async def measure_streams(server: Server, n_streams: int, plan: Plan, seed: int)
 
 
 def per_unit(label: str, scale: float, used: dict[str, float], n: int) -> Metrics:
-    """Processor time by process, for each of `n`."""
+    """Returns the processor time by role, per unit of `n`."""
     return {
         label if role == ALL else f"{label}, {role}": scale * seconds / n
         for role, seconds in used.items()
@@ -109,7 +109,7 @@ def per_unit(label: str, scale: float, used: dict[str, float], n: int) -> Metric
 async def measure_requests(
     server: Server, label: str, method: str, path: str, body: object, plan: Plan
 ) -> Metrics:
-    """One client for the time of a request, then four for requests per second."""
+    """Measures the time of a request with one client, then requests per second with four."""
     times: list[float] = []
 
     async def client(seconds: float) -> int:
@@ -133,7 +133,7 @@ async def measure_requests(
 
 
 async def measure(server: Server, plan: Plan, seed: int, wanted: Collection[str]) -> Metrics:
-    """One turn of one server."""
+    """Returns the figures of one turn of one server."""
     metrics: Metrics = {}
     for number, (name, scenario) in enumerate(SCENARIOS.items()):
         if name in wanted:
@@ -144,7 +144,7 @@ async def measure(server: Server, plan: Plan, seed: int, wanted: Collection[str]
 
 
 async def measure_basics(server: Server, plan: Plan, seed: int) -> Metrics:
-    """Streams alone and together, and requests that generate nothing."""
+    """Measures single and concurrent streams, and requests without generation."""
     metrics: Metrics = {}
     for n_streams in STREAMS:
         metrics |= await measure_streams(server, n_streams, plan, seed * 10 + n_streams)
@@ -159,8 +159,8 @@ async def measure_basics(server: Server, plan: Plan, seed: int) -> Metrics:
 
 
 def warm_up(server: Server, plan: Plan, wanted: Collection[str], seconds: float) -> None:
-    """The first requests of a process pay for imports and for memory that is touched first; what
-    a server learns from its work shows later. It works for `seconds` at least."""
+    """Warms up a server for at least `seconds`. Its first requests are slow, because of imports
+    and of memory that is touched for the first time; what a server learns takes longer to show."""
     asyncio.run(measure(server, QUICK, WARM_UP_SEED, wanted))
     end = time.monotonic() + seconds
     seed = WARM_UP_SEED
@@ -172,12 +172,12 @@ def warm_up(server: Server, plan: Plan, wanted: Collection[str], seconds: float)
 def run_rounds(
     servers: list[Server], plan: Plan, console: Console, wanted: Collection[str], work: float
 ) -> dict[str, list[Metrics]]:
-    """The metrics of every round, by server, after `work` seconds of every server."""
+    """Returns the metrics of every round by server, after `work` seconds of warming up each."""
     results: dict[str, list[Metrics]] = defaultdict(list)
     for server in servers:
         warm_up(server, plan, wanted, work)
     for number in range(plan.rounds):
-        # Every other round goes backwards: nobody always follows the same one.
+        # Every other round has the reverse order, so that no server always follows the same one.
         for server in servers if number % 2 == 0 else reversed(servers):
             console.print(f"round {number + 1}/{plan.rounds}: {server.name}", style="dim")
             others = [other for other in servers if other is not server]
@@ -194,10 +194,10 @@ def run_rounds(
 
 
 def table(title: str, results: dict[str, list[Metrics]]) -> Table:
-    """Medians of every server, and how many times better the first one is than each other: the
-    median of the rounds, and the worst one."""
+    """Returns a table with the medians of every server, and the ratios by which the first one is
+    better than each other: the median of the rounds, and the worst round."""
     first, *others = results
-    view = Table(title=title, caption="x: how many times better specllama is; below 1 it is worse")
+    view = Table(title=title, caption="x: factor by which specllama is better; below 1 it is worse")
     view.add_column("", no_wrap=True)
     for name in results:
         view.add_column(name, justify="right", no_wrap=True)
@@ -222,7 +222,7 @@ def table(title: str, results: dict[str, list[Metrics]]) -> Table:
 
 
 def end_tokens(path: Path) -> tuple[int, ...]:
-    """The tokens of a GGUF file that end a text."""
+    """Returns the tokens of a GGUF file that end a text."""
     fields = GGUFReader(path).fields
     keys = (f"tokenizer.ggml.{name}_token_id" for name in ("eos", "eot"))
     return tuple({int(fields[key].contents()) for key in keys if key in fields})
@@ -280,7 +280,7 @@ def parse_arguments() -> argparse.Namespace:
         "--model",
         action="append",
         metavar="MODEL",
-        help=f"{', '.join(MODELS)}, or a GGUF file; may be repeated (default: both of ours)",
+        help=f"{', '.join(MODELS)}, or a GGUF file; may be repeated (default: all of these names)",
     )
     parser.add_argument(
         "--server",
@@ -288,30 +288,30 @@ def parse_arguments() -> argparse.Namespace:
         default=[],
         type=named_url,
         metavar="NAME=URL",
-        help="also measure a server that is running already, with the same model",
+        help="also measure this running server, which has the same model",
     )
     parser.add_argument(
         "--scenario",
         action="append",
         choices=[BASICS, *SCENARIOS],
-        help="what to measure; may be repeated (default: everything)",
+        help="scenario to measure; may be repeated (default: all)",
     )
     parser.add_argument("--no-peer", action="store_true", help=f"leave {PEER} out")
     parser.add_argument(
         "--threads",
         type=positive,
         default=os.cpu_count() or 1,
-        help="of every started server (default: %(default)s, one for each processor)",
+        help="threads of every started server (default: %(default)s, one per processor)",
     )
     parser.add_argument(
-        "--rounds", type=positive, help=f"turns of each server (default {FULL.rounds}; quick: 1)"
+        "--rounds", type=positive, help=f"turns of each server (default {FULL.rounds}; --quick: 1)"
     )
     parser.add_argument(
         "--work",
         type=positive,
         default=0,
         metavar="SECONDS",
-        help="let every server work on the same for so long before the first round",
+        help="warm up every server with the same requests for at least this time",
     )
     parser.add_argument("--quick", action="store_true", help="a smoke run; the figures mean little")
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")

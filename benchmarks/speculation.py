@@ -1,8 +1,8 @@
-"""`python -m benchmarks.speculation`: more than one token per step, beside one.
+"""`python -m benchmarks.speculation`: several tokens per step, compared with one token per step.
 
-Every variant is a server with options of its own, or another request to the same server; they take
-turns, round after round. A figure is the median over the rounds, a ratio the median of the rounds'
-ratios, with the worst one beside it.
+Each variant is a server with its own options, or another request to the same server. The variants
+take turns, round after round. A figure is the median over the rounds. A ratio is the median of the
+rounds' ratios, shown with the worst ratio.
 """
 
 import argparse
@@ -30,10 +30,10 @@ from tools.models.build import ensure
 
 STREAMS = (1, 4, 8)
 DRAFTS = {"bench-100m": "bench-draft"}
-"""The draft models of ours; every other model drafts for itself."""
+"""The draft models of our own models. Any other model is its own draft model."""
 N_DRAFT = 3
-"""Tokens of a draft where their acceptance is made up: llama-server's default."""
-WARM_UP = 1_000_000  # the seed of no round
+"""Tokens of a draft with simulated acceptance: llama-server's default."""
+WARM_UP = 1_000_000  # a seed that no round uses
 
 READING = {
     "type": "object",
@@ -53,21 +53,21 @@ READING = {
     ],
     "additionalProperties": False,
 }
-"""Eight fixed keys with numbers, booleans and enums: little of a document is the model's choice."""
+"""Eight fixed keys with numbers, booleans and enums: the model chooses little of a document."""
 
 SPACES = [" " * n for n in range(1, 9)] + ["\n", "\n\n", "\n\n\n", "\t", "\t\t", "\r", "\r\n"]
-"""White space that a model which writes JSON tight has no use for."""
+"""White space that a model wouldn't use if it writes compact JSON."""
 
 LINES = [
     f"    total_{n} = compute_{n}({'right' if n % 4 else 'left'}, offset={n * 7})"
     for n in range(12)
 ]
-"""A fourth of them changes in a copy."""
+"""Lines of code, a fourth of which changes in the copy."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The amount to measure: tokens of a text at most, texts one after the other of a stream."""
+    """The amount to measure. A stream has `texts` in a row, of at most `tokens` each."""
 
     rounds: int
     streams: Sequence[int]
@@ -77,7 +77,7 @@ class Plan:
 
 @dataclass(frozen=True)
 class Models:
-    """The files that servers are started with."""
+    """The model files of the servers."""
 
     model: Path
     draft: Path
@@ -85,8 +85,8 @@ class Models:
 
 @dataclass(frozen=True)
 class Variant:
-    """A row of the table: the options of a server, one of ours or that with the command `peer`, and
-    the fields of its requests."""
+    """A row of the table: the options of a server, and the fields of its requests. The server has
+    the command `peer`, or is specllama if that is empty."""
 
     name: str
     options: tuple[str, ...] = ()
@@ -96,7 +96,7 @@ class Variant:
 
 @dataclass
 class Turn:
-    """What one variant has done in one turn."""
+    """The measurements of one turn of one variant."""
 
     seconds: float
     n_tokens: int = 0
@@ -123,9 +123,9 @@ async def as_it_is(_: Connection, request: Request) -> Request:
 
 @dataclass(frozen=True)
 class Scenario:
-    """`requests` makes those of one stream, which come one after the other; what is measured begins
-    behind the first `n_unmeasured`. Each server may `prepare` a request for itself. All others are
-    compared with the first of `variants`, and with the last one of each peer."""
+    """`requests` returns the requests of one stream, sent one after the other; the first
+    `n_unmeasured` are not measured. `prepare` adapts a request to a server. All variants are
+    compared with the first one in `variants`, and with the last one of each peer."""
 
     requests: Callable[[Plan, int], list[Request]]
     variants: Callable[[Models], list[Variant]]
@@ -145,37 +145,38 @@ def short_prompts(plan: Plan, seed: int) -> list[Request]:
 
 
 def free_or_json(plan: Plan, seed: int) -> list[Request]:
-    """A document ends by itself; what is free has to be told how long it goes on."""
+    """Returns requests at temperature 1. A document ends by itself; free text needs `n_predict`."""
     return [{**request, "temperature": 1.0} for request in short_prompts(plan, seed)]
 
 
 def again(plan: Plan, seed: int) -> list[Request]:
-    """The same request twice."""
+    """Returns the same request twice."""
     return short_prompts(plan, seed)[:1] * 2
 
 
 def retry(plan: Plan, seed: int) -> list[Request]:
-    """The same prompt twice, with another seed: what was said before is of no use."""
+    """Returns the same prompt twice, with different seeds, so that the first answer is no help."""
     first, second = again(plan, seed)
     return [first, {**second, "seed": seed + 1, "temperature": 3.0}]
 
 
 def copying(plan: Plan, seed: int) -> list[Request]:
-    """A text that is to be repeated with a small change."""
+    """Returns a request to repeat a text with a small change."""
     body = "\n".join(f"{line}  # {words(seed + n, 2)}" for n, line in enumerate(LINES))
     prompt = f"Repeat this code, but rename `left` to `first`.\n\n{body}\n\nThe code:\n\n"
     return [{"prompt": prompt, "n_predict": plan.tokens, "temperature": 0.0, "ignore_eos": True}]
 
 
 def dictated(plan: Plan, seed: int) -> list[Request]:
-    """The same for a model that can't copy: a grammar will have the text."""
+    """Returns the same request for a model that can't copy: a grammar dictates the text."""
     [request] = copying(plan, seed)
     text = request["prompt"].split("\n\n")[1].replace("(left,", "(first,")
     return [{**request, "ignore_eos": False, "jump_forward": False, "grammar": text}]
 
 
 async def dictate(connection: Connection, request: Request) -> Request:
-    """Its grammar has the tokens of the text, one after the other, of which none is forced."""
+    """Turns the text in `grammar` into a grammar of its tokens. Each of them is sampled, since
+    `jump_forward` is off."""
     asked = {"content": request["grammar"]}
     tokens = json.loads(await connection.request("POST", "/tokenize", asked))["tokens"]
     return {**request, "grammar": "root ::= " + " ".join(f"<[{token}]>" for token in tokens)}
@@ -221,9 +222,10 @@ def copies_of_peers(_: Models) -> list[Variant]:
 
 
 def draft_variants(models: Models) -> list[Variant]:
-    """A draft model as large as the model is the worst case: it can only be a burden. It is sure of
-    nothing if the weights are random; without a bound it is always right about a greedy text. A
-    small one is as often right as is made up."""
+    """Returns variants with two kinds of draft models. The model itself as draft model is the worst
+    case, as it can only cost time: its proposals for a greedy text are always right without a
+    bound (`--spec-draft-p-min 0`), but with random weights it never reaches the usual bound. The
+    small draft model has a simulated acceptance."""
     own = ("--model-draft", str(models.model))
     greedy = {**FREE, "temperature": 0.0}
     return [
@@ -239,7 +241,7 @@ def drafts_of_peers(models: Models) -> list[Variant]:
 
 
 def made_up(models: Models) -> list[Variant]:
-    """The same options for all servers."""
+    """Returns variants with simulated acceptance, with the same options for all servers."""
     draft = (
         *("--spec-type", "draft-simple", "--spec-draft-model", str(models.draft)),
         *("--spec-draft-p-min", "0", "--spec-draft-n-max", str(N_DRAFT), "--spec-synth-rates"),
@@ -250,7 +252,8 @@ def made_up(models: Models) -> list[Variant]:
 
 
 def rates(chance: float) -> str:
-    """Those of so many tokens: each is right with that `chance`, if those before it are."""
+    """Returns the acceptance rates of N_DRAFT tokens, if each token has this `chance`
+    provided that all previous ones were accepted."""
     return ",".join(f"{chance**n:g}" for n in range(1, N_DRAFT + 1))
 
 
@@ -270,7 +273,7 @@ SCENARIOS = {
 async def measure(
     server: Server, variant: Variant, scenario: Scenario, plan: Plan, n_streams: int, seed: int
 ) -> Turn:
-    """One turn: all streams begin together, and the last one to end ends it."""
+    """Measures one turn: all streams start together, and it lasts until the last one ends."""
     texts = [scenario.requests(plan, seed + 17 * index) for index in range(n_streams)]
 
     async def one(connection: Connection, requests: list[Request]) -> list[dict[str, Any]]:
@@ -308,13 +311,13 @@ def run_rounds(
     n_streams: int,
     console: Console,
 ) -> Results:
-    """The turns of every variant, one of each round."""
+    """Returns the turns of every variant, one per round."""
     results: Results = {variant.name: [] for variant, _ in servers}
     for variant, server in servers:
         asyncio.run(measure(server, variant, scenario, plan, n_streams, WARM_UP))
     for number in range(plan.rounds):
         console.print(f"round {number + 1}/{plan.rounds}, streams: {n_streams}", style="dim")
-        # Every other round goes backwards: nobody always follows the same one.
+        # Every other round has the reverse order, so that no variant always follows the same one.
         for variant, server in servers if number % 2 == 0 else reversed(servers):
             seed = 1000 * (number + 1) + 100 * n_streams
             turn = asyncio.run(measure(server, variant, scenario, plan, n_streams, seed))
@@ -323,9 +326,9 @@ def run_rounds(
 
 
 def table(title: str, results: Results, references: Sequence[str]) -> Table:
-    """A row for each variant: what it does in a second, and as how many times that of each of
-    `references`."""
-    view = Table(title=title, caption="x: times the tokens/s; the median of the rounds, the worst")
+    """Returns a table with a row for each variant: its rates per second, and their ratio to those
+    of each of `references`."""
+    view = Table(title=title, caption="x: ratio of the tokens/s; median and worst of the rounds")
     for name in ("", "tokens/s", "texts/s", "characters/s", "proposed", "right"):
         view.add_column(name, justify="right" if name else "left", no_wrap=True)
     for name in references:
@@ -379,7 +382,7 @@ def main() -> int:
 
 
 def chosen_models(name: str, draft: str) -> Models:
-    """The files of the models that the command line names."""
+    """Returns the files of the models that the command line names."""
     model = MODELS[name]() if name in MODELS else Path(name)
     if draft:
         return Models(model, Path(draft))
@@ -389,7 +392,7 @@ def chosen_models(name: str, draft: str) -> Models:
 def run(
     name: str, scenario: Scenario, models: Models, arguments: argparse.Namespace, console: Console
 ) -> list[tuple[int, Results]]:
-    """A scenario, with as many streams as are wanted."""
+    """Runs a scenario with each number of streams, and prints its tables."""
     plan = Plan(arguments.rounds, arguments.streams or STREAMS, arguments.tokens, arguments.texts)
     variants, references = rows(scenario, models, arguments.only or [], arguments.peer)
     commands: dict[tuple[str, ...], Command] = {
@@ -420,8 +423,9 @@ def run(
 def rows(
     scenario: Scenario, models: Models, only: Sequence[str], peers: Sequence[tuple[str, str]]
 ) -> tuple[list[Variant], list[str]]:
-    """All variants that take turns, and the names of those that they are compared with: `only` some
-    of them, if any are named, with the first one; and those of `peers`, names and commands."""
+    """Returns all variants that take turns, and the names of the reference variants. If `only`
+    names variants, the others are left out, except the references. `peers` has the names and
+    commands of other servers, whose variants are added."""
     ours = scenario.variants(models)
     variants = [ours[0], *[each for each in ours[1:] if not only or each.name in only]]
     references = [ours[0].name]
@@ -452,30 +456,32 @@ def parse_arguments() -> argparse.Namespace:
     parser.add_argument(
         "--model",
         default="bench-100m",
-        help=f"{', '.join(MODELS)}, or a GGUF file (default: %(default)s). copy needs one that can "
-        "repeat a text: with random weights it measures what they repeat",
+        help=f"{', '.join(MODELS)}, or a GGUF file (default: %(default)s). The scenario copy needs "
+        "a trained model, which can repeat a text",
     )
     parser.add_argument(
-        "--draft", default="", metavar="FILE", help="a draft model with the same vocabulary"
+        "--draft", default="", metavar="FILE", help="draft model with the same vocabulary"
     )
     parser.add_argument("--scenario", action="append", choices=SCENARIOS, help="default: all")
-    parser.add_argument("--only", action="append", metavar="VARIANT", help="and the first one")
+    parser.add_argument(
+        "--only", action="append", metavar="VARIANT", help="variant to run, beside the first one"
+    )
     parser.add_argument(
         "--peer",
         action="append",
         default=[],
         type=named,
         metavar="NAME=COMMAND",
-        help="another server in turns; {model}, {port} and {threads} are filled in",
+        help="another server that takes turns; {model}, {port} and {threads} are filled in",
     )
     parser.add_argument("--threads", type=positive, default=2, help="default: %(default)s")
     parser.add_argument("--streams", type=positive, action="append", help="default: 1, 4, 8")
     parser.add_argument("--rounds", type=positive, default=5, help="default: %(default)s")
     parser.add_argument(
-        "--tokens", type=positive, default=160, help="of a text at most (default: %(default)s)"
+        "--tokens", type=positive, default=160, help="limit of each text (default: %(default)s)"
     )
     parser.add_argument(
-        "--texts", type=positive, default=2, help="of a stream (default: %(default)s)"
+        "--texts", type=positive, default=2, help="texts per stream (default: %(default)s)"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write every round's figures")
     return parser.parse_args()

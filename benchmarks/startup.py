@@ -2,10 +2,10 @@
 
     python -m benchmarks.startup [--starts N] [--model FILE] [--command "llama-server ..."]
 
-Each start is measured three times over: until a connection is answered at all, until the first
-token of a completion, and until that of a chat. Beside it stands what Python alone takes to start
-and to import the modules that a serving process had imported by then, in a process that does
-nothing else: no server made of them can be faster. Starts of different servers take turns.
+Three times are measured, each with its own starts: until an answer to `GET /health`, until the
+first token of a completion, and until the first token of a chat. The table compares them with a
+lower bound for servers of the same modules: the time in which a bare Python process starts and
+imports the modules of the serving process. Starts of different servers take turns.
 """
 
 import argparse
@@ -21,8 +21,8 @@ from benchmarks.client import ClientError, Connection
 from benchmarks.servers import free_port
 from tools.models.build import ensure
 
-TIMEOUT = 120.0  # s for one start
-POLL = 0.002  # s between two attempts
+TIMEOUT = 120.0  # seconds for one start
+POLL = 0.002  # seconds between two attempts
 PATHS: dict[str, tuple[str, str, object]] = {
     "answer": ("GET", "/health", None),
     "completion": ("POST", "/completion", {"prompt": "a", "n_predict": 1}),
@@ -38,7 +38,7 @@ import atexit, runpy, sys
 atexit.register(lambda: print(*sys.modules, sep=","))
 runpy.run_module("specllama", run_name="__main__")
 """
-"""A server that prints at its end what it has imported."""
+"""A server that prints the names of its imported modules when it ends."""
 IMPORT = """
 import gc, importlib, sys
 gc.disable()
@@ -47,12 +47,12 @@ for name in sys.argv[1].split(","):
         try:
             importlib.import_module(name)
         except ImportError:
-            pass  # made by another module, which a later name brings in
+            pass  # another module creates it, and is imported later
 """
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Print the table."""
+    """Prints the table."""
     options = _arguments(argv)
     model = str(ensure("bench-100m") if options.model == "bench-100m" else options.model)
     ours = [*OURS, "-m", model] if model else list(OURS)
@@ -77,18 +77,19 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 def _arguments(argv: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else "")
-    parser.add_argument("--starts", type=int, default=7, help="of each kind (default: 7)")
+    parser.add_argument("--starts", type=int, default=7, help="starts of each kind (default: 7)")
     parser.add_argument(
-        "--model", default="", help="a file, or bench-100m; default: the shipped one"
+        "--model", default="", help="a file, or bench-100m (default: the shipped model)"
     )
     parser.add_argument(
-        "--command", action="append", default=[], help="another server; --port is added to it"
+        "--command", action="append", default=[], help="command of another server; --port is added"
     )
     return parser.parse_args(argv)
 
 
 async def _first_answer(command: Sequence[str], line: str) -> float:
-    """Seconds from starting `command` to the answer that `line` asks for. Raises ClientError."""
+    """Returns the seconds from the start of `command` to the answer to the request `line`. Raises
+    ClientError."""
     port = free_port()
     begun = time.perf_counter()
     process = subprocess.Popen(
@@ -103,7 +104,7 @@ async def _first_answer(command: Sequence[str], line: str) -> float:
 
 
 async def _ask(port: int, line: str, process: subprocess.Popen[bytes]) -> None:
-    """Until there is an answer. Raises ClientError if there is none in time."""
+    """Repeats the request `line` until it is answered. Raises ClientError after TIMEOUT."""
     deadline = time.perf_counter() + TIMEOUT
     while time.perf_counter() < deadline and process.poll() is None:
         try:
@@ -116,7 +117,7 @@ async def _ask(port: int, line: str, process: subprocess.Popen[bytes]) -> None:
 
 
 def _imported_modules(command: Sequence[str]) -> list[str]:
-    """The modules that the server process of `command` has imported when it has answered a chat."""
+    """Returns the modules that the server process of `command` imports until its first chat."""
     port = free_port()
     process = subprocess.Popen(
         [sys.executable, "-c", PROBE, *command[len(OURS) :], "--port", str(port)],
@@ -132,7 +133,7 @@ def _imported_modules(command: Sequence[str]) -> list[str]:
 
 
 def _import_seconds(modules: Sequence[str]) -> float:
-    """The seconds that a Python takes to import `modules` and end."""
+    """Returns the seconds in which a Python process starts, imports `modules` and ends."""
     begun = time.perf_counter()
     subprocess.run([sys.executable, "-c", IMPORT, ",".join(modules)], check=True)
     return time.perf_counter() - begun

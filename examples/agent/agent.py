@@ -1,4 +1,4 @@
-"""A small agent: it lets a model call functions, and says what came of it."""
+"""A small agent that lets a model call functions, and returns the answer and the calls."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -19,7 +19,7 @@ class Tool:
 
 @dataclass(frozen=True)
 class Result:
-    """The last answer, and the calls that were made: their names, arguments and results."""
+    """The last answer, and the names, arguments and results of all calls."""
 
     answer: str
     calls: list[tuple[str, dict[str, Any], str]]
@@ -29,14 +29,15 @@ class Agent:
     def __init__(
         self, client: OpenAI, model: str, tools: Mapping[str, Tool], **settings: Any
     ) -> None:
-        """`settings` go into each request."""
+        """`settings` are added to each request."""
         self._client = client
         self._model = model
         self._tools = tools
         self._settings = settings
 
     def run(self, request: str, *, max_rounds: int = 3, must_call: bool = False) -> Result:
-        """Ask, and do what the model wants done. In the last round it may only answer."""
+        """Sends `request`, runs the functions that the model calls, and returns the result. In the
+        last round, the model may only answer."""
         messages: list[Any] = [{"role": "user", "content": request}]
         calls: list[tuple[str, dict[str, Any], str]] = []
         for i in range(max_rounds):
@@ -51,7 +52,7 @@ class Agent:
                 arguments, result = self._call(call.function.name, call.function.arguments)
                 calls.append((call.function.name, arguments, result))
                 messages.append({"role": "tool", "tool_call_id": call.id, "content": result})
-        raise AssertionError("a model that may not call has called")
+        raise AssertionError("the model called a function with tool_choice none")
 
     def _ask(self, messages: list[Any], choice: str) -> Any:
         create: Any = self._client.chat.completions.create
@@ -75,10 +76,11 @@ class Agent:
         return answer.choices[0].message
 
     def _call(self, name: str, text: str) -> tuple[dict[str, Any], str]:
-        """The arguments and the result. An error is one, too: the model may know better."""
+        """Returns the arguments and the result. An error is a result as well, so that the model can
+        correct its call."""
         arguments: dict[str, Any] = {}
         try:
-            # `max_tokens` may cut them.
+            # The limit `max_tokens` may have cut off the arguments.
             arguments = json.loads(text)
             return arguments, json.dumps(self._tools[name].function(**arguments))
         except Exception as error:

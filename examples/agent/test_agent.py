@@ -1,5 +1,5 @@
-"""Tests of the agent against a real server, offline. They hold with any model, since none of them
-depends on what a model finds sensible: calls follow their schema, and errors are handed on."""
+"""Tests of the agent against a real server, offline. They pass with any model, since they don't
+depend on its decisions: they check that calls follow their schema, and that errors reach it."""
 
 from typing import Any
 
@@ -57,7 +57,7 @@ def test_an_agent_of_one_round_only_answers(agent: Agent, switched: list[tuple[s
     assert not switched
 
 
-def test_a_tool_that_fails_is_told_to_the_model(llm_server: LLMServer) -> None:
+def test_the_model_receives_the_error_of_a_tool(llm_server: LLMServer) -> None:
     def fail() -> None:
         raise RuntimeError("no such lamp")
 
