@@ -25,7 +25,7 @@ async def create_transcription(body: schemas.TranscriptionRequest) -> Response:
     if "audio" not in engine.info.modalities:
         raise not_supported(
             "The current model does not support audio input. Start the server with `--mmproj` and "
-            "a model that hears"
+            "a model for audio"
         )
     template = template_source(model.options, engine.info)
     as_text = body.get("response_format") == "text" and not body.get("stream")

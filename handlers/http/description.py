@@ -1,11 +1,11 @@
-"""Makes one document of a description that is spread over many files.
+"""Bundles the files of an OpenAPI description into one document.
 
-What is referred to in another file moves to the root's `components`, under the last part of
-its pointer as the name, and the reference follows it; path items, which have no place there,
-are put where they are referred to. References inside the root file stay as they are.
+The target of a reference to another file moves to the root's `components`, with the last part of
+the pointer as its name, and the reference is adapted. Path items have no section in `components`,
+so they replace the references to them. References inside the root file stay unchanged.
 
-The responses of an operation are ordered by their status: a merge key in the YAML puts what it
-merges first. The description of a field or parameter with `x-default` ends with its default.
+The responses of an operation are sorted by their status, because a merge key in the YAML puts the
+merged responses first.
 """
 
 import hashlib
@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Node = dict[str, Any]
 
-# The place of a reference decides what it refers to: the container's key and the section of it.
+# The section of `components` for the target of a reference, by the key of the object that holds it.
 _SECTIONS = {
     "parameters": "parameters",
     "responses": "responses",
@@ -37,7 +37,7 @@ _SECTIONS = {
     "schemas": "schemas",
 }
 
-# What Connexion reads of a description beyond OpenAPI.
+# The extensions that only Connexion reads.
 _PRIVATE = frozenset(
     {"x-openapi-router-controller", "x-body-name", "x-scopeValidateFunc"}
     | {"x-tokenInfoFunc", "x-tokenInfoUrl"}
@@ -46,10 +46,10 @@ _PRIVATE = frozenset(
 
 
 def bundle(root: Path) -> Node:
-    """The description at `root` as a document without references to other files.
+    """Returns the description at `root` as one document without references to other files.
 
-    Raises OSError for a file and KeyError for a pointer that doesn't exist, and ValueError if
-    two things of one kind want the same name.
+    Raises OSError for a missing file, KeyError for a pointer without a target, and ValueError if
+    two components of one section have the same name.
     """
     document = _Bundler(root.resolve()).run()
     _describe_defaults(document)
@@ -57,17 +57,17 @@ def bundle(root: Path) -> Node:
 
 
 def public(document: Node) -> Node:
-    """A copy of a bundled description without what only Connexion reads: which module handles
-    an operation, and which function checks a credential."""
+    """Returns a copy of a bundled description without the extensions that only Connexion reads: the
+    modules of the handlers, and the functions that check credentials."""
     copy: Node = _without_private(document)
     return copy
 
 
 def with_body_examples(document: Node) -> Node:
-    """`document`, whose schemas of JSON bodies get the first example of the body as their own.
+    """Copies the first example of each JSON body to its schema, and returns `document`.
 
-    Swagger UI makes a body up from the schema as long as none of several examples has been
-    chosen, and takes the schema's example for it. A schema of several bodies has that of the first.
+    Until the user chooses one of several examples, Swagger UI generates a body from the schema, and
+    uses the schema's example for it. A schema of several bodies gets the example of the first.
     """
     for item in document["paths"].values():
         for operation in (each for each in item.values() if isinstance(each, dict)):
@@ -87,7 +87,7 @@ def _first_example(document: Node, media: Node) -> Any:
 
 
 def _target(document: Node, node: Node) -> Node:
-    """What `node` refers to, or `node` itself."""
+    """Returns the target of the reference `node`, or `node` itself if it is no reference."""
     while "$ref" in node:
         reference = node["$ref"]
         node = document
@@ -125,8 +125,8 @@ class _Bundler:
         return self._files[path]
 
     def _walk(self, node: Any, file: Path, kind: str, key: str) -> Any:
-        """A copy of `node` with its references adapted. `kind` is the section that a reference
-        in this place belongs to, `key` the name under which `node` stands."""
+        """Returns a copy of `node` with adapted references. `kind` is the section of `components`
+        for a reference at this place, `key` the key of `node` in its parent."""
         if isinstance(node, list):
             return [self._walk(child, file, kind, key) for child in node]
         if not isinstance(node, dict):
@@ -154,7 +154,7 @@ class _Bundler:
             raise ValueError(f"{kind}: {name} is both in {known[0].name} and in {path.name}")
         members = self._components.setdefault(kind, {})
         if name not in members:
-            members[name] = {}  # for references to itself while it is being copied
+            members[name] = {}  # a placeholder for references to the component inside itself
             members[name] = self._walk(self._find(path, pointer), path, kind, name)
         return {"$ref": f"#/components/{kind}/{name}"}
 
@@ -166,7 +166,8 @@ class _Bundler:
 
 
 def _kind(kind: str, parent: str, key: str) -> str:
-    """The kind of what stands under `key` in a node of `kind` that stands under `parent`."""
+    """Returns the section for a reference under `key` in a node of the section `kind`, which itself
+    has the key `parent`."""
     if kind == "schemas" or key == "schema" or key.startswith("x-"):
         return "schemas"
     if key == "requestBody":
@@ -174,49 +175,17 @@ def _kind(kind: str, parent: str, key: str) -> str:
     return _SECTIONS.get(key, kind if parent in _SECTIONS else "document")
 
 
-# ---- Sentences about defaults
-
-
-def _describe_defaults(node: Any) -> None:
-    """Adds a sentence about `x-default` to the description beside it. A schema without description
-    is that of a parameter, whose description gets the sentence."""
-    if isinstance(node, list):
-        for child in node:
-            _describe_defaults(child)
-    if not isinstance(node, dict):
-        return
-    schema = node.get("schema")
-    described = schema if isinstance(schema, dict) and "description" not in schema else node
-    text = node.get("description")
-    if "x-default" in described and isinstance(text, str):
-        node["description"] = f"{text.rstrip()}\n{default_sentence(described['x-default'])}"
-    for name, child in node.items():
-        if name not in ("example", "examples", "x-default"):
-            _describe_defaults(child)
-
-
-def default_sentence(value: Any) -> str:
-    """Returns the sentence for a description, in Markdown."""
-    if value is None:
-        return "Default: none."
-    if value in ("", [], {}):
-        return "Default: empty."
-    if isinstance(value, float) and value.is_integer():
-        value = int(value)
-    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
-    return f"Default: `{text}`."
-
-
-# ---- Remembers the bundled description between starts.
+# ---- The cache of bundled descriptions.
 #
-# Reading some forty YAML files, and checking them, takes longer than all else that the server does
-# with its description before it serves. What comes out is kept in the user's cache, under the hash
-# of all that it is made of. A copy that is missing or damaged is made anew; where none can be
-# written, that happens at every start.
+# Reading and checking some forty YAML files takes longer than all other work that the server does
+# with its description before it serves. So the user's cache keeps the bundled document, with a hash
+# of its sources in the name. The server bundles the files again if that document is missing or
+# damaged, and at every start if it can't write to the cache.
 
 
 KEPT = 8
-"""Copies, the newest: several versions may be in use, and the older ones are of no use."""
+"""The number of cached documents; the oldest ones are deleted. Several versions of the package may
+be in use at once."""
 
 
 def bundled(
@@ -224,8 +193,8 @@ def bundled(
     environ: Mapping[str, str] = os.environ,
     check: Callable[[Node], None] = lambda document: None,
 ) -> Node:
-    """`bundle(root)`, remembered; each caller has its own objects. `check` sees a description
-    that is not known yet, and raises what it likes if that is not valid."""
+    """Returns `bundle(root)` from the cache if possible; each caller gets its own objects. `check`
+    validates a description that is not in the cache yet; its exceptions are passed on."""
     place = _place(root, environ)
     document = place and _read(place)
     if document:
@@ -238,7 +207,8 @@ def bundled(
 
 
 def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
-    """The file of the copy: its name is a digest of its sources and of this module."""
+    """Returns the file for the cached document, or None if the user has no home directory. The name
+    is a digest of the sources and of this module."""
     key = hashlib.sha256()
     for file in (Path(__file__), *sorted(root.parent.rglob("*.yaml"))):
         content = file.read_bytes()
@@ -247,18 +217,18 @@ def _place(root: Path, environ: Mapping[str, str]) -> Path | None:
     key.update(str(root.name).encode())
     try:
         return user_cache(environ) / "descriptions" / f"{key.hexdigest()}.json"
-    except RuntimeError:  # the user has no home
+    except RuntimeError:  # no home
         return None
 
 
 def _read(place: Path) -> Node | None:
-    """The bundle at `place`, if it is whole."""
+    """Returns the document at `place`, or None if the file is missing or damaged."""
     try:
         checksum, _, content = place.read_bytes().partition(b"\n")
         if checksum == _checksum(content):
             document: Node = msgspec.json.decode(content)
             return document
-        log.warning("%s is damaged, and is made anew", place)
+        log.warning("%s is damaged, so it will be written again", place)
     except FileNotFoundError:
         pass
     except (OSError, msgspec.DecodeError) as error:
@@ -267,14 +237,14 @@ def _read(place: Path) -> Node | None:
 
 
 def _write(place: Path, document: Node) -> None:
-    """All at once, so that who reads it meanwhile sees the old file or the new one."""
+    """Replaces the file atomically, so that concurrent readers get the old or the new document."""
     content = msgspec.json.encode(document)
     try:
         place.parent.mkdir(parents=True, exist_ok=True)
         write_whole(place, _checksum(content) + b"\n" + content)
         _forget_old(place.parent)
     except OSError as error:
-        log.debug("the description can't be remembered: %s", error)
+        log.debug("the bundled description can't be cached: %s", error)
 
 
 def _checksum(content: bytes) -> bytes:
@@ -284,5 +254,5 @@ def _checksum(content: bytes) -> bytes:
 def _forget_old(directory: Path) -> None:
     files = sorted(directory.glob("*.json"), key=lambda file: file.stat().st_mtime, reverse=True)
     for file in files[KEPT:]:
-        with suppress(FileNotFoundError):  # another process was quicker
+        with suppress(FileNotFoundError):  # another process has deleted it
             file.unlink()
