@@ -1,4 +1,4 @@
-"""HTTP to engine and back: one module per tag of the description, one function per operation."""
+"""The HTTP API: one module per tag of the description, one function per operation."""
 
 if __name__ != "specllama.handlers":
     raise ImportError("this folder is the package specllama.handlers")

@@ -14,7 +14,7 @@ _TEXT = Dialect(read=read_text_completion, form=text_form)
 
 
 async def create_completion(body: schemas.CompletionRequest) -> Response:
-    """An object for one prompt, an array of them for several, or events with `stream`."""
+    """An object for one prompt, an array of objects for several, or events with `stream`."""
     return await generate(_NATIVE, body)
 
 

@@ -1,4 +1,4 @@
-"""The description itself: as one JSON or YAML document, and as an interactive page."""
+"""The OpenAPI description: as one JSON or YAML document, and as an interactive page."""
 
 import asyncio
 import base64
@@ -33,7 +33,7 @@ SwaggerUIBundle({
 })
 """
 
-# Every address in it is relative, so that it works below any prefix.
+# Every address in the page is relative, so that it works below any prefix.
 _PAGE = f"""<!DOCTYPE html>
 <html lang="en">
 <head>
@@ -54,8 +54,8 @@ _PAGE = f"""<!DOCTYPE html>
 
 _HASH = base64.b64encode(hashlib.sha256(_SCRIPT.encode()).digest()).decode()
 _GUARDED = {
-    # Nothing from elsewhere, no script but the page's own, and no frame around it. Swagger UI sets
-    # styles in its elements.
+    # Nothing from other hosts, only the page's own scripts, and no frame around it. Swagger UI sets
+    # inline styles.
     "content-security-policy": (
         f"default-src 'none'; script-src 'self' 'sha256-{_HASH}'; "
         "style-src 'self' 'unsafe-inline'; img-src 'self' data:; connect-src 'self'; "
@@ -68,13 +68,15 @@ _GUARDED = {
 
 
 def description_path() -> Path:
-    """The root file: beside the packages, both in the repository and when installed."""
+    """Returns the path of the root file, which is in the same place in the repository and in an
+    installed package."""
     return Path(__file__).parent.parent / "openapi" / "server.yaml"
 
 
 @functools.lru_cache(maxsize=8)
 def served_description(base_path: str = "") -> dict[str, Any]:
-    """The description in one document, as it is served below `base_path`. Not to be changed."""
+    """Returns the description as one document, as it is served below `base_path`. Callers must not
+    change it."""
     document = with_body_examples(public(bundled(description_path())))
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
@@ -85,7 +87,7 @@ def as_json(document: dict[str, Any]) -> bytes:
 
 
 class _Dumper(getattr(yaml, "CSafeDumper", yaml.SafeDumper)):  # type: ignore[misc]  # a base of two
-    """Writes texts of several lines as they are, and what occurs twice twice."""
+    """Writes texts of several lines as literal blocks, and no aliases for repeated values."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
@@ -115,7 +117,7 @@ def _yaml_below(base_path: str) -> bytes:
 
 
 def _base_path() -> str:
-    """The part of the current request's address in front of the description's paths."""
+    """Returns the part of the current request's path before the paths of the description."""
     scope = current_scope()
     base: str = scope["extensions"]["connexion_routing"]["api_base_path"]
     return str(scope.get("root_path", "")) + base

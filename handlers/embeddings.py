@@ -28,6 +28,6 @@ create_embedding_alias = create_embedding
 
 
 async def create_openai_embeddings(body: schemas.OpenAIEmbeddingRequest) -> Response:
-    """A list object with a vector for each input; in the native format for `content`, which
-    OpenAI doesn't know."""
+    """A list object with a vector for each input. Inputs in `content`, a field that OpenAI's API
+    doesn't have, are answered in the native format."""
     return await embed(_OPENAI_CONTENT if body.get("input") is None else _OPENAI, body)

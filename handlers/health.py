@@ -1,4 +1,4 @@
-"""Is the server ready? Never waits for the engine, and wakes nothing."""
+"""GET /health: whether the server is ready. Neither waits for an engine nor wakes one."""
 
 from specllama.engine.errors import unavailable
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -6,8 +6,8 @@ from specllama.handlers.running.runtime import runtime
 
 
 async def get_health() -> JSONAnswer:
-    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while the one model of a server
-    is not there; a router is always ready, since requests wait for their model."""
+    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while the only model of a server
+    is not ready. A router is always ready, since requests wait for their model."""
     current = runtime()
     supervisor = current.pool.supervisor(current.catalog.default)
     if current.catalog.router or supervisor is None:
@@ -20,7 +20,7 @@ async def get_health() -> JSONAnswer:
         case "loading" | "downloaded":
             raise unavailable("Loading model")
         case "waking":
-            raise unavailable("the model wakes up")
+            raise unavailable("the model is waking up")
         case "restarting":
             raise unavailable("the engine is restarting")
         case "draining" | "stopped":

@@ -10,16 +10,16 @@ from specllama.handlers.running.resolve_model import resolve_model
 
 
 async def list_lora_adapters() -> Response:
-    """All adapters, with the scales of requests that choose none."""
+    """All adapters, with their default scales."""
     engine = await resolve_model().engine()
     return JSONAnswer([msgspec.structs.asdict(adapter) for adapter in await engine.adapters()])
 
 
 async def set_lora_adapters(body: schemas.LoraScaleList) -> Response:
-    """Sets those scales; an unknown id means nothing."""
+    """Sets the default scales; unknown ids are ignored."""
     scales = parse_lora(body)
     supervisor = (await resolve_model().lease()).supervisor
     engine = await supervisor.engine()
     await engine.set_adapters(scales)
-    supervisor.adapter_scales = scales  # for an engine that has to take this one's place
+    supervisor.adapter_scales = scales  # for an engine that replaces this one
     return JSONAnswer({"success": True})

@@ -1,4 +1,4 @@
-"""GET /metrics: what the server has done, for Prometheus."""
+"""GET /metrics: the server's metrics for Prometheus."""
 
 from starlette.responses import Response
 
@@ -9,8 +9,8 @@ from specllama.handlers.running.runtime import runtime
 
 async def get_metrics() -> Response:
     """The text format of Prometheus. Raises EngineError: not_supported_error without
-    `--metrics`, unavailable_error while there is no engine to be asked. A scrape neither loads
-    nor wakes a model, and doesn't wait: a sleeping one has what it counted last."""
+    `--metrics`, unavailable_error while no engine is running. A scrape neither loads nor wakes a
+    model, and doesn't wait; for a sleeping model, it has the last values."""
     current = runtime()
     if current.metrics is None:
         raise not_supported(
@@ -26,7 +26,7 @@ async def get_metrics() -> Response:
         stats = asleep.stats
     else:
         state = current.pool.status(model.name).value
-        raise unavailable(f"there are no metrics of {model.name!r} now: it is {state}")
+        raise unavailable(f"there are no metrics for {model.name!r} now: the model is {state}")
     content, media_type = current.metrics.render(model.name, stats)
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)

@@ -1,2 +1,1 @@
-"""From a request's body to parameters, and from results to an API's format: a folder for each
-API."""
+"""Reads requests of each API, and formats its answers: one folder per API."""

@@ -222,7 +222,7 @@ def chosen(offer: Offered, choice: Choice) -> Chosen:
 
 
 def _allowed(offer: Offered, choice: Tool) -> Chosen:
-    """Returns the tools that `choice` allows, without those that are unavailable here."""
+    """Returns the tools that `choice` allows, without unavailable ones."""
     wanted = choice.get("tools") or []
     names, others = set[str](), list[str]()
     for tool in wanted:

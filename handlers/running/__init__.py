@@ -1,1 +1,1 @@
-"""A request on its way through the engines, the same for every API."""
+"""The processing of a request between its API's dialect and the engine, for every API."""

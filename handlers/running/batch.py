@@ -21,53 +21,54 @@ from specllama.handlers.running.runtime import runtime
 
 log = logging.getLogger(__name__)
 
-# ---- Counts what requests cost in tokens, for every API alike.
+# ---- token counts for the log -----------------------------------------------------------
 
 
-def note_texts(noted: LogFields, timings: Sequence[Timings | None], n: int) -> None:
-    """The last that was heard of a call's generations, `n` of them for each prompt: those share
-    the prompt, which counts once."""
+def log_token_counts(fields: LogFields, timings: Sequence[Timings | None], n: int) -> None:
+    """Adds the token counts of a call's generations, from their last `timings`, to the log fields.
+    The `n` generations of one prompt share it, so it counts once."""
     steps, ms = 0, 0.0
     for index, each in enumerate(timings):
         if each is None:
             continue
         if index % n == 0:
-            noted.n_prompt += each.cache_n + each.prompt_n
-            noted.n_cached += each.cache_n
-        noted.n_predicted += each.predicted_n
-        # The first token comes with the prompt; the generations run beside each other.
+            fields.n_prompt += each.cache_n + each.prompt_n
+            fields.n_cached += each.cache_n
+        fields.n_predicted += each.predicted_n
+        # The step of the prompt also gives the first token; the generations run concurrently.
         steps += max(each.predicted_n - 1, 0)
         ms = max(ms, each.predicted_ms)
     if ms > 0:
-        noted.predicted_per_second = 1000 * steps / ms
+        fields.predicted_per_second = 1000 * steps / ms
 
 
 async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors, None]:
-    """`work`, which is closed together with this, and its tokens noted."""
-    noted = log_fields()
+    """Yields the vectors of `work`, which is closed at the end, and counts their tokens in the log
+    fields."""
+    fields = log_fields()
     async with aclosing(work):
         async for vectors in work:
-            noted.n_prompt += vectors.n_tokens
+            fields.n_prompt += vectors.n_tokens
             yield vectors
 
 
-# ---- Bounds of what one answer may have all in all, where each field alone is in order.
+# ---- bounds of one answer, for fields whose values are fine one by one -------------------
 
 
 MAX_PROBABILITIES = 1 << 18
-"""Probabilities that are kept for one answer, which has some 400 bytes for each at its end."""
+"""Probabilities in memory for one answer, which has about 400 bytes for each at its end."""
 MAX_REPEATED = 64 << 20
-"""Bytes that all texts of one request have of the same: parameters, and prompts in the answer."""
-BYTES_PER_TOKEN = 4  # of a prompt, more or less
-CONTEXTS = 4  # a text without a limit has no more, unless --max-predict says otherwise
+"""Bytes of parameters, and of prompts in the answer, summed over all texts of one request."""
+BYTES_PER_TOKEN = 4  # of a prompt, approximately
+CONTEXTS = 4  # limit of a text without n_predict, unless --max-predict sets another one
 
 
 def bound_probabilities(params: GenerationParams, n_texts: int, n_ctx: int) -> GenerationParams:
-    """`params` for `n_texts` texts whose probabilities are kept until the end of the answer. A text
-    without a limit ends where there would be too many of them.
+    """Returns `params` for `n_texts` texts whose probabilities are in memory until the end of the
+    answer. A text without `n_predict` gets a limit that bounds the probabilities.
 
-    Raises EngineError (invalid_request_error) if as many texts, probabilities and tokens as are
-    asked for are too many together.
+    Raises EngineError (invalid_request_error) if the requested texts, tokens and probabilities per
+    token would have too many probabilities.
     """
     n_probs, n_predict = params.n_probs, params.n_predict
     if not n_probs:
@@ -77,8 +78,8 @@ def bound_probabilities(params: GenerationParams, n_texts: int, n_ctx: int) -> G
         tokens = f"{n_predict} tokens (n_predict)" if n_predict >= 0 else "a token"
         raise invalid_request(
             f"n_probs: {n_probs} probabilities for {tokens} of each of {n_texts} texts "
-            f"(n_cmpl) are more than the {MAX_PROBABILITIES} that an answer can have: ask for "
-            "less, or for a stream"
+            f"(n_cmpl) are more than the {MAX_PROBABILITIES} that an answer can have: request "
+            "fewer, or a stream"
         )
     if n_predict > room or (n_predict < 0 and room < CONTEXTS * n_ctx):
         log.info("n_probs: texts end after %d tokens, to bound the probabilities", room)
@@ -91,31 +92,32 @@ def check_prompt_probabilities(
 ) -> None:
     """Raises EngineError (invalid_request_error) if prompts of `lengths` tokens, with `n` texts
     each, have more probabilities than one answer can have."""
-    n_tokens = n * sum(min(length, n_ctx) for length in lengths)  # a longer one is another error
+    n_tokens = n * sum(min(length, n_ctx) for length in lengths)  # longer ones are refused later
     if n_tokens * params.n_probs > MAX_PROBABILITIES:
         raise invalid_request(
             f"logprobs: {params.n_probs} probabilities for each of {n_tokens} tokens of prompts "
-            f"(echo) are more than the {MAX_PROBABILITIES} that an answer can have: ask for less, "
-            "or send several requests"
+            f"(echo) are more than the {MAX_PROBABILITIES} that an answer can have: request "
+            "fewer, or send several requests"
         )
 
 
 def check_repeated(
     prompts: Sequence[Prompt], params: GenerationParams, n: int, n_ctx: int, *, echo_prompt: bool
 ) -> None:
-    """Raises EngineError (invalid_request_error) if `n` texts for each of `prompts` have too much
-    in common: what may be as long as a body is kept, and answered, for each of them."""
+    """Raises EngineError (invalid_request_error) if parameters and prompts are too large for `n`
+    texts for each of `prompts`: each text has a copy of them, and they may be as large as a
+    body."""
     n_texts = n * len(prompts)
     if n_texts == 1:
         return
     size = n_texts * len(msgspec.msgpack.encode(params))
     if echo_prompt:
-        longest = BYTES_PER_TOKEN * n_ctx  # a prompt that doesn't fit is another error
+        longest = BYTES_PER_TOKEN * n_ctx  # a longer prompt is refused later
         size += n * sum(min(_length(prompt), longest) for prompt in prompts)
     if size > MAX_REPEATED:
         raise invalid_request(
             f"n_cmpl: {n_texts} texts have {size} bytes of prompts, grammars, biases, "
-            f"stop strings and other parameters, more than {MAX_REPEATED}: ask for fewer texts"
+            f"stop strings and other parameters, more than {MAX_REPEATED}: request fewer texts"
         )
 
 
@@ -130,7 +132,7 @@ def _length(prompt: Prompt) -> int:
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
 
 
-_AHEAD = 100  # events of several generations on their way to one reader; the others wait apart
+_AHEAD = 100  # events in the queue of several generations; further ones wait in theirs
 
 
 class TextEvent(msgspec.Struct, frozen=True, gc=False):
@@ -141,8 +143,9 @@ class TextEvent(msgspec.Struct, frozen=True, gc=False):
 
 
 class AnswerBatch:
-    """A context around `n` generations per prompt, those of the first prompt first. Leaving
-    it cancels what still runs. Raises EngineError for what is more than one answer can have."""
+    """A context manager for `n` generations per prompt, in the order of the prompts. Its exit
+    cancels unfinished generations. Raises EngineError if one answer can't have so many texts or
+    probabilities."""
 
     def __init__(
         self,
@@ -155,7 +158,7 @@ class AnswerBatch:
         prompt_probs: bool = False,
         id: str | None = None,
     ) -> None:
-        """By `id`, that of the answer, a client can end the thoughts of all texts."""
+        """`id` is that of the answer, by which a client can end the thoughts of all texts."""
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
         self._several = n_texts > 1
@@ -185,7 +188,7 @@ class AnswerBatch:
         self._id = id
         self._may_end = params.thinking is not None and params.thinking.control
         self._context = ExitStack()
-        self._notes = log_fields()
+        self._log_fields = log_fields()
         self._timings: list[Timings | None] = [None] * len(self._generations)
 
     async def __aenter__(self) -> Self:
@@ -202,30 +205,30 @@ class AnswerBatch:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        note_texts(self._notes, self._timings, self._n)
+        log_token_counts(self._log_fields, self._timings, self._n)
 
     async def results(self) -> list[Finished]:
-        """All results, in order. Raises the first EngineError of any."""
+        """Returns all results, in order. Raises the first EngineError of any generation."""
         if not self._several:
             results = [await self._generations[0].result()]
         else:
             tasks = [asyncio.create_task(g.result()) for g in self._generations]
             self._tasks = tasks
             results = await asyncio.gather(*tasks)
-        self._note_relaxed()
+        self._log_relaxed()
         self._timings = [result.timings for result in results]
         return results
 
     async def begun(self) -> Begun:
-        """Waits until the first of the generations has a slot; to be called before `events`.
-        Raises the first EngineError of any."""
+        """Waits until the first generation has a slot; to be called before `events`. Raises the
+        first EngineError of any generation."""
         if not self._several:
             begun = await self._generations[0].begun()
-            self._note_relaxed()
+            self._log_relaxed()
             return begun
         for generation in self._generations:
-            await generation.accepted()  # a fault in any of them is an answer of its own
-        self._note_relaxed()
+            await generation.accepted()  # before the response begins: any error replaces it
+        self._log_relaxed()
         self._tasks = [
             asyncio.create_task(self._pump(index, generation))
             for index, generation in enumerate(self._generations)
@@ -235,17 +238,18 @@ class AnswerBatch:
             raise first
         if isinstance(first, Begun):
             return first
-        raise RuntimeError("a generation that has not begun")
+        raise RuntimeError("an event before Begun")
 
     @property
     def ready(self) -> bool:
-        """True if `events` needn't wait for the next one, or has come to its end."""
+        """True if `events` has the next event already, or has ended."""
         if not self._several:
             return self._generations[0].ready
         return not self._n_unfinished or not self._queue.empty()
 
     async def events(self) -> AsyncIterator[TextEvent]:
-        """The events of all generations as they come. Raises the first EngineError of any."""
+        """Yields the events of all generations as they arrive. Raises the first EngineError of any
+        generation."""
         if not self._several:
             async for event in self._generations[0]:
                 self._timings[0] = event.timings
@@ -262,8 +266,8 @@ class AnswerBatch:
             yield TextEvent(index, item)
 
     async def _pump(self, index: int, generation: Generation) -> None:
-        """Puts every event into the queue, or the exception that ends them, and the beginning if
-        it is the first one."""
+        """Puts the events of a generation into the queue, or the exception that ends them. The
+        queue gets only the first `Begun` of all generations."""
         try:
             begun = await generation.begun()
             if not self._has_begun:
@@ -274,6 +278,7 @@ class AnswerBatch:
         except Exception as error:
             await self._queue.put((index, error))
 
-    def _note_relaxed(self) -> None:
-        """Before the answer begins, whose head tells it; the same for all generations."""
-        self._notes.relaxed = self._generations[0].relaxed
+    def _log_relaxed(self) -> None:
+        """Sets the log field for relaxed schema keywords, which are the same for all generations.
+        To be called before the answer begins, because its headers contain the field."""
+        self._log_fields.relaxed = self._generations[0].relaxed

@@ -1,7 +1,7 @@
-"""One chat request on its way through the engine, for every chat API alike.
+"""The generation of answers to one chat request, for every chat API.
 
-`prepare` makes of a `ChatRequest` what the engine generates from; a `ChatBatch` runs it and tells
-the generated text apart into `ChatDelta`s. What is left to an API is its own JSON.
+`prepare` converts a `ChatRequest` to a prompt and parameters for the engine. A `ChatBatch` runs
+them, and parses the generated text into `ChatDelta`s, which each API converts to its own JSON.
 """
 
 import asyncio
@@ -47,8 +47,8 @@ FinishReason = Literal["stop", "length", "tool_calls"]
 
 
 class PreparedChat(msgspec.Struct, frozen=True):
-    """The prompt, how to generate, and what reads one generated answer. `given` is what the client
-    has written of the answer, to stand before what is generated."""
+    """The prompt, the parameters, and a function that makes the parser of one answer. `given` is
+    the beginning of the answer from the request, which precedes the generated text."""
 
     prompt: PromptParts
     params: GenerationParams
@@ -57,11 +57,11 @@ class PreparedChat(msgspec.Struct, frozen=True):
 
 
 class ChatEvent(msgspec.Struct, frozen=True):
-    """An event of the engine as a part of answer number `index`.
+    """An engine event (`source`) for answer number `index`.
 
-    `deltas` may be none: the text is held back, or the event reports on the prompt
-    (`source.progress`). With the last event of an answer, `message` is all of it. `probs` are those
-    of the content among the deltas, if the request wants any.
+    `deltas` is empty if the parser holds the text back, or if the event reports the progress of the
+    prompt (`source.progress`). `message` is the answer so far; at its last event, all of it.
+    `probs` are the probabilities of the content in the deltas, if requested.
     """
 
     index: int
@@ -76,8 +76,8 @@ class ChatEvent(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """A whole answer, and what the engine says of it. `events` are those that it came in: one,
-    but more for parameters that have the engine stream."""
+    """A whole answer, with the engine's last event. `events` has one event, or more if the
+    parameters have the engine stream."""
 
     message: ChatMessage
     finished: Finished
@@ -85,7 +85,7 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
     @property
     def probs(self) -> list[TokenProbs]:
-        """Those of the content."""
+        """The probabilities of the content."""
         return [each for event in self.events for each in event.probs]
 
     @property
@@ -94,8 +94,8 @@ class ChatAnswer(msgspec.Struct, frozen=True):
 
 
 def finish_reason(message: ChatMessage, finished: Finished) -> FinishReason:
-    """The reason for the end of an answer. A call that the limit of tokens or a stop string has cut
-    off must not be made."""
+    """Returns the reason for the end of an answer. It isn't "tool_calls" if the token limit or a
+    stop string has cut off a call, because the client must not run that call."""
     if _cut_off(finished):
         return "length"
     return "tool_calls" if message.calls and not message.ends_in_call else "stop"
@@ -108,16 +108,16 @@ def _cut_off(finished: Finished) -> bool:
 async def prepare(
     model: ResolvedModel, engine: EngineClient, request: ChatRequest, params: GenerationParams
 ) -> PreparedChat:
-    """Render the conversation, and bind the answer to what `request` lets it be.
+    """Renders the conversation, and constrains the answer as `request` says.
 
-    Raises EngineError: invalid_request_error for messages that the template doesn't take, for media
-    that can't be read and for tools or schemas that can't be followed, not_supported_error for
-    media that the model doesn't take, server_error if the template itself is at fault.
+    Raises EngineError: invalid_request_error for messages that the template rejects, for invalid
+    media, and for tools or schemas that can't be enforced; not_supported_error for media that the
+    model doesn't support; server_error if the template itself is at fault.
     """
     request, talk = with_markers(engine, request)
     prompt = await rendered_prompt(model, engine, request)
     [parts] = await resolved(model, engine, [talk.split(prompt.text)])
-    params = msgspec.structs.replace(params, generation_prompt="")  # the template's own counts
+    params = msgspec.structs.replace(params, generation_prompt="")  # the template's is used
     if model.options.chat.skip_chat_parsing:
         return _unparsed(prompt, parts, request, params)
     parser = partial(
@@ -138,23 +138,23 @@ async def prepare(
 
 
 async def description(model: ResolvedModel, info: ModelInfo, source: str) -> Description | None:
-    """The capabilities of the template; None if it can't be tried."""
+    """Returns the capabilities of the template `source`; None if it can't be rendered."""
     if not renders_with_jinja(model.options, source):
         return None
     try:
         return await model.renderer.describe(with_tokens(source, info))
     except EngineError:
-        return None  # not valid, or it never ends: a chat gets the error
+        return None  # an invalid or endless template; chats are answered with the error
 
 
 async def rendered_prompt(
     model: ResolvedModel, engine: EngineClient, request: ChatRequest
 ) -> ChatPrompt:
-    """The prompt for the messages of a chat request, whose media are marked, and what is known of
-    the answer.
+    """Returns the prompt for the messages of a chat request, whose media are marked, with facts
+    about the answer's syntax.
 
-    Raises EngineError: invalid_request_error for messages that the template doesn't take,
-    server_error if the template itself is at fault.
+    Raises EngineError: invalid_request_error for messages that the template rejects, server_error
+    if the template itself is at fault.
     """
     info = engine.info
     source = template_source(model.options, info, tools=bool(request.tools))
@@ -168,7 +168,7 @@ async def rendered_prompt(
 
 
 def without_special(text: str, info: ModelInfo) -> str:
-    """`text` without the tokens at its ends that the tokenizer is going to add."""
+    """Returns `text` without the special tokens at its ends that the tokenizer will add."""
     if info.add_bos and info.bos_token:
         text = text.removeprefix(info.bos_token)
     if info.add_eos and info.eos_token:
@@ -177,15 +177,15 @@ def without_special(text: str, info: ModelInfo) -> str:
 
 
 def with_markers(engine: EngineClient, request: ChatRequest) -> tuple[ChatRequest, Marked]:
-    """`request` with markers in the places of its media. Raises EngineError for those that the
-    model can't take, unless a tool returned them."""
+    """Returns `request` with markers in place of its media, and the media. Raises EngineError for
+    unsupported media, unless they are in a tool's result."""
     talk = marked(with_results_shown(request.messages, engine.info))
     check_media(engine.info, talk.media)
     return msgspec.structs.replace(request, messages=talk.messages), talk
 
 
 def plain_text(prompt: PromptParts, params: GenerationParams) -> PreparedChat:
-    """The continuation of a text that no template has made: all of it is content."""
+    """Returns the continuation of a prompt without a template, as an answer of content only."""
     parser = partial(answer_parser, OutputSyntax(), reasoning="none", thinking=False, tools=None)
     return PreparedChat(prompt, params, parser)
 
@@ -193,7 +193,7 @@ def plain_text(prompt: PromptParts, params: GenerationParams) -> PreparedChat:
 def _unparsed(
     prompt: ChatPrompt, parts: PromptParts, request: ChatRequest, params: GenerationParams
 ) -> PreparedChat:
-    """An answer that is all content, with the markers that the model writes in it."""
+    """Returns a chat whose answer isn't parsed: all of its text is content, with the markers."""
     request = msgspec.structs.replace(request, reasoning_format="none")
     bound = answer_params(
         params, prompt.syntax, None, thinking=prompt.thinking, given=_begun_text(prompt)
@@ -203,7 +203,7 @@ def _unparsed(
 
 
 def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
-    """The beginning of the answer that came with the request, as if it had been generated."""
+    """Returns the beginning of the answer from the request, in the form of generated deltas."""
     if (answer := prompt.given) is None:
         return ()
     form, thoughts, content = request.reasoning_format, answer.reasoning, answer.content
@@ -215,7 +215,7 @@ def _given(prompt: ChatPrompt, request: ChatRequest) -> Sequence[ChatDelta]:
 
 
 def _schemas(request: ChatRequest) -> dict[str, Any] | None:
-    """The parameters of the tools that may be called, by name; None if there are none."""
+    """Returns the schemas of the tools that the model may call, by name; None without tools."""
     if request.tool_choice == "none" or not request.tools:
         return None
     functions = [tool["function"] for tool in request.tools]
@@ -225,14 +225,14 @@ def _schemas(request: ChatRequest) -> dict[str, Any] | None:
 def constrained(
     prompt: ChatPrompt, request: ChatRequest, params: GenerationParams
 ) -> GenerationParams:
-    """`params` with what the syntax of the answer, its tools and its schema make of it."""
+    """Returns `params` with the constraints from the answer's syntax, tools and schema."""
     syntax, tools = prompt.syntax, request.tools if request.tool_choice != "none" else []
     given = _begun_text(prompt)
     if not syntax.markers and not given:
         return params
     schema = None
-    # A schema of the whole text is the engine's own business: the text may be the whole answer,
-    # or the rest of one that goes on.
+    # The engine itself enforces a schema for the whole generated text, which may also be the rest
+    # of an answer. Otherwise the answer's grammar contains the schema.
     apart = tools or syntax.harmony or syntax.reasoning or syntax.content != Wrapper()
     if params.json_schema and apart and not prompt.answering:
         schema = json.loads(params.json_schema)
@@ -252,7 +252,7 @@ def constrained(
         may_think=not _must_not_think(request),
         texts={name: lark for name, lark in request.free_text.items() if lark},
     )
-    # A grammar of the client's own says itself what may come.
+    # The client's own grammar isn't combined with another one.
     is_free = grammar is None and not params.grammar and not params.json_schema
     if request.tools and request.tool_choice == "none" and request.parse_tool_calls and is_free:
         names = [tool["function"]["name"] for tool in request.tools]
@@ -271,7 +271,8 @@ def constrained(
 def _with_stop_scope(
     params: GenerationParams, prompt: ChatPrompt, request: ChatRequest
 ) -> GenerationParams:
-    """`params` with the stop strings bound to the text of the answer, as its parser tells it."""
+    """Returns `params` with stop strings that apply only to the answer's text, not to its thoughts
+    and calls."""
     scope = stop_scope(
         prompt.syntax,
         reasoning=request.reasoning_format,
@@ -286,7 +287,7 @@ def _with_stop_scope(
 
 
 def _begun_text(prompt: ChatPrompt) -> str:
-    """The beginning of the answer's text that the prompt ends with."""
+    """Returns the beginning of the answer's text at the end of the prompt."""
     return prompt.given.content if prompt.answering and prompt.given else ""
 
 
@@ -296,7 +297,8 @@ def _must_not_think(request: ChatRequest) -> bool:
 
 
 async def count_tokens(model: ResolvedModel, engine: EngineClient, request: ChatRequest) -> int:
-    """The number of tokens of the prompt for `request`. Raises EngineError as `prepare` does."""
+    """Returns the number of tokens in the prompt for `request`. Raises EngineError as `prepare`
+    does."""
     prepared = await prepare(model, engine, request, GenerationParams())
     tokens = await engine.tokenize(
         prepared.prompt, add_special=True, parse_special=True, with_pieces=False
@@ -305,7 +307,7 @@ async def count_tokens(model: ResolvedModel, engine: EngineClient, request: Chat
 
 
 class AnswerReader:
-    """Tells the text of one answer apart while it comes. `message` is what has come so far."""
+    """Parses the text of one answer as it arrives. `message` is the answer so far."""
 
     def __init__(self, prepared: PreparedChat) -> None:
         self.message = ChatMessage(calls=[])
@@ -314,7 +316,7 @@ class AnswerReader:
         self._tokens = ContentTokens() if prepared.params.n_probs else None
 
     def read(self, index: int, event: Delta | Finished) -> ChatEvent:
-        """`event` as one of answer number `index`."""
+        """Returns the engine's `event` as a parsed event of answer number `index`."""
         deltas, probs = self._read(event)
         if self._given and (deltas or isinstance(event, Finished)):
             deltas = _joined(self._given, deltas)
@@ -324,7 +326,7 @@ class AnswerReader:
         return ChatEvent(index, deltas, event, self.message, probs)
 
     def _read(self, event: Delta | Finished) -> tuple[list[ChatDelta], Sequence[TokenProbs]]:
-        """What the text of an event brings, and the tokens of the content in it."""
+        """Returns the deltas in an event's text, and the tokens of the content in them."""
         tokens = self._tokens
         if tokens is None:
             return self._parser.feed(event.text) + self._end(event), ()
@@ -340,7 +342,7 @@ class AnswerReader:
         return joined([*deltas, *found]), probs
 
     def _end(self, event: Delta | Finished) -> list[ChatDelta]:
-        """What the end of the answer brings, if `event` is that."""
+        """Returns the last deltas if `event` is the answer's last one."""
         if not isinstance(event, Finished):
             return []
         in_call = event.stop_type == "word" and self._parser.calling
@@ -349,7 +351,7 @@ class AnswerReader:
 
 
 class ChatBatch:
-    """A context around `n` answers to one request. Leaving it cancels what still runs."""
+    """A context manager for `n` answers to one request. Its exit cancels unfinished answers."""
 
     def __init__(
         self,
@@ -361,7 +363,7 @@ class ChatBatch:
         prompt: Prompt | None = None,
         id: str | None = None,
     ) -> None:
-        """`prompt` takes the place of the conversation's text; `id` as in `AnswerBatch`."""
+        """`prompt` replaces that of `prepared`; `id` is as in `AnswerBatch`."""
         if prompt is None:
             prompt = prepared.prompt
         self._batch = AnswerBatch(
@@ -378,7 +380,7 @@ class ChatBatch:
         await self._batch.__aexit__(*exc_info)
 
     async def results(self) -> list[ChatAnswer]:
-        """All answers, in order. Raises the first EngineError of any."""
+        """Returns all answers, in order. Raises the first EngineError of any answer."""
         if not self._streams:
             answers: list[ChatAnswer] = []
             for index, result in enumerate(await self._batch.results()):
@@ -404,18 +406,20 @@ class ChatBatch:
         return self._batch.ready
 
     async def begun(self) -> Begun:
-        """Waits until the first of the answers has a slot; to be called before `events`. Raises
-        the first EngineError of any."""
+        """Waits until the first answer has a slot; to be called before `events`. Raises the first
+        EngineError of any answer."""
         return await self._batch.begun()
 
     async def events(self) -> AsyncIterator[ChatEvent]:
-        """The events of all answers as they come. Raises the first EngineError of any."""
+        """Yields the events of all answers as they arrive. Raises the first EngineError of any
+        answer."""
         async for event in self._batch.events():
             yield self._readers[event.index].read(event.index, event.source)
 
 
 def _joined(given: Sequence[ChatDelta], deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
-    """All in a row; text that goes on is one delta with its beginning."""
+    """Returns the given and the generated deltas, with a text that continues across both as one
+    delta."""
     match given[-1], [*deltas[:1]]:
         case Content(begun), [Content(text)]:
             return [*given[:-1], Content(begun + text), *deltas[1:]]

@@ -12,8 +12,8 @@ from specllama.engine.wire.replies import Finished
 
 
 def mean_log_probability(result: Finished) -> float:
-    """The mean log-probability of the tokens that `result` reports, in its own kind of
-    probabilities; 0 for none."""
+    """Returns the mean log-probability of the tokens of `result`, before or after sampling as its
+    parameters say; 0 without probabilities."""
     values = [entry.value for entry in result.probs]
     if result.params.post_sampling_probs:
         values = [math.log(value) if value > 0 else -math.inf for value in values]
@@ -24,9 +24,9 @@ MAX_TEXTS = 4096  # of one request
 
 
 def texts_per_prompt(body: Mapping[str, Any], n_prompts: int = 1) -> int:
-    """The number of texts that `body` asks for per prompt; `n_cmpl` wins over `n`.
+    """Returns the number of texts per prompt that `body` requests; `n_cmpl` wins over `n`.
 
-    Raises EngineError (invalid_request_error) if those are too many together.
+    Raises EngineError (invalid_request_error) if all prompts together have too many texts.
     """
     n = next((int(body[name]) for name in ("n_cmpl", "n") if body.get(name) is not None), 1)
     check_total(n, n_prompts, "n_cmpl")
@@ -41,8 +41,8 @@ def check_total(n: int, n_prompts: int, name: str) -> None:
 
 
 def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
-    """The parameters of `n` texts for one prompt: each has a seed of its own, counted up from
-    the given one, and only the first is bound to `id_slot`."""
+    """Returns the parameters of `n` texts for one prompt. Each has its own seed, counted up from
+    that of `params`, unless that is random. Only the first has the `id_slot` of `params`."""
     made = [params]
     for i in range(1, n):
         drawn = params.seed == RANDOM_SEED
@@ -54,8 +54,8 @@ def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
 def candidates(
     body: Mapping[str, Any], n: int, n_prompts: int, params: GenerationParams
 ) -> tuple[int, GenerationParams]:
-    """The number of texts to generate per prompt, `best_of` or `n`, so that the best `n` of them
-    can be returned; and `params`, with the probabilities that choosing needs.
+    """Returns the number of texts to generate per prompt, `best_of` or else `n`, of which the best
+    `n` are returned; and `params`, with the probabilities for that choice.
 
     Raises EngineError (invalid_request_error).
     """
@@ -73,7 +73,7 @@ def candidates(
 
 
 def best(results: Sequence[Finished], n: int, best_of: int) -> list[Finished]:
-    """The `n` likeliest of every `best_of` results, by the mean log-probability of their
+    """Returns the `n` likeliest of every `best_of` results, by the mean log-probability of their
     tokens, the likeliest first."""
     if best_of == n:
         return list(results)

@@ -1,8 +1,7 @@
-"""Images, sounds and documents of a request, from where its client put them to their places in a
-prompt.
+"""Images, sounds and documents, from a request's body to the prompt.
 
-A chat template sees a marker in the place of each medium. It is drawn for the request, so that no
-text can have it by chance or by intention.
+A chat template gets a marker in place of each medium. The marker is random for each request, so
+that no text can contain it by chance or by intention.
 """
 
 import asyncio
@@ -33,23 +32,23 @@ PART: Final = "media"
 
 _HINT = "hint: if this is unexpected, you may need to provide the mmproj"
 _MODALITIES = {"image": "vision", "audio": "audio"}
-_SMALL = 1 << 16  # characters that are decoded in a moment
+_SMALL = 1 << 16  # characters; longer texts are decoded in a thread
 _LINE = 256  # characters
 
 
 @cache
 def media_marker() -> str:
-    """The marker of prompts that clients mark themselves. It is drawn once, so that no text has it
-    by chance; `LLAMA_MEDIA_MARKER` sets it."""
+    """Returns the marker with which clients mark the places of media in native prompts. It is
+    random for each server, so that no text contains it by chance; `LLAMA_MEDIA_MARKER` sets it."""
     return os.environ.get("LLAMA_MEDIA_MARKER") or f"<__media_{secrets.token_hex(16)}__>"
 
 
 class MediaInput(msgspec.Struct, frozen=True):
-    """An image, a sound or a document as a client sent it: a URL or base64, or its bytes.
+    """An image, a sound or a document from a request: a URL, base64, or its bytes.
 
-    `where` is its place in the request, for errors. Without a `kind` its bytes tell. `heading`
-    stands in front of a document. A medium with a `stand_in` is never refused because this server
-    can't take it: the model reads that text in its place.
+    `where` is its place in the request, for errors. Without a `kind`, the bytes determine it.
+    `heading` is a line before a document. If this server doesn't support a medium, its `stand_in`
+    replaces it in the prompt; without a `stand_in`, the request is refused.
     """
 
     given: str | bytes
@@ -60,24 +59,24 @@ class MediaInput(msgspec.Struct, frozen=True):
 
     @property
     def decoded_kind(self) -> SourceKind | None:
-        """The kind that the decoder knows."""
+        """The kind in the decoder's terms, which has no videos."""
         return None if self.kind == "video" else self.kind
 
 
 UnresolvedParts: TypeAlias = "list[int | str | MediaInput]"
-"""A prompt whose media are still as they came."""
+"""A prompt whose media are neither fetched nor decoded."""
 
 
 def media_part(given: Any, where: str, kind: Kind | None = None) -> MessagePart:
-    """A part of a message's content. Raises EngineError (invalid_request_error) if `given` is no
-    text, which no address and no data could be."""
+    """Returns a part of a message's content. Raises EngineError (invalid_request_error) unless
+    `given` is a text."""
     if not isinstance(given, str):
-        raise invalid_request(f"{where}: there is neither a URL nor base64 for the {kind}")
+        raise invalid_request(f"{where}: the {kind} has neither a URL nor base64")
     return {"type": PART, "media": MediaInput(given, where, kind)}
 
 
 def unshown(kind: str, name: str | None = None) -> MessagePart:
-    """The part of a tool's result that says what the tool returned and the model can't see."""
+    """Returns the text part that replaces a medium in a tool's result: `[kind] name`."""
     line = " ".join(f"[{kind}] {name or ''}".split())
     return {"type": "text", "text": line if len(line) <= _LINE else line[: _LINE - 1] + "…"}
 
@@ -86,16 +85,16 @@ def unshown(kind: str, name: str | None = None) -> MessagePart:
 
 
 class Marked(msgspec.Struct, frozen=True):
-    """Messages with a marker in the place of each medium."""
+    """Messages with a marker in place of each medium."""
 
     messages: list[Message]
     media: Sequence[MediaInput] = ()
     secret: str = ""
 
     def split(self, prompt: str) -> UnresolvedParts:
-        """A prompt that a template has made of the messages, taken apart at the markers.
+        """Returns the rendered prompt of the messages, split at the markers.
 
-        Raises EngineError (invalid_request_error) if it doesn't have each of them once.
+        Raises EngineError (invalid_request_error) if it doesn't contain each marker once.
         """
         if not self.media:
             return [prompt]
@@ -115,8 +114,9 @@ class Marked(msgspec.Struct, frozen=True):
 
 
 def marked(messages: Sequence[Message]) -> Marked:
-    """`messages` for a template. A content with media becomes one text, whatever the template
-    knows of parts: its texts and documents are lines, and nothing is put around a marker."""
+    """Returns `messages` for a template. A content with media becomes one text, even if the
+    template supports parts: its texts and documents are lines, and no text is added around a
+    marker."""
     secret = f"<__media_{secrets.token_hex(16)}"
     media: list[MediaInput] = []
 
@@ -145,8 +145,9 @@ def marked(messages: Sequence[Message]) -> Marked:
 
 
 def with_results_shown(messages: Sequence[Message], info: ModelInfo) -> list[Message]:
-    """`messages` with a line of text for each medium in a tool's result that the model can't take.
-    A tool can't know what the model takes, and its client sends the result with each request."""
+    """Returns `messages` with a line of text for each unsupported medium in a tool's result. Such a
+    medium isn't refused, because a tool doesn't choose its results for the model, and the client
+    sends them with every request."""
 
     def shown(part: MessagePart) -> MessagePart:
         if part["type"] != PART:
@@ -168,20 +169,20 @@ def with_results_shown(messages: Sequence[Message], info: ModelInfo) -> list[Mes
 
 
 def _address(given: str | bytes) -> str:
-    """The URL that a medium is at; empty if it came with the request."""
+    """Returns the URL of a medium; "" if its data are in the request."""
     return given if isinstance(given, str) and is_address(given) else ""
 
 
 def without_media(parts: UnresolvedParts) -> list[int | str]:
-    """A prompt that has no media. Raises EngineError (invalid_request_error) for one that has."""
+    """Returns a prompt without media. Raises EngineError (invalid_request_error) if it has any."""
     for part in parts:
         if isinstance(part, MediaInput):
-            raise invalid_request(f"{part.where}: there is no place for media around a gap")
+            raise invalid_request(f"{part.where}: media can't be combined with suffix")
     return [part for part in parts if not isinstance(part, MediaInput)]
 
 
 def with_marker(parts: UnresolvedParts, marker: str) -> str:
-    """A prompt's texts, with `marker` in the place of each medium."""
+    """Returns a prompt's texts, with `marker` in place of each medium."""
     return "".join(
         marker if isinstance(part, MediaInput) else part
         for part in parts
@@ -193,7 +194,7 @@ def with_marker(parts: UnresolvedParts, marker: str) -> str:
 
 
 def check_media(info: ModelInfo, media: Sequence[MediaInput]) -> None:
-    """Raises EngineError (not_supported_error) if the model can't take one of `media`."""
+    """Raises EngineError (not_supported_error) if the model doesn't support one of `media`."""
     for medium in media:
         if medium.kind == "document":
             continue
@@ -214,11 +215,12 @@ async def resolved(
     *,
     watch: bool = True,
 ) -> list[PromptParts]:
-    """`prompts` with their media fetched and decoded, all at the same time. With `watch` that ends
-    when the client goes; nobody else may look for that meanwhile.
+    """Returns `prompts` with their media fetched and decoded, all concurrently. With `watch`, this
+    ends when the client disconnects; no other task may read `receive` meanwhile.
 
-    Raises EngineError: not_supported_error for what the model can't take and for addresses that
-    this server doesn't fetch from, invalid_request_error for what is no image or no sound.
+    Raises EngineError: not_supported_error for kinds that the model doesn't support and for
+    addresses that this server doesn't fetch, invalid_request_error for data that are no image or
+    sound.
     """
     media = [part for prompt in prompts for part in prompt if isinstance(part, MediaInput)]
     check_media(engine.info, media)
@@ -232,7 +234,7 @@ async def resolved(
 async def with_documents(
     model: ResolvedModel, engine: EngineClient, prompt: UnresolvedParts
 ) -> UnresolvedParts:
-    """`prompt` with the texts of its documents; images and sounds stay as they came. Raises
+    """Returns `prompt` with the texts of its documents; images and sounds are not decoded. Raises
     EngineError as `resolved` does, and for documents without a text."""
     documents = [
         part for part in prompt if isinstance(part, MediaInput) and part.kind == "document"
@@ -251,9 +253,9 @@ async def with_documents(
 
 
 def _filled(prompt: UnresolvedParts, decoded: Iterator[Media | Document]) -> PromptParts:
-    """`prompt` with what its media have become."""
+    """Returns `prompt` with its `decoded` media."""
     made: PromptParts = []
-    joins = False  # a document is one text with what is around it: they are tokenized together
+    joins = False  # a document and the texts around it become one text, and are tokenized together
     for part in prompt:
         is_document = isinstance(part, MediaInput) and part.kind == "document"
         joins = joins or is_document
@@ -267,7 +269,7 @@ def _filled(prompt: UnresolvedParts, decoded: Iterator[Media | Document]) -> Pro
 
 
 def _parts(given: MediaInput, found: Media | Document) -> list[str | Media]:
-    """What stands in the place of `given`; the heading and the texts of a document are lines."""
+    """Returns the parts that replace `given`; a document's heading and texts are lines."""
     parts: list[str | Media] = [given.heading] if given.heading else []
     for part in found.parts if isinstance(found, Document) else [found]:
         if isinstance(part, str) and parts and isinstance(parts[-1], str):
@@ -300,12 +302,12 @@ async def _source(medium: MediaInput) -> MediaSource:
     return replace(source, stand_in=medium.stand_in)
 
 
-# ---- Documents in messages, whichever API they come by.
+# ---- documents in messages of any API ----------------------------------------------------
 
 
 def document_part(given: str, where: str, heading: str = "") -> MessagePart:
-    """A part of a content: a text, or, for PDF files and what has to be fetched first, a document
-    (`handlers.running.media`). `heading` stands in a line in front of it.
+    """Returns a part of a content: a text, or, for PDF files and URLs, a document. `heading` is a
+    line before it.
 
     `given` is a URL or base64. Raises EngineError: invalid_request_error if it is neither,
     not_supported_error for a file that is neither a PDF nor a text.

@@ -1,4 +1,4 @@
-"""The metrics of one server in Prometheus' terms."""
+"""The metrics of one server, for Prometheus."""
 
 from collections.abc import Iterator
 
@@ -18,42 +18,43 @@ DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 
 
 class Metrics:
-    """Collects the durations of HTTP requests, and renders them with what the engine counts.
+    """Collects the durations of HTTP requests, and renders them with the engine's statistics.
 
-    It has a registry of its own, so that several servers can live in one process.
+    Each object has its own registry, so that several servers can run in one process.
     """
 
     def __init__(self) -> None:
         self._durations: dict[tuple[str, str], Histogram] = {}
         self._stats = Stats()
-        self._last = Stats()  # of the same model at its last scrape
+        self._last = Stats()  # of the same model, at its last scrape
         self._scraped: dict[str, Stats] = {}  # by model
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
     def observe_request(self, operation: str, status: int, seconds: float) -> None:
-        """Counts one answered request. There are as many series as documented answers."""
+        """Counts one answered request. The number of series is bounded by the documented answers:
+        operations and their statuses."""
         key = (operation, str(status))
         if (histogram := self._durations.get(key)) is None:
             histogram = self._durations[key] = Histogram.of(DURATION_BOUNDS)
         histogram.observe(seconds)
 
     def render(self, model: str, stats: Stats) -> tuple[bytes, str]:
-        """The text for one model and its content type. Averages "since the last scrape" of that
-        model begin anew here."""
+        """Returns the text for one model, and its content type. This is a scrape for the model's
+        averages "since the last scrape"."""
         last = self._scraped.get(model, Stats())
-        fresh = stats.n_decode < last.n_decode  # another engine process counts
+        fresh = stats.n_decode < last.n_decode  # a new engine process counts from 0
         self._stats, self._last = stats, Stats() if fresh else last
         text = generate_latest(self._registry)
         self._scraped[model] = stats
         return text, CONTENT_TYPE_PLAIN_0_0_4
 
     def describe(self) -> list[Metric]:
-        """No names are claimed in advance (part of the interface of a collector)."""
+        """Registers no names in advance (part of the interface of a collector)."""
         return []
 
     def collect(self) -> Iterator[Metric]:
-        """All metrics at this moment (part of the interface of a collector)."""
+        """Yields the current metrics (part of the interface of a collector)."""
         yield from _counters(self._stats)
         yield from _gauges(self._stats, self._last)
         yield from _histograms(self._stats)
@@ -76,15 +77,15 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
         ("n_decode", "Steps.", stats.n_decode),
         ("spec_decode_num_draft_tokens", "Proposed tokens.", stats.n_drafted),
-        ("spec_decode_num_accepted_tokens", "Those that were right.", stats.n_drafts_accepted),
+        ("spec_decode_num_accepted_tokens", "Accepted proposed tokens.", stats.n_drafts_accepted),
         ("spec_decode_num_drafts", "Proposals.", stats.n_drafts),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
-    shared = "Prompt tokens from the cache that another text keeps, too."
+    shared = "Prompt tokens from the cache that another text still uses."
     yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
-    restored = "Prompt tokens from the cache that host memory or files gave back to it."
+    restored = "Prompt tokens from the cache that were restored from host memory or files."
     yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
-    idle = "Time from the results of a decode to the next one, while there was work."
+    idle = "Time from the results of a decode to the next decode, while there was work."
     yield CounterMetricFamily("specllama_device_idle_seconds", idle, stats.idle_seconds)
 
 
@@ -100,10 +101,10 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
     for name, text, value in (
         ("prompt_tokens_seconds", "Prompt tokens per second, since the last scrape.", prompt),
         ("predicted_tokens_seconds", "Tokens per second, since the last scrape.", predicted),
-        ("kv_cache_usage_ratio", "Used part.", _rate(stats.n_cells_used, stats.n_cells)),
+        ("kv_cache_usage_ratio", "Used fraction.", _rate(stats.n_cells_used, stats.n_cells)),
         ("kv_cache_tokens", "Tokens in the KV cache.", stats.n_cells_used),
         ("requests_processing", "Requests in slots.", stats.n_processing),
-        ("requests_deferred", "Requests that wait.", stats.n_deferred),
+        ("requests_deferred", "Waiting requests.", stats.n_deferred),
         ("n_busy_slots_per_decode", "Busy slots in a step.", _rate(stats.n_busy, stats.n_decode)),
         ("n_tokens_max", "Tokens of the longest text.", stats.n_tokens_max),
     ):
@@ -111,7 +112,7 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
     for name, text, n_bytes in (
         ("cache_ram", "Texts in the host memory of --cache-ram.", stats.n_bytes_cache_ram),
         ("checkpoint", "Checkpoints of texts.", stats.n_bytes_checkpoints),
-        ("constraint", "Compiled grammars and schemas that are kept.", stats.n_bytes_constraints),
+        ("constraint", "Cached compiled grammars and schemas.", stats.n_bytes_constraints),
         ("engine_resident", "Resident memory of the engine process.", stats.n_bytes_resident),
     ):
         yield GaugeMetricFamily(f"specllama_{name}_bytes", text, n_bytes)

@@ -1,5 +1,5 @@
-"""Answers that run on their own: kept streams, responses in the background, and texts whose
-thoughts can be ended."""
+"""Generations that clients control with later requests: resumable streams, responses in the
+background, and answers whose thoughts can be ended."""
 
 import asyncio
 import logging
@@ -16,33 +16,35 @@ from specllama.engine.errors import unavailable
 from specllama.engine.models.generation import Generation
 from specllama.handlers.http import schemas
 
-# ---- Streams that clients may come back to: what was sent of each, and what still comes.
+# ---- Streams that a client can resume after it has disconnected.
 #
-# A kept stream goes on when its client is gone. It belongs to a conversation of one API key, which
-# has one at most; another one takes its place. Nothing of this is on disk.
+# A kept stream continues without its client. It belongs to a conversation of one API key. A
+# conversation has at most one stream; a new one replaces it. Streams are only in memory.
 
 
 log = logging.getLogger(__name__)
 
 MAX_STREAM_BYTES = 4 << 20
-"""What is kept of one stream; of a longer one, its beginning goes."""
+"""The limit for one stream; the beginning of a longer one is dropped."""
 MAX_BYTES = 256 << 20
 MAX_STREAMS = 1024
-"""Bounds for all streams together. Complete ones go for them, the first that was first."""
-SECONDS = 300.0  # that a complete stream is kept
+"""Limits for all streams together. Complete streams are removed for them, in the order of their
+completion."""
+SECONDS = 300.0  # until a complete stream is removed
 SEPARATOR = "::"
-"""Stands between a conversation and the name of a model in the ids of some clients."""
+"""Separates a conversation from the name of a model in the ids of some clients."""
 
 
 class Owner(NamedTuple):
-    """Whose stream it is: the API key of the request, and the conversation that it names."""
+    """The owner of a stream: the API key of the request, and its conversation."""
 
     key: bytes
     conversation: str
 
 
 class StreamStatus(msgspec.Struct, frozen=True):
-    """Times are seconds since 1970; `completed_at` is 0 while more may come."""
+    """The state of a stream. Times are seconds since 1970; `completed_at` is 0 until the stream is
+    complete."""
 
     conversation_id: str
     is_done: bool
@@ -52,7 +54,7 @@ class StreamStatus(msgspec.Struct, frozen=True):
 
 
 class OffsetLostError(Exception):
-    """The bytes that are asked for are not kept any more."""
+    """The requested bytes have been dropped."""
 
 
 class KeptStream:
@@ -62,7 +64,7 @@ class KeptStream:
         self.owner = owner
         self.started_at = int(time.time())
         self.completed_at = 0
-        self.changed = system.now()  # s, the last time that something came
+        self.changed = system.now()  # s, when bytes were added last
         self._store = store
         self._chunks = bytearray()
         self._n_dropped = 0
@@ -72,12 +74,12 @@ class KeptStream:
 
     @property
     def size(self) -> int:
-        """Bytes that are kept."""
+        """The number of bytes in memory."""
         return len(self._chunks)
 
     @property
     def n_dropped(self) -> int:
-        """Bytes at the beginning that are not kept any more."""
+        """The number of bytes that were dropped at the beginning."""
         return self._n_dropped
 
     @property
@@ -91,13 +93,14 @@ class KeptStream:
         return StreamStatus(conversation, self.done, total, self.started_at, self.completed_at)
 
     def made_by(self, cancel: Callable[[], object]) -> None:
-        """Note what ends the work for this stream."""
+        """Sets the function that ends the work for this stream. Calls it if the stream has ended
+        already."""
         self._cancel = cancel
         if self._done:
             cancel()
 
     def append(self, data: bytes) -> None:
-        """Nothing is added behind the end."""
+        """Adds bytes, unless the stream is complete."""
         if self._done or not data:
             return
         self._chunks += data
@@ -106,14 +109,14 @@ class KeptStream:
         self._wake()
 
     def drop(self, n_bytes: int) -> None:
-        """Forget so many bytes of the beginning, if there are."""
+        """Drops up to `n_bytes` at the beginning."""
         n_bytes = min(max(n_bytes, 0), self.size)
         del self._chunks[:n_bytes]
         self._n_dropped += n_bytes
         self._store.n_bytes -= n_bytes
 
     def finish(self) -> None:
-        """Nothing more comes; the stream is kept for a while."""
+        """Completes the stream, which stays in memory for a while."""
         if not self._done:
             self._done = True
             self.completed_at = int(time.time())
@@ -121,15 +124,16 @@ class KeptStream:
             self._store.finished(self)
 
     def cancel(self) -> None:
-        """End the stream, and the work for it."""
+        """Ends the stream, and the work for it."""
         working = not self._done
         self.finish()
         if working and self._cancel is not None:
             self._cancel()
 
     async def read(self, offset: int = 0) -> AsyncIterator[bytes]:
-        """The bytes behind `offset`, as they come, to the end; an empty piece first. Raises
-        OffsetLostError for one that isn't kept, also if the reader has fallen behind."""
+        """Yields an empty piece, and then the bytes from `offset` to the end, as they arrive.
+        Raises OffsetLostError for dropped bytes, which may also be because the reader is too
+        slow."""
         if offset < self._n_dropped:
             raise OffsetLostError
         yield b""
@@ -167,18 +171,18 @@ class KeptStreams:
         self._seconds = seconds
         self.n_bytes = 0
         self._streams: dict[Owner, KeptStream] = {}
-        self._complete: dict[Owner, asyncio.TimerHandle] = {}  # the first that was, first
+        self._complete: dict[Owner, asyncio.TimerHandle] = {}  # in the order of completion
 
     def __len__(self) -> int:
         return len(self._streams)
 
     def open(self, owner: Owner) -> KeptStream | None:
-        """A new stream in the place of the one that `owner` has, which is cancelled. None if
-        there are too many that are not complete."""
+        """Returns a new stream for `owner`, and cancels the owner's previous one. Returns None if
+        too many streams are incomplete."""
         self.remove(owner)
         if len(self._streams) >= self._max_streams:
             if not self._complete:
-                log.warning("a stream is not kept: %d others are running", len(self))
+                log.warning("a stream can't be resumed: %d others are running", len(self))
                 return None
             self._forget(next(iter(self._complete)))
         stream = self._streams[owner] = KeptStream(owner, self)
@@ -188,19 +192,20 @@ class KeptStreams:
         return self._streams.get(owner)
 
     def remove(self, owner: Owner) -> None:
-        """Cancel the stream of `owner`, if there is one, and keep nothing of it."""
+        """Cancels and removes the stream of `owner`, if there is one."""
         if (stream := self._streams.get(owner)) is not None:
             stream.cancel()
             self._forget(owner)
 
     def discard(self, stream: KeptStream) -> None:
-        """Keep nothing of `stream`, which has come to nothing."""
+        """Ends and removes `stream`, which has no bytes."""
         stream.finish()
         if self._streams.get(stream.owner) is stream:
             self._forget(stream.owner)
 
     def find(self, key: bytes, conversations: Iterable[str]) -> list[KeptStream]:
-        """The streams of `conversations`, also those with the name of a model behind them."""
+        """Returns the streams of `conversations`, also those whose id continues with a separator
+        and a model's name."""
         named: dict[str, list[KeptStream]] = {}
         for stream in self._streams.values():
             if stream.owner.key == key:
@@ -210,7 +215,7 @@ class KeptStreams:
         return [*dict.fromkeys(found)]
 
     def close(self) -> None:
-        """Cancel all."""
+        """Cancels and removes all streams."""
         for owner in [*self._streams]:
             self.remove(owner)
 
@@ -221,7 +226,8 @@ class KeptStreams:
             self._complete[owner] = loop.call_later(self._seconds, self._forget, owner)
 
     def grown(self, stream: KeptStream, n_bytes: int) -> None:
-        """Make room. If complete streams don't suffice, the longest lose their beginnings."""
+        """Counts `n_bytes` more, and enforces the limits. Complete streams are removed first; then
+        the longest streams lose their beginnings."""
         self.n_bytes += n_bytes
         stream.drop(stream.size - self.max_stream_bytes)
         while self.n_bytes > self._max_bytes and self._complete:
@@ -237,16 +243,17 @@ class KeptStreams:
 
 
 def _names(conversation: str) -> list[str]:
-    """The conversation, and what stands before each separator in it."""
+    """Returns the conversation's id, and its prefixes before each separator."""
     parts = conversation.split(SEPARATOR)
     return [SEPARATOR.join(parts[:n]) for n in range(1, len(parts) + 1)]
 
 
-# ---- Work that goes on after its request has been answered.
+# ---- Responses in the background, which are generated after their request has been answered.
 
 
 MAX_JOBS = 1000
-"""The most that may run or wait; a client that waits for its answer can't ask for so many."""
+"""The maximum of running and waiting jobs. It is needed because a client can start jobs without
+waiting for them."""
 
 
 JobKey = tuple[str, str]
@@ -261,14 +268,14 @@ class _Job:
 
 
 class BackgroundJobs:
-    """Running work by its key, each with the response that is shown of it meanwhile, and what it
-    was asked. Whoever works keeps the result elsewhere; nothing here outlives the server."""
+    """Running jobs by key, each with its unfinished response and its input. A job stores its own
+    result; jobs end with the server."""
 
     def __init__(self) -> None:
         self._jobs: dict[JobKey, _Job] = {}
 
     def check_room(self) -> None:
-        """Raises EngineError (unavailable_error) if there are too many."""
+        """Raises EngineError (unavailable_error) if there are too many jobs."""
         if len(self._jobs) >= MAX_JOBS:
             raise unavailable(f"there are {MAX_JOBS} responses in the background; try again later")
 
@@ -279,32 +286,34 @@ class BackgroundJobs:
         work: Coroutine[Any, Any, None],
         asked: Sequence[schemas.ResponseStoredItem] = (),
     ) -> None:
-        """Begins with `work`, which may change `shown` and handles its own errors."""
+        """Starts `work`, which may change `shown`, the unfinished response, and handles its own
+        errors. `asked` is its input."""
         task = asyncio.create_task(work)
         self._jobs[key] = _Job(shown, asked, task)
         task.add_done_callback(lambda _: self._jobs.pop(key, None))
 
     def shown(self, key: JobKey) -> schemas.ResponseObject | None:
+        """Returns the unfinished response of a running job; None if no such job runs."""
         job = self._jobs.get(key)
         return None if job is None else job.shown
 
     def asked(self, key: JobKey) -> Sequence[schemas.ResponseStoredItem] | None:
-        """The items that the running work of this key is an answer to."""
+        """Returns the input items of a running job; None if no such job runs."""
         job = self._jobs.get(key)
         return None if job is None else job.asked
 
     async def cancel(self, key: JobKey) -> None:
-        """Ends the work, if there is some of this key, and waits for the end."""
+        """Cancels the job with this key, if one runs, and waits for its end."""
         if (job := self._jobs.get(key)) is not None:
             job.task.cancel()
             await asyncio.wait({job.task})
 
     async def stop(self) -> None:
-        """Ends all work."""
+        """Cancels all jobs."""
         await asyncio.gather(*(self.cancel(key) for key in list(self._jobs)))
 
 
-# ---- Running answers whose thoughts a client may end, by the ids of the answers.
+# ---- Running answers by id, whose thoughts a client can end.
 
 
 Key = tuple[bytes, str]
@@ -312,13 +321,14 @@ Key = tuple[bytes, str]
 
 
 class GenerationControl:
-    """The answers that are being generated. `may_end`: a client may end its thoughts."""
+    """The running answers. With `may_end`, a client can end the thoughts of an answer."""
 
     def __init__(self) -> None:
         self._running: dict[Key, tuple[Sequence[Generation], bool]] = {}
 
     @contextmanager
     def running(self, key: Key, texts: Sequence[Generation], *, may_end: bool) -> Iterator[None]:
+        """A context during which the answer with `key` is running."""
         self._running[key] = (texts, may_end)
         try:
             yield
@@ -326,7 +336,7 @@ class GenerationControl:
             del self._running[key]
 
     def end_thoughts(self, key: Key) -> str:
-        """Ends the thoughts of an answer's texts. Returns "", or why it can't be done."""
+        """Ends the thoughts of an answer's texts. Returns "", or the reason for a failure."""
         texts, may_end = self._running.get(key, ((), False))
         if not texts:
             return "no active completion for this id"

@@ -1,4 +1,4 @@
-"""Prompts as text, and as the tokens whose probabilities are told."""
+"""Prompts as text, and as tokens whose probabilities are reported."""
 
 from collections.abc import Sequence
 from itertools import groupby
@@ -13,7 +13,7 @@ from specllama.handlers.running.media import media_marker
 
 
 async def text_of(engine: EngineClient, prompt: PromptParts) -> str:
-    """The texts of a prompt as they are, its tokens as text, and the marker for each medium.
+    """Returns the text of a prompt: its texts, its tokens as text, and a marker for each medium.
 
     Raises EngineError (invalid_request_error) for a token that the vocabulary doesn't have.
     """
@@ -29,10 +29,10 @@ async def text_of(engine: EngineClient, prompt: PromptParts) -> str:
 async def prompts_with_probabilities(
     engine: EngineClient, prompts: Sequence[Prompt], params: GenerationParams, n: int
 ) -> list[Prompt]:
-    """`prompts`, with `n` texts each, as the tokens that the engine reads.
+    """Returns `prompts`, with `n` texts each, as the engine's tokens.
 
-    Raises EngineError: not_supported_error for prompts that have more than tokens,
-    invalid_request_error if one answer can't have the probabilities of all.
+    Raises EngineError: not_supported_error for prompts with media or gaps, invalid_request_error if
+    one answer can't have the probabilities of all tokens.
     """
     found: list[Prompt] = []
     for prompt in prompts:

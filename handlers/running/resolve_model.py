@@ -1,4 +1,4 @@
-"""The model that a request is for."""
+"""Finds the model of a request."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -20,7 +20,7 @@ from specllama.handlers.running.runtime import Runtime, runtime
 
 @dataclass(frozen=True)
 class ResolvedModel:
-    """One entry of the catalog, as the handler of one request sees it."""
+    """The catalog entry of one request's model."""
 
     current: Runtime
     entry: CatalogEntry
@@ -45,15 +45,16 @@ class ResolvedModel:
         return self.current.pool.status(self.name).info
 
     async def engine(self) -> EngineClient:
-        """The model's engine, which stays loaded to the end of this request.
+        """Returns the model's engine, which stays loaded to the end of this request.
 
-        Raises EngineError (unavailable_error) if it can't be loaded, or, in a server of one
-        model, while it is loading; invalid_request_error if it isn't loaded and must not be.
+        Raises EngineError: unavailable_error if the model can't be loaded, or, in a server of one
+        model, while it is loading; invalid_request_error if it isn't loaded, and this request may
+        not load it.
         """
         return await (await self.lease()).engine()
 
     async def lease(self) -> Lease:
-        """The right to the engine to the end of this request; raises as `engine` does."""
+        """Leases the engine to the end of this request. Raises as `engine` does."""
         pool = self.current.pool
         lease = pool.lease_now(self.entry)
         if lease is None:
@@ -65,8 +66,8 @@ class ResolvedModel:
 def resolve_model(
     body: Mapping[str, Any] | None = None, *, unknown: ErrorType = "invalid_request_error"
 ) -> ResolvedModel:
-    """The model that the current request names, in its `body` or by `?model=`; the default one
-    if it names none.
+    """Returns the model that the current request names in its `body` or by `?model=`; the default
+    model if it names none.
 
     Raises EngineError of type `unknown` for a name that the catalog doesn't have.
     """
@@ -85,9 +86,10 @@ def resolve_model(
 
 
 def find(current: Runtime, name: str | None, unknown: ErrorType) -> CatalogEntry:
-    """The entry of that name or alias; Ollama's clients add `:latest` to a name without a tag.
+    """Returns the entry with that name or alias, also with `:latest` after it, which Ollama's
+    clients add to names without a tag.
 
-    Raises EngineError of type `unknown`, which names similar ones.
+    Raises EngineError of type `unknown`, whose message has similar names.
     """
     catalog = current.catalog
     if not name:
@@ -99,7 +101,7 @@ def find(current: Runtime, name: str | None, unknown: ErrorType) -> CatalogEntry
 
 
 def not_found(current: Runtime, name: str) -> str:
-    """What to say about a name that no model has."""
+    """Returns the error message for a model name that doesn't exist."""
     near = ", ".join(current.catalog.near(name))
     hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
     return f"model {name[:200]!r} not found; {hint}"

@@ -1,7 +1,7 @@
-"""The answer to a generating request, whole or as a stream, in the same way for every API.
+"""The response to a generation request, whole or as a stream, for every API.
 
-An API says how its answer looks (`Format`). When a stream begins, what ends it early, and who
-releases the engine, is settled here.
+An API provides the form of its answer (`Format`). This module begins streams, ends them early if
+the client disconnects, and releases the engine.
 """
 
 import asyncio
@@ -22,14 +22,14 @@ from specllama.handlers.http.streams import EVENT_STREAM, Joined, Ping, event_st
 from specllama.handlers.running.ongoing import KeptStream, OffsetLostError, Owner
 from specllama.handlers.running.runtime import runtime
 
-# ---- Streams that go on without their client: the work for one, and the answers that show it.
+# ---- streams that continue without their client -------------------------------------------
 
 
 HEADER = b"x-conversation-id"
 
 
 def owner_of(scope: Scope) -> Owner | None:
-    """Whose stream the answer to a request is; None if it names no conversation."""
+    """Returns the owner of a request's stream; None if the request names no conversation."""
     for name, value in scope["headers"]:
         if name == HEADER and value:
             return Owner(key_of(scope) or b"", value.decode("utf-8", "replace"))
@@ -44,11 +44,11 @@ async def kept_response(
     ping: Ping | None,
     headers: Mapping[str, str] | None,
 ) -> Response:
-    """The response that shows `stream`, which is made of `frames` to their end, also without the
-    client. The arguments are as in `event_stream`, except that a `ping` is a part of the stream:
-    clients count bytes.
+    """Returns the response that sends `stream`. A task writes all `frames` to it, even if the
+    client disconnects. The arguments are as in `event_stream`, except that pings are in `stream`,
+    because clients count its bytes to resume it.
 
-    Raises what comes before the first frame; nothing is kept then.
+    Raises the exception before the first frame, if there is one; then `stream` is removed.
     """
     scope = current_scope()
     starting = asyncio.create_task(_first(frames))
@@ -56,7 +56,7 @@ async def kept_response(
     try:
         first = await until_disconnect(starting)
     except BaseException as error:
-        ended = isinstance(error, asyncio.CancelledError) and stream.done  # somebody has ended it
+        ended = isinstance(error, asyncio.CancelledError) and stream.done  # by another request
         runtime().streams.discard(stream)
         await frames.aclose()
         if ended:
@@ -86,8 +86,8 @@ async def _first(frames: AsyncGenerator[bytes, None]) -> bytes:
 
 
 async def show(stream: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
-    """The bytes of a stream from `offset` on, as they come. Raises RequestError if they are not
-    all kept."""
+    """Yields the bytes of a stream from `offset` on, as they arrive. Raises RequestError if some
+    have been dropped."""
     try:
         async for data in stream.read(offset):
             yield data
@@ -96,7 +96,7 @@ async def show(stream: KeptStream, offset: int = 0) -> AsyncIterator[bytes]:
 
 
 async def _ping(stream: KeptStream, ping: Ping) -> None:
-    """Whenever nothing else came for so long."""
+    """Adds a ping to `stream` after each interval without other bytes."""
     while True:
         silence = system.now() - stream.changed
         if silence >= ping.seconds:
@@ -106,8 +106,8 @@ async def _ping(stream: KeptStream, ping: Ping) -> None:
 
 
 class _Lasting(Response):
-    """`response`, and behind it the end of `making`, which takes `frames`: until then the model is
-    held."""
+    """A `response` that also waits for `making`, the task that reads `frames`, so that the model
+    stays leased until then."""
 
     def __init__(
         self,
@@ -127,18 +127,18 @@ class _Lasting(Response):
             await self._response(scope, receive, send)
             await asyncio.wait({self._making})
         finally:
-            self._making.cancel()  # has ended, unless this is the end of the server
+            self._making.cancel()  # it has ended, unless the server shuts down
             with suppress(asyncio.CancelledError):
                 await self._making
-            await self._frames.aclose()  # a task that was cancelled before it began has not
+            await self._frames.aclose()  # a task that is cancelled before its start doesn't
 
 
 class Indexed(Protocol):
-    """A format's document for an event of the engine."""
+    """An event of one text of an answer."""
 
     @property
     def index(self) -> int:
-        """Number of the text that the event belongs to."""
+        """The number of the text."""
 
 
 Event = TypeVar("Event", bound=Indexed)
@@ -148,8 +148,9 @@ Result = TypeVar("Result")
 
 
 class Running(Protocol[EventOut, Result]):
-    """The generations of one request, `Batch` or `ChatBatch`: a context that cancels what still
-    runs at its end. They are read either as results, or, once they have begun, as events."""
+    """The generations of one request, `AnswerBatch` or `ChatBatch`: a context manager whose exit
+    cancels unfinished generations. They are read either as results, or, after `begun`, as
+    events."""
 
     async def __aenter__(self) -> Self: ...
 
@@ -157,7 +158,7 @@ class Running(Protocol[EventOut, Result]):
 
     @property
     def ready(self) -> bool:
-        """True if nothing has to be waited for until the next event, or behind the last one."""
+        """True if the next event has arrived already, or the last one has been read."""
 
     async def begun(self) -> Begun: ...
 
@@ -167,23 +168,23 @@ class Running(Protocol[EventOut, Result]):
 
 
 class Format(Protocol[EventIn, Result]):
-    """The answer to one request in the form of an API. An object is good for one answer: it may
-    remember what it has sent."""
+    """The answer to one request in the form of an API. Each answer needs a new object, which may
+    have a state."""
 
     def begin(self, event: EventIn) -> bytes:
-        """Bytes before the first event of each text; maybe none."""
+        """Returns the bytes before the first event of each text; possibly empty."""
 
     def event(self, event: EventIn) -> bytes:
-        """All frames that one event gives rise to; maybe none."""
+        """Returns all frames for one event; possibly empty."""
 
     async def end(self) -> bytes:
-        """Bytes after the last event; maybe none. The engine is still held."""
+        """Returns the bytes after the last event; possibly empty. The engine is still leased."""
 
     def failed(self, failure: HttpFailure) -> bytes:
-        """The end of a stream that fails after its beginning."""
+        """Returns the end of a stream that fails after its beginning."""
 
     async def whole(self, results: list[Result]) -> Any:
-        """The answer without a stream, as a value that JSON can hold."""
+        """Returns the answer without a stream, as a value for JSON."""
 
 
 async def respond(
@@ -195,22 +196,21 @@ async def respond(
     ping: Ping | None = None,
     headers: Mapping[str, str] | None = None,
 ) -> Response:
-    """The response to a request whose generations `start` submits to the engine.
+    """Returns the response to a request whose generations `start` submits to the engine.
 
-    A stream of `media_type` begins as soon as the engine begins with the prompt, so that an error
-    before that is an ordinary error response; `ping` is sent in its silences
-    (`handlers.http.streams.event_stream`).
-    When the client goes away, the generations are cancelled, but for a stream of server-sent events
-    that names a conversation: that goes on, and the client can come back to it. `headers` go with
-    both kinds.
+    A stream of `media_type` begins as soon as the engine begins with the prompt, so that an earlier
+    error is an ordinary error response. `ping` is its keep-alive frame
+    (`handlers.http.streams.event_stream`). `headers` are added to both kinds of response.
 
-    Raises what the generations of a whole answer raise: EngineError, and
-    `starlette.requests.ClientDisconnect`.
+    If the client disconnects, the generations are cancelled. Only a stream of server-sent events
+    whose request names a conversation continues, so that the client can resume it.
+
+    Raises EngineError and `starlette.requests.ClientDisconnect` for a whole answer.
     """
     owner = owner_of(current_scope()) if media_type == EVENT_STREAM else None
     if owner is not None:
         streams = runtime().streams
-        streams.remove(owner)  # the conversation goes on with this answer
+        streams.remove(owner)  # this answer replaces the conversation's stream
         if stream and (kept := streams.open(owner)) is not None:
             made = frames(start, form)
             return await kept_response(kept, made, form.failed, ping=ping, headers=headers)
@@ -234,11 +234,11 @@ async def _whole(batch: Running[Event, Result], form: Format[Event, Result]) -> 
 async def frames(
     start: Callable[[], Running[Event, Result]], form: Format[Event, Result]
 ) -> AsyncGenerator[bytes, None]:
-    """The frames of a stream; the first, an empty one, says that the engine has begun."""
+    """Yields the frames of a stream, after an empty one as soon as the engine has begun."""
     begun: set[int] = set()
     async with start() as batch:
         await batch.begun()
-        yield b""  # the head of the response
+        yield b""  # the response begins, with its headers
         async for event in batch.events():
             data = b""
             if event.index not in begun:

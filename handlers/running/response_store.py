@@ -1,7 +1,7 @@
-"""The responses that clients may come back to, in an SQLite database.
+"""Stored responses of the Responses API, in an SQLite database.
 
-SQLite blocks, so one thread of its own does the work, in the order in which it is asked for. In a
-file everything stays until it is deleted; in memory the least recently used responses go first.
+SQLite blocks, so one thread does all its work, in the order of the calls. In a file, responses stay
+until they are deleted. In memory, the least recently used responses are removed to keep the bounds.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ T = TypeVar("T")
 Item: TypeAlias = schemas.ResponseStoredItem
 Order: TypeAlias = schemas.ResponseItemOrder
 
-APPLICATION_ID = 0x73706C72  # distinguishes our files from those of other programs
+APPLICATION_ID = 0x73706C72  # identifies our files
 VERSION = 2  # of the tables below
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
@@ -63,7 +63,7 @@ _SCHEMA = f"""
 """
 
 
-_WITHOUT_OWNERS = 1  # the version before
+_WITHOUT_OWNERS = 1  # the previous version
 _ADD_OWNERS = f"""
     ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
     PRAGMA user_version = {VERSION};
@@ -71,18 +71,18 @@ _ADD_OWNERS = f"""
 
 
 class StoreError(Exception):
-    """A database can't be used; one line for the administrator."""
+    """A database can't be used. The message is one line for the administrator."""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
-    """Some of the items of a list; `has_more`: others come after them."""
+    """Consecutive items of a list; `has_more`: the list continues after them."""
 
     items: list[Item]
     has_more: bool
 
 
 def page_of(items: Sequence[Item], *, after: str | None, limit: int, order: Order) -> ItemPage:
-    """Up to `limit` of the `items`, which are in their order, behind the item `after`. Raises
+    """Returns up to `limit` of the `items` after the item `after`, in the given `order`. Raises
     EngineError (invalid_request_error) for an unknown `after`."""
     listed = list(items) if order == "asc" else list(reversed(items))
     start = 0
@@ -97,14 +97,14 @@ def page_of(items: Sequence[Item], *, after: str | None, limit: int, order: Orde
 class Database:
     """The tables, for one thread. Methods raise sqlite3.Error if the database fails.
 
-    To who isn't the `owner` of a response, it isn't there; "" owns what was saved without keys.
+    Methods find only the responses of their `owner`; "" owns responses saved without API keys.
     """
 
     def __init__(
         self, path: str = "", *, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES
     ) -> None:
-        """Opens the file at `path` and makes it if it isn't there; "" means memory, which is
-        what the bounds are for. Raises StoreError."""
+        """Opens the file at `path`, and creates it if it doesn't exist; "" means memory, to which
+        the bounds apply. Raises StoreError."""
         self._bounds = None if path else (max_responses, max_bytes)
         try:
             self._connection = sqlite3.connect(
@@ -126,15 +126,15 @@ class Database:
     def _prepare(self) -> None:
         connection = self._connection
         connection.execute("PRAGMA foreign_keys = ON")
-        # Reading the tables' list shows a file of another kind, the check a damaged one.
+        # Reading the list of tables fails for a file of another kind, the check for a damaged one.
         empty = self._value("SELECT count(*) FROM sqlite_master") == 0
         known = self._value("PRAGMA application_id") == APPLICATION_ID
         if not (empty or known):
             raise StoreError("this is not a database of responses")
         if (found := self._value("PRAGMA quick_check(1)")) != "ok":
             raise StoreError(f"the database is damaged: {' '.join(str(found).split())}")
-        # Readers and a writer of several processes do not lock each other out then, and a
-        # power failure costs the last responses at most.
+        # With WAL, readers and a writer of several processes don't lock each other out, and a power
+        # failure loses only the last responses.
         self._switch_to_wal()
         connection.execute("PRAGMA synchronous = NORMAL")
         if empty:
@@ -145,7 +145,7 @@ class Database:
             raise StoreError(f"the database has version {version}, not {VERSION}")
 
     def _switch_to_wal(self) -> None:
-        # SQLite waits for no other connection here, whatever its timeout.
+        # SQLite ignores its timeout here, and fails at once if another connection holds the lock.
         deadline = system.now() + BUSY_SECONDS
         while True:
             try:
@@ -163,10 +163,10 @@ class Database:
             self._connection.rollback()
             if self._value("PRAGMA application_id") != APPLICATION_ID:
                 raise
-            # else another process has made them in the meantime
+            # another process has created them meanwhile
 
     def _value(self, query: str, *parameters: Any) -> Any:
-        """The first column of the first row; None without rows."""
+        """Returns the first column of the first row; None without rows."""
         row = self._connection.execute(query, parameters).fetchone()
         return None if row is None else row[0]
 
@@ -174,7 +174,7 @@ class Database:
         self._connection.close()
 
     def save(self, response: schemas.ResponseObject, input: list[Item], owner: str = "") -> None:
-        """Keeps a response and the items that were its input."""
+        """Stores a response and its input items."""
         id, previous = response["id"], response["previous_response_id"]
         body = json.dumps({**response, "output": []})
         rows = [*_rows(id, _INPUT, input), *_rows(id, _OUTPUT, response["output"])]
@@ -188,7 +188,8 @@ class Database:
             self._evict()
 
     def _evict(self) -> None:
-        """Makes room by the bounds; the response that was saved last stays."""
+        """Removes the least recently used responses beyond the bounds, but never the last one
+        saved."""
         if self._bounds is None:
             return
         query = "SELECT count(*), sum(size) FROM responses"
@@ -211,13 +212,13 @@ class Database:
         return found
 
     def delete(self, id: str, owner: str = "") -> bool:
-        """True if there was such a response."""
+        """Deletes a response. Returns False if it doesn't exist."""
         query = "DELETE FROM responses WHERE id = ? AND owner = ?"
         with self._connection as connection:
             return connection.execute(query, (id, owner)).rowcount > 0
 
     def item(self, id: str, owner: str = "") -> Item | None:
-        """An item of any response, by its own id."""
+        """Returns an item of any response, by the item's id."""
         query = """
             SELECT items.body FROM items JOIN responses ON responses.id = items.response
             WHERE items.id = ? AND owner = ? LIMIT 1
@@ -228,17 +229,18 @@ class Database:
     def input_items(
         self, id: str, owner: str = "", *, after: str | None, limit: int, order: Order
     ) -> ItemPage | None:
-        """Up to `limit` input items of a response behind the item `after`; None if there is no such
-        response. Raises EngineError (invalid_request_error) for an unknown `after`."""
+        """Returns up to `limit` input items of a response after the item `after`; None if there is
+        no such response. Raises EngineError (invalid_request_error) for an unknown `after`."""
         if self._value("SELECT 1 FROM responses WHERE id = ? AND owner = ?", id, owner) is None:
             return None
         return page_of(self._items(id, _INPUT), after=after, limit=limit, order=order)
 
     def conversation(self, id: str, owner: str = "") -> list[Item]:
-        """All items that led to the response `id`, and those of its output, oldest first.
+        """Returns all items of the conversation that ends with the response `id`, oldest first,
+        including its output.
 
-        Raises EngineError (invalid_request_error) if it, or one before it, is not there, and
-        if there are more than `MAX_CHAIN`.
+        Raises EngineError (invalid_request_error) if one of its responses doesn't exist, or if it
+        has more than `MAX_CHAIN` responses.
         """
         chain: list[str] = []
         next_: str | None = id
@@ -263,12 +265,12 @@ class Database:
         ]
 
     def _items(self, response: str, part: int) -> list[Any]:
-        """The items of the input or of the output, as `save` was given them."""
+        """Returns the items of a response's input or output, as they were saved."""
         query = "SELECT body FROM items WHERE response = ? AND part = ? ORDER BY position"
         return [json.loads(body) for (body,) in self._connection.execute(query, (response, part))]
 
     def _use(self, ids: list[str]) -> None:
-        """Lets others go before these. In a file nothing ever goes by itself."""
+        """Marks responses as used now. Does nothing for a file, which has no bounds."""
         if self._bounds is None:
             return
         use = next(self._uses)
@@ -280,14 +282,14 @@ class Database:
 def _rows(
     response: str, part: int, items: Sequence[Item] | Sequence[schemas.ResponseOutputItem]
 ) -> Iterator[tuple[str, int, int, str, str]]:
-    """What the table of items has of these."""
+    """Yields the rows of `items` in the table of items."""
     for position, item in enumerate(items):
         yield response, part, position, item["id"], json.dumps(item)
 
 
 class ResponseStore:
-    """The database for asyncio. Methods raise EngineError: server_error if it fails, and what
-    those of `Database` raise."""
+    """The database for asyncio. Methods raise EngineError: server_error if the database fails, and
+    the errors of the methods of `Database`."""
 
     def __init__(self, path: str = "") -> None:
         """Raises StoreError."""
@@ -296,13 +298,13 @@ class ResponseStore:
         self._owner = ""
 
     def of(self, owner: str) -> "ResponseStore":
-        """The same database, as `owner` sees it."""
+        """Returns the store of one `owner`, with the same database."""
         seen = copy.copy(self)
         seen._owner = owner
         return seen
 
     def close(self) -> None:
-        """Waits for what was asked for."""
+        """Closes the database after all pending calls."""
         self._thread.shutdown()
         self._database.close()
 

@@ -1,7 +1,7 @@
-"""Conversions of large bodies, in a thread.
+"""Runs conversions of large bodies in a thread.
 
-They are plain Python over many values, so the interpreter lets others have their turn in between;
-there is one thread, so that the event loop has at least every second one.
+They are plain Python over many values, so that the interpreter can switch to other threads
+meanwhile. There is only one such thread, so that the event loop gets at least every second turn.
 """
 
 import asyncio
@@ -13,7 +13,7 @@ from specllama.engine import system
 from specllama.handlers.http.bodies import LARGE, n_values
 from specllama.handlers.http.current import current_scope
 
-TURN: Final = 0.001  # s, `sys.setswitchinterval`: the loop waits as long whenever it wakes up
+TURN: Final = 0.001  # s, for `sys.setswitchinterval`: the event loop's wait whenever it wakes up
 
 P = ParamSpec("P")
 T = TypeVar("T")
@@ -22,9 +22,8 @@ _thread = system.pool(1, "run_in_thread")
 
 
 async def run_in_thread(function: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
-    """The result of `function`, in the thread if the body of the current request is large.
-
-    Raises what `function` does. It must not wait for anything.
+    """Returns the result of `function`, which runs in the thread if the body of the current request
+    is large. `function` must not wait for anything. Raises its exceptions.
     """
     if n_values(current_scope()) <= LARGE:
         return function(*args, **kwargs)

@@ -1,7 +1,7 @@
 """State that the handlers share while the server runs: its options and its models.
 
-A `Runtime` lives in the state of the ASGI lifespan, which the server copies into the scope of
-every request; so several applications can live in one process.
+A `Runtime` is in the state of the ASGI lifespan, which the server copies into the scope of every
+request, so that several applications can run in one process.
 """
 
 import asyncio
@@ -40,11 +40,10 @@ log = logging.getLogger("specllama.handlers.running.runtime")
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
-    `catalog` has its own. `api_keys` is empty for a server that is open to everybody; `metrics`
-    is None without `--metrics`; `responses` are those of the Responses API that clients may
-    come back to, `jobs` those that are generated while nobody waits, `streams` those of
-    conversations, and `control` ends the thoughts of running answers. `page_settings`
-    are what the page for chats begins with."""
+    `catalog` has its own. `api_keys` is empty for a server without authentication; `metrics` is
+    None without `--metrics`. `responses` are the stored ones of the Responses API, `jobs` the
+    responses in the background, `streams` the resumable streams; `control` ends the thoughts of
+    running answers. `page_settings` are the initial settings of the page for chats."""
 
     options: ServerOptions
     catalog: Catalog
@@ -63,11 +62,11 @@ class Runtime:
     control: GenerationControl = field(default_factory=GenerationControl)
     page_settings: dict[str, Any] = field(default_factory=dict)
     spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
-    """The command line and the preset of each model, once they have been asked for."""
+    """The command line and the preset of each model, cached by the first request for them."""
 
     @classmethod
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
-        """The state of a server that starts now; its engines are not started yet.
+        """Returns the state of a server that starts now; its engines are not started yet.
 
         Raises OptionError if the file of API keys or that of the page's settings can't be read,
         and if the database of responses can't be opened.
@@ -109,7 +108,7 @@ def _metrics() -> "Metrics":
 
 
 def runtime() -> Runtime:
-    """The server that the current request came to."""
+    """Returns the server of the current request."""
     current: Runtime = current_scope()["state"]["runtime"]
     return current
 
@@ -118,11 +117,11 @@ def runtime() -> Runtime:
 async def lifespan(
     options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
 ) -> AsyncIterator[Runtime]:
-    """Starts the engines that are to be there from the start and, at the end, stops all of them
-    and the helper processes.
+    """Starts the engines of the models that are loaded at startup. At its exit, stops all engines
+    and helper processes.
 
-    `on_fatal` is called with the reason if the only model of a server can't be loaded (without it,
-    the log tells): what to do then (end, most likely) is the launcher's business. Until then,
+    If the only model of a server can't be loaded, `on_fatal` is called with the reason; without
+    `on_fatal`, the reason is logged. The caller decides whether the server ends. Until then,
     requests are answered with 503.
     """
     current = Runtime.of(options, catalog)
@@ -130,7 +129,7 @@ async def lifespan(
     try:
         await current.pool.start()
         if not options.model.engine.embedding.embeds():
-            current.renderer.prepare()  # with the models, so that the first chat needn't wait
+            current.renderer.prepare()  # while the models load, so that the first chat needn't wait
         background = {
             asyncio.create_task(_watch_loading(current, on_fatal)),
             asyncio.create_task(_read_files(current)),
@@ -164,7 +163,7 @@ async def lifespan(
 async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | None) -> None:
     supervisor = current.pool.supervisor(current.catalog.default)
     if current.catalog.router or supervisor is None:
-        return  # requests for a model that can't be loaded get the error
+        return  # requests for a model that can't be loaded are answered with the error
     await supervisor.loaded()
     if supervisor.state != "failed":
         return
@@ -175,7 +174,7 @@ async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | Non
 
 
 async def _read_files(current: Runtime) -> None:
-    """Lets `GET /models` describe models that are not loaded."""
+    """Reads the files of models, so that `GET /models` can describe models that are not loaded."""
     there = [
         each.options for each in current.catalog.entries.values() if not wants_fetch(each.options)
     ]

@@ -59,8 +59,8 @@ def ollama_chat_form(asked: OllamaRequest, facts: GenerationFacts) -> "OllamaFor
 
 
 class OllamaFormat:
-    """The answer to one request (`handlers.running.respond.Format`). A stream keeps calls and
-    probabilities until it can send them."""
+    """The answer to one request (`handlers.running.respond.Format`). In a stream, it keeps calls
+    and probabilities until it can send them."""
 
     def __init__(
         self, model: str, watch: Watch, probabilities: Probabilities | None = None

@@ -25,7 +25,7 @@ from specllama.engine.wire.replies import Timings
 from specllama.handlers.http.log_fields import MAX_ID, LogFields, log_fields_of, request_id
 from specllama.handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
 from specllama.handlers.options import parse
-from specllama.handlers.running.batch import note_texts
+from specllama.handlers.running.batch import log_token_counts
 from tests.support.http_support import handlers_module, serving, small_app
 
 pytestmark = pytest.mark.slow
@@ -145,11 +145,11 @@ def test_counts_of_several_texts() -> None:
         return Timings(cache, prompt, 1.0, predicted, ms)
 
     noted = LogFields("i")
-    note_texts(noted, [timings(2, 3, 5, 40.0), timings(4, 1, 6, 90.0), None, None], 2)
+    log_token_counts(noted, [timings(2, 3, 5, 40.0), timings(4, 1, 6, 90.0), None, None], 2)
     assert (noted.n_prompt, noted.n_cached, noted.n_predicted) == (5, 2, 11)
     assert noted.predicted_per_second == pytest.approx(100.0)
     noted = LogFields("i")
-    note_texts(noted, [timings(0, 7, 1, 0.0)], 1)
+    log_token_counts(noted, [timings(0, 7, 1, 0.0)], 1)
     assert (noted.n_prompt, noted.n_predicted, noted.predicted_per_second) == (7, 1, 0.0)
 
 

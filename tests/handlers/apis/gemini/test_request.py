@@ -224,7 +224,7 @@ def test_what_the_model_has_made_is_left_out(caplog: pytest.LogCaptureFixture) -
     image = {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}
     [answer] = turns(("model", [image, *text("a")]))
     assert answer["content"] == "a"
-    assert "contents[0].parts[0]: what the model has made" in caplog.text
+    assert "contents[0].parts[0]: media that the model has generated" in caplog.text
 
 
 def test_media_in_results() -> None:
@@ -421,7 +421,7 @@ def test_what_is_counted() -> None:
     assert len(plain.messages) == 2
     empty: list[Any] = [{}, {"contents": None}, {"generateContentRequest": {}}, {"contents": []}]
     for nothing in empty:
-        with pytest.raises(EngineError, match="no conversation"):
+        with pytest.raises(EngineError, match="the conversation is missing"):
             read(**nothing)
 
 
