@@ -1,1 +1,1 @@
-"""The tokens that the KV cache holds, and the tiers behind it."""
+"""The contents of the KV cache, and the second tier for evicted texts."""

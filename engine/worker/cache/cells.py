@@ -1,4 +1,4 @@
-"""Accounts of the KV cells that all sequences share: which sequences own how many of them."""
+"""Counts the cells of a unified KV cache: which sequences own how many of them."""
 
 from collections.abc import Iterable
 
@@ -8,9 +8,10 @@ from specllama.engine.worker.tokens import TokenBuffer
 
 
 class Cells:
-    """`n_cells` cells. A cell belongs to the sequences that share it and is free without any.
+    """`n_cells` cells. A cell belongs to the sequences that share it, and is free if there are
+    none.
 
-    llama.cpp places cells where it likes; the numbers here are only good for counting.
+    llama.cpp chooses the real places of cells; the numbers here are only used for counting.
     """
 
     def __init__(self, n_cells: int) -> None:
@@ -24,7 +25,7 @@ class Cells:
         return len(self._held.get(sequence, ()))
 
     def n_of(self, sequences: Iterable[int]) -> int:
-        """The number of cells that these have together, shared ones counted once."""
+        """The number of cells of these sequences together, shared ones counted once."""
         marked = np.zeros(len(self._owners), np.bool_)
         for sequence in sequences:
             if sequence in self._held:
@@ -32,11 +33,11 @@ class Cells:
         return int(np.count_nonzero(marked))
 
     def grow(self, sequence: int, n: int) -> None:
-        """`sequence` takes `n` more, which have to be free."""
+        """Give `sequence` `n` more cells, which must be free."""
         assert n <= self.n_free, "more cells are taken than there are"
         self.n_free -= n
         buffer = self._held.get(sequence)
-        if n == 1 and buffer is not None:  # a token of a step, for which slices take too long
+        if n == 1 and buffer is not None:  # one token of a step: faster without slices
             cell = self._free.item(self.n_free)
             self._owners[cell] = 1
             buffer.append(cell)
@@ -49,7 +50,7 @@ class Cells:
             buffer.extend(taken)
 
     def share(self, source: int, target: int, n: int) -> None:
-        """`target`, which has none, becomes another owner of the first `n` of `source`."""
+        """Make `target`, which has no cells, another owner of the first `n` cells of `source`."""
         assert not self.held(target), "the target of a copy holds cells"
         if n:
             shared = self._held[source].view(0, n).copy()
@@ -57,7 +58,8 @@ class Cells:
             self._held[target] = TokenBuffer(shared)
 
     def cut(self, sequence: int, start: int, stop: int | None = None) -> None:
-        """`sequence` gives up its cells from number `start` up to `stop`, or to the end."""
+        """Release the cells of `sequence` from number `start` up to `stop` (exclusive), or to the
+        end."""
         buffer = self._held.get(sequence)
         if buffer is None:
             return
@@ -72,7 +74,7 @@ class Cells:
             del self._held[sequence]
 
     def n_alone(self, sequence: int, start: int = 0) -> int:
-        """The number of its cells from number `start` on that belong to `sequence` alone."""
+        """The number of cells of `sequence` from number `start` on that it doesn't share."""
         if not self.held(sequence):
             return 0
         return int(np.count_nonzero(self._owners[self._held[sequence].view(start)] == 1))

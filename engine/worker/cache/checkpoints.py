@@ -1,4 +1,4 @@
-"""Checkpoints: copies of the state of memory that can't be cut, to go back to."""
+"""Checkpoints: copies of the state of memory that can't be cut, for going back."""
 
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
@@ -7,19 +7,19 @@ import numpy as np
 import numpy.typing as npt
 
 State = npt.NDArray[np.uint8]
-"""An opaque state of the KV cache, to be restored by it."""
+"""An opaque state of the KV cache, which only the KV cache can restore."""
 
 NEAR_END = 4
-"""Tokens at the end of a prompt that its last checkpoint leaves out: a few that a chat template
-puts there are often others when the conversation goes on."""
+"""Distance of the last checkpoint from the end of a prompt, in tokens: a chat template often ends a
+prompt with a few tokens that change when the conversation continues."""
 LAST_MESSAGES = (64, 512)
-"""Tokens at the end of a prompt that others leave out besides: a short last message, a long one."""
+"""Further distances of checkpoints from there: before a short or a long last message."""
 STEP = 4096
 """Tokens between checkpoints, for texts that diverge at an unknown place."""
 
 
 def positions(n_done: int, n_prompt: int) -> list[int]:
-    """The places for checkpoints in a prompt whose first `n_done` tokens are held."""
+    """The positions for checkpoints in a prompt whose first `n_done` tokens are evaluated."""
     end = n_prompt - NEAR_END
     wanted = {end, *(end - length for length in LAST_MESSAGES)}
     wanted.update(range(STEP, end - max(LAST_MESSAGES), STEP))
@@ -27,28 +27,29 @@ def positions(n_done: int, n_prompt: int) -> list[int]:
 
 
 class Checkpoint(NamedTuple):
-    """The state behind the first `n` tokens of a text."""
+    """The state after the first `n` tokens of a text."""
 
     n: int
     state: State
 
 
 class Cuts(NamedTuple):
-    """Where a text can be cut: anywhere from number `first` on, and at the numbers `at`, where its
-    checkpoints are."""
+    """The positions where a text can be cut: anywhere from `first` on, and at its checkpoints,
+    `at`."""
 
     first: int = 0
     at: tuple[int, ...] = ()
 
     def reachable(self, n: int) -> int:
-        """The number of the text's first `n` tokens that it can be cut to."""
+        """The largest length, at most `n`, to which the text can be cut."""
         return n if n >= self.first else max((each for each in self.at if each <= n), default=0)
 
 
 def thinned(kept: Sequence[Checkpoint]) -> list[Checkpoint]:
-    """All checkpoints of a text but the least useful one: without it the gap is the smallest in
-    proportion to the tokens behind it. Texts branch near their end for the most part, and what is
-    between two checkpoints is computed again. The last one goes last."""
+    """The checkpoints of a text without the least useful one: the one whose removal leaves the
+    smallest gap, relative to its distance from the end. Most texts diverge near their end, and
+    tokens between two checkpoints have to be computed again. The last checkpoint is removed
+    last."""
     if len(kept) < 2:
         return []
     ends = [0, *(each.n for each in kept)]
@@ -62,30 +63,29 @@ class Checkpoints:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
-        self.of: dict[int, list[Checkpoint]] = {}  # by sequence id; the shortest texts first
+        self.of: dict[int, list[Checkpoint]] = {}  # by sequence id; the shortest first
 
     @property
     def n_bytes(self) -> int:
-        """The size of all states; what copies share counts once."""
+        """The size of all states in bytes; shared states count once."""
         states = {id(each.state): each.state.nbytes for kept in self.of.values() for each in kept}
         return sum(states.values())
 
     def at(self, id: int, n: int) -> State | None:
-        """The state behind the first `n` tokens, if there is one."""
+        """The state after the first `n` tokens; None without a checkpoint there."""
         return next((c.state for c in self.of.get(id, ()) if c.n == n), None)
 
     def last(self, id: int, n: int) -> int:
-        """The longest part of the first `n` tokens that has a checkpoint; 0 without any."""
+        """The position of the last checkpoint within the first `n` tokens; 0 if there is none."""
         return max((c.n for c in self.of.get(id, ()) if c.n <= n), default=0)
 
     def add(self, id: int, n: int, state: State) -> None:
-        """Add a checkpoint behind all others. If there are too many, one is dropped."""
+        """Add a checkpoint, which becomes the last one. If there are too many, one is dropped."""
         kept = [c for c in self.of.get(id, ()) if c.n < n]
         self.put(id, [*kept, Checkpoint(n, state)])
 
     def put(self, id: int, kept: Iterable[Checkpoint]) -> None:
-        """A text has these checkpoints, the shortest in front, and no others; too many are
-        thinned."""
+        """Replace the checkpoints of a text by `kept`, the shortest first; thinned to the limit."""
         kept = list(kept)
         while len(kept) > self._limit:
             kept = thinned(kept)
@@ -95,9 +95,9 @@ class Checkpoints:
             self.of.pop(id, None)
 
     def inherit(self, source: int, target: int, n: int) -> None:
-        """`target` is a copy of the first `n` tokens of `source`."""
+        """Give `target`, a copy of the first `n` tokens of `source`, its checkpoints."""
         self.put(target, [c for c in self.of.get(source, ()) if c.n <= n])
 
     def cut(self, id: int, n: int) -> None:
-        """Drop the checkpoints behind the first `n` tokens of a text, which has changed there."""
+        """Drop the checkpoints after the first `n` tokens of a text, which has changed there."""
         self.put(id, [c for c in self.of.get(id, ()) if c.n <= n and n])

@@ -1,10 +1,10 @@
-"""Texts in files, for more of them than host memory has room for, and for the next start.
+"""Texts in files: for more texts than fit into host memory, and for the next start.
 
-A file's name is a digest of all that its cells depend on: model, settings, LoRA adapters, tokens
-and media. Its contents are those of a slot file (`engine.worker.cache.slot_file`), which says what
-it is of and whether it is whole. So several servers, also of different models, may use one
-directory: what is not for one of them, or damaged, is passed over. All files together are kept
-within a limit; those whose time of modification, which each use renews, is the oldest go first.
+A file's name is a digest of everything that its cells depend on: model, settings, LoRA adapters,
+tokens and media. It has the format of a slot file (`engine.worker.cache.slot_file`), which contains
+its origin and a digest. So several servers, also with different models, can use the same directory:
+each ignores the files of others, and damaged ones. The total size is limited: files with the oldest
+modification time, which each use renews, are removed first.
 """
 
 import logging
@@ -36,20 +36,21 @@ from specllama.engine.worker.tokens import TokenArray
 log = logging.getLogger("specllama.engine.worker.cache.disk_cache")
 
 MAX_QUEUED = 1 << 30
-"""Bytes that wait to be written; what comes on top of them is not kept."""
+"""Maximum number of bytes that wait to be written; further texts are dropped."""
 FIRST_GUESS = 3e-9
-"""Seconds that it takes to read and check a byte, until it was measured."""
+"""Assumed seconds to read and check a byte, before the first measurement."""
 MEMORY = 0.25
-"""Weight of the newest file in the average of their speeds."""
+"""Weight of the newest file in the average speed."""
 ABANDONED_SECONDS = 3600.0
-"""Age from which on an unfinished file is taken for that of a server that was killed."""
+"""Minimum age of an unfinished file to be removed: its server was probably killed."""
 
 _NAME = re.compile(r"[0-9a-f]{64}\.kv")
 _UNFINISHED = re.compile(r"\.slot-.*\.part")
 
 
 class Stored(NamedTuple):
-    """A file of `length` tokens that can be cut to its first `n`, the prefix of a text."""
+    """A file of `length` tokens whose first `n`, to which it can be cut, are a prefix of the
+    requested text."""
 
     id: int
     n: int
@@ -65,11 +66,12 @@ class _File(NamedTuple):
 
 
 class DiskCache:
-    """Files in `directory` of at most `limit` bytes in all. The media in texts are those of
-    `registry`; `first_cut` says where one of that length can be cut, beside its checkpoints.
+    """Files in `directory` of at most `limit` bytes in total. `registry` has the media of texts;
+    `first_cut` returns the first position where a text of the given length can be cut without a
+    checkpoint.
 
-    Files are written and read in a thread of its own; everything else belongs to one thread,
-    which is told what has become of them by `poll`.
+    Files are written and read in a separate thread; everything else belongs to one thread, which
+    receives the results by `poll`.
     """
 
     def __init__(
@@ -94,7 +96,7 @@ class DiskCache:
         self._n_queued = 0  # bytes
         self._closes_at = float("inf")
         self.seconds_per_byte = FIRST_GUESS
-        self._seen: set[str] = set()  # the thread's: names whose head was read
+        self._seen: set[str] = set()  # of the file thread: names whose head was read
         self._done: system.SimpleQueue[Callable[[], None]] = system.SimpleQueue()
         self._thread = system.pool(1, "disk cache")
         self._scan()
@@ -105,15 +107,14 @@ class DiskCache:
         return len(self._files)
 
     def media(self) -> Iterator[int]:
-        """The ids of the media in the texts."""
+        """The ids of the media in all texts."""
         for file in self._files.values():
             yield from file.media
 
     # ---- looking -------------------------------------------------------------------------
 
     def covers(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> bool:
-        """True if there is a file beside which one of `tokens` with that many checkpoints would be
-        of no use. It counts as used."""
+        """True if a file makes `tokens` with that many checkpoints redundant. Marks it as used."""
         covering = self._index.covering(tokens, key, n_checkpoints)
         for id in covering:
             self._touch(id)
@@ -128,14 +129,14 @@ class DiskCache:
         return Stored(id, n, file.length, file.n_bytes)
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
-        """As of `TextIndex`."""
+        """As in `TextIndex`."""
         return self._index.common_prefix(tokens, key)
 
     # ---- reading -------------------------------------------------------------------------
 
     def fetch(self, stored: Stored) -> KeptText | None:
-        """The text in the file, if it was fetched already. Otherwise None: its fetch begins, one
-        file at a time, and a file that is of no use is not found again."""
+        """The text in the file, if it is already fetched. Otherwise None: its fetch begins, unless
+        another one is running. A file that turns out to be unusable is not found again."""
         if self._fetched is not None and self._fetched[0] == stored.id:
             return self._fetched[1]
         if self._fetching is None:
@@ -144,18 +145,18 @@ class DiskCache:
         return None
 
     def use(self, text: KeptText) -> None:
-        """Note that a fetched text was restored to the KV cache."""
+        """Record that a fetched text was restored to the KV cache."""
         if self._fetched is not None and self._fetched[1] is text:
             self._touch(self._fetched[0])
             self._fetched = None
 
     def forget(self, text: KeptText) -> None:
-        """Remove the file of a fetched text, which is of no use."""
+        """Remove the file of an unusable fetched text from the index."""
         if self._fetched is not None and self._fetched[1] is text:
             self._remove(self._fetched[0])
 
     def poll(self) -> None:
-        """Take the results of finished reads and writes."""
+        """Handle the results of finished reads and writes."""
         with suppress(Empty):
             while True:
                 self._done.get_nowait()()
@@ -196,9 +197,9 @@ class DiskCache:
     # ---- writing -------------------------------------------------------------------------
 
     def write(self, text: KeptText) -> None:
-        """Keep `text` in a file, unless there is one beside which it would be of no use, with as
-        many checkpoints as there may be bytes.
-        No file says whose a text is: one that has an owner goes into none."""
+        """Keep `text` in a file, unless another file makes it redundant, with as many checkpoints
+        as the limit allows. Texts with an owner are not written, as files don't contain the
+        owner."""
         if is_owned(text.key):
             return
         text = text.within(self._limit)
@@ -207,7 +208,8 @@ class DiskCache:
             return
         if self._n_queued + n_bytes > MAX_QUEUED:
             log.debug(
-                "%d tokens are forgotten: files are not written fast enough", len(text.tokens)
+                "a text of %d tokens is dropped: files are not written fast enough",
+                len(text.tokens),
             )
             return
         covered = self._index.covered(text.tokens, text.key, text.cuts)
@@ -218,7 +220,7 @@ class DiskCache:
         self._thread.submit(self._write, name, text, others)
 
     def close(self, deadline: float) -> None:
-        """Write what waits to be written, but begin nothing new after `deadline`, a time of
+        """Write the waiting texts, but begin no further file after `deadline`, a time of
         `system.now`."""
         self._closes_at = deadline
         self._thread.shutdown(wait=True)
@@ -262,12 +264,12 @@ class DiskCache:
     # ---- the directory -------------------------------------------------------------------
 
     def _scan(self) -> list[tuple[float, int, str]]:
-        """Time of modification, size and name of all files, of all servers; those not seen
-        before are looked into, and those that are gone are forgotten. Raises OSError."""
+        """Modification time, size and name of all files, of all servers. Reads the heads of new
+        files, and removes vanished ones from the index. Raises OSError."""
         found = []
         with os.scandir(self._directory) as entries:
             for entry in entries:
-                # Another server may take a file away at any moment.
+                # Another server may remove a file at any moment.
                 with suppress(FileNotFoundError):
                     if _NAME.fullmatch(entry.name) and entry.is_file(follow_symlinks=False):
                         status = entry.stat(follow_symlinks=False)
@@ -310,7 +312,7 @@ class DiskCache:
     # ---- the index -----------------------------------------------------------------------
 
     def _saved(self, tokens: TokenArray, key: Key) -> tuple[Origin, TokenArray]:
-        """The origin and the tokens as a file has them."""
+        """The origin, and the tokens with a file's media ids."""
         written, table = media_table.to_file(tokens, self._registry)
         return self._identity.origin(key, media=table), written
 

@@ -1,6 +1,6 @@
-"""Texts whose cells have been copied to host memory: which of them are kept, and who is found.
+"""Texts whose cells are copied to host memory: decides which ones are kept, and finds them.
 
-Pure accounting: the copies are arrays of bytes that nothing here looks into.
+Pure accounting: this module never reads the bytes of the copies.
 """
 
 from collections import Counter
@@ -19,8 +19,8 @@ from specllama.engine.worker.tokens import TokenArray
 StateArray = npt.NDArray[np.uint8]
 
 LOSS = 8
-"""A text that can't be cut anywhere stands for a shorter one if this part (one in `LOSS`) of the
-shorter one's tokens, or less, is lost by going back to a checkpoint."""
+"""A text that can't be cut anywhere replaces a shorter one if going back to a checkpoint loses at
+most one in `LOSS` of the shorter one's tokens."""
 
 
 class _Indexed(NamedTuple):
@@ -30,7 +30,7 @@ class _Indexed(NamedTuple):
 
 
 class TextIndex:
-    """Texts, each known by a number, by their key, their beginning and where they can be cut."""
+    """Numbered texts, found by their key, their beginning and where they can be cut."""
 
     def __init__(self) -> None:
         self._indices: dict[Key, RadixIndex] = {}
@@ -43,12 +43,12 @@ class TextIndex:
         return id in self._texts
 
     def add(self, id: int, tokens: TokenArray, key: Key, cuts: Cuts) -> None:
-        """At least one token, under a number that is not in use."""
+        """Add a text of at least one token, under an unused number."""
         self._texts[id] = _Indexed(key, len(tokens), cuts)
         self._indices.setdefault(key, RadixIndex()).insert(id, tokens)
 
     def recut(self, id: int, cuts: Cuts) -> None:
-        """A text can be cut at other places from now on."""
+        """Change where a text can be cut."""
         self._texts[id] = self._texts[id]._replace(cuts=cuts)
 
     def remove(self, id: int) -> None:
@@ -59,8 +59,8 @@ class TextIndex:
             del self._indices[key]
 
     def longest(self, tokens: TokenArray, key: Key) -> tuple[int, int]:
-        """The text that can be cut to the longest prefix of `tokens`, the shortest of several, and
-        the length of the prefix; (-1, 0) if there is none."""
+        """The number of the text that can be cut to the longest prefix of `tokens` (the shortest of
+        equal ones), and the length of the prefix; (-1, 0) if there is none."""
         best, found = -1, (0, 0)
         for id, n_same in self._matches(tokens, key).items():
             text = self._texts[id]
@@ -70,12 +70,12 @@ class TextIndex:
         return best, found[0]
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
-        """The longest common prefix with any text, whether it can be cut there or not."""
+        """The length of the longest common prefix with any text, even if it can't be cut there."""
         return max(self._matches(tokens, key).values(), default=0)
 
     def covering(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> list[int]:
-        """The texts beside which `tokens` with that many checkpoints would be of no use, in the
-        order of their numbers. One of the same tokens has to have as many."""
+        """The texts that make `tokens` with that many checkpoints redundant, sorted by number. A
+        text of the same tokens only does if it has at least as many checkpoints."""
         found = []
         for id, n in self._matches(tokens, key).items():
             text = self._texts[id]
@@ -85,7 +85,7 @@ class TextIndex:
         return sorted(found)
 
     def covered(self, tokens: TokenArray, key: Key, cuts: Cuts) -> list[int]:
-        """The texts that are of no use beside `tokens`, which can be cut at `cuts`."""
+        """The texts that `tokens`, which can be cut at `cuts`, make redundant."""
         return [
             id
             for id, n in self._matches(tokens, key).items()
@@ -98,14 +98,14 @@ class TextIndex:
 
 
 def _stands_for(cuts: Cuts, n: int) -> bool:
-    """True if a text that can be cut there is as good as its first `n` tokens alone."""
+    """True if a text with these `cuts` can replace its first `n` tokens."""
     return cuts.reachable(n) >= n - n // LOSS
 
 
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptText:
-    """A text, evaluated under `key` without an approximation, the copy of its cells, and where
-    these can be cut: from number `first_cut` on, and at its checkpoints, the shortest in front."""
+    """An exact text, evaluated under `key`, with the copy of its cells. These can be cut from
+    number `first_cut` on, and at `checkpoints`, the shortest first."""
 
     tokens: TokenArray
     key: Key
@@ -123,39 +123,41 @@ class KeptText:
         return int(self.tokens.nbytes + self.state.nbytes + n_states)
 
     def within(self, limit: int) -> "KeptText":
-        """The same with as many of its checkpoints as `limit` bytes have room for."""
+        """The text with as many of its checkpoints as fit into `limit` bytes."""
         text = self
         while text.checkpoints and text.n_bytes > limit:
             text = text.thinned()
         return text
 
     def thinned(self) -> "KeptText":
-        """The same without its least useful checkpoint."""
+        """The text without its least useful checkpoint."""
         return replace(self, checkpoints=tuple(thinned(self.checkpoints)))
 
 
 class HostCache:
-    """Kept texts of at most `limit` bytes in all (None: no limit), in the order of their use. A
-    checkpoint that several of them have counts once."""
+    """Kept texts of at most `limit` bytes in total (None: no limit), in the order of their last
+    use. A checkpoint that texts share counts once."""
 
     def __init__(self, limit: int | None) -> None:
         self.limit = limit
         self._index = TextIndex()
         self._texts: dict[int, KeptText] = {}  # the least recently used first
-        self._holders: Counter[int] = Counter()  # texts that have a checkpoint, by its state's id
+        self._holders: Counter[int] = (
+            Counter()
+        )  # number of texts with a checkpoint, by its state's id
         self._last_id = 0
         self.n_bytes = 0
 
     def __iter__(self) -> Iterator[KeptText]:
-        """The least recently used first."""
+        """Iterates from the least recently used text on."""
         return iter(self._texts.values())
 
     def __len__(self) -> int:
         return len(self._texts)
 
     def covers(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> bool:
-        """True if there is a kept text beside which `tokens` with that many checkpoints would be of
-        no use. Those that are count as used."""
+        """True if kept texts make `tokens` with that many checkpoints redundant. Marks those texts
+        as used."""
         covering = self._index.covering(tokens, key, n_checkpoints)
         for id in covering:
             self._touch(id)
@@ -167,13 +169,13 @@ class HostCache:
         return (self._texts[id], n) if n else None
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
-        """As of `TextIndex`."""
+        """As in `TextIndex`."""
         return self._index.common_prefix(tokens, key)
 
     def put(self, text: KeptText) -> list[KeptText]:
-        """Keep `text`, the most recently used one from now on; those that have to go for it, or
-        lose checkpoints, as they were. That may be `text` itself, if it is larger than all that may
-        be kept. Texts of no use beside it just go."""
+        """Keep `text`, as the most recently used one. Returns the texts that were dropped for it or
+        lost checkpoints, as they were before; `text` itself, if it exceeds the limit. Texts that it
+        makes redundant are dropped and not returned."""
         if self.covers(text.tokens, text.key, len(text.checkpoints)):
             return []
         kept = text if self.limit is None else text.within(self.limit)
@@ -191,7 +193,8 @@ class HostCache:
         return lessened
 
     def _lessen(self, id: int, limit: int) -> KeptText:
-        """Drop checkpoints of a text, and if that isn't enough the text; it as it was."""
+        """Drop checkpoints of a text, and if that isn't enough, the text. Returns it as it was
+        before."""
         text = before = self._texts[id]
         while self.n_bytes > limit and text.checkpoints:
             self._count(text, -1)
@@ -204,13 +207,13 @@ class HostCache:
         return before
 
     def use(self, text: KeptText) -> None:
-        """`text`, if it is here, counts as used."""
+        """Mark `text` as used, if it is kept here."""
         for id in self._index.covering(text.tokens, text.key):
             if self._texts[id] is text:
                 self._touch(id)
 
     def drop(self, text: KeptText) -> None:
-        """Forget `text`, if it is here."""
+        """Drop `text`, if it is kept here."""
         for id in self._index.covering(text.tokens, text.key):
             if self._texts[id] is text:
                 self._remove(id)
@@ -223,11 +226,11 @@ class HostCache:
         self._index.remove(id)
 
     def _count(self, text: KeptText, n: int) -> None:
-        """Account a text that comes (1) or goes (-1)."""
+        """Count the bytes of a text that is added (`n` = 1) or removed (-1)."""
         self.n_bytes += n * int(text.tokens.nbytes + text.state.nbytes)
         for each in text.checkpoints:
             before = self._holders[id(each.state)]
             self._holders[id(each.state)] += n
-            if 0 in (before, before + n):  # the first one came, or the last one went
+            if 0 in (before, before + n):  # the first holder was added, or the last one removed
                 self.n_bytes += n * each.state.nbytes
         self._holders = +self._holders  # without zeros

@@ -1,4 +1,4 @@
-"""Media in files: ids mean something in one process only, so a file has a table of its own."""
+"""Media in saved texts: media ids are only valid in one process, so a file has its own table."""
 
 from collections.abc import Sequence
 
@@ -10,11 +10,11 @@ from specllama.engine.worker.media.registry import MediaRegistry, spans
 from specllama.engine.worker.tokens import TokenArray
 
 _FIRST = -2
-"""The id in files of the first chunk in the table; that of the next one is -3."""
+"""The id of the first chunk in a file's table; the next one is -3, and so on."""
 
 
 class SavedChunk(msgspec.Struct, frozen=True, array_like=True):
-    """`engine.worker.media.registry.MediaChunk` without its id."""
+    """An `engine.worker.media.registry.MediaChunk` without its id."""
 
     digest: bytes
     index: int
@@ -25,8 +25,8 @@ class SavedChunk(msgspec.Struct, frozen=True, array_like=True):
 
 
 def to_file(tokens: TokenArray, registry: MediaRegistry) -> tuple[TokenArray, list[SavedChunk]]:
-    """The tokens as a file has them, and its table: the chunks in the order of their first
-    places."""
+    """The tokens with a file's media ids, and its table: the chunks in the order of their first
+    occurrence."""
     is_media = tokens < 0
     if not is_media.any():
         return tokens, []
@@ -44,8 +44,8 @@ def to_file(tokens: TokenArray, registry: MediaRegistry) -> tuple[TokenArray, li
 def from_file(
     tokens: TokenArray, table: Sequence[SavedChunk], registry: MediaRegistry
 ) -> TokenArray:
-    """The tokens with the ids that their chunks have here. Raises ValueError if they are not those
-    of whole chunks."""
+    """The tokens with this process's media ids. Raises ValueError if they aren't whole chunks of
+    the table."""
     is_media = tokens < 0
     if not is_media.any():
         return tokens

@@ -1,5 +1,5 @@
-"""The conditions of a KV cache's cells beside the tokens, so that copies of them are put back only
-where they fit."""
+"""The conditions, apart from the tokens, under which KV cells were computed. Saved cells are
+restored only under the same conditions."""
 
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, replace
@@ -17,8 +17,8 @@ from specllama.engine.worker.cache.slot_file import Origin
 
 @dataclass(frozen=True)
 class Identity:
-    """A model, the options that decide how a text becomes cells, the loaded adapters, and the
-    projector, if there is one."""
+    """A model, the options that affect its KV cells, the loaded adapters, and the projector, if
+    any."""
 
     model: bytes
     settings: dict[str, str]
@@ -27,7 +27,7 @@ class Identity:
 
     @classmethod
     def of(cls, options: EngineOptions) -> "Identity":
-        """Reads samples of the files. Raises OSError."""
+        """Makes the identity of `options`, from samples of the files. Raises OSError."""
         return cls(
             slot_file.fingerprint(model_file(options.model.model)),
             _settings(options),
@@ -37,8 +37,8 @@ class Identity:
 
     @classmethod
     def of_cells(cls, options: EngineOptions) -> "Identity":
-        """The same, but with what else decides how cells are laid out in memory: for those who
-        have no use for a state that llama.cpp may refuse. Raises OSError."""
+        """As `of`, with the options that affect the memory layout of cells as well, so that no
+        state with this identity is one that llama.cpp rejects. Raises OSError."""
         own = cls.of(options)
         layout = {
             "--flash-attn": options.compute.flash_attn,
@@ -47,13 +47,13 @@ class Identity:
         return replace(own, settings=own.settings | layout)
 
     def origin(self, key: Key, n_exact: int = ALL, media: SequenceOf[SavedChunk] = ()) -> Origin:
-        """The origin of a text evaluated here, without its owner."""
+        """The origin of a text evaluated with this identity, without its owner."""
         adapters = [(self.adapters[id], scale) for id, scale in adapters_of(key)]
         projector = self.projector if media else b""
         return Origin(self.model, self.settings, adapters, n_exact, projector, [*media])
 
     def fits(self, origin: Origin) -> bool:
-        """True if it is the same model with the same settings and, for a text with media, the same
+        """True if `origin` has the same model and settings, and for a text with media, the same
         projector."""
         return (
             origin.model == self.model
@@ -62,11 +62,11 @@ class Identity:
         )
 
     def sees_alike(self, origin: Origin) -> bool:
-        """True if there are no media in the text, or they are the same here."""
+        """True if the text has no media, or the projector is the same."""
         return not origin.media or origin.projector == self.projector
 
     def key(self, origin: Origin) -> Key | None:
-        """The adapters of a saved text, by their ids here; None if one is not loaded."""
+        """The adapters of a saved text with their present ids; None if one is not loaded."""
         found = []
         for adapter, scale in origin.adapters:
             if adapter not in self.adapters:
@@ -76,7 +76,7 @@ class Identity:
 
 
 def _projector(options: EngineOptions) -> bytes:
-    """A fingerprint of what decides how media become embeddings."""
+    """A fingerprint of all that affects the embeddings of media."""
     media = options.media
     if not media.mmproj:
         return b""
@@ -86,7 +86,7 @@ def _projector(options: EngineOptions) -> bytes:
 
 
 def _settings(options: EngineOptions) -> dict[str, str]:
-    """The options that decide how a text becomes cells of the KV cache."""
+    """The options that affect the contents of KV cells."""
     deciding = {"override_kv": options.model.override_kv, **msgspec.structs.asdict(options.rope)}
     settings = {"--" + name.replace("_", "-"): str(value) for name, value in deciding.items()}
     model = options.model

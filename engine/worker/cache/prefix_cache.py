@@ -1,10 +1,9 @@
-"""The tokens that the KV cache holds, by sequence: of running texts, and of finished ones, which
-stay as cache until they are evicted for their cells or their sequence ids.
+"""The contents of the KV cache by sequence: running texts, and finished ones. Finished texts stay
+cached until they are evicted to free cells or sequence ids.
 
-A *sequence id* is llama.cpp's: the tokens under one id are one text. With a unified KV cache
-several ids may own a cell together, so a prefix is shared without being copied or computed
-again, and there are more ids than slots. Without one each slot has a cache and an id of its own,
-and sharing copies.
+A *sequence id* is llama.cpp's: the tokens under one id are one text. With a unified KV cache,
+several ids may own the same cell, so a prefix is shared without copying or computing it, and there
+are more ids than slots. Without one, each slot has its own cache and id, and sharing means copying.
 """
 
 import sys
@@ -19,15 +18,15 @@ from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 ALL = sys.maxsize
-"""The number of tokens that are exact where no cell was moved."""
+"""The value of `n_exact` of a text without moved cells."""
 
 Key = tuple[tuple[int, float], ...]
-"""What the cells of a text depend on beside its tokens: the LoRA adapters, (id, scale) of each,
-by id, without scales 0. Behind them (OWNER, number), if the text may be shared with none but its
-owner's."""
+"""What the cells of a text depend on, apart from its tokens: (id, scale) of each LoRA adapter with
+a scale other than 0, sorted by id. If only the owner may reuse the text, (OWNER, number)
+follows."""
 
 OWNER = -1
-"""In the place of an adapter's id."""
+"""Stands for an adapter's id."""
 
 
 def adapters_of(key: Key) -> Key:
@@ -40,37 +39,38 @@ def is_owned(key: Key) -> bool:
 
 class KVCache(Protocol):
     is_cuttable: bool
-    """True if `remove` can cut any text anywhere. It can't where layers keep a state of all tokens
-    so far, or a window of the last ones: going back takes checkpoints there."""
+    """True if `remove` can cut any text anywhere. False if layers keep a state of all tokens so
+    far, or a window of the last ones: going back needs checkpoints then."""
 
     def first_cut(self, sequence: int) -> int:
-        """The position from which on `remove` can cut `sequence`, at its end in any case."""
+        """The first position at which `remove` can cut `sequence`; at most its end."""
 
     def save(self, sequence: int) -> State | None:
-        """A copy of what can't be cut of `sequence`, as of its last token; None if there is no
-        memory for it."""
+        """A copy of the part of the state of `sequence` that can't be cut, as of its last token;
+        None if there is no memory for it."""
 
     def rewind(self, sequence: int, n: int, state: State) -> bool:
-        """Keep only the first `n` tokens of `sequence`; `state` was saved behind these. False if
-        it can't be done, and `sequence` is empty."""
+        """Keep only the first `n` tokens of `sequence`; `state` was saved after these. If that
+        fails, `sequence` is empty, and the result is False."""
 
     def remove(self, sequence: int, start: int) -> bool:
-        """Forget the cells of `sequence` from position `start`; False if it can't be cut."""
+        """Remove the cells of `sequence` from position `start` on; False if it can't be cut
+        there."""
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget the cells of `sequence` from position `start` up to `stop`, and move those
-        behind them to `start`; False if this can't be done, and nothing was. Cells from `stop`
-        on must be its own."""
+        """Remove the cells of `sequence` from position `start` up to `stop` (exclusive), and move
+        the cells after them to `start`; False, without any change, if that is impossible. Cells
+        from `stop` on must not be shared."""
 
     def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
-        """Let `target`, which is empty, have the first `n` cells of `source`, too; False if it
-        can't be done, and `target` is empty still. If `source` can't be cut at `n`, `state` is
-        what was saved there of this text."""
+        """Share or copy the first `n` cells of `source` to the empty sequence `target`; False, with
+        an empty `target`, if that is impossible. If `source` can't be cut at `n`, `state` is the
+        state of this text that was saved there."""
 
 
 class Found(NamedTuple):
-    """A text in the second tier that has a prefix of `n` tokens in common with another one, to
-    which it can be cut; its length, and the tier's handle of it, None while it is being fetched."""
+    """A text in the second tier that can be cut to `n` tokens, a prefix of the requested text.
+    `length` is its own length; `text` is the tier's handle, None while it is being fetched."""
 
     n: int
     length: int
@@ -78,31 +78,32 @@ class Found(NamedTuple):
 
 
 class Tier(Protocol):
-    """The second tier: where evicted texts go, and are restored from."""
+    """The second tier, which stores evicted texts and restores them."""
 
     def offer(
         self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
     ) -> None:
-        """`sequence`, whose cells are exactly those of `tokens` under `key`, is evicted next. If it
-        can't be cut, it has these checkpoints, the shortest in front."""
+        """Offer `sequence`, which is about to be evicted, to the tier. Its cells are exactly those
+        of `tokens` under `key`. If it can't be cut, `checkpoints` are its checkpoints, the shortest
+        first."""
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
-        """A text with a longer prefix of `tokens` than the `n_held` in the KV cache, if restoring
-        it takes less time than computing it."""
+        """A text with a longer prefix of `tokens` than the `n_held` tokens in the KV cache, if
+        restoring it takes less time than computing it."""
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
-        """The longest common prefix of `tokens` with any text, whether that can be cut there or
-        not."""
+        """The length of the longest common prefix of `tokens` with any text, even if that can't be
+        cut there."""
 
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
-        """Let `sequence`, which is empty, have all cells of what was found; its checkpoints. None
-        if it can't be done, and `sequence` is empty still."""
+        """Restore all cells of the text of `found` to the empty `sequence`, and return its
+        checkpoints. None, with an empty `sequence`, if that is impossible."""
 
 
 class CachedText(NamedTuple):
-    """The tokens of a finished text, evaluated under `key`, the last one that slot `slot` served
-    (-1: the slot has served another since). The first `n_exact` were computed from nothing but
-    the tokens before them; those behind were moved, or computed from moved ones
+    """The tokens of a finished text, evaluated under `key`. It is the last text of slot `slot` (-1:
+    the slot has served another one since). The first `n_exact` tokens were computed from exactly
+    the tokens before them; later ones were moved, or computed from moved ones
     (`engine.worker.scheduling.placement`)."""
 
     tokens: TokenArray
@@ -115,12 +116,12 @@ EMPTY = CachedText(np.empty(0, np.int32))
 
 
 class PrefixCache:
-    """Sequence ids, what they hold, and who shares it.
+    """The sequence ids, the texts under them, and the sharing of their cells.
 
-    It never claims more than the KV cache holds: all that changes that goes through here.
-    Entries are ordered by their last use. Equal tokens mean equal cells only under the same key.
-    `n_cells` is None for separate caches, where the ids are those of the slots. Of a text that
-    can't be cut, `n_checkpoints` are kept at most. Evicted texts are offered to `tier`.
+    Every change of the KV cache goes through this class, so both always agree. Entries are ordered
+    by their last use. Equal tokens mean equal cells only under the same key. `n_cells` is None for
+    separate caches, in which the ids are the slots' numbers. A text that can't be cut keeps at most
+    `n_checkpoints`. Evicted texts are offered to `tier`.
     """
 
     def __init__(
@@ -136,7 +137,7 @@ class PrefixCache:
         self._entries: dict[int, CachedText] = {}
         self._unused = list(range(n_sequences - 1, -1, -1))
         self._indices: dict[Key, RadixIndex] = {}
-        self._keys: dict[int, Key] = {}  # of those in an index
+        self._keys: dict[int, Key] = {}  # of indexed texts
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
 
@@ -144,7 +145,7 @@ class PrefixCache:
 
     @property
     def entries(self) -> dict[int, CachedText]:
-        """The finished texts by sequence id, the least recently used first."""
+        """The finished texts by sequence id, the least recently used one first."""
         return self._entries
 
     @property
@@ -153,17 +154,18 @@ class PrefixCache:
 
     @property
     def checkpoints(self) -> dict[int, list[Checkpoint]]:
-        """The checkpoints of each text that has some, by sequence id; the shortest in front."""
+        """The checkpoints of each text that has any, by sequence id; the shortest first."""
         return self._checkpoints.of
 
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
-        """The longest common prefix of `tokens` with each text, in tokens; running texts included,
-        whether their prompt is evaluated that far or not."""
+        """The length of the longest common prefix of `tokens` with each text. Includes running
+        texts, even if their prompts aren't evaluated that far."""
         index = self._indices.get(key)
         return index.matches(tokens) if index is not None else {}
 
     def common_prefix(self, sequence: int, tokens: TokenArray, key: Key) -> int:
-        """The longest common prefix of `tokens` with a finished text, moved tokens included."""
+        """The length of the longest common prefix of `tokens` with a finished text, including moved
+        tokens."""
         entry = self._entries.get(sequence)
         return 0 if entry is None or entry.key != key else common_prefix(entry.tokens, tokens)
 
@@ -173,15 +175,15 @@ class PrefixCache:
 
     @property
     def n_free(self) -> int | None:
-        """Cells that nobody holds; None without a common cache."""
+        """The number of free cells; None for separate caches."""
         return self._cells.n_free if self._cells is not None else None
 
     def n_cells_of(self, ids: Iterable[int]) -> int:
-        """Cells that these texts hold, shared ones counted once; 0 without a common cache."""
+        """The number of cells of these texts, shared ones counted once; 0 for separate caches."""
         return self._cells.n_of(ids) if self._cells is not None else 0
 
     def reachable(self, id: int, n: int) -> int:
-        """The number of a text's first `n` tokens that it can be cut to, or shared up to."""
+        """The largest length, at most `n`, to which a text can be cut or shared."""
         if self._kv.is_cuttable or n >= self._kv.first_cut(id):
             return n
         return self._checkpoints.last(id, n)
@@ -189,8 +191,8 @@ class PrefixCache:
     # ---- running texts -------------------------------------------------------------------
 
     def open(self, wanted: int | None, tokens: TokenArray, key: Key) -> int:
-        """A sequence id that holds nothing, for a text that begins with `tokens`. It is `wanted`,
-        if given. There must be an unused one."""
+        """Take an unused sequence id (`wanted`, if given) for a text that begins with `tokens`.
+        There must be one."""
         id = self._unused.pop() if wanted is None else wanted
         if wanted is not None:
             self._unused.remove(wanted)
@@ -198,14 +200,15 @@ class PrefixCache:
         return id
 
     def reopen(self, id: int, tokens: TokenArray, key: Key) -> CachedText:
-        """Make a finished text the beginning of the running text `tokens`; the finished one."""
+        """Make a finished text the beginning of the running text `tokens`. Returns the finished
+        text."""
         entry = self._entries.pop(id)
         self._index(id, tokens, key)
         return entry
 
     def copy(self, source: int, target: int, n: int) -> bool:
-        """Let `target`, just opened, have the first `n` tokens of `source`, too. False if it
-        can't be done."""
+        """Share or copy the first `n` tokens of `source` to `target`, which was just opened. False
+        if that is impossible."""
         if not self._kv.copy(source, target, n, self._checkpoints.at(source, n)):
             return False
         self._checkpoints.inherit(source, target, n)
@@ -216,8 +219,8 @@ class PrefixCache:
         return True
 
     def cut(self, id: int, start: int) -> bool:
-        """Remove all tokens of a running text from number `start` on. False if this kind of memory
-        can only remove all of them; then it did."""
+        """Remove the tokens of a running text from number `start` on. If the memory can't be cut
+        there, removes all tokens of the text and returns False."""
         done = self._kv.remove(id, start)
         if not done and (state := self._checkpoints.at(id, start)) is not None:
             done = self._kv.rewind(id, start, state)
@@ -229,8 +232,8 @@ class PrefixCache:
         return done
 
     def cut_out(self, id: int, start: int, stop: int) -> bool:
-        """Drop a part of a running text; what is behind it moves. False if it can't be done:
-        the memory can't move cells, or another running text shares them."""
+        """Remove tokens `start` up to `stop` (exclusive) of a running text, and move the tokens
+        after them. False if the memory can't move cells, or another running text shares them."""
         if not self.is_alone(id, stop) or not self._kv.cut_out(id, start, stop):
             return False
         if self._cells is not None:
@@ -239,7 +242,7 @@ class PrefixCache:
         return True
 
     def save(self, id: int, n: int) -> None:
-        """Make a checkpoint of a running text, which has `n` tokens, unless there is one."""
+        """Make a checkpoint of a running text at its end, `n`, unless it has one there."""
         if self._checkpoints.at(id, n) is not None:
             return
         state = self._kv.save(id)
@@ -247,19 +250,20 @@ class PrefixCache:
             self._checkpoints.add(id, n, state)
 
     def restored(self, id: int, length: int, n: int, checkpoints: Sequence[Checkpoint]) -> bool:
-        """Keep the first `n` tokens of a running text, which has all `length` cells of one that was
-        saved with these checkpoints. False if it can't be cut there, and nothing is left."""
+        """Register a restored text with `length` cells and these checkpoints, and cut it to its
+        first `n` tokens. If it can't be cut there, all its tokens are removed, and the result is
+        False."""
         self.grow(id, length)
         self._checkpoints.of[id] = [*checkpoints]  # all of them, as one may be needed now
         return self.cut(id, n)
 
     def adopt(self, id: int, checkpoints: Sequence[Checkpoint]) -> None:
-        """A text that is restored as a whole has these checkpoints."""
+        """Set the checkpoints of a text that was restored as a whole."""
         self._checkpoints.put(id, checkpoints)
 
     def is_alone(self, id: int, start: int) -> bool:
-        """True if no other text shares the cells of a running one from `start` on. Finished texts
-        that share them are evicted for that."""
+        """True if no other text shares the cells of a running text from `start` on. First evicts
+        finished texts that share them."""
         cells = self._cells
         if cells is None:
             return True
@@ -272,16 +276,16 @@ class PrefixCache:
         return cells.n_alone(id, start) == wanted
 
     def retext(self, id: int, tokens: TokenArray) -> None:
-        """Replace a running text by `tokens`: a context shift has dropped some."""
+        """Replace the tokens of a running text by `tokens`, after a context shift."""
         self._index(id, tokens, self._keys[id])
 
     def grow(self, id: int, n: int) -> None:
-        """`n` more tokens of a running text are in the KV cache."""
+        """Record that `n` more tokens of a running text are in the KV cache."""
         if self._cells is not None:
             self._cells.grow(id, n)
 
     def close(self, id: int, entry: CachedText) -> None:
-        """Make a running text a finished one, the most recently used of all."""
+        """Turn a running text into a finished one, the most recently used of all."""
         if not len(entry.tokens):
             self.drop(id)
             return
@@ -292,7 +296,7 @@ class PrefixCache:
         self._index(id, entry.tokens, entry.key)
 
     def _is_superseded(self, id: int, by: CachedText) -> bool:
-        """True if a finished text is of no use beside a longer one."""
+        """True if a finished text is redundant because of the longer text `by`."""
         old = self._entries[id]
         n = len(old.tokens)
         return (
@@ -317,7 +321,7 @@ class PrefixCache:
         self._unused.append(id)
 
     def give_up(self, id: int) -> None:
-        """Evict a finished text; the second tier is offered what is exact of it."""
+        """Evict a finished text, after offering its exact tokens to the second tier."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact < len(entry.tokens):
             self.shorten(id, entry.n_exact)
@@ -326,7 +330,7 @@ class PrefixCache:
             self.drop(id)
 
     def offer(self, id: int) -> None:
-        """Offer a finished text, which is about to be cut, to the second tier, if all of it is
+        """Offer a finished text that is about to be cut to the second tier, if all of it is
         exact."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact >= len(entry.tokens):
@@ -342,14 +346,14 @@ class PrefixCache:
     # ---- finished texts ------------------------------------------------------------------
 
     def of_slot(self, slot: int) -> int | None:
-        """The sequence id of the last text that an idle slot has served, if it is still held."""
+        """The sequence id of the last text of an idle slot, if it is still cached."""
         return next((id for id, entry in self._entries.items() if entry.slot == slot), None)
 
     def unlabel(self, slot: int) -> None:
-        """The slot serves another text from now on."""
+        """Record that the slot serves another text from now on."""
         id = self.of_slot(slot)
         if id is not None:
-            # In its place: dict order is the order of use.
+            # Assigned in place: dict order is the order of use.
             self._entries[id] = self._entries[id]._replace(slot=-1)
 
     def shorten(self, id: int, n: int) -> None:
@@ -364,7 +368,8 @@ class PrefixCache:
     # ---- room ----------------------------------------------------------------------------
 
     def make_room(self, n_tokens: int) -> int:
-        """Evict finished texts until `n_tokens` cells are free; how many of these are."""
+        """Evict finished texts until `n_tokens` cells are free. Returns how many are free, at most
+        `n_tokens`."""
         cells = self._cells
         if cells is None:
             return n_tokens
@@ -374,8 +379,8 @@ class PrefixCache:
         return n_tokens
 
     def make_id(self, keep: int | None = None) -> bool:
-        """Have an unused sequence id, by eviction if need be, but never of `keep`. False if there
-        is none."""
+        """Make sure that a sequence id is unused, if necessary by evicting another text than
+        `keep`. False if that is impossible."""
         if self._unused:
             return True
         victim = next((id for id in self._entries if id != keep), None)
@@ -385,8 +390,8 @@ class PrefixCache:
         return True
 
     def evict(self) -> bool:
-        """Evict the least recently used text that frees cells; cells that it shares with others
-        stay as long as these do. False if there is none."""
+        """Evict the least recently used text that frees cells (cells shared with other texts aren't
+        freed), or else the least recently used one. False if there is no finished text."""
         cells = self._cells
         victim = next(
             (id for id in self._entries if cells is None or cells.n_alone(id)),

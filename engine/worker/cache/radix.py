@@ -6,8 +6,8 @@ from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 
 class _Node:
-    """A place where texts diverge or end: `tokens` lead here from the parent; `holders` are those
-    whose text goes through this node or ends in it."""
+    """A place where texts diverge or end. `tokens` lead here from the parent; `holders` are the
+    numbers of the texts that pass through this node or end in it."""
 
     __slots__ = ("children", "holders", "parent", "tokens")
 
@@ -21,8 +21,8 @@ class _Node:
 class RadixIndex:
     """A radix tree over token sequences, each known by its holder's number.
 
-    Looking up takes time in proportion to the text looked up, whatever number of texts there
-    are, plus one operation for each holder and node on the way.
+    A lookup takes time proportional to the length of the given text, independent of the number of
+    texts, plus one operation for each holder and node on the path.
     """
 
     def __init__(self) -> None:
@@ -34,7 +34,7 @@ class RadixIndex:
         return len(self._ends)
 
     def insert(self, holder: int, tokens: TokenArray) -> None:
-        """`holder` holds `tokens`, at least one, in place of what it held before."""
+        """Set the text of `holder` to `tokens`, which must not be empty."""
         self.remove(holder)
         if self._root is None:
             self._root = _Node(tokens[:0].copy(), None, set())
@@ -55,7 +55,7 @@ class RadixIndex:
         self._ends[holder] = node
 
     def remove(self, holder: int) -> None:
-        """`holder` holds nothing any more."""
+        """Remove the text of `holder`."""
         node = self._ends.pop(holder, None)
         while node is not None:
             parent = node.parent
@@ -73,14 +73,14 @@ class RadixIndex:
         (child,) = node.children.values()
         if child.holders != node.holders:
             return
-        # The child object stays: `_ends` may refer to it.
+        # Keep the child object: `_ends` may refer to it.
         child.tokens = np.concatenate((node.tokens, child.tokens))
         child.parent = node.parent
         node.parent.children[int(node.tokens[0])] = child
 
     def matches(self, tokens: TokenArray) -> dict[int, int]:
-        """The longest common prefix of `tokens` with the text of each holder, in tokens; holders
-        without any are left out."""
+        """The length of the longest common prefix of `tokens` with the text of each holder; holders
+        without one are left out."""
         found: dict[int, int] = {}
         node, at = self._root, 0
         while node is not None and at < len(tokens):
@@ -97,7 +97,7 @@ class RadixIndex:
 
 
 def _split(node: _Node, n: int) -> _Node:
-    """Put a node in front of `node` that has the first `n` of its tokens."""
+    """Insert a parent of `node` with the first `n` of its tokens. Returns the parent."""
     assert node.parent is not None
     upper = _Node(node.tokens[:n], node.parent, set(node.holders))
     node.parent.children[int(node.tokens[0])] = upper

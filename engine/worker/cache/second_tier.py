@@ -1,12 +1,12 @@
-"""The second tier: texts evicted from the KV cache are saved to host memory, from there to files if
-wanted, and restored when that takes less time than to compute them again.
+"""The second tier: saves texts evicted from the KV cache to host memory, and optionally from there
+to files, and restores them when that is faster than computing them again.
 
-The rule: a text is restored if the tokens that this saves take longer to compute than its bytes
-take to be fetched, both as measured. It is saved unless that is known to delay generating sequences
-for long: a text whose copy doesn't fit into `max_stall` of a step is dropped instead.
+A text is restored if computing the saved tokens would take longer than fetching its bytes, both by
+measurement. It is saved unless that delays generating sequences too much: a text whose copy doesn't
+fit into `max_stall` of a step is dropped instead.
 
-A text that can't be cut takes its checkpoints along, which are in host memory already: it is of use
-to whoever begins with it up to one of them.
+A text that can't be cut is saved with its checkpoints, which are in host memory already. It can be
+restored up to any of them.
 """
 
 import logging
@@ -26,11 +26,11 @@ from specllama.engine.worker.tokens import TokenArray
 log = logging.getLogger("specllama.engine.worker.cache.second_tier")
 
 MIN_TOKENS = 8
-"""Shorter texts, or gains, are not worth the trouble."""
+"""Minimum length of a saved text, and minimum number of tokens that a restore must save."""
 FIRST_GUESS = 1e-9
-"""Seconds per byte that a copy takes, until one was made."""
+"""Assumed seconds per byte of a copy, before the first measurement."""
 MEMORY = 0.25
-"""Weight of the newest copy in the average of their speeds."""
+"""Weight of the newest copy in the average speed."""
 
 
 class States(Protocol):
@@ -56,9 +56,9 @@ class _Speed:
 class SecondTier:
     """`engine.worker.cache.prefix_cache.Tier` over host memory and, if there is one, a `DiskCache`.
 
-    `is_busy()` is true while a sequence generates. `compute_seconds(n, start)` is the time that `n`
-    tokens from position `start` on take to compute, 0 if it is unknown. `max_stall` is in seconds,
-    0 for no limit.
+    `is_busy()` is true while a sequence generates. `compute_seconds(n, start)` is the time to
+    compute `n` tokens from position `start` on, 0 if unknown. `max_stall` is in seconds, 0 for no
+    limit.
     """
 
     def __init__(
@@ -93,7 +93,9 @@ class SecondTier:
             return
         seconds = self._states.state_size(sequence) * self._saving.each
         if self._is_busy() and self._stall + seconds > self._max_stall:
-            log.debug("%d tokens are forgotten: to keep them takes %.3f s", len(tokens), seconds)
+            log.debug(
+                "a text of %d tokens is dropped: saving it would take %.3f s", len(tokens), seconds
+            )
             return
         if (saved := self._save(sequence, tokens, key, checkpoints)) is None:
             return
@@ -106,13 +108,13 @@ class SecondTier:
         best = None
         if kept is not None:
             text, n = kept
-            if self._pays(n_held, n, text.state.nbytes * self._restoring.each):
+            if self._is_faster(n_held, n, text.state.nbytes * self._restoring.each):
                 best = Found(n, len(text.tokens), text)
                 n_held = n
         if self._disk is None:
             return best
         stored = self._disk.find(tokens, key)
-        if stored is None or not self._pays(n_held, stored.n, self._seconds_from_disk(stored)):
+        if stored is None or not self._is_faster(n_held, stored.n, self._seconds_from_disk(stored)):
             return best
         return Found(stored.n, stored.length, self._disk.fetch(stored))
 
@@ -144,7 +146,7 @@ class SecondTier:
         return self._host.n_bytes
 
     def media(self) -> Iterator[int]:
-        """The ids of the media in the texts."""
+        """The ids of the media in all kept texts."""
         for text in self._host:
             yield from ids_in(text.tokens)
         if self._disk is not None:
@@ -153,13 +155,15 @@ class SecondTier:
     # ---- of the engine -------------------------------------------------------------------
 
     def begin_step(self) -> None:
-        """A step begins: it may take `max_stall` to save texts."""
+        """Begin a step, which may spend `max_stall` on saving texts. Handles finished file
+        operations."""
         self._stall = 0.0
         if self._disk is not None:
             self._disk.poll()
 
     def wait(self, seconds: float) -> None:
-        """Wait until a fetch is done, at most `seconds`: every sequence waits for one."""
+        """Wait until a fetch is done, at most `seconds`. Called when every sequence waits for
+        one."""
         if self._disk is not None:
             self._disk.wait(seconds)
 
@@ -168,9 +172,8 @@ class SecondTier:
         finished: Iterable[tuple[int, TokenArray, Key, Sequence[Checkpoint]]],
         seconds: float,
     ) -> None:
-        """Write what is worth it to files, as far as it goes in that time: the `finished` texts
-        (sequence, tokens, key, checkpoints), the most important one in front, then those in host
-        memory."""
+        """Write texts to files for at most `seconds`: first the `finished` texts (sequence, tokens,
+        key, checkpoints) in their order, then the texts in host memory."""
         disk = self._disk
         if disk is None:
             return
@@ -189,7 +192,7 @@ class SecondTier:
     def _save(
         self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint]
     ) -> KeptText | None:
-        """None if there is no memory for the copy."""
+        """Copy the cells of a text to host memory; None if there is no memory for the copy."""
         started = system.now()
         try:
             state = self._states.save_sequence(sequence)
@@ -202,9 +205,9 @@ class SecondTier:
         first_cut = self._states.first_cut_of_copy(len(tokens))
         return KeptText(tokens.copy(), key, state, first_cut, tuple(checkpoints))
 
-    def _pays(self, n_held: int, n: int, seconds: float) -> bool:
-        """True if restoring tokens `n_held` up to `n` in that time is faster than computing them.
-        True if their time is unknown."""
+    def _is_faster(self, n_held: int, n: int, seconds: float) -> bool:
+        """True if restoring tokens `n_held` up to `n` within `seconds` is faster than computing
+        them, or if the time to compute them is unknown."""
         if n - n_held < MIN_TOKENS:
             return False
         computing = self._compute_seconds(n - n_held, n_held)

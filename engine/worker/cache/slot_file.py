@@ -1,12 +1,12 @@
-"""The files that slots are saved to.
+"""The files of saved slots.
 
-llama.cpp trusts the state that it is told to restore, so nothing reaches it that this module
-hasn't recognized as whole, and as made with the same model and the same kind of KV cache.
+llama.cpp doesn't validate a state that it restores. So this module checks that a file is undamaged,
+and was made with the same model and the same kind of KV cache.
 
 Layout: magic (8 bytes), version and length of the header (u32 each, little-endian), the header
 (msgpack), the token ids (i32 each), llama.cpp's state of the sequence, the states of its
-checkpoints, and the BLAKE2b digest of all that. Version 1 has no checkpoints: texts without any
-are written in it, and older servers read them.
+checkpoints, and the BLAKE2b digest of everything before. Version 1 has no checkpoints; texts
+without checkpoints are still written in it, for older servers.
 """
 
 import errno
@@ -36,18 +36,19 @@ WITHOUT_CHECKPOINTS, VERSION = 1, 2
 _PREFIX = struct.Struct("<8sII")
 _MAX_HEADER = 1 << 20  # bytes
 MAX_CHECKPOINTS = 1 << 12
-"""The last so many of a text go into a file."""
+"""Maximum number of checkpoints in a file, the last ones of the text."""
 _DIGEST_SIZE = 32
 
 StateArray = npt.NDArray[np.uint8]
 
 
 class Origin(msgspec.Struct, frozen=True):
-    """The conditions of a state beside the tokens: it fits only where all of them are the same.
+    """The conditions of a state, apart from the tokens: it can be restored only where all are
+    equal.
 
-    `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint,
-    scale) of the LoRA adapters that were applied; `n_exact` is that of `prefix_cache.Entry`. If
-    there are media in the text, `media` is the table of them, and `projector` a fingerprint.
+    `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint, scale) of
+    the applied LoRA adapters; `n_exact` is as in `prefix_cache.CachedText`. For a text with media,
+    `media` is their table, and `projector` a fingerprint.
     """
 
     model: bytes
@@ -59,7 +60,7 @@ class Origin(msgspec.Struct, frozen=True):
 
 
 class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
-    """`checkpoints` are (number of tokens, bytes) of each."""
+    """The header of a file. `checkpoints` are (number of tokens, bytes) of each checkpoint."""
 
     origin: Origin
     n_tokens: int
@@ -67,8 +68,7 @@ class _Header(msgspec.Struct, frozen=True, omit_defaults=True):
     checkpoints: list[tuple[int, int]] = []
 
     def is_of(self, n_bytes: int) -> bool:
-        """True if tokens and states have that many bytes together, and nothing contradicts
-        itself."""
+        """True if tokens and states have `n_bytes` bytes in total, and the header is consistent."""
         places = [0, *(n for n, _ in self.checkpoints), self.n_tokens + 1]
         sizes = [4 * self.n_tokens, self.n_state, *(size for _, size in self.checkpoints)]
         return min(sizes) >= 0 and sum(sizes) == n_bytes and all(a < b for a, b in pairwise(places))
@@ -91,8 +91,9 @@ _SAMPLES, _SAMPLE_SIZE, _HEAD_SIZE = 64, 4096, 1 << 20
 
 
 def fingerprint(path: str) -> bytes:
-    """Identifies a model (or adapter) file: its size, its beginning, and samples from
-    all over its weights, the end included; of a split model, of every part. Raises OSError."""
+    """The fingerprint of a model or adapter file: a digest of its size, its beginning, and samples
+    spread over the whole file, including its end; for a split model, of every part. Raises
+    OSError."""
     digest = blake2b(digest_size=16)
     for part in _parts(path):
         with open(part, "rb") as file:
@@ -124,10 +125,10 @@ def write(
     state: StateArray,
     checkpoints: Sequence[Checkpoint] = (),
 ) -> int:
-    """Save to the file `name` in `directory`, at once or not at all; the number of bytes.
+    """Save to the file `name` in `directory`, atomically. Returns the number of bytes.
 
-    A file of that name is replaced, but nothing else than a regular file. Raises EngineError:
-    invalid_request_error for such a name, server_error if the file can't be written.
+    Replaces a regular file of that name. Raises EngineError: invalid_request_error if the name
+    exists and isn't a regular file, server_error if the file can't be written.
     """
     path = Path(directory, name)
     checkpoints = checkpoints[-MAX_CHECKPOINTS:]
@@ -161,8 +162,8 @@ def write(
 
 
 def read_head(directory: str, name: str) -> tuple[Origin, TokenArray, tuple[int, ...]]:
-    """Origin, tokens, and the places of the checkpoints of the file `name` in `directory`, for a
-    look at many of them: its digest is not checked, nor are its states read. Raises EngineError
+    """Origin, tokens, and the positions of the checkpoints of the file `name` in `directory`. Fast
+    enough for many files, as it neither checks the digest nor reads the states. Raises EngineError
     (invalid_request_error), as `read` does."""
     damaged = invalid_request(f"the slot file {name!r} is damaged")
     try:
@@ -193,8 +194,8 @@ def read_head(directory: str, name: str) -> tuple[Origin, TokenArray, tuple[int,
 def read(directory: str, name: str) -> SavedSlot:
     """The content of the file `name` in `directory`.
 
-    Raises EngineError (invalid_request_error) if there is no such regular file, if it is no
-    slot file, or if a single bit of it is not as it was written.
+    Raises EngineError (invalid_request_error) if there is no such regular file, if it isn't a slot
+    file, or if any bit of it has changed since it was written.
     """
     data = _read_file(directory, name)
     damaged = invalid_request(f"the slot file {name!r} is damaged")
@@ -222,16 +223,16 @@ def read(directory: str, name: str) -> SavedSlot:
     at = middle + header.n_state
     state, checkpoints = data[middle:at], []
     for n, size in header.checkpoints:
-        # A copy, as a part would keep all of the file in memory.
+        # A copy: a view would keep the whole file in memory.
         checkpoints.append(Checkpoint(n, data[at : at + size].copy()))
         at += size
     return SavedSlot(header.origin, tokens, state, checkpoints, len(data))
 
 
 def _open(directory: str, name: str) -> int:
-    """A descriptor of a regular file. Raises OSError, and EngineError if it is none."""
+    """A descriptor of a regular file. Raises OSError, and EngineError for other kinds of files."""
     flags = os.O_RDONLY | getattr(os, "O_BINARY", 0) | getattr(os, "O_CLOEXEC", 0)
-    # No link is followed, and a pipe doesn't block.
+    # Links are not followed, and pipes don't block.
     flags |= getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_NONBLOCK", 0)
     descriptor = os.open(Path(directory, name), flags)
     if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -259,8 +260,8 @@ def _read_file(directory: str, name: str) -> StateArray:
 
 
 def check_origin(name: str, saved: Origin, model: bytes, settings: Mapping[str, str]) -> None:
-    """Checks that a state saved under `saved` fits here. Raises EngineError
-    (invalid_request_error)."""
+    """Checks that a state saved under `saved` can be restored under `model` and `settings`. Raises
+    EngineError (invalid_request_error)."""
     if saved.model != model:
         raise invalid_request(f"the slot file {name!r} was saved with another model")
     for key in sorted(saved.settings.keys() | settings.keys()):
