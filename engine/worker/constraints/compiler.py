@@ -1,13 +1,13 @@
-"""Grammars and JSON schemas as masks over the vocabulary, with llguidance.
+"""Compiles grammars and JSON schemas to constraints, with llguidance.
 
-GBNF goes the same way as JSON schemas. llama.cpp's own grammar sampler was tried and can't be
-made safe: it has no limits, so that `s ::= "a" s "b" | "a" s "c" | "a"` doubles its work with
-every character, and it loops, overflows the stack or ends the process on others; nothing of it
-can be interrupted. It also walks the whole vocabulary on the critical path.
+GBNF grammars and JSON schemas are handled in the same way. llama.cpp's own grammar sampler was
+tried and can't be made safe: it has no limits, so `s ::= "a" s "b" | "a" s "c" | "a"` doubles its
+work with every character; other grammars make it loop, overflow the stack or end the process; and
+it can't be interrupted. It also reads the whole vocabulary on the critical path.
 
-A source is tried in a process first (`trial`), which has limits of work and memory, and is
-compiled here only if that went well. There are several lanes, so that a costly one delays only
-others of its kind. Masks are computed in a small pool while the model decodes.
+A source is first tried in a process with limits of work and memory (`trial`), and compiled here
+only if the trial succeeds. There are several lanes, so a costly source delays only other costly
+ones. Masks are computed in a small thread pool while the model decodes.
 """
 
 from collections import OrderedDict
@@ -47,7 +47,7 @@ V = TypeVar("V")
 
 
 class ByteLRU(Generic[K, V]):
-    """Values of which each has a size; the ones not used for longest go first."""
+    """A cache of values with sizes; the least recently used ones are dropped first."""
 
     def __init__(self, n_bytes: int) -> None:
         self._limit = n_bytes
@@ -69,7 +69,7 @@ class ByteLRU(Generic[K, V]):
         return found[0]
 
     def put(self, key: K, value: V, n_bytes: int) -> None:
-        """Keep `value`, unless it is larger than all that is kept may be."""
+        """Keep `value`, unless it alone exceeds the limit."""
         if (old := self._entries.pop(key, None)) is not None:
             self._used -= old[1]
         if n_bytes > self._limit:
@@ -86,11 +86,11 @@ class ByteLRU(Generic[K, V]):
 
 CHECK_SECONDS = 0.05
 QUIET_CHECKS = 10
-"""Checks in a row without a request after which none is expected at once."""
+"""Number of consecutive checks without a request after which the server counts as quiet."""
 
 
 class IdleTime:
-    """Waits for moments without requests. `is_busy()` is true while there are some, and may be
+    """Waits for moments without requests. `is_busy()` is true while there are requests; it may be
     called from any thread."""
 
     def __init__(self, is_busy: Callable[[], bool]) -> None:
@@ -99,8 +99,8 @@ class IdleTime:
         self._quiet = False
 
     def wait(self) -> None:
-        """Return in a quiet moment, or once it is urgent. Call it between short pieces of work,
-        always from the same thread."""
+        """Return in a quiet moment, or as soon as `hurry` is called. To be called between short
+        pieces of work, always from the same thread."""
         if self._quiet and not self._is_busy():
             return
         rest = QUIET_CHECKS
@@ -113,12 +113,12 @@ class IdleTime:
         self._urgent.set()
 
 
-CACHE_BYTES = 256 << 20  # of compiled grammars that are kept
+CACHE_BYTES = 256 << 20  # limit of the cache of compiled grammars
 
 
 class Guided(NamedTuple):
-    """What lets a text be (None: anything), and the keywords of its JSON schemas that are not in
-    force, as `#/properties/x/not`, or behind the name of a tool."""
+    """The constraint of a text (None: any text is allowed), and the keywords of its JSON schemas
+    that are not enforced, such as `#/properties/x/not`, or after the name of a tool."""
 
     guide: Guide | None
     relaxed: tuple[str, ...] = ()
@@ -135,16 +135,16 @@ class CompileOrder:
     ) -> None:
         self.params = params
         self.work = work
-        self.vocabulary = vocabulary  # if there is a limit of thinking
+        self.vocabulary = vocabulary  # with a limit of thinking
         self.is_dropped = False
 
     @property
     def is_ready(self) -> bool:
-        """True if `Compiler.guide` doesn't wait."""
+        """True if `Compiler.guide` won't wait."""
         return all(each.done() for each in self._awaited())
 
     def when_ready(self, then: Callable[[], None]) -> None:
-        """Call `then` when the order is ready, in this thread or another one."""
+        """Call `then` when the order is ready, in this or another thread."""
         for each in self._awaited():
             if not each.done():
                 each.add_done_callback(lambda _: self.when_ready(then))
@@ -157,14 +157,14 @@ class CompileOrder:
 
 
 class _Work:
-    """A source on its way to be compiled, for `n_orders`."""
+    """A source that is being compiled, for `n_orders` orders."""
 
     def __init__(self, key: bytes, source: GrammarSource, compiler: "Compiler") -> None:
         self.key = key
         self.source = source
         self.compiled: system.Future[Compiled] = system.Future()
         self.n_orders = 1
-        self.vocabulary: Vocabulary | None = None  # once it has had its turn in the first lane
+        self.vocabulary: Vocabulary | None = None  # set in the first lane
         self._compiler = compiler
 
     def attempt(self, lane: Lane, *, is_last: bool) -> None:
@@ -179,13 +179,13 @@ class _Work:
 
 
 class Compiler:
-    """Turns texts into constraints for one model, and remembers them.
+    """Compiles and caches constraints for one model.
 
-    Raises GrammarError for what is wrong with a text. Safe to use from any thread.
+    Raises GrammarError for an invalid source. Safe to use from any thread.
     """
 
     def __init__(self, model: Model, *, seconds: Sequence[float] = lanes.SECONDS) -> None:
-        """The seconds are those of the processor for a trial in each lane."""
+        """`seconds` are the CPU time limits of a trial in each lane."""
         self._model = model
         self._memory: ByteLRU[bytes, Compiled] = ByteLRU(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
@@ -197,18 +197,18 @@ class Compiler:
         self._masks = Masks(model)
 
     def prepare(self, is_busy: Callable[[], bool]) -> None:
-        """Read the vocabulary in the background, so that the first constraint needn't wait for
-        it: while `is_busy` says that there is nothing to do, or when a constraint comes."""
+        """Read the vocabulary in the background, so that the first constraint needn't wait for it:
+        in moments when `is_busy()` is False, or at once when a constraint needs it."""
         idle = self._idle = IdleTime(is_busy)
         self._lanes.submit(lambda: self._vocabularies.get(pause=idle.wait))
 
     def _hurry(self) -> None:
-        """Somebody waits for the first lane."""
+        """A request waits for the first lane, so reading the vocabulary must not pause any more."""
         if self._idle is not None:
             self._idle.hurry()
 
     def guided(self, params: GenerationParams) -> Guided:
-        """`guide` of `order`."""
+        """`order`, then `guide`."""
         return self.guide(self.order(params))
 
     def order(self, params: GenerationParams) -> CompileOrder:
@@ -240,12 +240,12 @@ class Compiler:
 
     @property
     def n_bytes(self) -> int:
-        """The size of what is remembered."""
+        """The size of the cached constraints in bytes."""
         return self._memory.n_bytes
 
     def drop(self, order: CompileOrder) -> None:
-        """Withdraws `order`. Its source is not compiled, unless another order has the same one. Has
-        no effect the second time."""
+        """Withdraws `order`. Its source is not compiled, unless another order needs it. A second
+        call has no effect."""
         work = order.work
         if work is None:
             return
@@ -258,12 +258,12 @@ class Compiler:
                 return
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
-        if self._lanes.leave(work):
+        if self._lanes.withdraw(work):
             self.end(work, _unwanted())
 
     def guide(self, order: CompileOrder) -> Guided:
-        """What the grammar or the schema, and the limit of thinking, let a text be; waits for
-        the `order`. Raises GrammarError."""
+        """The constraint by the grammar or the schema and the limit of thinking; waits until
+        `order` is ready. Raises GrammarError."""
         params = order.params
         constraint, relaxed = self._constraint(params, order.work)
         if params.answer is not None:
@@ -279,7 +279,7 @@ class Compiler:
         try:
             compiled = work.compiled.result()
         except GrammarError as error:
-            raise GrammarError(str(error)) from None  # one for each who asks
+            raise GrammarError(str(error)) from None  # a separate exception for each caller
         if compiled.waiting is None:
             constraint = Constraint(compiled, self._masks)
             _begin_behind_prompt(constraint, params, work.source.kind)
@@ -316,7 +316,7 @@ class Compiler:
             raise GrammarError("a lazy grammar needs grammar_triggers")
         for trigger in triggers:
             self._check_trigger(trigger, shown)
-        # A grammar describes texts: a token that starts it has to be one.
+        # A grammar matches texts, so a trigger token needs a text.
         tokens = {t.token for t in triggers if not t.text and self._model.is_hidden(t.token)}
         control = sorted(shown | tokens)
         return GrammarSource(kind, text, answer.schemas, control, triggers, grammars, space)
@@ -337,7 +337,7 @@ class Compiler:
             )
 
     def close(self) -> None:
-        """Wait for the threads: what they use is the model's."""
+        """Wait for the threads, which use the model."""
         self._closed.set()
         if self._idle is not None:
             self._idle.hurry()
@@ -347,8 +347,8 @@ class Compiler:
     # ---- in the threads of the lanes -----------------------------------------------------
 
     def attempt(self, work: _Work, lane: Lane, *, is_last: bool) -> None:
-        """Try and compile what there is to do. In the last lane, try again without what may be
-        costly in schemas. Raises as `_Work.attempt` does."""
+        """Try and compile `work`. In the last lane, try again without the costly parts of schemas.
+        Raises as `_Work.attempt` does."""
         if work.vocabulary is None:
             work.vocabulary = self._vocabularies.get(frozenset(work.source.shown))
         try:
@@ -359,7 +359,7 @@ class Compiler:
             self._compile(work, work.vocabulary, lane, leniently=True)
 
     def end(self, work: _Work, outcome: Compiled | Exception, n_bytes: int = 0) -> None:
-        """Tell all who wait for `work` what came of it."""
+        """Set the result of `work`, for all orders that wait for it."""
         with self._lock:
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
@@ -393,7 +393,8 @@ class Compiler:
         self.end(work, compiled, tried.n_bytes + first.allowed.nbytes)
 
     def _token_id(self, written: str) -> int | None:
-        """The token of `<text>`, or the id itself if it is in the vocabulary."""
+        """The id of the token `<text>`, or the id `<number>` itself; None if there is no such
+        token."""
         if written.isdecimal():
             id = int(written)
             return id if id < self._model.n_vocab else None
@@ -402,7 +403,7 @@ class Compiler:
 
 
 def _unwanted() -> GrammarError:
-    return GrammarError("nobody waits for it any more")
+    return GrammarError("the request was cancelled")
 
 
 def _shown(params: GenerationParams) -> frozenset[int]:
@@ -410,7 +411,7 @@ def _shown(params: GenerationParams) -> frozenset[int]:
 
 
 def _begin_behind_prompt(constraint: Constraint, params: GenerationParams, kind: Kind) -> None:
-    """Go on behind the beginning of the text that stands in the prompt. Raises GrammarError."""
+    """Advance past the part of the text that is already in the prompt. Raises GrammarError."""
     if kind == "json_schema" and params.answer and params.answer.given:
         refusal = "the last message begins an answer that doesn't follow the JSON schema"
         constraint.begin_behind(params.answer.given, refusal)

@@ -1,8 +1,8 @@
-"""The constraint of one text: the masks along it, and the tokens that it forces.
+"""The constraint of one text: its masks, and the tokens that it forces.
 
-Where a mask holds one token, there is nothing to choose: the matcher goes on behind it at once, as
-far as the next place with a choice, and the masks on the way are kept. So what is forced costs
-nothing more to know than to generate.
+Where a mask contains a single token, nothing has to be chosen: the matcher advances past it at
+once, up to the next place with a choice, and the masks on the way are kept. So finding forced
+tokens costs no more than generating them.
 """
 
 from collections import deque
@@ -28,43 +28,45 @@ from specllama.engine.worker.tokens import TokenArray
 
 THREADS = 2
 MAX_SECONDS = 0.25
-"""The time of the processor after which a mask is the last one of its text: others wait for it."""
+"""Maximum CPU time of one mask. A text that exceeds it fails, since other requests wait for the
+mask."""
 FREE_SECONDS = 0.01
 SLOW_SECONDS = 2.0
-"""The time of the processor that all masks of a text may take, beyond `FREE_SECONDS` each."""
+"""Maximum CPU time of all masks of a text, not counting the first `FREE_SECONDS` of each."""
 DENSE = 16
-"""Where more than one byte in so many has tokens, all of them are looked at."""
+"""If more than one byte in so many has bits set, all bytes are unpacked."""
 INLINE_SECONDS = 2e-4
-"""After a mask that took less, the next one is computed at once: mostly it takes a few
-microseconds, and handing it to another thread would take longer. Not in a text that had a slow one:
-then nobody else in the step waits for the next."""
+"""After a mask that took less than this, the next one is computed inline: usually it takes a few
+microseconds, less than passing it to another thread. After a slow mask in the same text, masks are
+never computed inline, so that other sequences of the step don't wait."""
 
 
 @dataclass(frozen=True)
 class Mask:
-    """The tokens that may come next, in ascending order; all of them end the text if `ended`.
-    `stopped`: nothing may come, these are the tokens of the place before."""
+    """The allowed next tokens, in ascending order. `ended`: all of them end the text. `stopped`: no
+    token is allowed, and `allowed` is that of the place before."""
 
     bits: bytes
     allowed: TokenArray
     ended: bool
-    seconds: float  # that it took
-    slow_seconds: float = 0.0  # of the processor, beyond those that are free, with those before it
+    seconds: float  # to compute it
+    slow_seconds: float = 0.0  # CPU time beyond `FREE_SECONDS`, of all masks so far
     stopped: bool = False
 
     @property
     def only(self) -> int | None:
-        """The token that has to come next, if there is just one and it ends no text."""
+        """The only allowed token, if there is exactly one and it doesn't end the text; else
+        None."""
         return None if self.ended or len(self.allowed) != 1 else int(self.allowed[0])
 
     @property
     def is_quick(self) -> bool:
-        """True if the next one is computed at once."""
+        """True if the next mask is computed inline."""
         return self.seconds < INLINE_SECONDS and not self.slow_seconds
 
 
 class Masks:
-    """Computes masks of a model's vocabulary, in a small pool if they are not quick."""
+    """Computes masks over a model's vocabulary, in a small thread pool unless they are quick."""
 
     def __init__(self, model: Model) -> None:
         self._n_vocab = model.n_vocab
@@ -72,12 +74,12 @@ class Masks:
         self._pool = system.pool(THREADS, "mask")
 
     def soon(self, matcher: LLMatcher, last: Mask) -> system.Future[Mask]:
-        """`next`, in another thread."""
+        """Run `next` in another thread."""
         return self._pool.submit(self.next, matcher, last)
 
     def next(self, matcher: LLMatcher, last: Mask | None) -> Mask:
-        """The tokens that `matcher` allows next; those of `last` itself if they haven't changed.
-        Raises ConstraintError."""
+        """The mask of the tokens that `matcher` allows next. Shares the array of `last` if nothing
+        has changed. Raises ConstraintError."""
         begun, used = system.now(), system.processor_seconds()
         bits = mask(matcher)
         used = system.processor_seconds() - used
@@ -94,12 +96,12 @@ class Masks:
         return Mask(bits, allowed, ended, seconds, slow)
 
     def close(self) -> None:
-        """Wait for the threads: what they use is the model's."""
+        """Wait for the threads, which use the model."""
         self._pool.shutdown(cancel_futures=True)
 
 
 def _tokens(bits: bytes, n_vocab: int) -> TokenArray:
-    """The tokens, of `n_vocab`, whose bits are set, in ascending order."""
+    """The tokens below `n_vocab` whose bits are set, in ascending order."""
     every = np.frombuffer(bits, np.uint8)
     some = every.nonzero()[0]
     if len(some) > len(every) // DENSE:
@@ -111,15 +113,16 @@ def _tokens(bits: bytes, n_vocab: int) -> TokenArray:
 
 
 FEW = 32
-"""The spellings of a forced text are no more: its beginnings that are tokens."""
+"""Maximum number of tokens that are considered as spellings of a forced text: its prefixes that are
+tokens."""
 
 LOOK_SECONDS = 1e-3
 
 
 @dataclass(frozen=True)
 class Compiled:
-    """A grammar before its first token; never advanced itself. `waiting` is of lazy ones,
-    `relaxed` as in `Guided`."""
+    """A compiled grammar at its start; copied, never advanced itself. `waiting` is set for lazy
+    grammars; `relaxed` is as in `Guided`."""
 
     matcher: LLMatcher
     mask: Mask
@@ -132,13 +135,13 @@ class Constraint:
     """The constraint of one generation. Belongs to the thread that steps."""
 
     def __init__(self, compiled: Compiled, masks: Masks) -> None:
-        self._matcher = compiled.matcher.deep_copy()  # stands behind `_ahead`
+        self._matcher = compiled.matcher.deep_copy()  # positioned after `_ahead`
         self._vocabulary = compiled.vocabulary
         self._masks = masks
-        self._mask = compiled.mask  # of the present place
-        self._pending: system.Future[Mask] | None = None  # the same, while it is computed
-        self._looks = True  # for what is forced behind a slow mask
-        # Forced tokens, with the mask behind each, or why there is none.
+        self._mask = compiled.mask  # at the current position
+        self._pending: system.Future[Mask] | None = None  # the next `_mask`, while it is computed
+        self._looks = True  # for forced tokens after a slow mask
+        # Forced tokens, each with the mask after it, or the error instead of one.
         self._ahead: deque[tuple[int, Mask | ConstraintError]] = deque()
 
     def _current(self) -> Mask:
@@ -149,29 +152,28 @@ class Constraint:
 
     @property
     def allowed(self) -> TokenArray:
-        """The ids of the tokens that may come next, never empty; waits for them if they are
-        still being computed. Raises ConstraintError if the grammar has become too complex."""
+        """The ids of the allowed next tokens, never empty; waits while they are being computed.
+        Raises ConstraintError if the grammar has become too complex."""
         return self._current().allowed
 
     @property
     def ended(self) -> bool:
-        """True if nothing but the end of the text may come next. Waits and raises as `allowed`
-        does."""
+        """True if only the end of the text is allowed next. Waits and raises as `allowed` does."""
         return self._current().ended
 
     @property
     def awaited(self) -> system.Future[Any] | None:
-        """What `allowed` and `ended` wait for; None if they don't."""
+        """The pending mask that `allowed` and `ended` wait for; None if they don't wait."""
         pending = self._pending
         return None if pending is None or pending.done() else pending
 
     def forced(self, n: int) -> list[int]:
-        """As `Guide.forced`. Masks that take long end it: they are left to another thread."""
+        """As `Guide.forced`. Stops at slow masks, which another thread computes."""
         if n <= 0 or self.awaited is not None:
             return []
         try:
             last: Mask | ConstraintError = self._current()
-        except ConstraintError:  # for whoever asks what is allowed
+        except ConstraintError:  # the next use of `allowed` raises it
             return []
         if self._ahead:
             last = self._ahead[-1][1]
@@ -189,8 +191,8 @@ class Constraint:
         return tokens[:n]
 
     def likely(self, n: int) -> list[int]:
-        """As `Guide.likely`: where the grammar lets a text be spelled in several ways, as the
-        tokenizer spells it."""
+        """As `Guide.likely`: if the grammar allows several spellings of a forced text, returns the
+        tokenizer's."""
         tokens = self.forced(n)
         if len(tokens) >= n or self.awaited is not None:
             return tokens
@@ -206,8 +208,8 @@ class Constraint:
         return other
 
     def advance(self, token: int) -> bool:
-        """Go on behind `token`, which was one of the allowed ones and ends no text, and begin
-        to compute what may follow it. True if it is certain already that nothing does.
+        """Advance past `token`, which must be an allowed one that doesn't end the text, and begin
+        to compute the next mask. Returns True if it is already certain that nothing may follow.
 
         Raises ConstraintError.
         """
@@ -222,12 +224,13 @@ class Constraint:
         return behind.stopped
 
     def spell(self, text: bytes) -> bool:
-        """Go on behind `text`, as `advance` does behind a token. Raises ConstraintError."""
+        """Advance past `text`, as `advance` does past a token. Raises ConstraintError."""
         assert not self._ahead
         return self._consume(self._vocabulary.spelled(text))
 
     def begin_behind(self, text: str, refusal: str) -> None:
-        """Let `text` be the beginning, as `spell` does. Raises GrammarError, with `refusal`."""
+        """Advance past `text`, the given beginning. Raises GrammarError with the message
+        `refusal`."""
         try:
             self.spell(text.encode())
         except ConstraintError:
@@ -249,8 +252,8 @@ class Constraint:
         return False
 
     def _forces(self) -> bool:
-        """True if something is forced here: where the choice before was slow, this is not. A long
-        text that is forced takes long, and is not looked for again."""
+        """True if tokens are forced here; then the mask is quick, even if the one before was slow.
+        Once this check itself was slow, as for a long forced text, it isn't made again."""
         if not self._looks:
             return False
         begun = system.now()
@@ -259,21 +262,21 @@ class Constraint:
         return forces and self._looks
 
     def _behind(self, tokens: list[int], last: Mask) -> Mask:
-        """Go on behind `tokens`: the mask there. Raises ConstraintError."""
+        """Advance the matcher past `tokens`. Returns the mask there. Raises ConstraintError."""
         consume(self._matcher, tokens)
         if self._matcher.is_stopped():
             return replace(last, ended=True, stopped=True)
         return self._masks.next(self._matcher, last)
 
     def _behind_all(self, tokens: Sequence[int]) -> "Constraint":
-        """What the constraint is behind `tokens`. Raises ConstraintError."""
+        """A fork of the constraint, advanced past `tokens`. Raises ConstraintError."""
         other = self.fork()
         for token in tokens:
             other.advance(token)
         return other
 
     def _spelling(self, ahead: "Constraint", n: int) -> list[int]:
-        """A text that is forced where `ahead` stands, in up to `n` tokens of the tokenizer."""
+        """The forced text at the position of `ahead`, in up to `n` tokens of the tokenizer."""
         text, n_steps = b"", 0
         while n_steps < n and (token := ahead._longest()) is not None:
             text, n_steps = text + self._vocabulary.texts[token], n_steps + 1
@@ -283,8 +286,8 @@ class Constraint:
         return list(self._vocabulary.tokenizer.tokenize_bytes(text, parse_special=True))[:n]
 
     def _longest(self) -> int | None:
-        """The longest token that spells a forced text, as far as this shows in the masks here and
-        behind the second longest; None if there is a choice. Raises ConstraintError."""
+        """The longest token that spells a forced text; None if there is a choice. Considers only
+        the mask here and the one after the second longest token. Raises ConstraintError."""
         if self.awaited is not None or self._current().ended or not self._mask.is_quick:
             return None
         spellings = self._spellings()
@@ -300,7 +303,7 @@ class Constraint:
         return longest if all(_agree(text, rest) for text in others) else None
 
     def _spellings(self) -> list[int]:
-        """The allowed tokens, if each one begins the next: the shorter before the longer."""
+        """The allowed tokens from the shortest on, if each is a prefix of the next; else empty."""
         if len(self.allowed) > FEW:
             return []
         texts = self._vocabulary.texts
@@ -314,5 +317,5 @@ class Constraint:
 
 
 def _agree(text: bytes, other: bytes) -> bool:
-    """True if one of the texts, which aren't empty, begins with the other one."""
+    """True if one of the texts, which mustn't be empty, begins with the other one."""
     return bool(text) and (text.startswith(other) or other.startswith(text))

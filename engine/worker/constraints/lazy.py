@@ -1,4 +1,4 @@
-"""Constraints that wait for a trigger, and what every kind of constraint is to the engine."""
+"""Lazy constraints, which start at a trigger, and the interface of all constraints."""
 
 from collections.abc import Callable, Iterable, Sequence
 from copy import copy
@@ -14,23 +14,23 @@ from specllama.engine.params import GrammarTrigger, Thoughts
 from specllama.engine.worker.constraints.vocabulary import Vocabulary
 from specllama.engine.worker.tokens import TokenArray
 
-# ---- Searches a generated text for the triggers with which a lazy constraint begins.
+# ---- The search of a generated text for the triggers that start a lazy constraint.
 #
-# Works on bytes, token by token, so that a trigger may begin and end in the middle of a token.
+# It works on bytes, token by token: a trigger may begin and end in the middle of a token.
 
 
 class Partial(NamedTuple):
-    """The first `length` bytes of the trigger `text`, at the end of what has been generated."""
+    """An incomplete trigger: the generated text ends with the first `length` bytes of `text`."""
 
     text: bytes
     length: int
 
 
 class TriggerSearch:
-    """Follows one text until a trigger has come.
+    """Searches one text for a trigger, token by token.
 
-    `partial` are the triggers that the text may be in the middle of. No trigger counts inside
-    of thoughts.
+    `partial` are the triggers that the text may be in the middle of. Triggers inside of thoughts
+    don't count.
     """
 
     def __init__(self, triggers: Sequence[GrammarTrigger], thoughts: Thoughts | None) -> None:
@@ -42,8 +42,8 @@ class TriggerSearch:
         self._prefixes = tuple({t[:n] for t in self._anywhere for n in range(1, len(t))})
         self._longest = max(map(len, self._anywhere), default=0)
         self._in_thoughts = bool(thoughts and thoughts.open and self._end)
-        self._starting = True  # nothing but white space and thoughts so far
-        self._text = b""  # what may still become a part of something
+        self._starting = True  # only white space and thoughts so far
+        self._text = b""  # may still become a part of a marker or trigger
         self.partial: tuple[Partial, ...] = ()
 
     @property
@@ -52,17 +52,17 @@ class TriggerSearch:
 
     @property
     def answering(self) -> bool:
-        """True if no thoughts can come any more."""
+        """True if no more thoughts can follow."""
         return not (self._in_thoughts or self._starting)
 
     def is_trigger(self, token: int) -> bool:
-        """True if `token` is one by itself."""
+        """True if `token` alone is a trigger."""
         return token in self._tokens and not self._in_thoughts
 
     def feed(self, piece: bytes) -> bytes | None:
-        """Take the text of one more token. The text from the beginning of the trigger on, once
-        there is a whole one. A `piece` of nothing is a token that can't be seen, over which no
-        trigger reaches."""
+        """Add the text of one more token. Returns the text from the beginning of the trigger on,
+        once a trigger is complete; else None. An empty `piece` is an invisible token, which no
+        trigger spans."""
         if not piece:
             if not self._starting or self._in_thoughts:
                 self._text, self.partial = b"", ()
@@ -118,57 +118,57 @@ def _last(text: bytes, n: int) -> bytes:
 
 
 class Guide(Protocol):
-    """The tokens that one generation may have next. Belongs to the thread that steps."""
+    """Determines the allowed next tokens of one generation. Belongs to the thread that steps."""
 
     @property
     def allowed(self) -> TokenArray | None:
-        """The ids of the tokens that may come next, never empty; None for all. May wait for
-        them. Raises ConstraintError if they can't be found out."""
+        """The ids of the allowed next tokens, never empty; None if all are allowed. May wait for
+        them. Raises ConstraintError if they can't be determined."""
 
     @property
     def ended(self) -> bool:
-        """True if nothing but the end of the text may come next. As `allowed`."""
+        """True if only the end of the text is allowed next. Waits and raises as `allowed` does."""
 
     @property
     def awaited(self) -> system.Future[Any] | None:
-        """What `allowed` and `ended` wait for; None if they don't."""
+        """The pending mask that `allowed` and `ended` wait for; None if they don't wait."""
 
     def advance(self, token: int) -> bool:
-        """Go on behind `token`, one of the allowed ones that ends no text. True if it is
-        certain already that nothing follows. Raises ConstraintError."""
+        """Advance past `token`, which must be an allowed one that doesn't end the text. Returns
+        True if it is already certain that nothing may follow. Raises ConstraintError."""
 
     def forced(self, n: int) -> list[int]:
-        """Up to `n` tokens, each the only one that may come behind those before it, and none that
-        ends the text: sampling under `allowed` gives these and no others. There may be more than
-        are known yet. Nothing waits, and the text goes no further."""
+        """Up to `n` forced tokens: each is the only one that is allowed after those before it, and
+        doesn't end the text. Sampling under `allowed` gives exactly these tokens. There may be
+        further ones that aren't known yet. Never waits, and doesn't advance."""
 
     def likely(self, n: int) -> list[int]:
-        """`forced`, and behind it how the tokenizer spells a text that is forced, but might be
-        spelled otherwise: up to `n` tokens to be checked."""
+        """Up to `n` tokens: the forced ones, then the tokenizer's spelling of a forced text that
+        has other spellings, too. The latter have to be verified."""
 
     def fork(self) -> Self:
-        """A guide of the same text that goes on by itself. Not while there is something that is
+        """An independent copy at the same position. Must not be called while a mask is
         `awaited`."""
 
 
 class GuideStart(Guide, Protocol):
     def spell(self, text: bytes) -> bool:
-        """Go on behind `text`, as `advance` does behind a token."""
+        """Advance past `text`, as `advance` does past a token."""
 
 
 class Waiting:
-    """The tokens allowed before a lazy grammar is in force: all but those that begin or complete a
-    trigger and go on in a way that the grammar doesn't allow.
+    """The tokens allowed before the trigger of a lazy grammar: all tokens, except those that
+    contain the end of a trigger and continue in a way that the grammar doesn't allow.
 
-    Such tokens depend on how much of a trigger there is already. Found out once for each
-    grammar: they are few, and the common case, in which there are none, costs nothing.
+    The forbidden tokens depend on how much of a trigger is already there. They are computed once
+    for each grammar. Usually there are none, which costs nothing.
     """
 
     def __init__(
         self, matcher: LLMatcher, vocabulary: Vocabulary, triggers: Sequence[GrammarTrigger]
     ) -> None:
-        """`matcher` stands at the beginning of the grammar. Raises GrammarError if that allows
-        no text which begins with a trigger."""
+        """`matcher` is at the start of the grammar. Raises GrammarError if the grammar allows no
+        text that begins with a trigger."""
         self._n_tokens = len(vocabulary.texts)
         self._forbidden: dict[Partial, list[int]] = {}
         self._whole: list[int] = []
@@ -208,8 +208,8 @@ class Waiting:
 
 
 class LazyConstraint:
-    """Lets everything pass until a trigger comes; then `start` gives the constraint, which
-    takes the text from the beginning of the trigger on."""
+    """Allows any text up to a trigger. Then `start` makes the constraint, which applies to the text
+    from the beginning of the trigger on."""
 
     def __init__(
         self,
@@ -253,7 +253,7 @@ class LazyConstraint:
         return False
 
     def forced(self, n: int) -> list[int]:
-        """As `Guide.forced`: without a trigger, nothing is."""
+        """As `Guide.forced`: before the trigger, nothing is forced."""
         return self._started.forced(n) if self._started is not None else []
 
     def likely(self, n: int) -> list[int]:

@@ -1,6 +1,6 @@
-"""Thoughts that are ended before the model ends them: by a budget, or by a client.
+"""Ends thoughts before the model does: by a budget, or by a client's request.
 
-Like the constraint that it wraps, or none, the limit says which tokens may come next.
+The limit is a `Guide`, which wraps the request's own constraint, if there is one.
 """
 
 from codecs import getincrementaldecoder
@@ -23,7 +23,7 @@ _Decoder = getincrementaldecoder("utf-8")
 
 
 def hidden_markers(model: Model, thoughts: Thoughts) -> frozenset[int]:
-    """The control tokens in the markers of `thoughts`: the search has to see their texts."""
+    """The control tokens in the markers of `thoughts`, whose texts the search needs."""
     texts = [thoughts.begin, thoughts.end, *thoughts.other_ends]
     tokens = {token for text in texts for token in _tokens(model, text)}
     return frozenset(token for token in tokens - model.eog if model.is_hidden(token))
@@ -32,7 +32,7 @@ def hidden_markers(model: Model, thoughts: Thoughts) -> frozenset[int]:
 def thinking_limit(
     inner: Guide | None, rules: ThinkingRules, model: Model, texts: Sequence[bytes]
 ) -> "ThinkingLimit":
-    """The limit for one text. `texts` are those of all tokens, hidden markers included."""
+    """The limit for one text. `texts` are the texts of all tokens, including hidden markers."""
     message = _tokens(model, rules.message, parse_special=False)
     return ThinkingLimit(inner, rules, message, _tokens(model, rules.thoughts.end), texts)
 
@@ -43,20 +43,20 @@ def _tokens(model: Model, text: str, *, parse_special: bool = True) -> list[int]
 
 
 class _Search(Protocol):
-    """Follows one text through its thoughts."""
+    """Follows the thoughts of one text."""
 
     @property
     def thinking(self) -> bool: ...
 
     @property
     def answering(self) -> bool:
-        """True if no thoughts can come any more."""
+        """True if no more thoughts can follow."""
 
     def feed(self, piece: bytes) -> object: ...
 
 
 class ThoughtsAnywhere:
-    """Finds thoughts wherever their markers are, however often."""
+    """Finds any number of thoughts, anywhere in the text."""
 
     answering = False
 
@@ -65,7 +65,7 @@ class ThoughtsAnywhere:
         self._begins = _markers([thoughts.begin])
         self._ends = _markers(ends)
         self.thinking = thoughts.open and bool(self._ends)
-        self._text = b""  # what may still become a part of a marker
+        self._text = b""  # may still become a part of a marker
 
     def feed(self, piece: bytes) -> None:
         self._text += piece
@@ -86,8 +86,8 @@ def _markers(texts: Sequence[str]) -> list[bytes]:
 
 
 class ThinkingLimit:
-    """Ends thoughts by putting `message` and `closing` behind them, which are the tokens of the
-    two; beside that, `inner` counts. The message comes once at most."""
+    """Ends thoughts by forcing the tokens `message` and `closing` after them; otherwise `inner`
+    applies. The message is used at most once."""
 
     def __init__(
         self,
@@ -116,7 +116,7 @@ class ThinkingLimit:
     def allowed(self) -> TokenArray | None:
         allowed = None if self._inner is None else self._inner.allowed
         if self._forced and allowed is not None and self._forced[0][0] not in allowed:
-            self._forced.clear()  # thoughts can't end here: it is tried again behind the next token
+            self._forced.clear()  # thoughts can't end here; tried again after the next token
         return self._forced[0] if self._forced else allowed
 
     @property
@@ -128,11 +128,11 @@ class ThinkingLimit:
         return None if self._inner is None else self._inner.awaited
 
     def forced(self, n: int) -> list[int]:
-        """As `Guide.forced`. Of a text that `inner` forces the limit changes nothing."""
+        """As `Guide.forced`. The limit doesn't change tokens that `inner` forces."""
         if not self._forced:
             return [] if self._inner is None else self._inner.forced(n)
         tokens: list[int] = []
-        with suppress(ConstraintError):  # for whoever asks what is allowed
+        with suppress(ConstraintError):  # the next use of `allowed` raises it
             ahead = self.fork() if n > 0 and self.awaited is None else None
             while ahead is not None and (token := ahead._only()) is not None:
                 tokens.append(token)
@@ -156,15 +156,15 @@ class ThinkingLimit:
         return other
 
     def _only(self) -> int | None:
-        """The token that has to come next; None if there is a choice, it isn't known yet, or the
-        token shows in no text, as one that ends it. Raises ConstraintError."""
+        """The only allowed token; None if there is a choice, if it isn't known yet, or if the token
+        has no text, such as one that ends the text. Raises ConstraintError."""
         if self.awaited is not None or self.ended or (allowed := self.allowed) is None:
             return None
         is_only = len(allowed) == 1 and self._texts[allowed[0]]
         return int(allowed[0]) if is_only else None
 
     def end(self) -> None:
-        """End the thoughts, if the text is in some, at the next token."""
+        """If the text is inside thoughts, end them at the next token."""
         if self._search.thinking and not self._forced:
             self._ending = True
             self._force_if_due()
@@ -184,7 +184,7 @@ class ThinkingLimit:
         if self._forced:
             self._forced.popleft()
             if not thinking and len(self._forced) >= len(self._closing):
-                self._forced.clear()  # the message has ended them itself
+                self._forced.clear()  # the message itself has ended the thoughts
         elif thinking:
             self._n_thought = self._n_thought + 1 if was_thinking else 0
             self._force_if_due()
@@ -192,7 +192,7 @@ class ThinkingLimit:
             self._ending = False
 
     def _force_if_due(self) -> None:
-        # Not in the middle of a character: what comes behind has to be text.
+        # Not inside a character, since text follows.
         in_character = bool(self._decoder.getstate()[0])
         is_due = self._ending or 0 <= self._budget <= self._n_thought
         if self._search.thinking and is_due and not in_character:

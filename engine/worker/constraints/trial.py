@@ -1,10 +1,10 @@
-"""The engine's side of the trial processes (`engine.helpers.trial`), in which a source of a
-constraint is compiled first, with limits.
+"""The client of the trial processes (`engine.helpers.trial`), which compile the source of a
+constraint with limits before the engine process does.
 
-A lane tries one source after the other, each in the same process until that has to end. It blocks
-the thread that calls it, outside of the GIL. Every source enters the first lane, where each may
-take so little that it hardly delays another. What takes more goes on to the next lane, where it
-waits for its like. In each of them the newest and the oldest have their turns.
+A lane tries one source after the other, in the same process until that has to be ended. It blocks
+the calling thread, outside of the GIL. Every source enters the first lane, whose limit is so low
+that no source delays others much. A source that exceeds it moves on to the next lane, with other
+costly ones. Each lane alternates between its newest and its oldest source.
 """
 
 import os
@@ -39,16 +39,15 @@ V = TypeVar("V")
 
 
 class FairQueue(Generic[K, V]):
-    """Values that wait under a key; the newest and the oldest are taken by turns.
+    """A queue of values with keys, from which the newest and the oldest are taken alternately.
 
-    Of those that came before, at most one more is taken first than of those that come after: the
-    last one waits for one at most, however many there are. Every other turn is the oldest's, so
-    nobody waits for more than twice as many as came before, and one.
+    The last value added waits for at most one other value, if no more are added. As every second
+    one taken is the oldest, a value with n values before it waits for at most 2n + 1 others.
     """
 
     def __init__(self) -> None:
         self._waiting: OrderedDict[K, V] = OrderedDict()
-        self._newest = True  # is taken next
+        self._newest = True  # the newest is taken next
 
     def __len__(self) -> int:
         return len(self._waiting)
@@ -57,7 +56,7 @@ class FairQueue(Generic[K, V]):
         self._waiting[key] = value
 
     def take(self) -> V | None:
-        """The next value; None if there is none."""
+        """Removes and returns the next value; None if the queue is empty."""
         if not self._waiting:
             return None
         _, value = self._waiting.popitem(last=self._newest)
@@ -65,42 +64,42 @@ class FairQueue(Generic[K, V]):
         return value
 
     def remove(self, key: K) -> bool:
-        """True if there was something under `key`."""
+        """Removes the value of `key`. Returns False if there is none."""
         if key not in self._waiting:
             return False
         del self._waiting[key]
         return True
 
 
-MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
+MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, including the interpreter
 CLOCK_FACTOR: Final = 20
-"""The processor's time is what is limited. The clock counts only for a process that doesn't get on:
-times the limit for a job."""
+"""The actual limit is CPU time. A job may take this many times as much wall-clock time, in case its
+process is stuck."""
 CLOCK_LEAST: Final = 10.0
-"""The least of that, in seconds: a process starts within the first job."""
-MAX_VOCABULARIES: Final = 4  # that one process takes
+"""Minimum of the wall-clock limit in seconds: the first job includes the start of the process."""
+MAX_VOCABULARIES: Final = 4  # that one process can hold
 READ_SIZE: Final = 1 << 16
 
 
 class TooCostlyError(Exception):
-    """A trial took more work or memory than it may, or ended its process."""
+    """A trial exceeded its limit of work or memory, or ended its process."""
 
 
 class AbandonedError(Exception):
-    """Nobody waits for the trial any more."""
+    """The trial's result is no longer needed."""
 
 
 class Lane:
-    """Tries of which each may take `seconds` of the processor."""
+    """Trials of at most `seconds` of CPU time each."""
 
     def __init__(self, seconds: float, *, memory: int = MEMORY_LIMIT, lasts: bool = True) -> None:
-        """Unless it `lasts`, a process is for one source only."""
+        """If `lasts` is False, each source gets a new process."""
         self._seconds = seconds
         self._memory = memory
         self._lasts = lasts
         self._lock = system.Lock()
         self._process: TrialProcess | None = None
-        self._present: object = None  # whom the running trial is for
+        self._present: object = None  # of the running trial
         self._closed = False
 
     def run(
@@ -122,7 +121,7 @@ class Lane:
             answer = self._ask(
                 self._take(owner, vocabulary), source, vocabulary, token_id, leniently
             )
-            # Where a job is done by a copy of the process, that is as good as new.
+            # With forks, a copy of the process has done the job, so the process itself is unused.
             fit = FORKS or not isinstance(answer, Costly)
         except EndedError:
             pass
@@ -161,12 +160,12 @@ class Lane:
 
     @property
     def pid(self) -> int | None:
-        """The id of the present process."""
+        """The id of the current process."""
         with self._lock:
             return self._process.pid if self._process is not None else None
 
     def close(self) -> None:
-        """End the process, whatever it does."""
+        """End the process, even in the middle of a trial."""
         with self._lock:
             self._closed = True
             if self._process is not None:
@@ -209,16 +208,16 @@ class TrialProcess:
         """Raises OSError."""
         self._clock = max(CLOCK_LEAST, CLOCK_FACTOR * seconds)
         self._killing = system.Lock()
-        self._known: set[int] = set()  # vocabularies that it has been given
+        self._known: set[int] = set()  # numbers of the vocabularies that it has
         self._frames: FrameReader[Started | Answer] = FrameReader(answer_decoder)
         self._process = subprocess.Popen(
             trial_command(memory, self._clock),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # Rust says there that memory is short, at any length
+            stderr=subprocess.DEVNULL,  # Rust reports out of memory there, without a size limit
             env=environment(),
             bufsize=0,
-            process_group=0 if FORKS else None,  # which its copies belong to
+            process_group=0 if FORKS else None,  # includes its forked copies
         )
 
     @property
@@ -255,17 +254,17 @@ class TrialProcess:
         raise EndedError
 
     def kill(self) -> None:
-        """End it and its copy. Safe from any thread."""
+        """End the process and its copy. Safe to call from any thread."""
         with self._killing:
-            if self._process.returncode is None:  # so its id is no other's
+            if self._process.returncode is None:  # not reaped, so the id is still its own
                 if FORKS:
-                    with suppress(OSError):  # macOS has no right to groups that have ended
+                    with suppress(OSError):  # macOS refuses this for groups that have ended
                         os.killpg(self._process.pid, signal.SIGKILL)
                 self._process.kill()
                 self._process.wait()
 
     def close(self) -> None:
-        """Close its pipes, which nobody uses any more."""
+        """Close the pipes of the ended process."""
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -274,37 +273,39 @@ class TrialProcess:
 T = TypeVar("T")
 
 SECONDS: Final = (0.05, 0.5, 5.0)
-"""The processor's time that a source may take in each lane. Usual ones take some milliseconds."""
-MAX_WAITING: Final = 32  # sources in each lane but the first
+"""CPU time limit of a source in each lane. Typical ones take some milliseconds."""
+MAX_WAITING: Final = 32  # in each lane except the first
 
 
 class BusyError(Exception):
-    """Too many costly sources wait already."""
+    """Too many costly sources are already waiting."""
 
 
 class Entrant(Protocol):
-    """A source on its way, which has one end: `attempt` goes well, or there is a call of `fail`."""
+    """A source in the lanes. It ends in one of two ways: `attempt` succeeds, or `fail` is
+    called."""
 
     def attempt(self, lane: Lane, *, is_last: bool) -> None:
-        """Raises TooCostlyError if that takes another lane, and whatever else is for `fail`."""
+        """Raises TooCostlyError if it needs the next lane; any other exception is passed to
+        `fail`."""
 
     def fail(self, error: Exception) -> None:
-        """Takes BusyError, too."""
+        """Called with the error; may be BusyError."""
 
 
 class TrialLanes:
-    """Lanes, of which each gives more `seconds` than the one before. Thread-safe."""
+    """Lanes with increasing limits of CPU time, `seconds`. Thread-safe."""
 
     def __init__(
         self, seconds: Sequence[float] = SECONDS, *, max_waiting: int = MAX_WAITING
     ) -> None:
         self._max_waiting = max_waiting
-        # So little comes to the last lane that no process is kept for it.
+        # The last lane is used too seldom to keep a process for it.
         self._trials = [Lane(each, lasts=each != seconds[-1]) for each in seconds]
         self._queues = [_Queue() for _ in seconds]
 
     def submit(self, work: Callable[[], T]) -> system.Future[T]:
-        """Do `work`, which is cheap, when it has its turn in the first lane."""
+        """Run `work`, which must be cheap, in its turn in the first lane."""
         future: system.Future[T] = system.Future()
 
         def run() -> None:
@@ -319,17 +320,18 @@ class TrialLanes:
     def enter(self, entrant: Entrant) -> None:
         self._enter(entrant, 0)
 
-    def leave(self, entrant: Entrant) -> bool:
-        """Nobody wants `entrant` any more. True if it waited: it is neither tried nor failed."""
+    def withdraw(self, entrant: Entrant) -> bool:
+        """Withdraw `entrant`. Returns True if it was still waiting: then it is neither tried nor
+        failed."""
         if any(queue.remove(entrant) for queue in self._queues):
             return True
-        # In the first lane it ends soon, and spares the next one the start of a process.
+        # Not in the first lane: it ends soon there, and killing the process costs a start.
         for trials in self._trials[1:]:
             trials.abandon(entrant)
         return False
 
     def close(self) -> None:
-        """End what runs, and wait for the threads."""
+        """End the running trials, and wait for the threads."""
         for trials in self._trials:
             trials.close()
         for queue in self._queues:
@@ -354,7 +356,7 @@ class TrialLanes:
 
 
 class _Queue:
-    """A thread that does what waits for it."""
+    """A thread with a queue of work."""
 
     def __init__(self) -> None:
         self._thread = DeepThread()
@@ -362,7 +364,7 @@ class _Queue:
         self._turns: FairQueue[object, Callable[[], None]] = FairQueue()
 
     def put(self, key: object, work: Callable[[], None], most: int | None = None) -> bool:
-        """False if `most` wait already."""
+        """Returns False if `most` entries are already waiting."""
         with self._lock:
             if most is not None and len(self._turns) >= most:
                 return False

@@ -1,4 +1,4 @@
-"""A model's vocabulary as llguidance reads it."""
+"""A model's vocabulary in the form that llguidance needs."""
 
 from collections import OrderedDict
 from collections.abc import Callable
@@ -10,16 +10,16 @@ from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.worker.backend import Model
 
-STRIDE = 256  # tokens; reading so many takes a millisecond or two
+STRIDE = 256  # tokens, which take one or two milliseconds to read
 CACHED = 4  # sets of visible control tokens; a template needs one
 
 
 class Vocabulary:
-    """The tokens of a model while the control tokens `shown` are text like any other.
+    """The tokens of a model, in which the control tokens `shown` count as text.
 
-    `texts` are the bytes of every token, nothing for those that don't show in a text. `bytes`
-    are 256 tokens, one for each byte; those that the model lacks come after its own. `lexemes` are
-    all of these as llguidance has them, `number` is no other vocabulary's.
+    `texts` are the bytes of every token, empty for tokens without text. `bytes` are 256 tokens, one
+    for each byte; those that the model lacks have ids after its own. `lexemes` are all tokens in
+    llguidance's form. `number` identifies the vocabulary.
     """
 
     _numbers = count()
@@ -48,13 +48,13 @@ class Vocabulary:
         )
 
     def spelled(self, text: bytes) -> list[int]:
-        """`text` as one token per byte, which a grammar takes as well as any other tokens."""
+        """`text` as one token per byte, which any grammar accepts like other tokens."""
         return [self.bytes[byte] for byte in text]
 
 
 class Vocabularies:
-    """The vocabularies of one model, read when they are first needed. One thread at a time may use
-    it."""
+    """The vocabularies of one model, read when they are first needed. Only one thread may use it at
+    a time."""
 
     def __init__(self, model: Model, closed: system.Event) -> None:
         self._model = model
@@ -65,8 +65,8 @@ class Vocabularies:
     def get(
         self, shown: frozenset[int] = frozenset(), pause: Callable[[], None] = lambda: None
     ) -> Vocabulary:
-        """The vocabulary with `shown`, which are control tokens that end no text. `pause` is
-        called now and then while it is being read, which takes seconds if it is large."""
+        """The vocabulary for `shown`, which are control tokens that don't end the text. Calls
+        `pause` regularly while reading, which takes seconds for a large vocabulary."""
         if (found := self._cache.get(shown)) is None:
             lexemes = self._read(pause)
             pause()
@@ -77,8 +77,8 @@ class Vocabularies:
         return found
 
     def _read(self, pause: Callable[[], None]) -> list[bytes]:
-        """The bytes of every token. What doesn't show in a text can't follow a grammar either:
-        such tokens begin with a byte that occurs in no text."""
+        """The bytes of every token. Hidden tokens get a prefix byte that occurs in no text, so that
+        no grammar can match them."""
         if not self._lexemes:
             lexemes = []
             for token in range(self._model.n_vocab):

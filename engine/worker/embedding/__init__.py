@@ -1,1 +1,1 @@
-"""Requests for vectors and for scores."""
+"""Requests for embeddings and for rerank scores."""

@@ -1,8 +1,8 @@
 """The engine of a server that embeds or reranks: from prepared inputs to vectors.
 
-Every step takes inputs of all requests in turn, as many as fit into one micro-batch, and
-evaluates them together, each as a sequence of its own. `Embedder.prepare` may run in any
-thread; everything else belongs to the thread that calls `step`.
+Every step takes as many inputs as fit into one micro-batch, in turn from all requests, and
+evaluates them together, each as a sequence of its own. `Embedder.prepare` may run in any thread;
+everything else belongs to the thread that calls `step`.
 """
 
 import re
@@ -46,7 +46,7 @@ from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.tokens import TokenArray
 
-# ---- Vectors of texts: put together from those of their parts, and normalized.
+# ---- Vectors of texts: merged from their parts, and normalized.
 
 
 MAX_INT16 = 32760.0
@@ -54,8 +54,8 @@ MAX_INT16 = 32760.0
 
 
 def normalized(rows: Rows, p: int) -> Rows:
-    """Each row divided by its p-norm: -1 none, 0 the largest absolute value (and multiplied
-    by `MAX_INT16`). A row of zeros stays one."""
+    """Each row divided by its p-norm. `p` -1: unchanged; 0: divided by the largest absolute value
+    and multiplied by `MAX_INT16`. A row of zeros stays unchanged."""
     if p == -1:
         return rows
     wide = np.abs(rows.astype(np.float64))
@@ -71,7 +71,7 @@ def normalized(rows: Rows, p: int) -> Rows:
 def merged(pooling: str, parts: list[Rows], lengths: list[int]) -> Rows:
     """The rows of one input that was evaluated in parts of `lengths` tokens.
 
-    Exact for a causal model: there, no token's vector depends on a later part.
+    Exact for a causal model, in which no token's vector depends on later tokens.
     """
     if len(parts) == 1:
         return parts[0]
@@ -88,14 +88,14 @@ def merged(pooling: str, parts: list[Rows], lengths: list[int]) -> Rows:
             return parts[-1]
 
 
-SHORT_INPUT = 8  # tokens; a full batch of such inputs has a sequence for each
-STATEFUL_SEQUENCES = 4  # of a model whose sequences cost memory
-SAME_SCORE = 1e-3  # relative; the roundings of equal inputs differ by less
+SHORT_INPUT = 8  # tokens; determines the number of sequences of a full batch
+STATEFUL_SEQUENCES = 4  # for models whose sequences cost memory
+SAME_SCORE = 1e-3  # relative; equal inputs differ by less, through rounding
 
 
 class Embedder:
-    """One model, and the requests for vectors. Raises `BackendError` if the model can't.
-    `projector` is what it sees and hears with, if it can; the embedder closes it."""
+    """One model, and its requests for vectors. Raises `BackendError` if the model can't embed.
+    `projector` encodes images and sounds (None: not supported); the embedder closes it."""
 
     def __init__(
         self, model: Model, options: EngineOptions, projector: Projector | None = None
@@ -105,9 +105,9 @@ class Embedder:
         self._n_sequences = sequence_count(model, options)
         self.context = context = EmbeddingContext(model, options, self._n_sequences)
         self.n_ctx = min(context.n_ctx, model.n_ctx_train)
-        # What came before must not depend on what comes later, and must be remembered.
+        # Splitting needs causal attention, and memory of the earlier parts.
         self._can_split = context.is_causal and context.has_memory
-        self._n_cells = context.n_ctx if context.has_memory else 0  # 0: nothing is remembered
+        self._n_cells = context.n_ctx if context.has_memory else 0  # 0: no memory between steps
         self._jobs: dict[int, EmbeddingJob] = {}
         self._planner = EmbeddingBatcher(self._n_sequences, context.n_batch, self._n_cells)
         self._template = model.rerank_template
@@ -126,7 +126,7 @@ class Embedder:
             self._check_head()
 
     def tidy(self) -> None:
-        """Forget media that nobody needs any more, if there are many."""
+        """If the registry is full, forget media that are no longer used."""
         if self._encoding is not None and self._registry.is_full:
             self._registry.keep(self._encoding.ids())
 
@@ -143,8 +143,8 @@ class Embedder:
         )
 
     def _check_head(self) -> None:
-        """Without a classification head, llama.cpp takes some number of the first vector for
-        the score: another one for each sequence."""
+        """Raises `BackendError` if the model has no classification head. Then llama.cpp returns a
+        number of the first vector as score, a different one for each sequence."""
         context = self.context
         n = 2 if self._n_sequences > 1 else 1
         context.batch.clear()
@@ -170,7 +170,7 @@ class Embedder:
                 tokenize_prompt(self.model, prompt, media_tokens=reader.tokens)
                 for prompt in message.inputs
             ]
-            # Scores are no direction in space, and tokens' vectors are left as they are.
+            # Scores and vectors of tokens aren't normalized.
             plain = self.context.pooling in ("none", "rank")
             job = EmbeddingJob(
                 message.id, inputs, -1 if plain else message.normalize, message.dimensions
@@ -204,7 +204,7 @@ class Embedder:
         if self._template:
             texts = [_filled(self._template, message.query, each) for each in message.documents]
             return [self._tokenize(text, parse_special=True) for text in texts]
-        # [BOS] query [EOS] [SEP] document [EOS], with those of them that the model uses.
+        # [BOS] query [EOS] [SEP] document [EOS], with the special tokens that the model uses.
         end = [model.eos if model.eos >= 0 else model.sep] if model.add_eos else []
         between = end + ([model.sep] if model.add_sep else [])
         bos = [model.bos] if model.add_bos else []
@@ -238,8 +238,8 @@ class Embedder:
     # ---- the step ------------------------------------------------------------------------
 
     def step(self, send: Callable[[list[Vectors | Failed]], None]) -> None:
-        """Evaluate a batch. `send` gets the answers of the requests that are complete, or failed,
-        if there are any."""
+        """Evaluate a batch. Passes the answers of completed and failed requests to `send`, if there
+        are any."""
         if answers := self._step():
             send(answers)
 
@@ -267,7 +267,7 @@ class Embedder:
 
     def _apply_adapters(self) -> None:
         if (key := key_of(self.lora.resolve([]))) != self._applied and self._planner.long is None:
-            self._applied = key  # a long input is not evaluated with two different sets
+            self._applied = key  # all parts of a long input need the same adapters
             self.context.set_adapters(key)
 
     def _count_step(self, n_tokens: int, n_inputs: int, seconds: float) -> None:
@@ -299,7 +299,7 @@ class Embedder:
         return np.split(rows, np.cumsum([piece.n for piece in pieces])[:-1])
 
     def _advance(self, piece: InputPart, part: Rows) -> Vectors | Failed | None:
-        """Note what the piece gave; the answer, if that completes its request."""
+        """Record the vectors of a piece. Returns the answer, if that completes its request."""
         input, job = piece.input, piece.input.job
         input.parts.append(part)
         input.lengths.append(piece.n)
@@ -330,7 +330,7 @@ class Embedder:
         )
 
     def _release(self, pieces: list[InputPart]) -> None:
-        """Free the cells of what is complete."""
+        """Free the cells of completed inputs."""
         self._planner.end_long()
         long = self._planner.long
         if long is None:
@@ -343,12 +343,12 @@ class Embedder:
     def _retry_alone(
         self, pieces: list[InputPart], error: OutOfMemoryError
     ) -> list[Vectors | Failed]:
-        """There is no memory for these together: each is evaluated again without the others. One
-        that was alone fails, with its request."""
+        """There is no memory for these pieces together: schedules each input again, alone. If there
+        is only one, its request fails."""
         if len(pieces) == 1:
             return self._fail(pieces, str(error))
         self._planner.put_apart(pieces)
-        self.context.clear()  # some of them may be there in part
+        self.context.clear()  # parts of them may be in the context
         return []
 
     def _fail(self, pieces: list[InputPart], message: str) -> list[Vectors | Failed]:
@@ -365,7 +365,7 @@ class Embedder:
     # ---- looking inside ------------------------------------------------------------------
 
     def slots(self) -> list[SlotState]:
-        """One for each sequence; an input stays in its slot until the next step."""
+        """One state for each sequence. An input stays in its slot until the next step."""
         working = {piece.input.sequence: piece for piece in self._latest}
         return [self._slot_state(slot, working.get(slot)) for slot in range(self._n_sequences)]
 
@@ -382,7 +382,7 @@ class Embedder:
         )
 
     def stats(self) -> Stats:
-        """The counters since the start, and the number of present requests."""
+        """The counters since the start, and the number of current requests."""
         begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
@@ -399,7 +399,7 @@ class Embedder:
 
 
 def sequence_count(model: ModelFacts, options: EngineOptions) -> int:
-    """The greatest number of inputs in one batch."""
+    """The maximum number of inputs in one batch."""
     if options.context.parallel > 0:
         return options.context.parallel
     if model.has_state:
@@ -409,11 +409,12 @@ def sequence_count(model: ModelFacts, options: EngineOptions) -> int:
 
 
 def _filled(template: str, query: str, document: str) -> str:
-    """In one pass: what looks like a placeholder in the query or the document stays."""
+    """Fills the template in one pass, so placeholders in the query or the document stay
+    unchanged."""
     texts = {"{query}": query, "{document}": document}
     return re.sub(r"\{query\}|\{document\}", lambda match: texts[match[0]], template)
 
 
 def _special(tokens: list[int]) -> TokenArray:
-    """Vocabularies may ask for a special token that they don't have; its id is -1."""
+    """`tokens` without -1, the id of a special token that the vocabulary lacks."""
     return np.array([token for token in tokens if token >= 0], np.int32)

@@ -1,4 +1,4 @@
-"""Requests for vectors, and the inputs and pieces of text that they consist of."""
+"""Requests for vectors, with their inputs and the parts of these."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -11,8 +11,8 @@ from specllama.engine.worker.tokens import TokenArray
 
 @dataclass(eq=False)
 class EmbeddingJob:
-    """One request: the tokens of its inputs, and what has become of them. `spans` has the places
-    of media in each of the inputs, `media` what is there, by the chunk's id."""
+    """One request: the tokens of its inputs, and the vectors so far. `spans` are the spans of media
+    in each input; `media` are the encoded chunks, by id."""
 
     id: int
     inputs: list[TokenArray]
@@ -31,8 +31,8 @@ class EmbeddingJob:
 
 @dataclass(eq=False)
 class Input:
-    """An input that is being evaluated as `sequence`; `n_past` tokens of it are done. What
-    `is_alone` shares no step."""
+    """An input that is being evaluated as `sequence`; its first `n_past` tokens are done.
+    `is_alone`: it has its steps for itself."""
 
     job: EmbeddingJob
     index: int
@@ -43,7 +43,7 @@ class Input:
     lengths: list[int] = field(default_factory=list)
 
     def restart(self) -> None:
-        """Forget what is done."""
+        """Begin the evaluation again."""
         self.n_past = 0
         self.parts.clear()
         self.lengths.clear()
@@ -62,12 +62,12 @@ class Input:
 
     @property
     def span(self) -> ChunkSpan | None:
-        """The medium that comes next, or that is not done."""
+        """The medium at the next token; None if that is text."""
         return self._next_span(lambda span: span.start <= self.n_past)
 
     @property
     def n_text(self) -> int:
-        """The pending tokens in front of the next medium."""
+        """The number of pending tokens before the next medium."""
         span = self._next_span(lambda span: True)
         return self.n_pending if span is None else max(0, span.start - self.n_past)
 

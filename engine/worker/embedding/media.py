@@ -1,4 +1,4 @@
-"""The media of inputs: encoded while their request is being prepared."""
+"""The media of inputs, encoded while their request is being prepared."""
 
 from collections.abc import Mapping
 from typing import NamedTuple
@@ -17,23 +17,23 @@ class Encoded(NamedTuple):
 
 
 class MediaEncoding:
-    """Encodes for the threads that prepare requests, which wait for it. The last results are kept,
-    up to `keep_bytes`."""
+    """Encodes media for the threads that prepare requests, which wait for the result. Keeps the
+    last results, up to `keep_bytes`."""
 
     def __init__(self, projector: Projector, keep_bytes: int) -> None:
-        self._news = system.Condition()
-        self._encoder = MediaEncoder(projector, keep_bytes, self._tell)
+        self._finished = system.Condition()
+        self._encoder = MediaEncoder(projector, keep_bytes, self._notify)
 
-    def _tell(self) -> None:
-        with self._news:
-            self._news.notify_all()
+    def _notify(self) -> None:
+        with self._finished:
+            self._finished.notify_all()
 
     def encoded(self, owner: int, chunks: Mapping[int, PreparedChunk]) -> dict[int, Encoded]:
         """The embeddings of `chunks`, by id. Raises `EngineError`."""
         orders = [self._encoder.order(owner, id, chunk) for id, chunk in chunks.items()]
         try:
-            with self._news:
-                self._news.wait_for(lambda: all(order.is_done for order in orders))
+            with self._finished:
+                self._finished.wait_for(lambda: all(order.is_done for order in orders))
             found = {}
             for order in orders:
                 if order.rows is None:
@@ -45,7 +45,7 @@ class MediaEncoding:
                 self._encoder.release(order)
 
     def ids(self) -> list[int]:
-        """The chunks that are kept or on their way."""
+        """The ids of the chunks that are kept or being encoded."""
         return self._encoder.ids()
 
     def close(self) -> None:

@@ -1,4 +1,4 @@
-"""The turns of inputs: which parts of which ones the next step evaluates. Plain data."""
+"""Chooses the inputs, or their parts, that the next step evaluates. Plain data."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from specllama.engine.worker.embedding.jobs import EmbeddingJob, Input, InputPart
 
 MAX_SKIPPED = 64
-"""Requests passed over in one step, because their next input doesn't fit."""
+"""Maximum number of requests skipped in one step because their next input doesn't fit."""
 
 
 class EmbeddingBatcher:
-    """Every request with inputs left gets its turn. A step has at most `n_batch` tokens, of
-    `n_sequences` inputs; `n_cells` is how many tokens the context remembers, 0 if none."""
+    """Gives turns to all requests with pending inputs. A step has at most `n_batch` tokens and
+    `n_sequences` inputs; `n_cells` is the number of KV cells of the context, 0 without memory."""
 
     def __init__(self, n_sequences: int, n_batch: int, n_cells: int) -> None:
         self._n_sequences = n_sequences
@@ -19,10 +19,10 @@ class EmbeddingBatcher:
         self._n_cells = n_cells
         self._queue: deque[EmbeddingJob] = (
             deque()
-        )  # those with inputs not begun, whose turn it is first
-        self._alone: deque[Input] = deque()  # those that there was no memory for beside others
+        )  # requests with pending inputs, in the order of their turns
+        self._alone: deque[Input] = deque()  # inputs that had no memory together with others
         self.long: Input | None = None
-        """The one input that takes several steps."""
+        """The input that takes several steps, if there is one."""
 
     @property
     def has_work(self) -> bool:
@@ -32,7 +32,7 @@ class EmbeddingBatcher:
         self._queue.append(job)
 
     def remove(self, job: EmbeddingJob) -> Input | None:
-        """Forget a request. Its input that has begun, and isn't complete, if it has one."""
+        """Forget a request. Returns its unfinished input, if it has one."""
         if job in self._queue:
             self._queue.remove(job)
         self._alone = deque(input for input in self._alone if input.job is not job)
@@ -42,13 +42,13 @@ class EmbeddingBatcher:
         return begun
 
     def end_long(self) -> None:
-        """Note that the long input is complete, if it is."""
+        """Forget the long input, if it is complete."""
         if self.long is not None and not self.long.n_pending:
             self.long = None
 
     def put_apart(self, parts: Sequence[InputPart]) -> None:
-        """Let these inputs begin anew, each in steps without others. Nothing may be left of them
-        in the context."""
+        """Restart these inputs, each in steps of its own. The caller removes their tokens from the
+        context."""
         self.long = None
         for part in parts:
             part.input.restart()
@@ -56,8 +56,8 @@ class EmbeddingBatcher:
             self._alone.append(part.input)
 
     def plan(self) -> list[InputPart]:
-        """At least one part, if there is work. A request whose next input doesn't fit beside the
-        others is first in the next step."""
+        """The parts of the next step; at least one, if there is work. A request whose next input
+        doesn't fit with the others comes first in the next step."""
         long, room = self.long, self._n_batch
         if self._n_cells:
             room = min(room, self._n_cells)
@@ -104,7 +104,7 @@ class EmbeddingBatcher:
         return InputPart(input, min(input.n_text, room))
 
     def _media_part(self, input: Input) -> InputPart:
-        """The next part of the medium that `input` has come to: a step of its own."""
+        """The next part of the medium at the current position of `input`, for a step of its own."""
         span = input.span
         assert span is not None
         return InputPart(input, min(span.stop - input.n_past, self._n_batch))

@@ -1,6 +1,6 @@
-"""Encodes media on a thread of its own, so that no step waits for it.
+"""Encodes media on a separate thread, so that steps don't wait for it.
 
-What was encoded is kept, up to a limit: an image that comes again isn't encoded again.
+Embeddings are kept up to a limit, so a repeated image isn't encoded again.
 """
 
 import logging
@@ -17,46 +17,46 @@ from specllama.engine.worker.backend.watch import encoding, stepping
 
 log = logging.getLogger("specllama.engine.encoder")
 
-# ---- Steps and the encoder use the device in turns, as two that compute at once hinder each
-# other.
+# ---- Steps and the encoder take turns on the device, as computing at the same time slows both
+# down.
 #
-# Their threads wait for each other by spinning, so on the same cores either takes several times as
-# long. The encoder's work is cut into slices; between two of them a step can have its turn.
+# Their threads spin while they wait for each other, so on the same cores both take several times as
+# long. The encoder's work is cut into slices; a step can run between two slices.
 
 
 SLICE_SECONDS = 0.004
-"""About the length of a slice, and so a step's longest wait for its turn."""
+"""Approximate length of a slice, and so the longest wait of a step for its turn."""
 MAX_OPERATIONS = 4096
 _FIRST_OPERATIONS = 8
 
 
 class DeviceSlices:
-    """Who may compute now. One thread steps, and one encodes.
+    """Controls which of two threads may compute: the one that steps, or the one that encodes.
 
-    While no step wants the device, the encoder has it. In front of each step it may use it for the
-    seconds that the step allows; what the last slice took too many of is kept from the next ones,
-    and what it has not used is gone.
+    While no step waits, the encoder may use the device. Before each step, it has the seconds that
+    the step allows. If its last slice exceeds this time, the excess is subtracted from its next
+    ones; unused time is lost.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or system.now
         self._changed = system.Condition()
-        self._encoding = False  # there is something to encode
-        self._computing = False  # a slice
-        self._wanted = False  # by a step, which waits
+        self._encoding = False  # the encoder has work
+        self._computing = False  # a slice is running
+        self._wanted = False  # a step is waiting
         self._stepping = False
-        self._left = 0.0  # seconds of the encoder before a step that waits
-        self._begun = 0.0  # the slice
+        self._left = 0.0  # seconds that the encoder may use before the waiting step
+        self._begun = 0.0  # start of the slice
         self._operations = _FIRST_OPERATIONS
 
     @contextmanager
     def step(self, allowed: float) -> Iterator[None]:
-        """The device belongs to a step while this lasts. Before, the encoder gets `allowed` seconds
-        of it, if it has work."""
+        """The context of a step, which has the device for itself. Before entering it, the encoder
+        gets `allowed` seconds, if it has work."""
         with self._changed:
             self._left = min(0.0, max(self._left, -allowed)) + allowed
             self._wanted = True
-            stepping.rest()  # the encoder is watched itself
+            stepping.rest()  # the encoder has a watch of its own
             self._changed.wait_for(self._is_free)
             stepping.begin("a step")
             self._wanted, self._stepping = False, True
@@ -72,7 +72,7 @@ class DeviceSlices:
 
     @contextmanager
     def encode(self) -> Iterator[None]:
-        """Something is encoded while this lasts, from the first slice on."""
+        """The context of encoding, which begins with the first slice."""
         try:
             yield
         finally:
@@ -82,8 +82,8 @@ class DeviceSlices:
                 self._changed.notify_all()
 
     def next_slice(self) -> int:
-        """Waits for the encoder's turn. The operations of the slice that begins; the one before has
-        ended."""
+        """Ends the last slice, and waits for the encoder's turn. Returns the number of operations
+        of the next slice."""
         with self._changed:
             self._end_slice()
             self._encoding = True
@@ -107,7 +107,7 @@ class DeviceSlices:
 
 
 class Encodes(Protocol):
-    """The part of `Projector` that is used here."""
+    """The part of `Projector` that the encoder uses."""
 
     batch_tokens: int
 
@@ -119,8 +119,7 @@ class Encodes(Protocol):
 
 @dataclass(eq=False, slots=True)
 class EncodeOrder:
-    """The embeddings of one chunk, for one owner: its `rows`, once they are there, or the `error`
-    that came instead."""
+    """An order for the embeddings of one chunk, by one owner. Gets the `rows`, or the `error`."""
 
     owner: int
     id: int
@@ -133,13 +132,13 @@ class EncodeOrder:
         return self.rows is not None or self.error is not None
 
     def release(self) -> None:
-        """It isn't needed any more, whether it is done or not. Once for each."""
+        """Release the order, done or not. To be called exactly once."""
         self.encoder.release(self)
 
 
 @dataclass(eq=False, slots=True)
 class _Job:
-    """A chunk that is to be encoded, for all who have ordered it."""
+    """A chunk to encode, for all of its orders."""
 
     id: int
     chunk: PreparedChunk
@@ -147,13 +146,13 @@ class _Job:
 
 
 class MediaEncoder:
-    """Encodes what is ordered, in the order in which it came, but of each owner in turns: one with
-    a hundred images doesn't keep others waiting. Chunks of one size go together where the projector
-    takes them together.
+    """Encodes ordered chunks. Owners take turns, each in the order of its orders, so an owner with
+    a hundred images doesn't delay others. Chunks of the same size are encoded together if the
+    projector supports it.
 
-    `woken` is called on the encoder's thread whenever orders are done. Of the embeddings that
-    nobody holds any more, the last ones stay: `keep_bytes` with those that are held. `turns` are
-    those with steps that use the same device.
+    `woken` is called on the encoder's thread whenever orders are done. The most recently used
+    embeddings stay after their release, up to `keep_bytes` together with the held ones. `turns`
+    coordinates with steps on the same device.
     """
 
     def __init__(
@@ -168,22 +167,24 @@ class MediaEncoder:
         self._keep_bytes = keep_bytes
         self._woken = woken
         self._changed = system.Condition()
-        self._queues: OrderedDict[int, deque[_Job]] = OrderedDict()  # by owner, the next one first
-        self._jobs: dict[int, _Job] = {}  # that wait or are being encoded
-        self._held: dict[int, int] = {}  # how many orders hold the rows of a chunk
-        self._kept: OrderedDict[int, Rows] = OrderedDict()  # all rows, the oldest first
+        self._queues: OrderedDict[int, deque[_Job]] = (
+            OrderedDict()
+        )  # by owner, in the order of their turns
+        self._jobs: dict[int, _Job] = {}  # waiting or running, by chunk id
+        self._held: dict[int, int] = {}  # number of orders that hold rows, by chunk id
+        self._kept: OrderedDict[int, Rows] = OrderedDict()  # all rows, least recently used first
         self._n_bytes = 0
-        self._rejected = 0  # how often in a row the projector has taken one of several
+        self._rejected = 0  # consecutive batches of which the projector encoded only one
         self._closing = False
         self.n_encoded = 0
-        """Chunks so far."""
+        """The number of encoded chunks so far."""
         self._thread = system.start_thread(self._run, "encoder")
 
     # ---- for the step --------------------------------------------------------------------
 
     def order(self, owner: int, id: int, chunk: PreparedChunk) -> EncodeOrder:
-        """The embeddings of `chunk`, whose id in texts is `id`: done at once if they are kept.
-        They are held until `release`."""
+        """Order the embeddings of `chunk`, whose id in texts is `id`. The order is done at once if
+        they are kept. They are held until `release`."""
         order = EncodeOrder(owner, id, self)
         with self._changed:
             if (rows := self._kept.get(id)) is not None:
@@ -198,7 +199,7 @@ class MediaEncoder:
         return order
 
     def release(self, order: EncodeOrder) -> None:
-        """`order` is not needed any more, whether it is done or not. Once for each."""
+        """Release `order`, done or not. To be called exactly once for each."""
         with self._changed:
             if order.rows is not None:
                 self._held[order.id] -= 1
@@ -210,12 +211,12 @@ class MediaEncoder:
             order.rows = None
 
     def ids(self) -> list[int]:
-        """The chunks that are kept or on their way: their ids have to go on meaning them."""
+        """The ids of the chunks that are kept or being encoded: these ids must stay valid."""
         with self._changed:
             return [*self._kept, *self._jobs]
 
     def close(self) -> None:
-        """End the thread; what it is encoding is finished first. Orders that wait stay undone."""
+        """End the thread after its current encoding. Waiting orders stay undone."""
         with self._changed:
             self._closing = True
             self._changed.notify()
@@ -232,7 +233,8 @@ class MediaEncoder:
             self._woken()
 
     def _encoded(self, jobs: Sequence[_Job]) -> list[Rows]:
-        """The rows of the first ones. Raises `BackendError` if the very first one fails."""
+        """The rows of at least the first job. Raises `BackendError` if the first one alone
+        fails."""
         chunks = [job.chunk for job in jobs]
         n_tokens = sum(chunk.n_tokens for chunk in chunks)
 
@@ -248,7 +250,7 @@ class MediaEncoder:
                 return self._projector.encode(chunks, next_slice)
         except Exception as error:
             encoding.failed()
-            if len(jobs) > 1:  # it may have been any of them
+            if len(jobs) > 1:  # any of them may have failed
                 return self._encoded(jobs[:1])
             if isinstance(error, BackendError):
                 raise
@@ -258,7 +260,7 @@ class MediaEncoder:
             encoding.rest()
 
     def _next(self) -> list[_Job]:
-        """The jobs to do next, which stay in their queues until they are done; none at the end."""
+        """The jobs to do next, which stay in their queues until they are done; empty at the end."""
         rested = False
         while True:
             with self._changed:
@@ -285,8 +287,8 @@ class MediaEncoder:
         return jobs
 
     def _waiting(self) -> Iterator[_Job]:
-        """The jobs that somebody still wants: the first one of each owner, then the second ones,
-        and so on."""
+        """The jobs that still have orders: the first one of each owner, then the second ones, and
+        so on."""
         for owner, queue in [*self._queues.items()]:
             wanted = deque(job for job in queue if job.orders)
             for job in queue:
@@ -321,7 +323,7 @@ class MediaEncoder:
                 order.error = error
 
     def _remove(self, job: _Job) -> None:
-        """`job` is done: its owner's next one comes behind those of the others."""
+        """Remove a finished job. The owner's next job comes after those of other owners."""
         del self._jobs[job.id]
         for owner, queue in self._queues.items():
             if job in queue:

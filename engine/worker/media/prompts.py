@@ -1,4 +1,4 @@
-"""Media in prompts: the tokens that they become, and what there is to encode."""
+"""Media in prompts: their tokens, and the chunks to encode."""
 
 from collections.abc import Sequence
 
@@ -11,13 +11,13 @@ from specllama.engine.worker.media.registry import MediaRegistry, spans
 from specllama.engine.worker.tokens import TokenArray
 
 MARKER = "<__media__>"
-"""A medium in a text that is shown to people."""
+"""Stands for a medium in displayed text."""
 
 
 class MediaPrompts:
     """The media of all prompts. Safe to use from several threads.
 
-    Without a `projector` there are none. A micro-batch has `n_ubatch` tokens.
+    Without a `projector`, media are not supported. A micro-batch has `n_ubatch` tokens.
     """
 
     def __init__(self, projector: Projector | None, *, n_ubatch: int) -> None:
@@ -27,12 +27,12 @@ class MediaPrompts:
         self._n_ubatch = n_ubatch
 
     def reader(self) -> "MediaReader":
-        """For the media of one prompt."""
+        """A reader for the media of one prompt."""
         return MediaReader(self._projector, self.registry, self._n_ubatch)
 
 
 class MediaReader:
-    """Turns the media of one prompt into tokens; `chunks` is what there is to encode, by id."""
+    """Turns the media of one prompt into tokens. `chunks` are the chunks to encode, by id."""
 
     def __init__(self, projector: Projector | None, registry: MediaRegistry, n_ubatch: int) -> None:
         self._projector = projector
@@ -41,8 +41,8 @@ class MediaReader:
         self.chunks: dict[int, PreparedChunk] = {}
 
     def tokens(self, media: Media) -> TokenArray:
-        """The tokens of a medium, with those that the model wants around it. Raises `EngineError`
-        if it can't be taken."""
+        """The tokens of a medium, with the tokens that the model needs around it. Raises
+        `EngineError` if the medium isn't supported or is invalid."""
         projector = self._projector
         if projector is None or not projector.hears_or_sees(media.kind):
             raise no_input(media.kind)
@@ -77,7 +77,7 @@ class MediaReader:
 
 
 def no_input(kind: MediaKind) -> EngineError:
-    """The error of media that the model can't take, in llama-server's words."""
+    """The error for media that the model doesn't support, with llama-server's message."""
     return not_supported(
         f"{kind} input is not supported - hint: if this is unexpected, you may need to provide "
         "the mmproj"
@@ -85,7 +85,7 @@ def no_input(kind: MediaKind) -> EngineError:
 
 
 def parts(tokens: TokenArray, registry: MediaRegistry) -> Sequence[TokenArray | None]:
-    """The tokens between media, and None for each medium."""
+    """The text parts between media, with None for each medium."""
     found: list[TokenArray | None] = []
     at = 0
     for span in spans(tokens, registry):

@@ -1,8 +1,8 @@
-"""What an image or a sound is in an array of tokens: one negative number again and again.
+"""The ids of images and sounds in arrays of tokens: negative numbers, repeated.
 
-A medium becomes one or more chunks, each of some tokens' length. In a text, each of these tokens
-is the chunk's id. So texts with media are compared, searched and stored as any others, and two of
-them differ in front of a chunk or behind it, but never inside.
+A medium becomes one or more chunks, each with a length in tokens. In a text, each of these tokens
+is the chunk's id. So texts with media are compared, searched and stored like any others, and two
+texts can diverge before or after a chunk, but never inside one.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -19,11 +19,11 @@ _FIRST_ID = -2  # -1 is "no token" in llama.cpp
 
 @dataclass(frozen=True, slots=True)
 class MediaChunk:
-    """A part of a medium that is evaluated as one: all of it, or one of its slices.
+    """A part of a medium that is evaluated as one: the whole medium, or one of its slices.
 
-    `digest` is the medium's, `index` counts its chunks from 0. It takes `n_pos` positions, which
-    are fewer than its tokens with M-RoPE. `is_whole` says that all its tokens attend to each
-    other, and have to be in one micro-batch.
+    `digest` is that of the medium; `index` is the number of the chunk in it, from 0. The chunk
+    takes `n_pos` positions; with M-RoPE these are fewer than its tokens. `is_whole`: all its tokens
+    attend to each other, so they must be in one micro-batch.
     """
 
     id: int
@@ -35,24 +35,24 @@ class MediaChunk:
     kind: MediaKind
 
     def tokens(self) -> TokenArray:
-        """The chunk as it stands in a text."""
+        """The chunk's tokens in a text."""
         return np.full(self.n_tokens, self.id, np.int32)
 
 
 LEAST = 4096
-"""Chunks that don't take enough memory to look for those that nobody has any more."""
+"""Number of chunks below which unused ones aren't worth removing."""
 GRACE = 3600.0
-"""Seconds for which a chunk stays that somebody has asked for: that is longer than texts are on
-their way, from their preparation to a slot, or to a file."""
+"""Seconds that a chunk stays after its last use. This is longer than a text takes from its
+preparation to a slot or a file."""
 
 
 class MediaRegistry:
-    """The chunks that texts of this process have, by id. Safe to use from several threads."""
+    """The chunks in texts of this process, by id. Safe to use from several threads."""
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock or system.now
         self._lock = system.Lock()
-        self._asked: dict[int, float] = {}  # when for each id, the last time
+        self._asked: dict[int, float] = {}  # time of the last use, by id
         self._tidied = self._clock()
         self._limit = LEAST
         self._by_id: dict[int, MediaChunk] = {}
@@ -72,7 +72,7 @@ class MediaRegistry:
         is_whole: bool,
         kind: MediaKind,
     ) -> MediaChunk:
-        """The chunk `index` of the medium `digest`: the one that is known, or a new one."""
+        """The chunk `index` of the medium `digest`; registered if it is new."""
         with self._lock:
             known = self._ids.get((digest, index))
             id = self._next if known is None else known
@@ -87,7 +87,7 @@ class MediaRegistry:
             return self._by_id[id]
 
     def of(self, id: int) -> MediaChunk:
-        """The chunk with that id. Raises KeyError for one that is unknown or forgotten."""
+        """The chunk with the id. Raises KeyError if it is unknown or forgotten."""
         with self._lock:
             chunk = self._by_id[id]
             self._asked[id] = self._clock()
@@ -95,12 +95,12 @@ class MediaRegistry:
 
     @property
     def is_full(self) -> bool:
-        """True if it is time for `keep`."""
+        """True if `keep` should be called."""
         return len(self._by_id) > self._limit and self._clock() - self._tidied >= GRACE
 
     def keep(self, ids: Iterable[int]) -> None:
-        """Forget all chunks but those with `ids`, and those that were asked for within GRACE. Ids
-        aren't used again."""
+        """Forget all chunks, except for `ids` and chunks used within `GRACE`. Their ids aren't
+        reused."""
         with self._lock:
             kept = frozenset(ids)
             self._tidied = self._clock()
@@ -131,13 +131,13 @@ class ChunkSpan:
 
 
 def spans(tokens: TokenArray, registry: MediaRegistry) -> list[ChunkSpan]:
-    """The chunks in a text, in order. Raises ValueError if one of them isn't there as a whole,
-    and KeyError for an unknown one."""
+    """The chunks in a text, in order. Raises ValueError if a chunk is incomplete, and KeyError if
+    it is unknown."""
     negative = np.flatnonzero(tokens < 0)
     if not len(negative):
         return []
     ids = tokens[negative]
-    # A run ends where the next negative number is another one, or stands further on.
+    # A run ends where the next negative number differs or isn't adjacent.
     ends = np.flatnonzero((np.diff(ids) != 0) | (np.diff(negative) != 1))
     firsts = negative[np.concatenate(([0], ends + 1))]
     lasts = negative[np.concatenate((ends, [len(negative) - 1]))]
@@ -152,8 +152,8 @@ def spans(tokens: TokenArray, registry: MediaRegistry) -> list[ChunkSpan]:
 
 
 def position(spans: Sequence[ChunkSpan], index: int) -> int:
-    """The position of the token `index` of a text with these `spans`. A token inside of a span
-    counts as the span's first one."""
+    """The position of the token `index` of a text with these `spans`. Tokens inside of a span have
+    the position of its first one."""
     saved = 0
     for span in spans:
         if span.start >= index:
