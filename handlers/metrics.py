@@ -19,7 +19,7 @@ async def get_metrics() -> Response:
     model = resolve_model()
     supervisor = current.pool.supervisor(model.name)
     engine = supervisor.awake_engine() if supervisor else None
-    asleep = supervisor.look_asleep() if supervisor else None
+    asleep = supervisor.sleeping_snapshot() if supervisor else None
     if engine is not None:
         stats = await engine.stats()
     elif asleep is not None:

@@ -22,7 +22,7 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     if not model.options.operations.slots:
         raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
     supervisor = model.current.pool.supervisor(model.name)
-    if supervisor and (asleep := supervisor.look_asleep()):
+    if supervisor and (asleep := supervisor.sleeping_snapshot()):
         slots = asleep.slots
     else:
         awake = supervisor.awake_engine() if supervisor else None

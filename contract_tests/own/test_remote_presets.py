@@ -68,7 +68,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     assert [slot["n_ctx"] for slot in slots] == [512]
     log = server.log.read_text("utf-8", "replace")
     assert f"{PRESETS} is a repository of presets" in log
-    assert f"{PRESETS}/preset.ini:10: model-url is not for a file from another machine" in log
+    assert f"{PRESETS}/preset.ini:10: model-url can't be set by a file from another machine" in log
     assert f"{PRESETS}/preset.ini:13: chat-template-file is not for a file" in log
     assert server.stop() == 0
 
@@ -87,7 +87,10 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     [
         ("[a]\napi-key = x\n", "maker/presets/preset.ini:2: api-key protects the whole server"),
         ("[a]\nallowed-hosts = x\n", "preset.ini:2: allowed-hosts protects the whole server"),
-        ("[*]\nrpc = 127.0.0.1:9\n", "preset.ini:2: rpc is not for a file from another machine"),
+        (
+            "[*]\nrpc = 127.0.0.1:9\n",
+            "preset.ini:2: rpc can't be set by a file from another machine",
+        ),
         ("hello", "preset.ini:1: "),
     ],
 )

@@ -1,1 +1,1 @@
-"""The models of a server: which are loaded, by which processes, and their requests."""
+"""The models of a server: which ones are loaded, their engine processes, and their requests."""

@@ -1,4 +1,4 @@
-"""The server's side of one engine process: submit, stream, cancel."""
+"""The server's side of one engine process: submits requests, streams their events, cancels them."""
 
 import asyncio
 import itertools
@@ -66,15 +66,18 @@ R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
 T = TypeVar("T")
 
 SLICE = 64
-"""Inputs in one message: a request for the vectors of many is sent little by little, so that
-neither process is ever busy with a long message, and no request gets more than its turn."""
-SLICES_AHEAD = 2  # on their way: while one is evaluated, the next is tokenized
-_LAST = (Finished, Failed)  # events that end a generation; made once, unlike a union of types
+"""Number of inputs in one message. The inputs of an embedding request are sent in slices, so that
+neither process is ever busy with a long message, and other requests get their turns."""
+SLICES_AHEAD = 2  # in flight: while one is evaluated, the next is tokenized
+_LAST = (
+    Finished,
+    Failed,
+)  # events that end a generation; a tuple, as building a union of types each time is slow
 
 
 @dataclass
 class _Asked:
-    """A question, and its answer to come."""
+    """A question to the engine and its pending answer."""
 
     message: Question | Embed | Rerank
     answer: asyncio.Future[Reply | Vectors]
@@ -83,24 +86,25 @@ class _Asked:
 class EngineClient:
     """Requests to one ready engine process. The supervisor dispatches the answers.
 
-    If the process ends and another one follows, `leave` and `succeed` hand on the generations that
-    it had not begun: each once, as it may be the one that a process ends with.
+    If the process ends and is replaced, `detach` and `adopt_from` hand the generations that it had
+    not begun to the next process. Each generation is handed on only once, as it may be the one that
+    crashes the process.
     """
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
-        self.has_served = False  # a request was evaluated to its end
+        self.has_served = False  # it has completed a request
         self._outbox = Outbox(sink)
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}
         self._asked: dict[int, _Asked] = {}
         self._dead: ErrorInfo | None = None
-        self._heir: EngineClient | None = None
-        self._waits = False  # for an heir
+        self._successor: EngineClient | None = None
+        self._waits = False  # for a successor
 
     @property
     def n_running(self) -> int:
-        """Requests that are waiting or running."""
+        """The number of waiting and running requests."""
         return len(self._generations) + len(self._asked)
 
     def generate(
@@ -114,7 +118,7 @@ class EngineClient:
         owner: int = 0,
         private: bool = False,
     ) -> Generation:
-        """Start one generation, as `generate_all` does."""
+        """Starts one generation, see `generate_all`."""
         [generation] = self.generate_all(
             prompt,
             [params],
@@ -138,9 +142,9 @@ class EngineClient:
         private: bool = False,
         prompt_probs: bool = False,
     ) -> list[Generation]:
-        """Start a generation for each of `variants`, which differ in their seeds, and the first one
-        in its `id_slot`; `engine.wire.requests.Submit` says what the arguments mean. The prompt
-        is sent once. If `group` is 0, the first id is the group of all.
+        """Starts a generation for each of `variants`, which differ in their seeds, and the first
+        one in its `id_slot`; `engine.wire.requests.Submit` describes the arguments. The prompt is
+        sent once. If `group` is 0, the first id is the group of all.
 
         Raises `EngineError` (not_supported) if the engine embeds.
         """
@@ -175,16 +179,16 @@ class EngineClient:
     def embed(
         self, inputs: Sequence[PromptParts], *, normalize: int, dimensions: int = 0
     ) -> AsyncGenerator[Vectors, None]:
-        """The vectors of all inputs, in their order, some inputs at a time;
-        `engine.wire.requests.Embed` says what the arguments mean.
+        """Returns the vectors of all inputs, in their order, in slices.
+        `engine.wire.requests.Embed` describes the arguments.
 
-        Raises `EngineError`, not_supported at once. Closing the iterator ends the work.
+        Raises `EngineError` (not_supported) at once. Closing the iterator cancels the work.
         """
         self.check_embeds()
         return self._in_slices(lambda id, part: Embed(id, part, normalize, dimensions), inputs)
 
     def rerank(self, query: str, documents: Sequence[str]) -> AsyncGenerator[Vectors, None]:
-        """The scores of all documents, in their order, some documents at a time. As `embed`."""
+        """Returns the scores of all documents, in their order, in slices, like `embed`."""
         self.check_reranks()
         return self._in_slices(lambda id, part: Rerank(id, query, part), documents)
 
@@ -196,7 +200,7 @@ class EngineClient:
             )
 
     def check_reranks(self) -> None:
-        """Raises `EngineError` (not_supported) if the engine has no scores to give."""
+        """Raises `EngineError` (not_supported) if the engine is no reranker."""
         if self.info.pooling != "rank":
             raise not_supported(
                 "This server does not support reranking. Start it with `--reranking`"
@@ -210,7 +214,7 @@ class EngineClient:
         parse_special: bool,
         with_pieces: bool,
     ) -> Tokens:
-        """`engine.wire.requests.Tokenize` says what the arguments mean.
+        """`engine.wire.requests.Tokenize` describes the arguments.
 
         Raises `EngineError` if a token id is not in the vocabulary.
         """
@@ -234,9 +238,9 @@ class EngineClient:
     async def slot_action(
         self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
     ) -> SlotDone:
-        """Waits until the slot is idle; cancelling the wait withdraws the action.
+        """Waits until the slot is idle. Cancelling the wait withdraws the action.
 
-        Raises `EngineError` if there is no such slot, or if the file can't be used.
+        Raises `EngineError` if the slot doesn't exist, or if the file can't be used.
         """
         return await self._ask(SlotAction(self._new_id(), slot, action, filename), SlotDone)
 
@@ -252,7 +256,8 @@ class EngineClient:
     # ---- below -----------------------------------------------------------------------------
 
     def dispatch(self, message: Step | Failed | Reply) -> None:
-        """Give a message of the engine to the request that it answers. A late one is dropped."""
+        """Passes a message of the engine to the request that it answers. A late message is
+        dropped."""
         if isinstance(message, Step):
             for event in message.events:
                 if isinstance(event, Vectors):
@@ -271,34 +276,33 @@ class EngineClient:
             asked.answer.set_result(message)
 
     def close(self, error: ErrorInfo) -> None:
-        """The process ends: every open request, and each one from now on, fails with `error`."""
+        """Fails every open request, and all later ones, with `error`: the process ends."""
         self._dead, self._waits = error, False
         for id in [*self._generations, *self._asked]:
             self._put(Failed(id, error))
 
-    def recall(self, stats: Stats, slots: list[SlotState]) -> None:
-        """The process has ended because nobody needs it. Who looked at it meanwhile gets what it
-        said of itself last."""
+    def answer_from_snapshot(self, stats: Stats, slots: list[SlotState]) -> None:
+        """Answers pending status questions with the last snapshot: the idle process was stopped."""
         for id, asked in list(self._asked.items()):
             if isinstance(asked.message, GetStats):
                 self._answer(StatsReply(id, stats))
             elif isinstance(asked.message, GetSlots):
                 self._answer(Slots(id, slots))
 
-    def leave(self, error: ErrorInfo) -> None:
-        """The process has ended, and another one is to follow. Fails with `error` what that can't
-        do in its place. The rest, and what comes, waits for it, or for `close`."""
+    def detach(self, error: ErrorInfo) -> None:
+        """Fails the requests that the next process can't take over with `error`: the process has
+        ended. The others, and new ones, wait for `adopt_from` of its successor, or for `close`."""
         self._dead, self._waits = error, True
         lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
         for id in (*lost, *self._asked):
             self._put(Failed(id, error))
 
-    def succeed(self, predecessor: "EngineClient") -> None:
-        """Do what `predecessor` left."""
+    def adopt_from(self, predecessor: "EngineClient") -> None:
+        """Takes over the requests of `predecessor`, and sends them to its own process."""
         self._ids = predecessor._ids
         self._generations, predecessor._generations = predecessor._generations, {}
         self._asked, predecessor._asked = predecessor._asked, {}
-        predecessor._heir, predecessor._waits = self, False
+        predecessor._successor, predecessor._waits = self, False
         for generation in self._generations.values():
             generation.move(self)
         for message in joined(each.request for each in self._generations.values()):
@@ -318,27 +322,28 @@ class EngineClient:
                 asked.answer.set_exception(EngineError(event.error))
 
     def forget(self, id: int) -> None:
-        """Nobody wants the events of the generation `id` any more."""
+        """Cancels the generation `id`, whose events are no longer needed."""
         if self._generations.pop(id, None) is not None and self._dead is None:
             self._send(Cancel(id))
 
     def end_thoughts(self, id: int) -> None:
-        """Let the generation `id` come to its answer."""
+        """Ends the reasoning of the generation `id`."""
         if id in self._generations and self._dead is None:
             self._send(EndThoughts(id))
 
     def pause(self, id: int) -> None:
-        """Nobody reads the events of the generation `id`: others get its slot until `resume`."""
+        """Pauses the generation `id`, whose events aren't read: other requests get its slot until
+        `resume`."""
         if id in self._generations and self._dead is None:
             self._send(Pause(id))
 
     def resume(self, id: int) -> None:
-        """Go on with the paused generation `id`, once it has a slot again."""
+        """Continues the paused generation `id`, as soon as it has a slot again."""
         if id in self._generations and self._dead is None:
             self._send(Resume(id))
 
     async def _ask(self, message: Question, kind: type[R]) -> R:
-        """The answer, of which `kind` is the type. Cancelling the wait withdraws the question."""
+        """Returns the answer, of the type `kind`. Cancelling the wait withdraws the question."""
         client = self._living
         asked = client._ask_for(message)
         try:
@@ -362,7 +367,7 @@ class EngineClient:
     async def _in_slices(
         self, make: Callable[[int, list[T]], Embed | Rerank], items: Sequence[T]
     ) -> AsyncGenerator[Vectors, None]:
-        """The answers to `make(id, part)` for all parts of `items`."""
+        """Yields the answers to `make(id, part)` for all parts of `items`."""
         starts = iter(range(0, len(items), SLICE))
         waiting: deque[_Asked] = deque()
         try:
@@ -384,22 +389,22 @@ class EngineClient:
                 if client._asked.pop(id, None) is not None and client._dead is None:
                     client._send(Cancel(id))
                 if not asked.answer.cancel() and not asked.answer.cancelled():
-                    asked.answer.exception()  # seen, or asyncio would complain that nobody looked
+                    asked.answer.exception()  # retrieved, or asyncio would log a warning
 
     @property
     def _living(self) -> "EngineClient":
-        """The client of the process that does what this one's should have done."""
+        """The client of the process that replaces this one's, directly or through other ones."""
         client = self
-        while client._heir is not None:
-            client = client._heir
+        while client._successor is not None:
+            client = client._successor
         return client
 
     def _new_id(self) -> int:
-        return next(self._ids)  # an heir goes on counting
+        return next(self._ids)  # a successor continues the numbering
 
     def _send(self, message: ToEngine) -> None:
         if self._waits:
-            return  # an heir will
+            return  # the successor sends it
         if self._dead is not None:
             raise EngineError(self._dead)
         self._outbox.write(frame(message))

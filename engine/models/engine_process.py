@@ -1,4 +1,4 @@
-"""One engine process, from the server's side: its pipes, its heartbeat, and its end."""
+"""The server's handle of one engine process: its pipes, its heartbeat, and its end."""
 
 import asyncio
 import logging
@@ -21,34 +21,34 @@ from specllama.engine.wire.stats import Stats
 
 log = logging.getLogger("specllama.engine.process")
 
-HEARTBEAT_TIMEOUT = 30.0  # s without any output: the process is stuck
-END_TIMEOUT = 6.0  # s for the last step, then the process is killed
+HEARTBEAT_TIMEOUT = 30.0  # s without any output, after which the process counts as stuck
+END_TIMEOUT = 6.0  # s for the last step, after which the process is killed
 
 
 class ProcessSnapshot(msgspec.Struct, frozen=True):
-    """What a process said of itself when nobody needed it."""
+    """The last statistics and slots of a process that was stopped because it was idle."""
 
     stats: Stats
     slots: list[SlotState]
 
 
 class EngineProcess:
-    """A process of `engine.worker` that has been started, with all that is known of it alone. Who
-    starts one waits for its end (`code`)."""
+    """A started process of `engine.worker`, with the state that belongs to this process alone. The
+    code that starts one has to wait for its end (`code`)."""
 
     def __init__(self, child: Child[ToServer]) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self.ready_at: float | None = None  # of system.now()
-        self.refusal = ""  # why it can't load the model, in its own words
+        self.refusal = ""  # why it can't load the model, as it reported it
         self._child = child
 
     @classmethod
     async def start(
         cls, options: EngineOptions, engine_log: EngineLog, log_level: int
     ) -> "EngineProcess":
-        """Start one that loads the model of `options`, or take the one that was given a head start.
-        Its stderr goes to `engine_log`, from `log_level` on. Raises OSError if the system has no
-        room for another process."""
+        """Starts a process that loads the model of `options`, or takes the one that was started
+        ahead. Its stderr goes to `engine_log`, from `log_level` on. Raises OSError if the system
+        can't create another process."""
         load = frame(Load(options, log_level))
         return cls(
             await Child.start(engine_command(), to_server_decoder, first=load, log=engine_log)
@@ -60,21 +60,21 @@ class EngineProcess:
 
     @property
     def n_running(self) -> int:
-        """Requests that wait or run in it."""
+        """The number of requests that wait or run in the process."""
         return self.client.n_running if self.client else 0
 
     def send(self, message: ToEngine) -> None:
-        """Send a message that needs no answer."""
+        """Sends a message that needs no answer."""
         self._child.say(frame(message))
 
     def open(self, info: ModelInfo) -> EngineClient:
-        """The client of a process that is ready."""
+        """Returns the client of the process, which is ready."""
         self.ready_at = system.now()
         self.client = EngineClient(self._child.stdin, info)
         return self.client
 
-    async def look(self) -> ProcessSnapshot | None:
-        """What it counts, and its slots; None if it isn't ready, or ends."""
+    async def snapshot(self) -> ProcessSnapshot | None:
+        """Returns the statistics and slots of the process; None if it isn't ready, or ends."""
         if self.client is None:
             return None
         try:
@@ -83,12 +83,12 @@ class EngineProcess:
             return None
 
     async def listen(self, take: Callable[[ToServer], None]) -> None:
-        """Dispatch its messages until it ends, is stuck or breaks the protocol: those of a step to
-        the client, the others to `take`."""
+        """Dispatches its messages until the process ends, is stuck or violates the protocol: the
+        messages of steps to the client, the others to `take`."""
 
         def on_message(message: ToServer) -> None:
             if isinstance(message, Step) and self.client is not None:
-                self.client.dispatch(message)  # nearly always
+                self.client.dispatch(message)  # by far the most frequent message
             else:
                 take(message)
 
@@ -97,24 +97,26 @@ class EngineProcess:
         try:
             await child.output_end(HEARTBEAT_TIMEOUT)
         except TimeoutError:
-            log.error("the engine process gives no sign of life and is replaced")
+            log.error("the engine process doesn't respond and is replaced")
             if STACKS_SIGNAL is not None:
-                child.send_signal(STACKS_SIGNAL)  # `code` kills one that doesn't end of it
+                child.send_signal(
+                    STACKS_SIGNAL
+                )  # `code` kills the process if the signal doesn't end it
         child.listen(None)
         if child.failure is not None:
-            log.error("the engine process sends nonsense and is replaced: %s", child.failure)
+            log.error("the engine process violates the protocol and is replaced: %s", child.failure)
 
     def kill(self) -> None:
-        """End it at once."""
+        """Kills the process."""
         self._child.kill()
 
     async def end(self) -> None:
-        """Let it finish its step and clean up; kill it if it takes more than END_TIMEOUT."""
+        """Lets the process finish its step and clean up; kills it after END_TIMEOUT."""
         if not await self._child.end(END_TIMEOUT):
             log.warning("the engine process did not end by itself and was killed")
 
-    def life(self, code: int) -> ProcessLife:
-        """A summary of the process, which has ended with `code`."""
+    def summary(self, code: int) -> ProcessLife:
+        """Returns a summary of the process, which has ended with `code`."""
         return ProcessLife(
             ready=self.ready_at is not None,
             served=self.client is not None and self.client.has_served,
@@ -123,34 +125,34 @@ class EngineProcess:
         )
 
     async def code(self) -> int:
-        """The exit status. Waits for the end of a process that is ending, and kills another one."""
+        """Returns the exit status. Waits for a process that is ending, and kills any other."""
         return await self._child.reap(GRACE)
 
 
 class WaitingRequests:
-    """The requests that a process had not begun when it ended: they wait for the next one."""
+    """The requests that a process had not begun when it ended. They wait for the next process."""
 
     def __init__(self, seconds: float) -> None:
-        """They wait for at most so many seconds."""
+        """`seconds` is the maximum time to wait."""
         self._seconds = seconds
         self._client: EngineClient | None = None  # of the process that ended
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, client: EngineClient, error: ErrorInfo, late: ErrorInfo) -> None:
-        """Takes the requests of `client` that had not begun. All others end with `error`; those
-        that wait too long end with `late`."""
-        client.leave(error)
+        """Takes the requests of `client` that had not begun. The others fail with `error`. Those
+        that wait too long fail with `late`."""
+        client.detach(error)
         self._client = client
         self._timer = asyncio.get_running_loop().call_later(self._seconds, self.give_up, late)
 
     def go_on(self, client: EngineClient) -> None:
-        """Hands the requests to the `client` of the next process."""
+        """Passes the requests to the `client` of the next process."""
         if self._client is not None:
-            client.succeed(self._client)
+            client.adopt_from(self._client)
             self._forget()
 
     def give_up(self, error: ErrorInfo) -> None:
-        """Ends the requests: there is no next process, or not soon."""
+        """Fails the requests with `error`: there is no next process, or not soon enough."""
         if self._client is not None:
             self._client.close(error)
             self._forget()

@@ -35,9 +35,9 @@ _VALUES: dict[State, StatusValue] = {
 
 
 class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One model. `waiting`: requests wait until there is room to load it, whatever its value says.
-    `failed`, `failure` (one line) and `exit_code` are about the last attempt to load it; there is
-    no exit code if it could not even be downloaded."""
+    """The status of one model. `waiting`: requests wait until there is room to load it, regardless
+    of `value`. `failed`, `failure` (one line) and `exit_code` describe the last attempt to load it.
+    There is no exit code if its download failed."""
 
     value: StatusValue = "unloaded"
     waiting: bool = False
@@ -46,11 +46,11 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
     failed: bool = False
     failure: str = ""
     exit_code: int | None = None  # of the last engine process; negative: minus a signal
-    info: ModelInfo | None = None  # known from the first loading until it is unloaded
+    info: ModelInfo | None = None  # set by the first loading, until the model is unloaded
 
     @classmethod
     def of(cls, supervisor: Supervisor) -> "ModelStatus":
-        """Of a model that has a supervisor."""
+        """Returns the status of a model with a supervisor."""
         return cls(
             value=_VALUES[supervisor.state],
             progress=supervisor.progress,
@@ -76,21 +76,21 @@ EventName = Literal[
 ]
 
 EVERY_MODEL = "*"
-"""The model of events that are about all of them."""
+"""The model of events that concern all models."""
 
-MAX_WAITING = 1000  # events; a subscriber that is further behind is dropped
+MAX_WAITING = 1000  # events, after which a slow subscriber is dropped
 
 
 class ModelEvent(msgspec.Struct, frozen=True):
     """One change of one model.
 
-    - `model_status`: work on it begins, `data` has the new `status`;
+    - `model_status`: work on the model begins; `data` has the new `status`;
     - `status_change`: `data` has the new `status`, with an `exit_code` if it was unloaded, and
       while it loads its `progress`: `{"stages": [...], "current": ..., "value": 0..1}`;
     - `download_progress`: `data` is `{"progress": {FILE: {"done": BYTES, "total": BYTES}}}`;
-    - `download_finished` and `download_failed`, with nothing more;
-    - `model_remove`: it is not there any more;
-    - `models_reload`, of `EVERY_MODEL`: the list may be another one.
+    - `download_finished` and `download_failed`, without data;
+    - `model_remove`: the model was removed;
+    - `models_reload`, of `EVERY_MODEL`: the list of models may have changed.
     """
 
     model: str
@@ -99,14 +99,14 @@ class ModelEvent(msgspec.Struct, frozen=True):
 
 
 class Subscription(AsyncIterator[ModelEvent]):
-    """The events from the moment of the subscription, until `close`, the end of the server, or
-    until the subscriber is too far behind.
+    """The events from the subscription on, until `close`, the end of the server, or until the
+    subscriber is too far behind.
 
-    For a slow subscriber, a model's newer progress takes the place of its older one.
+    For a slow subscriber, a model's newer progress replaces its older one.
     """
 
     def __init__(self) -> None:
-        self._events: deque[tuple[ModelEvent, bool]] = deque()  # and whether it is progress
+        self._events: deque[tuple[ModelEvent, bool]] = deque()  # with a flag for progress events
         self._closed = False
         self._changes = Changes()
 
@@ -120,7 +120,7 @@ class Subscription(AsyncIterator[ModelEvent]):
         return self._events.popleft()[0]
 
     def close(self) -> None:
-        """No further events; those that have come can still be read."""
+        """Ends the subscription. Events that are already queued can still be read."""
         self._closed = True
         self._changes.announce()
 
@@ -142,14 +142,14 @@ class Subscription(AsyncIterator[ModelEvent]):
 
 
 class ModelEvents:
-    """Publishes events to all subscribers. Subscriptions that nobody holds any more vanish."""
+    """Publishes events to all subscribers. Unreferenced subscriptions are removed."""
 
     def __init__(self) -> None:
         self._subscriptions: WeakSet[Subscription] = WeakSet()
         self._closed = False
 
     def subscribe(self) -> Subscription:
-        """The events from now on."""
+        """Returns the events from now on."""
         subscription = Subscription()
         if self._closed:
             subscription.close()
@@ -158,12 +158,12 @@ class ModelEvents:
         return subscription
 
     def publish(self, event: ModelEvent, *, is_progress: bool = False) -> None:
-        """Give the event to every subscriber; `is_progress` says that a newer one replaces it."""
+        """Passes the event to every subscriber. With `is_progress`, a newer event replaces it."""
         for subscription in list(self._subscriptions):
             subscription.put(event, is_progress=is_progress)
 
     def close(self) -> None:
-        """End all subscriptions, and those to come."""
+        """Ends all subscriptions, current and future ones."""
         self._closed = True
         for subscription in list(self._subscriptions):
             subscription.close()
@@ -175,52 +175,54 @@ class ModelEvents:
 PROGRESS_SECONDS = 0.1  # between two events about the progress of one model
 
 
-def _told(status: ModelStatus) -> tuple[Any, ...]:
+def _published_fields(status: ModelStatus) -> tuple[Any, ...]:
     return status.value, status.failed, status.waiting
 
 
 class StatusPublisher:
-    """Compares a model's status with the one that was published last."""
+    """Publishes the changes of a model's status since the last published one."""
 
     def __init__(self, name: str, events: ModelEvents) -> None:
         self.last = ModelStatus()
-        """The status that was published last."""
+        """The last published status."""
         self._name = name
         self._events = events
-        self._progress_at = 0.0  # when progress was published last; 0.0: not since another event
+        self._progress_at = (
+            0.0  # time of the last published progress; 0.0: another event came later
+        )
 
     def begin(self, status: ModelStatus) -> None:
-        """Work on an unloaded model begins."""
+        """Publishes that work on an unloaded model begins."""
         self.last = status
         self._publish("model_status", {"status": status.value})
 
     def update(self, status: ModelStatus) -> None:
-        """The status may have changed."""
+        """Publishes the status if it has changed."""
         before, self.last = self.last, status
-        if _told(status) == _told(before):
+        if _published_fields(status) == _published_fields(before):
             return
         data: dict[str, Any] = {"status": status.value}
         if status.waiting:
             data["waiting"] = True
         if status.value == "unloaded":
-            # Clients know a failure by a code other than 0, also if there was no process.
+            # Clients recognize a failure by a code other than 0, even if there was no process.
             data["exit_code"] = (status.exit_code or 1) if status.failed else 0
         self._publish("status_change", data)
 
     def progress(self, status: ModelStatus) -> None:
-        """Only the progress has changed."""
+        """Publishes the progress, the only change."""
         if status.value == "loading":
             stage = "text_model"
             progress = {"stages": [stage], "current": stage, "value": status.progress}
             data = {"status": "loading", "progress": progress}
-            # The end of it is told in any case: what follows, a warm-up say, has no progress.
+            # Always publish the end: later stages, such as the warm-up, have no progress.
             self._publish_progress("status_change", data, is_end=status.progress >= 1)
         elif status.value == "downloading" and (transfer := status.transfer):
             done = {"done": transfer.n_done, "total": transfer.n_total}
             self._publish_progress("download_progress", {"progress": {transfer.file: done}})
 
     def downloaded(self, *, ok: bool) -> None:
-        """The download has ended."""
+        """Publishes the end of the download."""
         self._publish("download_finished" if ok else "download_failed", {})
 
     def _publish(self, event: EventName, data: dict[str, Any]) -> None:
@@ -230,7 +232,7 @@ class StatusPublisher:
     def _publish_progress(
         self, event: EventName, data: dict[str, Any], *, is_end: bool = False
     ) -> None:
-        """Do nothing if the last progress is less than PROGRESS_SECONDS old, unless it `is_end`."""
+        """Does nothing if the last progress is less than PROGRESS_SECONDS old, unless `is_end`."""
         now = system.now()
         if is_end or not self._progress_at or now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now

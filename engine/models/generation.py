@@ -1,4 +1,4 @@
-"""One generating request, from the server's side: its events, in order."""
+"""The server's side of one generating request: its events, in order."""
 
 import asyncio
 from collections import deque
@@ -11,21 +11,22 @@ from specllama.engine.wire.replies import Accepted, Begun, Delta, Event, Failed,
 from specllama.engine.wire.requests import Submit
 
 AHEAD = 256
-"""Events that may wait for their reader before the generation is paused: others get its slot."""
+"""Number of unread events after which the generation is paused, so that others get its slot."""
 HEAVY = 16_384
-"""The same for events as `MAX_WAITING` counts them."""
-PAUSE_GRACE = 0.1  # s in which a reader may catch up before that
-CAUGHT_UP = 0.5  # part of these bounds at which a paused generation goes on
+"""The same bound for the weight of events, as in `MAX_WAITING`."""
+PAUSE_GRACE = 0.1  # s for the reader to catch up before the pause
+CAUGHT_UP = 0.5  # share of these bounds at which a paused generation continues
 MAX_WAITING = 100_000
-"""Events that may wait for their reader; probabilities count like events."""
-GRACE = 1.0  # s in which a reader may catch up, who was held up together with everybody else
+"""Weight of unread events after which the generation is cancelled. An event weighs 1, and 1 more
+for each probability."""
+GRACE = 1.0  # s for the reader to catch up before that, as the whole process may have been blocked
 _BEGUN = (Begun, Delta)
 _LAST = (Finished, Failed)
 _NOT_READ = "the client doesn't read this stream as fast as it is generated"
 
 
 class GenerationClient(Protocol):
-    """Who a generation is steered at."""
+    """Receives the control calls of a generation."""
 
     def forget(self, id: int) -> None: ...
     def pause(self, id: int) -> None: ...
@@ -35,22 +36,23 @@ class GenerationClient(Protocol):
 
 
 class Generation:
-    """The events of one submitted request: `Begun`, which may be waited for, `Delta`s (if it
-    streams), then one `Finished`. It is paused while it is far ahead of its reader.
+    """The events of one submitted request: `Begun`, which may be awaited, `Delta`s (if it streams),
+    then one `Finished`. It is paused while it is far ahead of its reader.
 
-    Iteration raises `EngineError` if the request fails. Whoever stops early calls `cancel`. From
-    the first event on, `relaxed` are the keywords of its schemas that are not in force.
+    Iteration raises `EngineError` if the request fails. A reader that stops early has to call
+    `cancel`. From the first event on, `relaxed` contains the keywords of its schemas that aren't
+    enforced.
     """
 
     def __init__(self, request: Submit, client: "GenerationClient") -> None:
         self.request = request
         self.client = client
-        self.has_begun = False  # the engine has a slot for it
-        self.has_moved = False  # from a process that ended to the next one
+        self.has_begun = False  # it has a slot in the engine
+        self.has_moved = False  # handed from an ended process to the next one
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
         self._over = False
-        self._n_waiting = 0  # as MAX_WAITING counts
+        self._n_waiting = 0  # weight of the unread events, see MAX_WAITING
         self._late: asyncio.TimerHandle | None = None
         self._ahead: asyncio.TimerHandle | None = None
         self._is_paused = False
@@ -58,7 +60,7 @@ class Generation:
 
     @property
     def ready(self) -> bool:
-        """True if iteration needn't wait: there is an event, or no other one comes."""
+        """True if iteration doesn't block: there is an event, or the generation is over."""
         return self._over or bool(self._events)
 
     def __aiter__(self) -> "Generation":
@@ -80,12 +82,12 @@ class Generation:
         raise StopAsyncIteration
 
     async def accepted(self) -> None:
-        """Wait until the engine accepts a request sent with `confirm`. Raises `EngineError` if
-        it doesn't."""
+        """Waits until the engine accepts a request sent with `confirm`. Raises `EngineError` if it
+        is rejected."""
         await self._next()
 
     async def begun(self) -> Begun:
-        """Wait until the request has a slot: to be called before its other events are read."""
+        """Waits until the request has a slot. Must be called before its other events are read."""
         event = await self._next()
         if isinstance(event, Begun):
             return event
@@ -100,12 +102,12 @@ class Generation:
                 return event
 
     def _coming(self) -> "asyncio.Future[None]":
-        """Done when there is another event."""
+        """Returns a future that is done when there is another event."""
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
     def _take(self) -> Accepted | Relaxed | Begun | Delta | Finished:
-        """The event that has waited longest. Raises `EngineError` if it is a failure."""
+        """Returns the oldest unread event. Raises `EngineError` if it is a failure."""
         event = self._events.popleft()
         self._n_waiting -= _weight(event)
         if self._is_paused and not self._is_ahead(CAUGHT_UP):
@@ -119,29 +121,29 @@ class Generation:
         return event
 
     async def result(self) -> Finished:
-        """The end of a request that doesn't stream."""
+        """Returns the end of a request that doesn't stream."""
         async for event in self:
             if isinstance(event, Finished):
                 return event
         raise RuntimeError("this generation has been read to its end before")
 
     def cancel(self) -> None:
-        """Stop, if it is still running. Safe to call at any time, any number of times."""
+        """Stops the generation if it is still running. Safe to call at any time and repeatedly."""
         self._over = True
         self.client.forget(self.request.id)
 
     def end_thoughts(self) -> None:
-        """Let it come to its answer, if it is thinking and its parameters allow this."""
+        """Ends the reasoning, if the generation is in it and its parameters allow this."""
         self.client.end_thoughts(self.request.id)
 
     def move(self, client: "GenerationClient") -> None:
-        """The engine process has ended, and `client`'s gets the request again."""
+        """Moves the request to the process of `client`, as its engine process has ended."""
         self.client, self.has_moved = client, True
-        self.put(Relaxed(self.request.id, []))  # what the last process said is over
+        self.put(Relaxed(self.request.id, []))  # resets what the last process reported
 
     def put(self, event: Event) -> None:
-        """The next event."""
-        if isinstance(event, Accepted):  # a second time nobody waits for it
+        """Adds the next event."""
+        if isinstance(event, Accepted):  # after a restart, no reader waits for the confirmation
             self.request = msgspec.structs.replace(self.request, confirm=False)
         self.has_begun |= isinstance(event, _BEGUN)
         self._events.append(event)
@@ -152,7 +154,7 @@ class Generation:
             self._waiter.set_result(None)
 
     def _set_timers(self) -> None:
-        """Many events wait: the reader has some time to catch up, if they are too many."""
+        """Starts the reader's grace periods if too many events are unread."""
         loop = asyncio.get_running_loop()
         if self._ahead is None and not self._is_paused and self._is_ahead():
             self._ahead = loop.call_later(PAUSE_GRACE, self._pause)
@@ -160,20 +162,20 @@ class Generation:
             self._late = loop.call_later(GRACE, self._give_up)
 
     def _is_ahead(self, part: float = 1.0) -> bool:
-        """True if more than `part` of what may wait for the reader does."""
+        """Returns whether the unread events exceed `part` of the bounds."""
         return len(self._events) > part * AHEAD or self._n_waiting > part * HEAVY
 
     def _pause(self) -> None:
-        """Pauses the generation if its reader is still behind: it would keep its slot from others
-        for texts that nobody takes."""
+        """Pauses the generation if its reader is still behind: it would occupy its slot for unread
+        text."""
         self._ahead = None
         if not self._over and self._is_ahead() and not isinstance(self._events[-1], _LAST):
             self._is_paused = True
             self.client.pause(self.request.id)
 
     def _give_up(self) -> None:
-        """Ends the generation if its reader, most likely because the client doesn't read, is still
-        so far behind: what waits would grow for as long as there is something to generate."""
+        """Cancels the generation if its reader is still too far behind, most likely because the
+        client doesn't read: unread events would accumulate until the generation ends."""
         self._late = None
         if self._n_waiting <= MAX_WAITING or isinstance(self._events[-1], _LAST):
             return

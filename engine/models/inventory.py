@@ -1,4 +1,4 @@
-"""Which models there are: looks for them again, downloads new ones, removes downloaded ones."""
+"""Changes the set of models: reloads the list, downloads new models, removes downloaded ones."""
 
 import asyncio
 import logging
@@ -17,31 +17,33 @@ log = logging.getLogger("specllama.engine.models")
 
 
 class Inventory:
-    """Keeps the catalog of a router and the members of its pool the same, while models come and
-    go."""
+    """Keeps the catalog of a router and the members of its pool in sync while models are added and
+    removed."""
 
     def __init__(self, catalog: Catalog, members: Members) -> None:
         self.on_change: Callable[[], None] = lambda: None
-        """Called when the models are others than before."""
+        """Called when the set of models has changed."""
         self._catalog = catalog
         self._members = members
-        self._turn = asyncio.Lock()  # of changes to the catalog
+        self._turn = asyncio.Lock()  # serializes changes to the catalog
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def reload(self) -> None:
-        """Look for models again. Those in use are unloaded if they are gone, or have other options;
-        none is loaded. Raises `EngineError` (server_error) if that can't be: all stays as it is.
+        """Reads the list of models again. A model in use is unloaded if it was removed or its
+        options have changed; no model is loaded. Raises `EngineError` (server_error) if the list
+        can't be read; nothing changes then.
 
-        Who stops waiting for it doesn't break it off: a change is whole, or none.
+        Cancelling the wait doesn't interrupt the change, which is atomic.
         """
         await asyncio.shield(self._start(self._reload_in_turn(), "reload"))
 
     async def download(self, name: str) -> None:
-        """Begin to download a model of the hub (user/repo or user/repo:QUANT) into its cache, and
-        return as soon as the hub has confirmed that it is there. At the end it joins the models.
+        """Begins to download a model of the Hub (user/repo or user/repo:QUANT) into its cache, and
+        returns as soon as the Hub has confirmed that it exists. After the download the model is
+        added.
 
-        Raises `EngineError` (invalid_request) for a name that can't be, is there already, or that
-        the hub doesn't know.
+        Raises `EngineError` (invalid_request) for a name that is invalid, already exists, or is
+        unknown to the Hub.
         """
         _check_name(name)
         async with self._turn:
@@ -50,8 +52,8 @@ class Inventory:
             try:
                 entry = await asyncio.to_thread(self._catalog.entry_to_download, name)
             except OptionError as error:
-                raise server_error(f"the models can't be read again: {error}") from None
-            is_here = not wants_fetch(entry.options)  # since the server was started
+                raise server_error(f"the list of models can't be read again: {error}") from None
+            is_here = not wants_fetch(entry.options)  # downloaded after the server's start
             if not is_here:
                 self._members.add(entry)
                 self._catalog.replace(
@@ -67,7 +69,7 @@ class Inventory:
             raise invalid_request(f"the model {name!r} can't be downloaded: {supervisor.failure}")
 
     async def remove(self, name: str) -> None:
-        """End a model, or its download, and remove its files from the cache.
+        """Unloads a model or cancels its download, and removes its files from the cache.
 
         Raises `EngineError`: not_found_error, invalid_request_error if its files are not (only) in
         the cache, server_error if they can't be removed.
@@ -78,8 +80,8 @@ class Inventory:
                 raise EngineError.of("not_found_error", f"model {name[:200]!r} not found")
             if not entry.removable:
                 raise invalid_request(
-                    f"the model {name!r} can't be removed: it is no download in the cache, or has "
-                    "a preset"
+                    f"the model {name!r} can't be removed: it isn't a download in the cache, or "
+                    "has a preset"
                 )
             was_default = name == self._catalog.default
             await self._drop(entry)
@@ -89,21 +91,21 @@ class Inventory:
                 failure = server_error(f"the model {name!r} can't be removed: {error.strerror}")
             else:
                 self._members.publish(ModelEvent(name, "model_remove"))
-                if was_default:  # who takes its place may be hidden yet
+                if was_default:  # the next default model may be hidden so far
                     await self._reload()
                 self.on_change()
                 return
-        await self.reload()  # what is left of it
+        await self.reload()  # the model with its remaining files
         raise failure
 
     async def stop(self) -> None:
-        """Leave downloads to the pool, which ends them."""
+        """Stops waiting for downloads. The pool ends the downloads."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
     def _start(self, work: Coroutine[Any, Any, None], name: str) -> asyncio.Task[None]:
-        """A task that goes on without its caller, until `stop`."""
+        """Returns a task that runs independently of its caller, until `stop`."""
         task = asyncio.create_task(work, name=name)
         self._tasks.add(task)
         task.add_done_callback(self._tasks.discard)
@@ -117,7 +119,7 @@ class Inventory:
         try:
             entries, default = await asyncio.to_thread(self._catalog.read)
         except OptionError as error:
-            raise server_error(f"the models can't be read again: {error}") from None
+            raise server_error(f"the list of models can't be read again: {error}") from None
         found = {entry.name: entry for entry in entries}
         found |= {entry.name: entry for entry in self._members.fetching()}
         before = dict(self._catalog.entries)
@@ -137,7 +139,7 @@ class Inventory:
         await self._members.remove(entry.name)
 
     async def _conclude(self, entry: CatalogEntry, supervisor: Supervisor) -> None:
-        """At the end of its download, the model is one of the cache, or none."""
+        """After the download, replaces the entry by the model in the cache, if there is one."""
         await supervisor.fetched()
         async with self._turn:
             if self._catalog.entries.get(entry.name) is entry:

@@ -1,4 +1,4 @@
-"""The states of one model's engine, and the table of the transitions between them."""
+"""The states of one model's engine, and the transitions between them."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -6,15 +6,15 @@ from typing import Final, Literal, get_args
 
 State = Literal[
     "downloading",  # its files
-    "downloaded",  # nobody has asked for more
+    "downloaded",  # no request to load it yet
     "loading",  # for the first time
     "ready",
-    "dozing",  # nobody needs it: the process is being ended
-    "sleeping",  # no process and no memory, until somebody needs it
-    "waking",  # loading again, after that
+    "dozing",  # idle: the process is being ended
+    "sleeping",  # no process and no memory, until the next request
+    "waking",  # loading again after sleeping
     "restarting",  # after a crash
-    "failed",  # it can't be loaded; `engine.models.lifecycle` says whether it is tried again
-    "draining",  # it is being stopped; what runs may finish
+    "failed",  # it can't be loaded; see `Restarts` for retries
+    "draining",  # it is being stopped; running requests may finish
     "stopped",
 ]
 
@@ -34,22 +34,23 @@ TRANSITIONS: Final[Mapping[State, frozenset[State]]] = {
     "draining": frozenset({"failed", "stopped"}),
     "stopped": frozenset(),
 }
-"""Every state but the last can become `failed`: the supervisor itself may have an error."""
+"""Every state except the last one can become `failed`, for example by an error of the
+supervisor."""
 
 SERVING: Final[frozenset[State]] = frozenset({"ready", "draining"})
-"""There is an engine that takes requests."""
+"""States with an engine that accepts requests."""
 RETURNING: Final[frozenset[State]] = frozenset({"dozing", "sleeping", "waking", "restarting"})
-"""There is none now, and there will be one for those who wait."""
+"""States without an engine, for which requests wait, as it will return."""
 LOADING: Final[frozenset[State]] = frozenset({"loading", "waking", "restarting"})
-"""A process loads the model, or is about to."""
+"""States in which a process loads the model, or is about to."""
 
 
 class TransitionError(RuntimeError):
-    """The table has no such transition."""
+    """The transition is not in the table."""
 
 
 class Lifecycle:
-    """The state that one engine is in."""
+    """The current state of one engine."""
 
     def __init__(self, state: State) -> None:
         self._state: State = state
@@ -59,8 +60,8 @@ class Lifecycle:
         return self._state
 
     def enter(self, state: State) -> bool:
-        """Make the transition to `state`; False once it has been stopped, where what comes late
-        changes nothing. Raises `TransitionError`."""
+        """Changes the state to `state`. Returns False, without a change, after the engine was
+        stopped. Raises `TransitionError`."""
         if self._state == "stopped":
             return False
         if state not in TRANSITIONS[self._state]:
@@ -69,44 +70,45 @@ class Lifecycle:
         return True
 
 
-# ---- Rules for replacing an engine process that has ended, without any clock.
+# ---- Rules for replacing an engine process that has ended. They use no clock.
 
 
 BACKOFF = (0.0, 1.0, 2.0, 4.0, 8.0, 16.0, 30.0)  # s before the n-th restart in a row
-STABLE_SECONDS = 5.0  # in service: who has come so far was not a failing process
+STABLE_SECONDS = 5.0  # in service, after which a process counts as working
 
 
 @dataclass(frozen=True)
 class ProcessLife:
-    """One engine process, from its start to its end."""
+    """A summary of one ended engine process."""
 
     ready: bool = False  # the model was loaded
-    served: bool = False  # and at least one request evaluated to its end
+    served: bool = False  # it has completed at least one request
     seconds: float = 0.0  # in service
-    illegal: bool = False  # ended by an instruction that the processor does not have
+    illegal: bool = False  # ended by an instruction that the processor doesn't support
 
     @property
     def proved(self) -> bool:
-        """The process did what it is there for: its end was an accident."""
+        """True if the process worked, so its end was an accident."""
         return self.ready and (self.served or self.seconds >= STABLE_SECONDS)
 
 
 class Restarts:
-    """How long to wait for the next process of a model, by how the last ones lived.
+    """Computes the delay before a model's next process from the ends of the previous ones.
 
-    A process that served is replaced at once, however often that happens. Those that die before
-    they serve come back ever more slowly, and not at all where another try would end in the same
-    way: a model that was never loaded, an illegal instruction while loading, or twice in a row.
+    A process that worked is replaced at once, however often it ends. Processes that end before they
+    work are replaced with increasing delays. There is no replacement if it would fail in the same
+    way: the model was never loaded, or an illegal instruction occurred while loading or twice in a
+    row.
     """
 
     def __init__(self) -> None:
         self._ever_ready = False
         self._n_failures = 0  # in a row
-        self._was_illegal = False  # how the last one ended
+        self._was_illegal = False  # the last process ended by an illegal instruction
 
     def after(self, life: ProcessLife) -> float | None:
-        """Seconds until the next process is to be started; None for never. Called once for each
-        process, in their order."""
+        """Returns the seconds until the start of the next process; None for never. Called once for
+        each process, in their order."""
         hopeless = life.illegal and not life.proved and (self._was_illegal or not life.ready)
         self._was_illegal = life.illegal
         self._ever_ready |= life.ready

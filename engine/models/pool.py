@@ -1,4 +1,4 @@
-"""Which models are loaded, for whom, and for how long."""
+"""Loads and unloads models on request."""
 
 import asyncio
 import logging
@@ -27,10 +27,10 @@ log = logging.getLogger("specllama.engine.models")
 class ModelPool:
     """A supervisor for each model in use.
 
-    A router loads models when they are asked for, at most `models_max` (0: any number) at the
-    same time; `engine.models.residency` says which one has to make room. A model that sleeps, or is
-    being downloaded, holds no memory and does not count. Otherwise there is one model, loaded
-    from the start to the end.
+    A router loads models on request, at most `models_max` (0: any number) at the same time;
+    `engine.models.residency` decides which one is unloaded to make room. A model that sleeps or is
+    being downloaded uses no memory and does not count. A server that is no router has one model,
+    loaded from the start to the end.
     """
 
     def __init__(
@@ -54,20 +54,21 @@ class ModelPool:
             fetch=partial(self._create, load=False),
             unload=self._begin_unload,
         )
-        """Which models there are; `engine.models.inventory` says when they change."""
-        self._first: list[ModelRecord] = []  # those that a router loads from the start
+        """The set of models; `engine.models.inventory` changes it."""
+        self._first: list[ModelRecord] = []  # models that a router loads at the start
         self._stopping = False
 
     async def start(self) -> None:
-        """Begin to load the model, or the router's models that are to be loaded on startup;
-        returns before they are ready."""
+        """Begins to load the model, or the router's models with load-on-startup. Returns before
+        they are ready."""
         if not self._catalog.router:
             self._create(self._only)
             return
         records = [each for each in self._records.values() if each.entry.load_on_startup]
         if self._models_max and len(records) > self._models_max:
             log.warning(
-                "%d models are to be loaded on startup, but at most %d can be (--models-max)",
+                "%d models are configured for loading on startup, but at most %d can be loaded "
+                "(--models-max)",
                 *(len(records), self._models_max),
             )
             records = records[: self._models_max]
@@ -76,12 +77,12 @@ class ModelPool:
             self._start_loading(record)
 
     async def started(self) -> bool:
-        """Wait for the models that are loaded from the start. False if none of them could be, so
-        that there is nothing to announce, or if the server is being stopped."""
+        """Waits for the models that are loaded at the start. Returns False if all of them failed,
+        or if the server is being stopped."""
         if self._catalog.router:
             await _all_of(record.loading for record in self._first if record.loading)
             if self._first and all(record.failure for record in self._first):
-                log.error("no model could be loaded; a request that names one tries it again")
+                log.error("no model could be loaded; a request that names one tries again")
                 return False
             return not self._stopping
         supervisor = self._only.supervisor
@@ -90,7 +91,7 @@ class ModelPool:
         return supervisor.state not in ("failed", "stopped")
 
     async def stop(self) -> None:
-        """End everything: requests that wait or run end with an error, and no process stays."""
+        """Ends all processes. Waiting and running requests fail."""
         self._stopping = True
         self.end_events()
         records = self._records.values()
@@ -102,31 +103,32 @@ class ModelPool:
         await _all_of(task for task in tasks if task)
 
     def supervisor(self, name: str) -> Supervisor | None:
-        """The supervisor of a model in use; None of another one."""
+        """Returns the supervisor of a model; None if the model isn't in use."""
         record = self._records.get(name)
         return record.supervisor if record else None
 
     def options(self, entry: CatalogEntry) -> Options:
-        """A model's options, with the paths of its files once these have been downloaded."""
+        """Returns a model's options, with the paths of its files after they have been
+        downloaded."""
         record = self._records.get(entry.name)
         return record.options if record else entry.options
 
     def status(self, name: str) -> ModelStatus:
-        """The status of a model; a removed one is unloaded."""
+        """Returns the status of a model; that of a removed one is unloaded."""
         record = self._records.get(name)
         return record.status() if record else ModelStatus()
 
     def subscribe(self) -> Subscription:
-        """The events of all models from now on."""
+        """Returns the events of all models from now on."""
         return self._events.subscribe()
 
     def end_events(self) -> None:
-        """End all subscriptions, and those to come."""
+        """Ends all subscriptions, current and future ones."""
         self._events.close()
 
     def lease_now(self, entry: CatalogEntry) -> Lease | None:
-        """A lease of a model that is ready and has room for one more; None if `lease` would have
-        to wait, or would raise."""
+        """Returns a lease of a model that is ready and has room for one more; None if `lease` would
+        have to wait, or would raise."""
         record = self._records.get(entry.name)
         supervisor = record.supervisor if record else None
         if (
@@ -143,12 +145,12 @@ class ModelPool:
         return None if place is None else self._granted(record, place)
 
     async def lease(self, entry: CatalogEntry, *, autoload: bool = True) -> Lease:
-        """Use the model until the lease is released.
+        """Returns a lease, which keeps the model in use until it is released.
 
-        Raises `EngineError`: unavailable if it can't be loaded, is unloaded meanwhile or the
-        server shuts down. A router waits for its turn and for the loading, or raises
-        invalid_request if it would have to load the model and `autoload` is off. Otherwise it
-        is unavailable until the model has been loaded.
+        Raises `EngineError`: unavailable if the model can't be loaded, is unloaded meanwhile or the
+        server shuts down. A router waits for the model's place and for the loading, or raises
+        invalid_request if it would have to load the model and `autoload` is off. A server that is
+        no router raises unavailable until its model has been loaded.
         """
         if self._catalog.router:
             record = self._records.get(entry.name)
@@ -173,8 +175,8 @@ class ModelPool:
         return lease
 
     async def load(self, name: str) -> None:
-        """Begin to load a model; it may have to wait for its turn. Raises `EngineError`
-        (invalid_request) if it is loaded, or about to be, or has a fault."""
+        """Begins to load a model, which may have to wait for a place. Raises `EngineError`
+        (invalid_request) if it is loaded or loading, or if its entry has a fault."""
         record = self._records[name]
         if record.loading or record.in_use:
             value = record.status().value
@@ -184,15 +186,15 @@ class ModelPool:
         self._start_loading(record)
 
     async def unload(self, name: str) -> None:
-        """`begin_unload`, and wait until the model is gone."""
+        """Unloads a model: `begin_unload`, then waits for its end."""
         self.begin_unload(name)
         if unloading := self._records[name].unloading:
             await asyncio.wait({unloading})
 
     def begin_unload(self, name: str) -> None:
-        """Begin to end a model. What runs gets its entry's `stop_timeout`, what waits for it to
-        be loaded ends at once. Raises `EngineError` (invalid_request) if it is not in use, or
-        the only one."""
+        """Begins to unload a model. Running requests get its entry's `stop_timeout`; requests that
+        wait for its loading fail at once. Raises `EngineError` (invalid_request) if it is not in
+        use, or if it is the server's only model."""
         if not self._catalog.router:
             raise invalid_request("the only model of this server can't be unloaded")
         record = self._records[name]
@@ -209,7 +211,7 @@ class ModelPool:
             self._settle()
 
     def unload_idle(self, name: str) -> bool:
-        """`begin_unload` if it is a router's model that nobody works with; else False."""
+        """Calls `begin_unload` for an idle model of a router. Returns False for other models."""
         if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
             return False
         self.begin_unload(name)
@@ -223,7 +225,7 @@ class ModelPool:
     # ---- requests --------------------------------------------------------------------------
 
     async def _bring(self, record: ModelRecord) -> Lease:
-        """Wait until the model is here, has a place, and is ready."""
+        """Waits until the model is downloaded, has a place, and is ready."""
         await self._download(record)
         lease = await self._take_place(record)
         try:
@@ -236,7 +238,7 @@ class ModelPool:
         return lease
 
     async def _download(self, record: ModelRecord) -> None:
-        """Before the model asks for a place: it may take hours."""
+        """Downloads the model before it requests a place, as a download may take hours."""
         await self._until_gone(record)
         self._check_open(record)
         supervisor = record.supervisor
@@ -250,7 +252,7 @@ class ModelPool:
             raise unavailable(f"the model {record.name!r} was unloaded")
 
     async def _until_gone(self, record: ModelRecord) -> None:
-        """If the model is being unloaded, wait for the end of it. From now on it is loading."""
+        """Waits for the end of an unloading. From now on the model's status is loading."""
         if not record.unloading:
             return
         record.n_returning += 1
@@ -277,7 +279,7 @@ class ModelPool:
             if ticket in record.waiting:
                 self._refuse(record, [ticket], "cancelled")
             elif not future.cancelled() and future.exception() is None:
-                future.result().release()  # it came in the very moment
+                future.result().release()  # granted at the moment of the cancellation
             raise
 
     def _refuse(self, record: ModelRecord, tickets: Iterable[Ticket], reason: str) -> None:
@@ -300,7 +302,7 @@ class ModelPool:
             try:
                 (await self._bring(record)).release()
             except EngineError as error:
-                if record.failure is None:  # else `_on_transition` has told
+                if record.failure is None:  # else `_on_transition` has logged it
                     log.warning("%s", error)
             finally:
                 if record.loading is asyncio.current_task():
@@ -311,17 +313,17 @@ class ModelPool:
     # ---- supervisors -----------------------------------------------------------------------
 
     def _settle(self) -> None:
-        """Carry out what `engine.models.residency` decides after a change."""
+        """Executes the decisions of `engine.models.residency` after a change."""
         if self._stopping:
             return
         plan = self._residency.plan()
         for name in plan.evicted:
-            log.info("the model %r has to make room for another one", name)
+            log.info("the model %r is unloaded to make room for another one", name)
             record = self._records[name]
             self._end(record, record.entry.stop_timeout, "the model was unloaded")
         for name in plan.admitted:
             record = self._records[name]
-            if record.supervisor:  # asleep, or only downloaded
+            if record.supervisor:  # it sleeps, or is only downloaded
                 record.supervisor.wake()
             else:
                 self._create(record)
@@ -331,7 +333,7 @@ class ModelPool:
             record = self._records[ticket.name]
             future = record.waiting.pop(ticket)
             lease = self._granted(record, ticket.place)
-            if future.done():  # cancelled, though its task has not run since
+            if future.done():  # cancelled, but its task has not run since
                 too_late.append(lease)
             else:
                 future.set_result(lease)
@@ -360,7 +362,7 @@ class ModelPool:
         return supervisor
 
     def _end(self, record: ModelRecord, timeout: float, reason: str) -> None:
-        """Begin to unload the model, if that has not begun yet."""
+        """Begins to unload the model, unless that has begun."""
         supervisor = record.supervisor
         if record.unloading or supervisor is None:
             return
@@ -395,7 +397,8 @@ class ModelPool:
             self._move(record, supervisor)
 
     def _move(self, record: ModelRecord, supervisor: Supervisor) -> None:
-        """The new state may make a model a candidate for eviction, or free its place."""
+        """Reports the new state to the residency: the model may become a candidate for eviction, or
+        free its place."""
         match supervisor.state:
             case "ready":
                 self._residency.settled(record.name)
@@ -407,6 +410,6 @@ class ModelPool:
 
 
 async def _all_of(tasks: Iterable[asyncio.Task[None]]) -> None:
-    """Wait for tasks that report their errors themselves."""
+    """Waits for tasks that report their errors themselves."""
     if pending := set(tasks):
         await asyncio.wait(pending)

@@ -1,4 +1,4 @@
-"""The models of a pool: a record, the last failure and the leases of each."""
+"""The models of a pool: the record, the last failure and the leases of each."""
 
 import asyncio
 import math
@@ -19,7 +19,7 @@ from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
 from specllama.engine.wire.commands import is_illegal_instruction
 
-# ---- Failed attempts to load a model, so that not every request tries it again at once.
+# ---- Failed attempts to load a model. They delay the attempts of further requests.
 
 
 @dataclass(frozen=True)
@@ -33,8 +33,9 @@ class ModelFailure:
 
     @classmethod
     def of(cls, supervisor: Supervisor, before: "ModelFailure | None") -> "ModelFailure":
-        """The supervisor has just failed, after `before`. After the first time the next request
-        may try again at once; no request tries again what this processor can't do."""
+        """Returns the failure after the supervisor has failed, following the failure `before`.
+        After the first failure, the next request may try again at once. There is no retry after an
+        instruction that this processor doesn't support."""
         n_times = before.n_times if before else 0
         until = system.now() + BACKOFF[min(n_times, len(BACKOFF) - 1)]
         if is_illegal_instruction(supervisor.exit_code):
@@ -43,7 +44,8 @@ class ModelFailure:
 
     @classmethod
     def known(cls, text: str) -> "ModelFailure | None":
-        """The reason why a model can't be loaded, if there is one. No request tries it again."""
+        """Returns the failure of a model that can't be loaded, which no request tries again; None
+        without a reason."""
         return cls(text, None, 1, math.inf) if text else None
 
     def check(self, name: str) -> None:
@@ -67,7 +69,7 @@ def _error(name: str, failure: str, exit_code: int | None) -> EngineError:
 
 
 class Lease:
-    """Keeps a model loaded and awake until `release`. It is a context manager as well."""
+    """Keeps a model loaded and awake until `release`. Also a context manager."""
 
     def __init__(
         self, entry: CatalogEntry, supervisor: Supervisor, on_release: Callable[[], None]
@@ -77,7 +79,7 @@ class Lease:
         self._on_release: Callable[[], None] | None = on_release
 
     async def engine(self) -> EngineClient:
-        """As `Supervisor.engine`."""
+        """Returns the engine, see `Supervisor.engine`."""
         return await self.supervisor.engine()
 
     def release(self) -> None:
@@ -98,10 +100,14 @@ class Lease:
         self.release()
 
 
-# ---- All that the pool knows of one model.
+# ---- The pool's record of one model.
 
 
-_ABSENT = ("downloaded", "failed", "stopped")  # states of which the supervisor's is not all
+_ABSENT = (
+    "downloaded",
+    "failed",
+    "stopped",
+)  # states of the supervisor that don't determine the model's status
 
 
 @dataclass(eq=False)
@@ -111,18 +117,18 @@ class ModelRecord:
     entry: CatalogEntry
     publisher: StatusPublisher
     supervisor: Supervisor | None = None  # while it is in use
-    located: Options | None = None  # with its files, if it was in use before
+    located: Options | None = None  # with the paths of its files, if it was in use before
     failure: ModelFailure | None = None  # of the last attempts to load it
-    loading: asyncio.Task[None] | None = None  # because of `ModelPool.load`
+    loading: asyncio.Task[None] | None = None  # started by `ModelPool.load`
     unloading: asyncio.Task[None] | None = None
-    only_download: bool = False  # there is nothing yet that could be loaded
-    gone: bool = False  # about to be forgotten
+    only_download: bool = False  # a download in progress, without files to load
+    gone: bool = False  # about to be removed
     n_returning: int = 0  # requests that wait for the end of an unloading
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: CatalogEntry, events: ModelEvents) -> "ModelRecord":
-        """A model that isn't loaded, and can't be if its entry says why."""
+        """Returns the record of a model that isn't loaded. With a fault, it can't be."""
         publisher = StatusPublisher(entry.name, events)
         return cls(entry, publisher, failure=ModelFailure.known(entry.fault))
 
@@ -132,21 +138,21 @@ class ModelRecord:
 
     @property
     def options(self) -> Options:
-        """With the paths of its files once these have been downloaded."""
+        """The options with the paths of its files, after these have been downloaded."""
         if self.supervisor:
             return self.supervisor.options
         return self.located or self.entry.options
 
     @property
     def in_use(self) -> bool:
-        """The model is loaded, or about to be, and not about to go for good."""
+        """True if the model is loaded or loading, and isn't being unloaded for good."""
         if self.unloading:
             return self.n_returning > 0
         return self.status().value != "unloaded"
 
     def status(self) -> ModelStatus:
-        """The status as GET /models shows it."""
-        if self.n_returning:  # what is still there is not what will answer
+        """Returns the status for GET /models."""
+        if self.n_returning:  # the old process won't answer these requests
             begun = self.supervisor is not None and self.unloading is None
             return ModelStatus(value="loading", waiting=not begun)
         supervisor = self.supervisor
@@ -157,21 +163,21 @@ class ModelRecord:
             return ModelStatus(value="loading", waiting=True)
         if failure := self.failure:
             return ModelStatus(failed=True, failure=failure.text, exit_code=failure.exit_code)
-        # Until its process has ended, a model that is stopped is what it was before.
+        # A stopping model keeps its previous status until its process has ended.
         is_stopping = supervisor is not None and supervisor.state == "stopped"
         return self.publisher.last if is_stopping else ModelStatus()
 
     def publish(self) -> None:
-        """Tell the subscribers if the status has changed."""
+        """Publishes the status if it has changed."""
         self.publisher.update(self.status())
 
 
-# ---- The models of a pool, as they come and go.
+# ---- The set of a pool's models.
 
 
 class Members:
-    """Changes which records a pool has. `fetch` begins the download of a model, `unload` the end
-    of one, with a reason; both are the pool's."""
+    """Adds and removes records of a pool. `fetch` begins the download of a model, `unload` begins
+    to unload one, with a reason. Both are functions of the pool."""
 
     def __init__(
         self,
@@ -187,22 +193,22 @@ class Members:
         self._unload = unload
 
     def add(self, entry: CatalogEntry) -> None:
-        """A model that wasn't there."""
+        """Adds a new model."""
         self._records[entry.name] = ModelRecord.of(entry, self._events)
 
     def fetch(self, name: str) -> Supervisor:
-        """Begin to download a model that is not in use, for the cache alone: requests for it are
-        refused. The supervisor has its progress."""
+        """Begins to download a model that is not in use, only into the cache: requests for it are
+        rejected. Returns the supervisor, which has the progress."""
         record = self._records[name]
         record.only_download = True
         return self._fetch(record)
 
     def fetching(self) -> list[CatalogEntry]:
-        """The models of which there is no more than a download."""
+        """Returns the models that are only being downloaded."""
         return [each.entry for each in self._records.values() if each.only_download]
 
     async def renew(self, entry: CatalogEntry) -> None:
-        """Give a model its new entry. One in use is unloaded if its options are others now."""
+        """Replaces the entry of a model. A model in use is unloaded if its options have changed."""
         record = self._records[entry.name]
         known, record.entry = (record.entry.options, record.options), entry
         if record.in_use and _nameless(entry.options) in map(_nameless, known):
@@ -211,18 +217,18 @@ class Members:
         await self._clear(record, "was unloaded, as its options have changed")
 
     async def remove(self, name: str) -> None:
-        """End all work on a model and forget it, if it is there."""
+        """Ends all work on a model and removes its record, if it exists."""
         if record := self._records.get(name):
             record.gone = True
             await self._clear(record, "was removed")
             self._records.pop(name, None)
 
     def publish(self, event: ModelEvent) -> None:
-        """Tell the subscribers."""
+        """Publishes an event to all subscribers."""
         self._events.publish(event)
 
     async def _clear(self, record: ModelRecord, why: str) -> None:
-        """Unload a model if it is in use, and wait for the end of it."""
+        """Unloads a model if it is in use, and waits for its end."""
         if record.waiting or record.supervisor or record.loading:
             self._unload(record, f"the model {record.name!r} {why}")
         while record.unloading:
@@ -230,5 +236,5 @@ class Members:
 
 
 def _nameless(options: Options) -> Options:
-    """The options without those that only name the model."""
+    """Returns the options without those that only name the model."""
     return replaced(options, alias="", tags=())

@@ -1,4 +1,4 @@
-"""Keeps the engine process of one model: starts it, replaces it, lets it sleep, ends it."""
+"""Controls the engine process of one model: starts it, replaces it, suspends it, ends it."""
 
 import asyncio
 import logging
@@ -39,7 +39,7 @@ from specllama.engine.wire.requests import SetAdapters
 log = logging.getLogger("specllama.engine.models.supervisor")
 
 RESTART_WAIT = 30.0  # s that a request waits for a restarted engine
-RETRY_AFTER = 10  # s that a client is asked to wait, then
+RETRY_AFTER = 10  # s, the retry-after of the answer then
 RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_after=RETRY_AFTER)
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -48,19 +48,19 @@ Fetch = Callable[[Options, Callable[[Transfer], None]], Awaitable[Options]]
 StartProcess = Callable[[EngineOptions, EngineLog, int], Awaitable[EngineProcess]]
 """`EngineProcess.start`."""
 Examine = Callable[[Options, ModelInfo], Awaitable[ModelInfo]]
-"""Returns what requests may use of a model that a process has loaded. Raises `EngineError` if it
-can't be served."""
+"""Checks a model that a process has loaded. Returns the information that requests may use. Raises
+`EngineError` if the model can't be served."""
 
 
 class Supervisor:
     """Owns the engine process of one model.
 
-    `engine.models.lifecycle` has its states. Each process is an `EngineProcess`, with all that is
-    known of it alone; here is what outlasts a process.
+    `engine.models.lifecycle` defines its states. Each process is an `EngineProcess`, with the state
+    that belongs to the process alone; the supervisor has the state that outlasts a process.
 
-    Who works with the engine holds a lease from before `engine` until the end (`acquire`,
-    `release`): it keeps the engine awake, and `stop` waits for it. Those that must not wake a
-    model use `awake_engine`, and hold none.
+    Code that uses the engine holds a lease from before `engine` until the end (`acquire`,
+    `release`). A lease keeps the engine awake, and `stop` waits for it. Code that must not wake a
+    model uses `awake_engine` without a lease.
     """
 
     def __init__(
@@ -73,11 +73,11 @@ class Supervisor:
         restarts: Restarts | None = None,
         log_level: int = logging.WARNING,
     ) -> None:
-        """`examine` is called for each model that a process has loaded, before requests may come;
-        `log_level` is the threshold of what the engine process logs."""
-        self.options = options  # with the paths of files once these have been downloaded
-        self.model = ""  # its name in the log, where there are many
-        self.adapter_scales: list[tuple[int, float]] | None = None  # those set by a client
+        """`examine` is called for each model that a process has loaded, before it accepts requests;
+        `log_level` is the threshold of the engine process's log."""
+        self.options = options  # with the paths of files after these have been downloaded
+        self.model = ""  # its name in the log, if there are several models
+        self.adapter_scales: list[tuple[int, float]] | None = None  # the scales set by a client
         self.on_transition: Callable[[State], None] = lambda before: None
         """Called at every transition, with the state before."""
         self.on_progress: Callable[[], None] = lambda: None
@@ -85,7 +85,7 @@ class Supervisor:
 
         self.progress = 0.0  # of downloading or loading, 0..1
         self.transfer: Transfer | None = None  # of the last download
-        self.info: ModelInfo | None = None  # None until first ready; kept from then on
+        self.info: ModelInfo | None = None  # set by the first loading, and kept
         self.failure = ""  # why it is "failed"
         self.exit_code: int | None = None  # of the last process; negative: minus a signal
 
@@ -101,11 +101,11 @@ class Supervisor:
         self._task: asyncio.Task[None] | None = None
         self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
         self._waiting = WaitingRequests(RESTART_WAIT)
-        self._look: ProcessSnapshot | None = None  # the last before it fell asleep
+        self._snapshot: ProcessSnapshot | None = None  # the last one before it fell asleep
         self._n_leases = 0
-        self._used_at = 0.0  # when the engine was last asked for or given back
-        self._needed = True  # the engine must be there: not if it may sleep, or is only downloaded
-        self._stop_reason = ""  # of `stop`: the error of requests from then on
+        self._used_at = 0.0  # time of the last use
+        self._needed = True  # False if the engine may sleep, or is only to be downloaded
+        self._stop_reason = ""  # set by `stop`: the error of requests from then on
 
     @property
     def state(self) -> State:
@@ -113,38 +113,38 @@ class Supervisor:
 
     @property
     def pid(self) -> int | None:
-        """Of the engine process, while there is one."""
+        """Process id of the engine process, if it exists."""
         return self._process.pid if self._process else None
 
     @property
     def n_leases(self) -> int:
-        """The number of those who work with the engine, or are about to."""
+        """The number of active leases."""
         return self._n_leases
 
     def start(self, *, load: bool = True) -> None:
-        """Begin to work. Without `load`, a model that is not here is downloaded, and loaded when
-        `wake` is called."""
+        """Starts the supervisor. Without `load`, a missing model is only downloaded, and loaded
+        after `wake`."""
         if not self._stopped():
             self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
 
     async def fetch_begun(self) -> None:
-        """Wait until something comes of the download, or for its end."""
+        """Waits until the download makes progress, or ends."""
         await self._changes.until(lambda: self.transfer is not None or self.state != "downloading")
 
     async def fetched(self) -> None:
-        """Wait for the end of the download, good or bad."""
+        """Waits for the end of the download, successful or not."""
         await self._changes.until(lambda: self.state != "downloading")
 
     async def loaded(self) -> None:
-        """Wait for the end of the first loading, good or bad."""
+        """Waits for the end of the first loading, successful or not."""
         first = ("downloading", "downloaded", "loading")
         await self._changes.until(lambda: self.state not in first)
 
     async def engine(self) -> EngineClient:
-        """The ready engine. Wakes it if it sleeps, and waits while it wakes or restarts; raises
-        `EngineError` (unavailable) while it loads for the first time, when it can't be loaded,
-        and to those without a lease when it is being stopped."""
+        """Returns the ready engine. Wakes it if it sleeps, and waits while it wakes or restarts.
+        Raises `EngineError` (unavailable) while it loads for the first time, when it can't be
+        loaded, and without a lease when it is being stopped."""
         if self._stop_reason and not self._n_leases:
             raise unavailable(self._stop_reason)
         self._used_at = system.now()
@@ -156,36 +156,37 @@ class Supervisor:
         return client
 
     def awake_engine(self) -> EngineClient | None:
-        """The engine if it is ready: for those who neither wake it nor keep it awake."""
+        """Returns the engine if it is ready; neither wakes it nor keeps it awake."""
         return self._process.client if self._process and self.state in SERVING else None
 
-    def look_asleep(self) -> ProcessSnapshot | None:
-        """What a sleeping engine said of itself last: for those who must not wake it."""
-        return self._look if self.state in ("dozing", "sleeping") else None
+    def sleeping_snapshot(self) -> ProcessSnapshot | None:
+        """Returns the last snapshot of a sleeping engine, without waking it; None if it isn't
+        asleep."""
+        return self._snapshot if self.state in ("dozing", "sleeping") else None
 
     def wake(self) -> None:
-        """The engine is needed: end its sleep, or load what has been downloaded."""
+        """Wakes the sleeping engine, or loads the downloaded model."""
         self._needed = True
         self._changes.announce()
 
     def acquire(self) -> None:
-        """Begin to work with the engine. Raises `EngineError` (unavailable) if it is being
+        """Begins a lease of the engine. Raises `EngineError` (unavailable) if it is being
         stopped."""
         if self._stop_reason:
             raise unavailable(self._stop_reason)
         self._n_leases += 1
 
     def release(self) -> None:
-        """End the work that began with `acquire`."""
+        """Ends the lease that began with `acquire`."""
         self._n_leases -= 1
         self._used_at = system.now()
         self._changes.announce()
 
     async def stop(self, timeout: float = 0.0, reason: str = SHUTTING_DOWN) -> None:
-        """End the engine process, or what comes before there is one.
+        """Ends the engine process, or the download or start before it.
 
-        There are no new leases from now on; those that exist get `timeout` seconds, then their
-        requests end with the error `reason`. A second call can shorten the time.
+        There are no new leases from now on. Existing ones get `timeout` seconds, then their
+        requests fail with the error `reason`. A second call can shorten the time.
         """
         self._stop_reason = self._stop_reason or reason
         if timeout > 0 and self.state in SERVING:
@@ -196,12 +197,12 @@ class Supervisor:
             self._fetching.cancel()
         if (process := self._process) is not None:
             if process.client is None:
-                process.kill()  # in the middle of loading it would not listen
+                process.kill()  # while loading, it doesn't read messages
             else:  # its requests need not wait for the last step
                 process.client.close(ErrorInfo("unavailable_error", self._stop_reason))
             await process.end()
         if self._task is not None:
-            # Not cancelled: a process that is just being started must be seen and ended.
+            # Not cancelled: a process that is just being started has to be ended.
             await asyncio.wait({self._task})
 
     # ---- states ----------------------------------------------------------------------------
@@ -210,7 +211,7 @@ class Supervisor:
         return self.state == "stopped"
 
     def _enter(self, state: State) -> None:
-        """The only way from one state to another."""
+        """Makes a transition. No other code changes the state."""
         before = self.state
         if not self._lifecycle.enter(state):
             return
@@ -226,7 +227,7 @@ class Supervisor:
             self._waiting.give_up(ErrorInfo("unavailable_error", self._absence()))
 
     def _absence(self) -> str:
-        """Why there is no engine, and none that a request could wait for."""
+        """Returns why there is no engine for which a request could wait."""
         match self.state:
             case "downloading" | "downloaded":
                 return "Downloading model"
@@ -238,7 +239,7 @@ class Supervisor:
                 return "Loading model"
 
     async def _until_returned(self) -> None:
-        """Wait for the engine, or until it is certain that there will be none soon."""
+        """Waits for the engine, or until it is certain that it doesn't return soon."""
         limit = RESTART_WAIT if self.state == "restarting" else None
         try:
             async with asyncio.timeout(limit):
@@ -247,7 +248,7 @@ class Supervisor:
             raise EngineError(RESTARTING) from None
 
     async def _drain(self, timeout: float) -> None:
-        """Wait for the end of all leases."""
+        """Waits for the end of all leases."""
         if self.state == "ready":
             self._enter("draining")
         with suppress(TimeoutError):
@@ -290,26 +291,26 @@ class Supervisor:
         self.on_progress()
 
     async def _keep_serving(self) -> None:
-        """Run one process after another."""
+        """Runs one process after another."""
         while not self._stopped():
             wait = await self._serve_once()
             if self.state == "dozing":
                 await self._sleep()
             elif self.state == "draining":
-                self._enter("stopped")  # it crashed while it was given time to finish
+                self._enter("stopped")  # it crashed during the time to finish
             elif wait is None:
                 break
             else:
                 await self._pause(wait)
 
     async def _pause(self, seconds: float) -> None:
-        """Sleep, but not over the end of the server."""
+        """Waits for `seconds`, or for the end of the server."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changes.until(self._stopped)
 
     async def _sleep(self) -> None:
-        """Wait, without a process, until one is needed."""
+        """Waits, without a process, until one is needed."""
         if not (self._needed or self._n_leases):
             self._enter("sleeping")
             await self._changes.until(lambda: self._needed or self._stopped())
@@ -318,8 +319,8 @@ class Supervisor:
     # ---- one process -----------------------------------------------------------------------
 
     async def _serve_once(self) -> float | None:
-        """Run one engine process to its end. Returns how long to wait for the next one; None: there
-        is none."""
+        """Runs one engine process to its end. Returns the delay before the next one; None if there
+        is no next one."""
         engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
         try:
             process = self._process = await self._start_process(
@@ -328,7 +329,7 @@ class Supervisor:
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
             return self._restarts.after(ProcessLife())
-        if self._stopped():  # while it was being started
+        if self._stopped():  # stopped during the start
             process.kill()
         idle_watch = asyncio.create_task(self._watch_idle(process), name="idle watch")
         try:
@@ -337,7 +338,7 @@ class Supervisor:
             code = await process.code()
             if self._examining is not None:
                 self._examining.cancel()
-            if self.state != "dozing":  # it ends by itself, and may have to say how that went
+            if self.state != "dozing":  # else the watch itself ends the process
                 idle_watch.cancel()
             wait = self._conclude(process, code)
         return wait
@@ -357,7 +358,7 @@ class Supervisor:
                 process.client.dispatch(message)
 
     def _begin_to_open(self, process: EngineProcess, info: ModelInfo) -> None:
-        """The process has loaded its model."""
+        """Opens the process, which has loaded its model, after its examination."""
         if self._examine is None:
             self._open(process, info)
         else:
@@ -367,10 +368,10 @@ class Supervisor:
     async def _open_examined(
         self, process: EngineProcess, info: ModelInfo, examine: Examine
     ) -> None:
-        """Open the process, or end it if its model can't be served."""
+        """Opens the process, or ends it if its model can't be served."""
         try:
             info = await examine(self.options, info)
-        except Exception as error:  # any one, or the model would seem to load for ever
+        except Exception as error:  # of any kind, or the model would load for ever
             if not isinstance(error, EngineError):
                 log.exception("a loaded model could not be examined")
             process.refusal = str(error)
@@ -379,7 +380,7 @@ class Supervisor:
             self._open(process, info)
 
     def _open(self, process: EngineProcess, info: ModelInfo) -> None:
-        """The process is ready for requests."""
+        """Makes the process available for requests."""
         self._used_at = system.now()
         self.info, self.progress, self.failure = info, 1.0, ""
         for line in told(info.devices):
@@ -392,7 +393,7 @@ class Supervisor:
 
     @property
     def seconds_awake(self) -> float | None:
-        """Seconds until the model sleeps if nobody needs it from now on; None if it never does."""
+        """Seconds until the model sleeps if it isn't used from now on; None if it never sleeps."""
         seconds = float(self.options.entry.sleep_idle_seconds)
         if seconds <= 0:
             return None
@@ -400,43 +401,47 @@ class Supervisor:
         return max(seconds - used, 0.0)
 
     async def _watch_idle(self, process: EngineProcess) -> None:
-        """End the process once nobody has needed it for --sleep-idle-seconds."""
+        """Ends the process after --sleep-idle-seconds without use."""
         if self.seconds_awake is None:
             return
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
-        while used_at != self._used_at or self._n_leases:  # it was used while it told of itself
-            await self._changes.until(lambda: not self._n_leases)  # one that ends says nothing more
+        while (
+            used_at != self._used_at or self._n_leases
+        ):  # repeat if it was used during the snapshot
+            await self._changes.until(
+                lambda: not self._n_leases
+            )  # a process that ends sends no snapshot
             while wait := self.seconds_awake:
                 await asyncio.sleep(wait)
                 await self._changes.until(lambda: not self._n_leases)
-                if process.n_running:  # without a lease: nobody knows when it ends
+                if process.n_running:  # requests without a lease don't report their end
                     self._used_at = system.now()
             used_at = self._used_at
-            self._look = await process.look()
+            self._snapshot = await process.snapshot()
         await self._doze(process)
 
     async def _doze(self, process: EngineProcess) -> None:
-        """End a process that nobody needs."""
+        """Ends an unused process."""
         if self._process is process and self.state == "ready":
-            self._needed = False  # requests from here on wait for the next process
+            self._needed = False  # later requests wait for the next process
             self._enter("dozing")
             await process.end()
 
     def _conclude(self, process: EngineProcess, code: int) -> float | None:
-        """A process has ended: make the transition that follows. Returns how long to wait for the
-        next one; None: there is none."""
+        """Makes the transition that follows the end of a process. Returns the delay before the next
+        one; None if there is no next one."""
         self._process = None
-        # One that was refused after it had loaded the model has ended well.
+        # A process that was rejected after loading the model has ended regularly.
         self.exit_code = (code or None) if process.refusal else code
-        life, client = process.life(code), process.client
+        life, client = process.summary(code), process.client
         how = explain_exit(code, "" if life.ready else "while it loaded the model")
         how = f"the engine process {how}"
         error = ErrorInfo("server_error", how)
         if self.state == "dozing":
             if client is not None:
-                if self._look is not None:
-                    client.recall(self._look.stats, self._look.slots)
+                if self._snapshot is not None:
+                    client.answer_from_snapshot(self._snapshot.stats, self._snapshot.slots)
                 client.close(error)
             idle = self.options.entry.sleep_idle_seconds
             log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")

@@ -1,7 +1,8 @@
-"""The options of models, each declared once, and how options are read.
+"""The options of models, each declared once, and the code that reads options.
 
-`tables` declares them, `composition` puts the tables together. The parser and the checks are
-derived from the declarations; the options of the server (`handlers.options`) use the same ones.
+`tables` declares the options, `composition` puts the tables together. The parser and the checks are
+derived from the declarations. The server's own options (`handlers.options`) use the same parser and
+checks.
 """
 
 from specllama.engine.options.composition import EngineOptions, Options

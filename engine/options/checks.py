@@ -1,4 +1,4 @@
-"""What one option alone can't tell: files, and options that exclude or need each other."""
+"""Checks that a single option can't do: files, and options that exclude or need each other."""
 
 import re
 from collections.abc import Callable
@@ -16,13 +16,13 @@ _FLOAT_CACHE_TYPES = ("f32", "f16", "bf16")
 
 
 def check(options: Options) -> None:
-    """Raises `OptionError` for options of a model that can't be had together."""
+    """Raises `OptionError` for options of a model that contradict each other."""
     engine = options.engine
     sampling = engine.sampling
     if options.source.hf_file and not options.source.hf_repo:
-        raise OptionError("--hf-file is a file of a repository, which --hf-repo has to name")
+        raise OptionError("--hf-file names a file of a repository, so it needs --hf-repo")
     if engine.model.direct_io and engine.model.mlock:
-        raise OptionError("--mlock excludes --direct-io, which reads the model past the page cache")
+        raise OptionError("--mlock excludes --direct-io, which bypasses the page cache")
     for text in sampling.reverse_prompt:
         named("--reverse-prompt", partial(sampling.unescaped, text))
     for text in sampling.dry_sequence_breaker:
@@ -50,7 +50,8 @@ def check(options: Options) -> None:
 
 
 def _check_template(text: str) -> None:
-    """A single word is no template: it would be the prompt of every conversation."""
+    """Raises `OptionError` for a single unknown word: as a template, it would be the prompt of
+    every conversation."""
     if re.fullmatch(r"[\w.-]+", text) and text not in BUILTIN_NAMES:
         near = suggestion(text, BUILTIN_NAMES)
         raise OptionError(
@@ -67,21 +68,21 @@ def _check_media(options: Options) -> None:
         for name in ("media_domains", "media_private_addresses"):
             field = fields(Options)[name]
             if field.of(options):
-                raise OptionError(f"{field.canonical} says where --media-urls, which is off, leads")
+                raise OptionError(f"{field.canonical} has no effect without --media-urls")
 
 
 def check_files(options: msgspec.Struct) -> None:
-    """Raises `OptionError` for files that would fail later, when they are needed."""
+    """Raises `OptionError` for files that can't be used, before the engine needs them."""
     declared = fields(type(options))
     for field in declared.values():
         if field.name == "model_draft" and declared["hf_repo_draft"].of(options):
-            continue  # a file of the repository
+            continue  # the name of a file in the repository
         if field.opt.file is not None and (value := field.of(options)):
             named(field.canonical, partial(field.opt.file, value))
 
 
 def named(name: str, action: Callable[[], object]) -> None:
-    """Calls `action`, and puts the option's name before the `OptionError` that it raises."""
+    """Calls `action`, and prefixes an `OptionError` that it raises with the option's name."""
     try:
         action()
     except OptionError as error:

@@ -1,4 +1,4 @@
-"""The options of one model, put together from their tables."""
+"""The options of one model, composed of their tables."""
 
 import functools
 import json
@@ -32,8 +32,8 @@ _read_once = functools.cache(files.read_text)
 
 
 class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What an engine process is told (`engine.wire.requests.Load`), and nothing else: it knows
-    no keys, tokens and addresses. The files that the options name are on this machine."""
+    """The options that the engine process receives (`engine.wire.requests.Load`). They contain no
+    API keys, access tokens or addresses. The files that they name are on this machine."""
 
     model: ModelOptions = ModelOptions()
     context: ContextOptions = ContextOptions()
@@ -47,33 +47,34 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     speculation: SpeculationOptions = SpeculationOptions()
 
     def unified_kv_cache(self) -> bool:
-        """Whether all slots share one KV cache."""
+        """Returns whether all slots share one KV cache."""
         if self.context.kv_unified is not None:
             return self.context.kv_unified
         return self.context.parallel < 0 and not self.is_reproducible()
 
     def is_shipped(self) -> bool:
-        """Whether the model is the one that ships with the package. Not to be asked of one that
-        is still to be downloaded."""
+        """Returns whether the model is the one that ships with the package. The result is
+        meaningless for a model that is still to be downloaded."""
         return os.path.realpath(model_file(self.model.model)) == os.path.realpath(model_path())
 
     def is_reproducible(self) -> bool:
-        """Whether texts are to depend on their requests alone. What that takes is decided here,
-        and what is given explicitly wins over it: `irreproducible`.
+        """Returns whether texts must depend on their requests alone. The options that this needs
+        are chosen here; explicit ones override them (see `irreproducible`).
 
-        llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of
-        the cells, and passes over those of other texts, whoever else is in the batch; unless keys
-        and values both are f16 (or f32, which it makes f16), where it chooses between three ways
-        of adding by the number of tokens in the batch and of cells. So their types have to differ.
-        With a KV cache for each slot the order of the cells is that of the tokens; in a unified one
-        a text that goes on uses what others have left free.
+        llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of the
+        cells, and skips the cells of other texts, so the rest of the batch doesn't matter. The
+        exception are keys and values that both are f16 (or f32, which it converts to f16): then it
+        chooses between three ways of adding by the number of tokens in the batch and of cells. So
+        the types of keys and values have to differ. With a KV cache for each slot, the order of the
+        cells is that of the tokens; in a unified cache, a text continues in the cells that other
+        texts have left free.
         """
         if self.context.reproducible == "auto":
             return self.is_shipped() and not self.embedding.embeds()
         return self.context.reproducible == "on" and not self.embedding.embeds()
 
     def irreproducible(self) -> list[str]:
-        """The given options that make texts depend on more than their requests."""
+        """Returns the given options that make texts depend on more than their requests."""
         found = []
         if self.unified_kv_cache():
             found.append("--kv-unified")
@@ -86,10 +87,10 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         return found
 
     def cache_types(self) -> tuple[CacheType, CacheType]:
-        """The data types of the keys and of the values in the KV cache.
+        """Returns the data types of the keys and of the values in the KV cache.
 
-        If texts are to be reproducible, the keys are bf16, or the values where keys are to be
-        shifted, which llama.cpp can't do with bf16: adding up values takes longer with bf16.
+        With reproducible texts the keys are bf16, because adding up bf16 values takes longer. If
+        keys have to be shifted, which llama.cpp can't do with bf16, the values are bf16 instead.
         """
         k, v = self.context.cache_type_k, self.context.cache_type_v
         if self.is_reproducible():
@@ -98,13 +99,14 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         return (k or "f16", v or "f16")
 
     def shifts_cache(self) -> bool:
-        """Whether an option asks for texts to be moved within the KV cache."""
+        """Returns whether an option moves texts within the KV cache."""
         return self.context.context_shift or self.context.cache_reuse > 0
 
     def context_size(self) -> int:
-        """How many cells all slots have together; 0: as many as the model was trained with.
+        """Returns the number of cells that all slots have together; 0 stands for the size that the
+        model was trained with.
 
-        The shipped model is so small that each of its slots can have those.
+        The shipped model is small enough to give that size to each of its slots.
         """
         given = max(self.context.ctx_size, 0)
         if given or self.unified_kv_cache() or self.context.parallel >= 0:
@@ -120,12 +122,12 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         return None if schema is None else json.dumps(schema, ensure_ascii=False)
 
     def generation_defaults(self, metadata: Mapping[str, str] | None = None) -> GenerationParams:
-        """The parameters of a request that sets none itself, for a model with these `metadata`.
-        Without them, what the model may decide is `unset`.
+        """Returns the parameters of a request that sets none, for a model with these `metadata`.
+        Without `metadata`, the parameters that the model may set are in `unset`.
 
-        Each wins over those below it:
+        Each source overrides those below it:
 
-        | value | where |
+        | source | where |
         |---|---|
         | a field of the request | `handlers.apis.parameters.generation_params` |
         | an option: command line, environment, section of a preset | `SamplingOptions` |
@@ -176,7 +178,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         )
 
     def speculative(self) -> Speculative:
-        """What is proposed for a request that says nothing of it."""
+        """Returns the speculation of a request that doesn't set it."""
         options = self.speculation
         has_draft = self.draft.model_draft != ""
         types = options.sources(has_draft=has_draft)
@@ -190,8 +192,8 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
 
 
 class Options(msgspec.Struct, kw_only=True, frozen=True):
-    """The options of one model: what a section of a preset file may hold. Names, short forms,
-    variables and defaults are llama-server's."""
+    """The options of one model, which a section of a preset file may contain. Names, short forms,
+    variables and defaults are those of llama-server."""
 
     engine: EngineOptions = EngineOptions()
     source: SourceOptions = SourceOptions()
@@ -201,10 +203,10 @@ class Options(msgspec.Struct, kw_only=True, frozen=True):
     chat: ChatOptions = ChatOptions()
 
     def names_model(self) -> bool:
-        """Whether there is a model that they are of: a file, a repository, or an address."""
+        """Returns whether the options name a model: a file, a repository, or an address."""
         return bool(self.engine.model.model) or self.source.names_model()
 
     def fetches_draft(self) -> bool:
-        """Whether the draft model is still to be found in its repository: `model_draft` is no path
-        on this machine then, but the name of its file, or nothing."""
+        """Returns whether the draft model is a file of a repository and not located yet. In this
+        case `model_draft` is no path on this machine, but the file's name, or empty."""
         return bool(self.source.hf_repo_draft) and not os.path.isabs(self.engine.draft.model_draft)

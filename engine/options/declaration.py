@@ -1,8 +1,8 @@
-"""How an option is declared: `Opt` beside the type of a table's field, and `fields()` to read it
-back, from a table or from tables that are put together.
+"""How an option is declared: an `Opt` in the annotation of a table's field. `fields()` reads the
+declarations of one table, or of several composed ones.
 
-Everything that depends on the set of options (the parser, the environment variables,
-`--help`, the reference page) is derived from these two.
+Everything that depends on the set of options (the parser, the environment variables, `--help`, the
+reference page) is derived from these two.
 """
 
 import functools
@@ -18,34 +18,34 @@ from specllama.engine.options import values
 INT32_MAX = 2**31 - 1
 Switch = Literal["on", "off", "auto"]
 _OPTIONAL: Mapping[Any, type] = {int | None: int, float | None: float}
-"""Numbers that may be left open, and their types where they are given."""
+"""Types of optional numbers, and the type of their values."""
 Composed = TypeVar("Composed", bound=msgspec.Struct)
 
 
 @dataclass(frozen=True, kw_only=True)
 class Opt:
-    """The metadata of one option; the type, the default and the canonical name are the
-    field's own. `read` and `show` turn text into a value and back, for types that are not
-    a flag, a number, a text or a choice."""
+    """The metadata of one option. The field itself defines the type, the default and the canonical
+    name. `read` and `show` convert text to a value and back, for types other than a flag, a number,
+    a text or a choice."""
 
     names: str  # all positive forms, separated by spaces, as typed on the command line
     help: str
     group: str
     env: str = ""
-    also_env: str = ""  # its other variables, separated by spaces; the first that is set counts
+    also_env: str = ""  # other variables, separated by spaces; the first one that is set counts
     metavar: str = ""
     negative: str = ""  # the forms that switch a flag off
     min: float | None = None
     max: float | None = None
-    default: str = ""  # what to show where the default value does not explain itself
-    bare: str = ""  # the value meant when the option stands alone
+    default: str = ""  # the text to show as default, if the value isn't clear enough
+    bare: str = ""  # the value if the option is given without one
     repeats: bool = False  # several occurrences add up
     one_each: bool = False  # each occurrence gives one element only
-    n_values: int = 1  # how many arguments follow; `read` gets them as a shell has them
+    n_values: int = 1  # number of arguments; `read` gets them joined as shell words
     joins: str = ""  # the (repeating) field that gets the value instead, in order of appearance
-    replaces: tuple[str, ...] = ()  # fields that are two ways to say one thing: the last wins
-    excludes: tuple[str, ...] = ()  # the same, but one source may not use both ways
-    supersedes: tuple[str, ...] = ()  # fields that mean nothing any more if a lower source set them
+    replaces: tuple[str, ...] = ()  # fields with the same purpose; the last one given counts
+    excludes: tuple[str, ...] = ()  # like `replaces`, but an error within one source
+    supersedes: tuple[str, ...] = ()  # fields to drop if a lower source set them
     secret: bool = False  # never shown; `read` checks the text and doesn't quote it
     read: Callable[[str], Any] | None = None
     show: Callable[[Any], str] | None = None
@@ -54,8 +54,8 @@ class Opt:
 
 @dataclass(frozen=True)
 class Field:
-    """One option as declared: its field name, type, default and metadata, and the fields that
-    lead from the outermost struct to its table."""
+    """One declared option: the name, type, default and metadata of its field, and the path of
+    fields from the outermost struct to its table."""
 
     name: str
     type: Any
@@ -64,7 +64,7 @@ class Field:
     path: tuple[str, ...] = ()
 
     def of(self, options: msgspec.Struct) -> Any:
-        """The option's value in the struct that the field was declared for."""
+        """Returns the option's value in a struct of the type that the field was declared for."""
         return functools.reduce(getattr, (*self.path, self.name), options)
 
     @property
@@ -85,12 +85,12 @@ class Field:
 
     @property
     def variables(self) -> tuple[str, ...]:
-        """The environment variables that give the option: the first that is set counts."""
+        """The option's environment variables; the first one that is set counts."""
         return tuple(f"{self.opt.env} {self.opt.also_env}".split())
 
     @property
     def negative_env(self) -> str:
-        """The variable whose mere presence switches the flag off, or ''."""
+        """The variable whose mere presence disables the flag, or ''."""
         for variable in self.variables if self.opt.negative else ():
             if variable.startswith("LLAMA_ARG_"):
                 return variable.replace("LLAMA_ARG_", "LLAMA_ARG_NO_", 1)
@@ -101,7 +101,7 @@ class Field:
         return typing.get_args(self.type) if typing.get_origin(self.type) is Literal else ()
 
     def read(self, text: str) -> Any:
-        """The value that `text` stands for. Raises `OptionError` without naming the option."""
+        """Returns the value of `text`. Raises `OptionError`, without the option's name."""
         opt = self.opt
         if not opt.secret:
             values.check_text(text)
@@ -118,7 +118,7 @@ class Field:
         return text
 
     def show(self, value: Any) -> str:
-        """The text that `read` turns into `value`."""
+        """Returns the text that `read` converts to `value`."""
         if self.opt.show is not None:
             return self.opt.show(value)
         if isinstance(value, bool):
@@ -128,8 +128,8 @@ class Field:
 
 @functools.cache
 def fields(options: type[msgspec.Struct]) -> dict[str, Field]:
-    """The declared options of a table, or of a struct of tables, by field name, in the order of
-    declaration."""
+    """Returns the declared options of a table, or of a struct of tables, by field name, in the
+    order of declaration."""
     declared: dict[str, Field] = {}
     for table, path in tables(options):
         hints = typing.get_type_hints(table, include_extras=True)
@@ -149,7 +149,7 @@ def fields(options: type[msgspec.Struct]) -> dict[str, Field]:
 def tables(
     options: type[msgspec.Struct], path: tuple[str, ...] = ()
 ) -> Iterator[tuple[type[msgspec.Struct], tuple[str, ...]]]:
-    """The tables of a struct, each with the fields that lead to it; a table has only itself."""
+    """Yields the tables of a struct, each with the path of fields to it; a table yields itself."""
     inner = {f.name: f.type for f in msgspec.structs.fields(options) if _is_struct(f.type)}
     if not inner:
         yield options, path
@@ -162,8 +162,8 @@ def _is_struct(type_: Any) -> bool:
 
 
 def compose(options: type[Composed], chosen: Mapping[str, Any]) -> Composed:
-    """A struct of tables with the values that are `chosen` for its options, by field name; what
-    it has no option for is left out."""
+    """Returns a struct of tables with the `chosen` values, by field name. Names that are no options
+    of the struct are ignored."""
     given = {}
     for field in msgspec.structs.fields(options):
         if _is_struct(field.type):
@@ -174,7 +174,7 @@ def compose(options: type[Composed], chosen: Mapping[str, Any]) -> Composed:
 
 
 def replaced(options: Composed, **changes: Any) -> Composed:
-    """The same struct of tables with other values of some of its options."""
+    """Returns a copy of a struct of tables with changed options."""
     if unknown := changes.keys() - fields(type(options)).keys():
         raise TypeError(f"{type(options).__name__} has no {', '.join(sorted(unknown))}")
     kept = {name: field.of(options) for name, field in fields(type(options)).items()}

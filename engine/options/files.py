@@ -1,4 +1,4 @@
-"""The files that options name: read and checked before a model is loaded.
+"""Reads and checks the files that options name, before a model is loaded.
 
 Every function raises `OptionError` with one line that names the file.
 """
@@ -14,11 +14,11 @@ from specllama.engine.options.values import OptionError, quote
 from specllama.engine.shipped import model_file
 
 _GGUF_MAGIC = b"GGUF"
-_TEXT_MAX = 16 << 20  # bytes; whoever names a larger text file means another file
+_TEXT_MAX = 16 << 20  # bytes; a larger text file is most likely the wrong file
 
 
 def open_regular(path: str) -> int:
-    """A descriptor of a regular file. Other kinds could block or never end."""
+    """Returns a descriptor of a regular file. Reading other kinds could block or never end."""
     try:
         descriptor = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
     except (OSError, ValueError) as error:
@@ -32,17 +32,17 @@ def open_regular(path: str) -> int:
 
 
 def reason(error: Exception) -> str:
-    """Why a file can't be opened, in the system's words."""
+    """Returns why a file can't be opened, in the system's words."""
     return (error.strerror if isinstance(error, OSError) else None) or str(error)
 
 
 def check_file(path: str) -> None:
-    """That `path` is a file."""
+    """Checks that `path` is a file."""
     os.close(open_regular(path))
 
 
 def check_gguf(path: str) -> None:
-    """That `path` is a file which begins like a GGUF file."""
+    """Checks that `path` is a file that begins like a GGUF file."""
     with open(open_regular(path), "rb") as file:
         try:
             magic = file.read(len(_GGUF_MAGIC))
@@ -55,8 +55,8 @@ def check_gguf(path: str) -> None:
 
 
 def check_model(path: str) -> None:
-    """That `path` is a model's GGUF file, or the first of those of a split model, which must all
-    be there."""
+    """Checks that `path` is a model's GGUF file, or the first file of a split model whose files all
+    exist."""
     split = part(path)
     if split is not None and split.index != 1:
         raise OptionError(
@@ -70,32 +70,32 @@ def check_model(path: str) -> None:
         try:
             check_gguf(name)
         except OptionError as error:
-            raise OptionError(f"of a model in {split.count} files, {error}") from None
+            raise OptionError(f"one file of a model in {split.count} files: {error}") from None
 
 
 def check_named_model(model: str) -> None:
-    """The same for what `--model` says, which may be the shipped model's name."""
+    """Checks the file of `--model`, which may be the name of the shipped model."""
     check_model(model_file(model))
 
 
 def check_ggufs(paths: Iterable[str]) -> None:
-    """That all of `paths` are such files."""
+    """Checks that all `paths` are GGUF files."""
     for path in paths:
         check_gguf(path)
 
 
 def check_scaled_ggufs(pairs: Iterable[tuple[str, float]]) -> None:
-    """The same for pairs of a path and a scale."""
+    """Checks the GGUF files in pairs of a path and a scale."""
     check_ggufs(path for path, _ in pairs)
 
 
 def check_directory(path: str) -> None:
-    """That files can be made in the directory `path`."""
+    """Checks that the process can create files in the directory `path`."""
     _check_directory(path, os.R_OK | os.W_OK | os.X_OK, "reading and writing")
 
 
 def check_readable_directory(path: str) -> None:
-    """That the files in the directory `path` can be found."""
+    """Checks that the process can list and read the directory `path`."""
     _check_directory(path, os.R_OK | os.X_OK, "reading")
 
 
@@ -110,7 +110,7 @@ def _check_directory(path: str, access: int, named: str) -> None:
 
 
 def read_text(path: str, most: int = _TEXT_MAX) -> str:
-    """The contents of a UTF-8 text file of `most` bytes at most."""
+    """Returns the contents of a UTF-8 text file of at most `most` bytes."""
     with open(open_regular(path), "rb") as file:
         try:
             data = file.read(most + 1)
@@ -125,5 +125,5 @@ def read_text(path: str, most: int = _TEXT_MAX) -> str:
 
 
 def read_json_object(path: str) -> dict[str, Any]:
-    """The JSON object in a UTF-8 text file."""
+    """Returns the JSON object in a UTF-8 text file."""
     return json_object(read_text(path))

@@ -1,5 +1,5 @@
-"""Options that stand in a file, or come from anywhere else but the command line and the
-environment: one layer among those that make up a model's options."""
+"""Options from other sources than the command line and the environment, such as files. A layer is
+one such source of a model's options."""
 
 from collections.abc import Iterator, Sequence, Set
 
@@ -12,8 +12,8 @@ from specllama.engine.options.values import OptionError, legible
 
 
 class Setting(msgspec.Struct, frozen=True):
-    """An option as written: its key (any name of it, without the leading dashes, or its
-    variable), the text of its value, and the line (from 1; 0 if it has none)."""
+    """An option as written: its key (any of its names without the leading dashes, or its variable),
+    the text of its value, and its line (from 1; 0 if it has none)."""
 
     key: str
     value: str
@@ -21,21 +21,21 @@ class Setting(msgspec.Struct, frozen=True):
 
 
 class Layer(msgspec.Struct, frozen=True):
-    """Settings of one source; an option given again replaces the value given before, or adds
-    to it where it does so on the command line."""
+    """The settings of one source. A repeated option replaces the earlier value, or adds to it if it
+    does so on the command line."""
 
     source: str  # for messages: a file's path, for example
     settings: Sequence[Setting] = ()
 
     def place(self, setting: Setting) -> str:
-        """Where the setting stands, for messages."""
+        """Returns the place of the setting, for messages."""
         return f"{self.source}:{setting.line}" if setting.line else self.source
 
 
 def read_layer(chosen: ChosenValues, layer: Layer) -> None:
-    """Adds what a layer says. Raises `OptionError` that names its source and the line.
+    """Adds the settings of a layer to `chosen`. Raises `OptionError` with the source and the line.
 
-    Settings of the server as a whole are left out: `layer_remarks` tells of them.
+    Settings that concern the whole server are skipped; `layer_remarks` returns a warning for each.
     """
     chosen.begin_source()
     names = list(_shortcuts(layer))
@@ -54,38 +54,38 @@ def read_layer(chosen: ChosenValues, layer: Layer) -> None:
 
 
 class ProtectingError(OptionError):
-    """A key that was meant to protect the server, where it can't: nothing may be served without."""
+    """A key that was meant to protect the server, but has no effect in this place. The server must
+    not start without its protection."""
 
 
 def check_layer(names: Names, layer: Layer, allowed: Set[str] | None = None) -> None:
-    """Raises `OptionError` for a key or a value that can't be used, whatever other layers say:
-    `ProtectingError` if it was meant to protect the server. With `allowed`, no options but those
-    fields can be used.
-    """
+    """Raises `OptionError` for a key or a value that can't be used, whatever other layers contain:
+    `ProtectingError` if it was meant to protect the server. With `allowed`, only these fields can
+    be set."""
     for setting in layer.settings:
         if not protects(setting.key):
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
         if names.key_concerns_server(setting.key):
             raise ProtectingError(
-                f"{place} protects the whole server, and nothing from here: it belongs on the "
+                f"{place} protects the whole server and has no effect here: set it on the "
                 "command line or in a variable"
             )
         if not _is_known(names, setting.key):
             raise ProtectingError(
-                f"{place}: unknown key, which could have been meant to protect the server"
+                f"{place}: unknown key that may have been meant to protect the server"
             )
     for setting in layer.settings if allowed is not None else ():
         place = f"{layer.place(setting)}: {legible(setting.key)}"
         if setting.key in _SHORTCUTS or _unavailable(setting.key):
-            continue  # models that the server names itself; what has no effect, or is refused
+            continue  # models that the server itself names; ignored or rejected options
         if _find(names, setting.key, place)[0].name not in (allowed or ()):
-            raise OptionError(f"{place} is not for a file from another machine to say")
+            raise OptionError(f"{place} can't be set by a file from another machine")
     read_layer(ChosenValues(names), layer)
 
 
 def layer_remarks(names: Names, layer: Layer) -> list[str]:
-    """What stands in a layer in vain, each as a warning for the user."""
+    """Returns a warning for each setting of a layer that has no effect."""
     found = [
         f"{layer.place(setting)}: {setting.key} has no effect here: it concerns the whole server"
         for setting in layer.settings
@@ -99,7 +99,7 @@ def layer_remarks(names: Names, layer: Layer) -> list[str]:
 
 
 def _shortcuts(layer: Layer) -> Iterator[str]:
-    """The shortcuts that are switched on, as they are written on the command line."""
+    """Yields the enabled shortcuts, as they are written on the command line."""
     for setting in layer.settings:
         if setting.key in _SHORTCUTS and _flag(
             setting.value, f"{layer.place(setting)}: {setting.key}"
@@ -121,7 +121,7 @@ def _unavailable(key: str) -> unavailable.Unavailable | None:
 
 
 def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
-    """The option, and whether the key is one of those that switch it off.
+    """Returns the option, and whether the key disables it.
 
     Raises `OptionError`.
     """
@@ -131,7 +131,7 @@ def _find(names: Names, key: str, place: str) -> tuple[Field, bool]:
     if name in names.by_negative_key:
         return names.by_negative_key[name], True
     if name.startswith("-"):
-        raise OptionError(f"{place}: keys are options without the dashes before them")
+        raise OptionError(f"{place}: write keys without leading dashes")
     known = names.by_key.keys() | names.by_negative_key.keys() | _SHORTCUTS
     raise OptionError(f"{place}: unknown key{suggestion(name, known, unavailable.KEYS.keys())}")
 

@@ -1,5 +1,5 @@
-"""Sampling values in a model's file: the `general.sampling.*` of GGUF, which hold where neither a
-request nor an option of the server says anything else.
+"""Sampling parameters in a model's file: `general.sampling.*` of GGUF. They apply if neither a
+request nor an option of the server sets them.
 
 The keys are those of `enum llama_model_meta_key` in llama.cpp's llama.h.
 """
@@ -19,7 +19,7 @@ PREFIX = "general.sampling."
 
 
 class ModelValue(NamedTuple):
-    """The `key` behind `PREFIX`, and the field `param` of `GenerationParams`."""
+    """The `key` after `PREFIX`, and the field `param` of `GenerationParams`."""
 
     key: str
     param: str
@@ -39,26 +39,26 @@ MODEL_VALUES: Mapping[str, ModelValue] = {
     "mirostat_ent": ModelValue("mirostat_tau", "mirostat_tau"),
     "mirostat_lr": ModelValue("mirostat_eta", "mirostat_eta"),
 }
-"""By the name of the option for the same."""
+"""The key and the parameter, by the name of the option."""
 
 
 def metadata_params(metadata: Mapping[str, str]) -> dict[str, Any]:
-    """The fields of `GenerationParams` that `metadata`, the texts of a model's single values, have
-    values for. What the option for the same would refuse is left out, and so are samplers of other
-    names."""
+    """Returns the fields of `GenerationParams` that `metadata` sets; `metadata` are a model's
+    scalar values as text. Values that the option would reject are left out, and so are unknown
+    samplers."""
     found, _ = _found(metadata)
     return found
 
 
 def log_left_out(metadata: Mapping[str, str]) -> None:
-    """Logs which values of `metadata` are left out, and why."""
+    """Logs the values of `metadata` that are left out, and why."""
     _, errors = _found(metadata)
     for key, error in errors.items():
-        log.warning("%s%s of the model is left out: %s", PREFIX, key, error)
+        log.warning("%s%s of the model is ignored: %s", PREFIX, key, error)
 
 
 def _found(metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, OptionError]]:
-    """The values by parameter, and what is wrong with the others by key."""
+    """Returns the values by parameter, and the errors of the others by key."""
     found: dict[str, Any] = {}
     errors: dict[str, OptionError] = {}
     for option, (key, param) in MODEL_VALUES.items():
@@ -72,7 +72,7 @@ def _found(metadata: Mapping[str, str]) -> tuple[dict[str, Any], dict[str, Optio
 
 
 def option_params(options: SamplingOptions) -> dict[str, Any]:
-    """The fields of `GenerationParams` that a model has values for, as far as `options` set
+    """Returns the fields of `GenerationParams` that a model's file may set, as far as `options` set
     them."""
     chosen = {
         param: _applied(param, value)
@@ -90,7 +90,7 @@ def _read(option: str, text: str) -> Any:
 
 
 def _samplers(text: str) -> list[SamplerName]:
-    """Raises OptionError if there is none."""
+    """Raises OptionError if there is no known sampler."""
     known = [name for each in text.split(";") if (name := sampler_name(each)) is not None]
     if not known:
         raise OptionError("it names no sampler")
@@ -98,7 +98,7 @@ def _samplers(text: str) -> list[SamplerName]:
 
 
 def _applied(param: str, value: Any) -> Any:
-    """An option's value as a parameter: what is below 0 means 0 there."""
+    """Returns an option's value as a parameter, in which negative values become 0."""
     if param == "samplers":
         return list(value)
     return max(value, 0) if param in ("temperature", "top_k") else value

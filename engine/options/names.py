@@ -1,4 +1,4 @@
-"""The options by all the names that they have: on the command line, as variables, in files."""
+"""The options by all their names: on the command line, as variables, in files."""
 
 import difflib
 from collections.abc import Sequence, Set
@@ -13,12 +13,12 @@ from specllama.engine.options.values import OptionError
 
 
 class Names:
-    """All options that a server knows: those of its models, and those of itself."""
+    """All options of a server: those of its models, and its own."""
 
     def __init__(
         self, options: type[msgspec.Struct], order: Sequence[type[msgspec.Struct]]
     ) -> None:
-        """`order` has every table of `options` once, in the order of `--help`."""
+        """`order` contains each table of `options` once, in the order of `--help`."""
         if {table for table, _ in tables(options)} != {*order}:
             raise TypeError(f"the order has other tables than {options.__name__}")
         declared = fields(options)
@@ -32,16 +32,17 @@ class Names:
         self.by_negative_key = _keys(self.by_negative) | self.by_negative_variable
 
     def concerns_model(self, field: Field) -> bool:
-        """Whether each model may have its own value, so that preset files may hold it."""
+        """Returns whether each model may have its own value, so that preset files may contain
+        it."""
         return field.name in fields(Options)
 
     def normal_key(self, key: str) -> str:
-        """As on the command line, ctx_size means ctx-size."""
+        """Returns the key in the spelling of the command line: ctx-size for ctx_size."""
         is_variable = key in self.by_variable or key in self.by_negative_variable
         return key if is_variable else key.replace("_", "-")
 
     def key_concerns_server(self, key: str) -> bool:
-        """Whether a key of a file names an option that is the same for all models."""
+        """Returns whether a key of a file names an option that is the same for all models."""
         name = self.normal_key(key)
         field = self.by_key.get(name) or self.by_negative_key.get(name)
         if field is None:
@@ -58,28 +59,29 @@ _PROTECTING = ("API_KEY", "SSL", "TLS", "HOST", "CORS", "ORIGIN")
 
 
 def protects(name: str) -> bool:
-    """Whether a variable or a key sounds like an option that says who may come in: one that
-    isn't known must not be passed over."""
+    """Returns whether a variable or a key looks like an option that restricts access. An unknown
+    name of this kind must not be ignored."""
     plain = name.upper().replace("-", "_")
     return any(word in plain for word in _PROTECTING)
 
 
 def suggestion(name: str, *candidates: Set[str]) -> str:
-    """The name most like `name`, from the first set that has one, as the end of a sentence."""
+    """Returns the name most similar to `name`, from the first set that has one, as the end of a
+    sentence."""
     for names in candidates:
         near = difflib.get_close_matches(name, sorted(names), n=3, cutoff=0.7)
         if near:
-            # Letters that have changed places are the commonest of all slips.
+            # Swapped letters are the most frequent typing error.
             swapped = next((each for each in near if sorted(each) == sorted(name)), near[0])
             return f" (did you mean {swapped}?)"
     return ""
 
 
-# ---- Gathers the values that several sources give, from the lowest to the highest.
+# ---- Collects the values of several sources, from the lowest to the highest priority.
 
 
 class ChosenValues:
-    """The values given so far, by field name: what a struct of options is composed of."""
+    """The values given so far, by field name, of which a struct of options is composed."""
 
     def __init__(self, names: Names) -> None:
         self.names = names
@@ -87,11 +89,11 @@ class ChosenValues:
         self._of_source: set[str] = set()
 
     def begin_source(self) -> None:
-        """What follows replaces what was given before, rather than adding to it."""
+        """Later values replace the earlier ones, instead of adding to them."""
         self._of_source.clear()
 
     def set(self, field: Field, value: Any) -> None:
-        """Raises `OptionError` if the source has said the same thing in another way."""
+        """Raises `OptionError` if the source has already set an option that `field` excludes."""
         if field.opt.joins:
             field = self.names.fields[field.opt.joins]
         for name in field.opt.excludes:
@@ -108,7 +110,7 @@ class ChosenValues:
                 self.values.pop(name, None)
 
     def read(self, field: Field, source: str, text: str) -> None:
-        """Sets what `text` stands for. Raises `OptionError` that begins with `source`."""
+        """Sets the value of `text`. Raises `OptionError` with `source` as prefix."""
         try:
             self.set(field, field.read(text))
         except OptionError as error:

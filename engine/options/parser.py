@@ -1,4 +1,4 @@
-"""From variables, files and a command line to the options of a model, and of a server."""
+"""Computes the options of a model, and of a server, from variables, files and a command line."""
 
 import shlex
 from collections.abc import Iterator, Mapping, Sequence, Set
@@ -15,8 +15,8 @@ from specllama.engine.options.values import OptionError, quote
 
 
 class Given(NamedTuple):
-    """What a server was started with: variables, a command line (without the program's name), and
-    the names that mean something there."""
+    """The input of a server's start: variables, the command line (without the program's name), and
+    the known option names."""
 
     names: Names
     environ: Mapping[str, str]
@@ -24,8 +24,8 @@ class Given(NamedTuple):
 
 
 def gather(given: Given, layers: Sequence[Layer]) -> dict[str, Any]:
-    """The values given by variables, by layers, and on a command line, by field name. Each wins
-    over those before it, and replaces what they say of an option. Raises `OptionError`."""
+    """Returns the values from variables, layers, and the command line, by field name. Each source
+    overrides the options of the earlier ones. Raises `OptionError`."""
     chosen = ChosenValues(given.names)
     _read_environment(chosen, given.environ)
     for layer in layers:
@@ -35,9 +35,9 @@ def gather(given: Given, layers: Sequence[Layer]) -> dict[str, Any]:
 
 
 def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Options:
-    """The options of a model: `layers` hold what is said of it besides what is `given`.
+    """Returns the options of a model: those that are `given`, and those of `layers`.
 
-    Files that options name are checked if `files`. Raises `OptionError`.
+    If `files`, the files that options name are checked. Raises `OptionError`.
     """
     options = unchecked(given, layers)
     check(options)
@@ -47,13 +47,13 @@ def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Opt
 
 
 def unchecked(given: Given, layers: Sequence[Layer]) -> Options:
-    """The same options to be shown, even if they don't go together, or name files that aren't
-    there. Raises `OptionError` for a value that can't be read."""
+    """Returns the options of a model without checks that they match and that their files exist, to
+    show them. Raises `OptionError` for a value that can't be read."""
     return compose(Options, gather(given, layers))
 
 
 def vain_options(given: Given) -> list[str]:
-    """The options without effect here, each as a warning for the user."""
+    """Returns a warning for each given option that is ignored."""
     words = [argument.name for argument in _arguments(given.names, given.argv)]
     vain = {name: unavailable.BY_NAME[name] for name in words if name in unavailable.NAMES}
     for name in unavailable.given(given.environ):
@@ -63,7 +63,7 @@ def vain_options(given: Given) -> list[str]:
 
 
 def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
-    """LLAMA_ variables that mean nothing here, each as a warning for the user."""
+    """Returns a warning for each unknown variable with the prefix LLAMA_."""
     return [
         f"the variable {name} is unknown and has no effect{suggestion(name, _variables(names))}"
         for name in _unknown(names, environ)
@@ -72,10 +72,10 @@ def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:
 
 _PREFIX = "LLAMA_"
 _NAMING = ("FILE", "DIR", "URL", "USER/REPO[:QUANT]", "[HOST/]NAME[:TAG]")
-"""Kinds of values that name something. On the command line an empty one is that of a variable of
-the shell that isn't set, as a rule."""
+"""Metavars of values that name something. An empty value on the command line is most likely the
+value of an unset shell variable."""
 _ELSEWHERE = {"LLAMA_CACHE", "LLAMA_CPP_LIB_PATH", "LLAMA_SERVER_SLOTS_DEBUG", "LLAMA_MEDIA_MARKER"}
-"""Variables that other parts of the program, or llama.cpp, read for themselves."""
+"""Variables that other parts of the program, or llama.cpp, read themselves."""
 
 
 def _variables(names: Names) -> Set[str]:
@@ -92,7 +92,7 @@ def _check_unknown(names: Names, environ: Mapping[str, str]) -> None:
     for name in _unknown(names, environ):
         if protects(name) and environ[name]:
             raise OptionError(
-                f"the variable {name} is unknown, and could have been meant to protect the "
+                f"the variable {name} is unknown, but may have been meant to protect the "
                 f"server{suggestion(name, _variables(names))}"
             )
 
@@ -105,17 +105,19 @@ def _read_environment(chosen: ChosenValues, environ: Mapping[str, str]) -> None:
             chosen.set(field, False)
             continue
         _check_empty(field, environ)
-        given = [name for name in field.variables if environ.get(name)]  # empty: says nothing
+        given = [
+            name for name in field.variables if environ.get(name)
+        ]  # an empty variable counts as not set
         for name in given[:1]:
             chosen.read(field, name, environ[name])
 
 
 def _check_empty(field: Field, environ: Mapping[str, str]) -> None:
-    """Raises `OptionError` for an empty variable of keys or certificates: without them the server
-    would be open."""
+    """Raises `OptionError` for an empty variable of keys or certificates, without which the server
+    would be unprotected."""
     for name in field.variables:
         if environ.get(name) == "" and ("API_KEY" in name or "SSL" in name):
-            raise OptionError(f"the variable {name} is set, but empty; unset it if none is meant")
+            raise OptionError(f"the variable {name} is set, but empty; unset it if it isn't needed")
 
 
 def _read_command_line(chosen: ChosenValues, argv: Sequence[str]) -> None:
@@ -141,11 +143,11 @@ def _known(names: Names) -> Set[str]:
 
 class _Argument(NamedTuple):
     name: str
-    text: str | None  # of its value, if it takes one
+    text: str | None  # its value, if it has one
 
 
 def _arguments(names: Names, argv: Sequence[str]) -> Iterator[_Argument]:
-    """The options of a command line, each with its value."""
+    """Yields the options of a command line, each with its value."""
     arguments = list(reversed(argv))
     while arguments:
         argument = arguments.pop()
@@ -182,7 +184,8 @@ def _unavailable(names: Names, name: str, text: str | None, arguments: list[str]
 
 
 def _split(argument: str) -> tuple[str, str, str]:
-    """Name, '=' or '', and value; as in llama-server, --ctx_size means --ctx-size."""
+    """Returns the name, '=' or '', and the value. As in llama-server, --ctx_size means
+    --ctx-size."""
     name, equals, text = argument.partition("=")
     if name.startswith("--"):
         name = name.replace("_", "-")
@@ -197,7 +200,7 @@ def _next_value(names: Names, field: Field, name: str, arguments: list[str]) -> 
 
 
 def _word(names: Names, name: str, metavar: str, arguments: list[str]) -> str:
-    """The word behind `name`, which is not another option."""
+    """Returns the word after `name`, which must not be another option."""
     if not arguments:
         raise OptionError(f"{name} needs a value ({metavar})")
     following = arguments[-1]

@@ -1,7 +1,7 @@
-"""llama-server's named defaults for well-known models: one option that stands for several.
+"""llama-server's shortcuts for well-known models: one option that sets several.
 
-A shortcut is the lowest part of the source that it stands in: all options that are given there
-explicitly win over it, in any order.
+A shortcut has the lowest priority within its source: all options that the source sets explicitly
+override it, in any order.
 """
 
 from collections.abc import Sequence
@@ -14,7 +14,7 @@ GROUP = "Shortcuts"
 
 
 class Shortcut(NamedTuple):
-    """What an option such as --fim-qwen-3b-default stands for."""
+    """The options that a shortcut such as --fim-qwen-3b-default stands for."""
 
     help: str
     settings: dict[str, str]  # the texts of options, by field name
@@ -112,10 +112,10 @@ SHORTCUTS: dict[str, Shortcut] = {
 
 
 def read(chosen: ChosenValues, names: Sequence[str], source: str, *, whole_server: bool) -> None:
-    """Adds what the shortcuts `names` stand for, which are those of one source.
+    """Adds the options of the shortcuts `names` of one source.
 
-    Options of the server as a whole, the port, are left out unless `whole_server`. Raises
-    `OptionError` if the names are several: each stands for a model.
+    Options of the whole server (the port) are skipped unless `whole_server`. Raises `OptionError`
+    for more than one name, as each stands for a model.
     """
     for name in names:
         if name != names[0]:

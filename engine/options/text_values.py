@@ -1,7 +1,7 @@
-"""Options that are texts: repositories, addresses, tokens, stop texts and JSON, from the text of a
-command line or an environment variable to a checked value, and back.
+"""Options that are texts: repositories, addresses, tokens, stop texts and JSON. Converts the text
+of a command line or an environment variable to a checked value, and back.
 
-Every function raises `OptionError` as those of `engine.options.values` do.
+Every function raises `OptionError` like those of `engine.options.values`.
 """
 
 import ipaddress
@@ -30,13 +30,13 @@ _TOKEN = re.compile(r"[!-~]{0,1024}")
 
 
 def replacement(text: str) -> tuple[tuple[str, str], ...]:
-    """Pairs of words, as a shell reads them: a text, and what takes its place."""
+    """Returns pairs of words in shell syntax: a text and its replacement."""
     try:
         words = shlex.split(text)
     except ValueError as error:
         raise OptionError(f"{quote(text)} can't be read: {error}") from None
     if len(words) % 2 or not words or not all(words[::2]):
-        raise OptionError(f"{quote(text)} is not a text, and another one to take its place")
+        raise OptionError(f"{quote(text)} is not a pair of a text and its replacement")
     return tuple(zip(words[::2], words[1::2], strict=True))
 
 
@@ -45,16 +45,16 @@ def show_replacements(pairs: Sequence[tuple[str, str]]) -> str:
 
 
 def sequence_breaker(text: str) -> tuple[str, ...]:
-    """One breaker as it is written; 'none' stands for no breaker."""
+    """Returns one breaker as written; 'none' stands for no breaker."""
     if not text:
-        raise OptionError('a sequence breaker can\'t be empty ("none" switches them off)')
+        raise OptionError('a sequence breaker can\'t be empty ("none" removes all)')
     return () if text == "none" else (text,)
 
 
 def stop_text(text: str) -> tuple[str, ...]:
-    """One stop text as it is written."""
+    """Returns one stop text as written."""
     if not text:
-        raise OptionError("an empty text can't stop anything")
+        raise OptionError("a stop text can't be empty")
     return (text,)
 
 
@@ -63,8 +63,8 @@ def show_texts(texts: Sequence[str]) -> str:
 
 
 def unescape(text: str) -> str:
-    r"""`text` with \n, \t, \\, \x41 and the like resolved. Raises `OptionError` if that gives
-    a null character."""
+    r"""Returns `text` with \n, \t, \\, \x41 and similar sequences resolved. Raises `OptionError` if
+    the result contains a null character."""
     plain = _ESCAPE.sub(_unescape, text)
     check_text(plain)
     return plain
@@ -103,9 +103,9 @@ def docker_repo(text: str) -> str:
 
 
 def token(text: str) -> str:
-    """A secret that goes into an HTTP header. Messages don't quote it."""
+    """Returns a secret for an HTTP header. Messages don't quote it."""
     if not _TOKEN.fullmatch(text.strip()):
-        raise OptionError("the token has characters that no token has (or more than 1024)")
+        raise OptionError("the token has invalid characters or is longer than 1024 characters")
     return text.strip()
 
 
@@ -122,7 +122,7 @@ def url(text: str) -> str:
 
 
 def domains(text: str) -> tuple[str, ...]:
-    """Names of hosts, in lower case; `*.` before one is left out."""
+    """Returns the names of hosts, in lower case and without a leading `*.`."""
     found = []
     for element in comma_separated(text):
         name = element.lower().removeprefix("*.").rstrip(".")
@@ -141,7 +141,7 @@ def _is_address(text: str) -> bool:
 
 
 def json_object(text: str) -> dict[str, Any]:
-    """A JSON object that can also travel to the engine process."""
+    """Returns a JSON object that can also be sent to the engine process."""
     try:
         value = msgspec.json.decode(text)
         msgspec.msgpack.encode(value)

@@ -1,7 +1,7 @@
-"""llama-server's options that have no field in a table here: each is taken with a remark, as it
-harms nobody that it has no effect, or refused with the reason.
+"""llama-server's options that have no field in a table here. The server either ignores them with a
+warning, if that is harmless, or rejects them with the reason.
 
-An option leaves this table when it gets its field in a table.
+An option leaves this table when it gets a field in a table.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ class Unavailable(NamedTuple):
     """One option with all its forms."""
 
     names: tuple[str, ...]
-    negative_names: tuple[str, ...]  # these ask for nothing, and are never refused
+    negative_names: tuple[str, ...]  # never rejected, as they ask for nothing
     variables: tuple[str, ...]
     metavar: str  # "" if no value follows
     why: str
@@ -28,7 +28,7 @@ class Unavailable(NamedTuple):
 
     @property
     def negative_variables(self) -> tuple[str, ...]:
-        """The variables whose mere presence switches the option off."""
+        """The variables whose mere presence disables the option."""
         if not self.negative_names:
             return ()
         return tuple(
@@ -61,8 +61,8 @@ def _read(line: str, why: str, *, refused: bool, of_server: bool) -> Unavailable
 def _options(
     why: str, table: str, *, refused: bool = False, of_server: bool = False
 ) -> list[Unavailable]:
-    """The options of `table`: one a line, with all its forms, the name of its value if it takes
-    one, and its variables."""
+    """Returns the options of `table`. Each line contains all forms of one option, the name of its
+    value if it has one, and its variables."""
     lines = [line for line in table.splitlines() if line]
     return [_read(line, why, refused=refused, of_server=of_server) for line in lines]
 
@@ -75,13 +75,13 @@ _MODEL = [
 """,
     ),
     *_options(
-        "how many images are encoded together follows from who waits for them",
+        "the number of images encoded together depends on the waiting requests",
         """
 --mtmd-batch-max-tokens N LLAMA_ARG_MTMD_BATCH_MAX_TOKENS
 """,
     ),
     *_options(
-        "images and sound are the only media",
+        "the server supports images and sound, but no video",
         """
 --video-fps N LLAMA_ARG_VIDEO_FPS
 --video-timestamp-interval SECONDS LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL
@@ -89,7 +89,7 @@ _MODEL = [
 """,
     ),
     *_options(
-        "text is the only output, as of llama-server itself",
+        "the server only generates text, like llama-server itself",
         """
 -mv --model-vocoder FILE
 -hfv -hfrv --hf-repo-v REPO LLAMA_ARG_HF_REPO_V
@@ -98,36 +98,36 @@ _MODEL = [
 """,
     ),
     *_options(
-        "the cache decides by itself when it copies texts and makes checkpoints",
+        "the cache decides when to copy texts and create checkpoints",
         """
 --cache-idle-slots --no-cache-idle-slots LLAMA_ARG_CACHE_IDLE_SLOTS
 -cms --checkpoint-min-step TOKENS LLAMA_ARG_CHECKPOINT_MIN_SPACING_NT
 """,
     ),
     *_options(
-        "slots of a unified cache have no limits of their own: "
-        "--no-kv-unified gives each an equal part",
+        "slots of a unified cache have no individual limits: "
+        "use --no-kv-unified to give each an equal part",
         """
 --kv-unified-per-slot TOKENS LLAMA_ARG_KV_UNIFIED_PER_SLOT
 """,
         refused=True,
     ),
     *_options(
-        "removed: the options of one kind took its place, such as --spec-ngram-simple-size-n",
+        "removed: use the option of one type, such as --spec-ngram-simple-size-n",
         """
 --spec-ngram-size-n N
 """,
         refused=True,
     ),
     *_options(
-        "removed: the options of one kind took its place, such as --spec-ngram-simple-size-m",
+        "removed: use the option of one type, such as --spec-ngram-simple-size-m",
         """
 --spec-ngram-size-m N
 """,
         refused=True,
     ),
     *_options(
-        "removed: the options of one kind took its place, such as --spec-ngram-simple-min-hits",
+        "removed: use the option of one type, such as --spec-ngram-simple-min-hits",
         """
 --spec-ngram-min-hits N
 """,
@@ -152,7 +152,7 @@ _SERVER = [
         of_server=True,
     ),
     *_options(
-        "the server runs no tools and no commands for clients, and fetches nothing for pages",
+        "the server runs no tools or commands for clients, and loads no URLs for web pages",
         """
 -ag --agent -no-ag --no-agent LLAMA_ARG_AGENT
 --tools TOOL,... LLAMA_ARG_TOOLS
@@ -175,11 +175,11 @@ NAMES = frozenset(BY_NAME)
 VARIABLES = frozenset(BY_VARIABLE) | frozenset(BY_NEGATIVE_VARIABLE)
 KEYS = {name.lstrip("-"): option for name, option in BY_NAME.items()}
 KEYS |= BY_VARIABLE | BY_NEGATIVE_VARIABLE
-"""Options as a file may name them."""
+"""The options by their keys in files."""
 
 
 def refusal(name: str) -> str | None:
-    """The reason why `name`, a form of an option, is refused; None if it isn't."""
+    """Returns the reason why `name`, a form of an option, is rejected; None if it is accepted."""
     option = BY_NAME[name]
     if not option.refused or name in option.negative_names:
         return None
@@ -187,8 +187,8 @@ def refusal(name: str) -> str | None:
 
 
 def given(environ: Mapping[str, str]) -> list[str]:
-    """The variables of these options that say something. Raises `OptionError` for one that is
-    refused; one that only switches its option off isn't."""
+    """Returns the variables of these options that are not empty. Raises `OptionError` for a
+    rejected option, unless its variable disables it."""
     found = [name for name in sorted(VARIABLES & environ.keys()) if environ[name]]
     for name in found:
         option = BY_VARIABLE.get(name)
@@ -207,5 +207,5 @@ def _is_off(option: Unavailable, variable: str, text: str) -> bool:
 
 
 def remark(place: str, option: Unavailable) -> str:
-    """What to tell whoever gives an option in vain, at `place`."""
+    """Returns the warning for an ignored option that is given at `place`."""
     return f"{place} has no effect: {option.why}"

@@ -1,7 +1,7 @@
-"""From the text of a command line or an environment variable to a checked value, and back.
+"""Converts the text of a command line or an environment variable to a checked value, and back.
 
-Every function raises `OptionError` with a sentence that quotes the text and says what is
-expected; the parser puts the option's name before it.
+Every function raises `OptionError` with a sentence that quotes the text and names what is expected;
+the parser adds the option's name.
 """
 
 import csv
@@ -12,7 +12,7 @@ from typing import get_args
 
 from specllama.engine.params import SAMPLER_LETTERS, SamplerName, sampler_name
 
-# Numbers reach llama.cpp as C floats: whatever is not a normal one becomes 0 or infinity there.
+# llama.cpp gets numbers as C floats: other values than normal floats become 0 or infinity.
 FLOAT_MAX = 3.4028234663852886e38
 FLOAT_MIN = 1.1754943508222875e-38
 
@@ -32,17 +32,17 @@ MAX_PATTERN = 1024  # characters; parsing nested groups of a longer one could ov
 
 
 class OptionError(Exception):
-    """An option can't be used as given; the message is one line for the user."""
+    """An option can't be used as given. The message is one line for the user."""
 
 
 def quote(text: str) -> str:
-    """`text` in quotes on one line, shortened if it is long: the end of a path says most."""
+    """Returns `text` in quotes on one line, shortened in the middle if it is long."""
     short = text if len(text) <= 300 else f"{text[:57]}...{text[-57:]}"
     return '"' + short.encode("unicode_escape").decode("ascii") + '"'
 
 
 def legible(text: str) -> str:
-    """`text` itself if it fits on a line and can be read there, else as `quote` shows it."""
+    """Returns `text` itself if it is printable and short, else as `quote` shows it."""
     return text if text.isprintable() and len(text) <= 300 else quote(text)
 
 
@@ -74,7 +74,7 @@ def choice(text: str, choices: Sequence[str]) -> str:
 
 
 def switch(text: str) -> str:
-    """'on', 'off' or 'auto', in any of their spellings."""
+    """Returns 'on', 'off' or 'auto' for any of their spellings."""
     for name, spellings in (("on", _ON), ("off", _OFF), ("auto", _AUTO)):
         if text in spellings:
             return name
@@ -90,7 +90,7 @@ def integer(text: str, low: float | None = None, high: float | None = None) -> i
 
 
 def real(text: str, low: float | None = None, high: float | None = None) -> float:
-    """A finite number that a C float can hold."""
+    """Returns a finite number that a C float can hold."""
     if not _REAL.fullmatch(text):
         raise OptionError(f"{quote(text)} is not a number{_range(low, high)}")
     value = float(text)
@@ -126,7 +126,7 @@ def _range(low: float | None, high: float | None) -> str:
 
 
 def comma_separated(text: str) -> tuple[str, ...]:
-    """The non-empty elements; an element in double quotes may contain commas."""
+    """Returns the non-empty elements. An element in double quotes may contain commas."""
     try:
         rows = list(csv.reader([text]))
     except csv.Error as error:
@@ -134,7 +134,7 @@ def comma_separated(text: str) -> tuple[str, ...]:
     elements = tuple(element.strip() for row in rows for element in row)
     elements = tuple(element for element in elements if element)
     if not elements:
-        raise OptionError(f"{quote(text)} holds nothing")
+        raise OptionError(f"{quote(text)} contains no elements")
     return elements
 
 
@@ -145,7 +145,7 @@ def show_comma_separated(elements: Sequence[str]) -> str:
 
 
 def tensor_split(text: str) -> tuple[float, ...]:
-    """Non-negative proportions, separated by commas or slashes, one for each device."""
+    """Returns non-negative proportions, separated by commas or slashes, one for each device."""
     shares = tuple(real(share, 0) for share in re.split(r"[,/]", text))
     if len(shares) >= MAX_DEVICES:
         raise OptionError(f"{len(shares)} proportions are too many (at most {MAX_DEVICES - 1})")
@@ -164,7 +164,7 @@ def devices(text: str) -> tuple[str, ...]:
 
 
 def override_kv(text: str) -> tuple[str, ...]:
-    """KEY=TYPE:VALUE elements, each of which llama.cpp can take as it is."""
+    """Returns KEY=TYPE:VALUE elements that llama.cpp accepts."""
     elements = comma_separated(text)
     for element in elements:
         key, equals, typed = element.partition("=")
@@ -196,8 +196,7 @@ def _check_override(element: str, kind: str, value: str) -> None:
 
 
 def override_tensor(text: str) -> tuple[str, ...]:
-    """PATTERN=BUFFER elements. Whether a pattern is one, and a buffer type there, is known to
-    llama.cpp alone."""
+    """Returns PATTERN=BUFFER elements. Only llama.cpp can check the pattern and the buffer type."""
     elements = comma_separated(text)
     for element in elements:
         pattern, _, buffer = element.partition("=")
@@ -209,7 +208,7 @@ def override_tensor(text: str) -> tuple[str, ...]:
 
 
 def scaled_files(text: str) -> tuple[tuple[str, float], ...]:
-    """FILE:SCALE elements. A path may have a colon, a number has none."""
+    """Returns FILE:SCALE elements. A path may contain colons, a number doesn't."""
     pairs = []
     for element in comma_separated(text):
         path, _, scale = element.rpartition(":")
@@ -227,7 +226,7 @@ def show_scaled_files(pairs: Sequence[tuple[str, float]]) -> str:
 
 
 def layer_range(text: str) -> tuple[int, int]:
-    """The first and the last layer."""
+    """Returns the first and the last layer."""
     numbers = [integer(part, 1, 2**31 - 1) for part in text.split()]
     if len(numbers) != 2 or numbers[0] > numbers[1]:
         raise OptionError(f"{quote(text)} is not a first and a last layer")
@@ -242,13 +241,13 @@ def show_layer_range(layers: Sequence[int]) -> str:
 
 
 def cpu_mask(text: str) -> tuple[int, ...]:
-    """The CPUs whose bits are set in a hexadecimal number."""
+    """Returns the CPUs whose bits are set in a hexadecimal number."""
     if not _MASK.fullmatch(text):
         raise OptionError(f"{quote(text)} is not a hexadecimal mask of up to {MAX_CPUS} CPUs")
     bits = int(text, 16)
     cpus = tuple(cpu for cpu in range(MAX_CPUS) if bits >> cpu & 1)
     if not cpus:
-        raise OptionError(f"{quote(text)} leaves no CPU")
+        raise OptionError(f"{quote(text)} selects no CPU")
     return cpus
 
 
@@ -257,14 +256,14 @@ def show_cpu_mask(cpus: Sequence[int]) -> str:
 
 
 def cpu_range(text: str) -> tuple[int, ...]:
-    """All CPUs from the first to the last, of which one may be left out."""
+    """Returns all CPUs from the first to the last; one of the two may be missing."""
     first, dash, last = text.partition("-")
     if not dash or not (first or last):
         raise OptionError(f"{quote(text)} does not look like FIRST-LAST")
     low = integer(first, 0, MAX_CPUS - 1) if first else 0
     high = integer(last, 0, MAX_CPUS - 1) if last else MAX_CPUS - 1
     if low > high:
-        raise OptionError(f"{quote(text)} leaves no CPU")
+        raise OptionError(f"{quote(text)} selects no CPU")
     return tuple(range(low, high + 1))
 
 
@@ -273,7 +272,7 @@ def show_cpu_range(cpus: Sequence[int]) -> str:
 
 
 def fit(text: str) -> str:
-    """'on' or 'off', in any of their spellings."""
+    """Returns 'on' or 'off' for any of their spellings."""
     return "on" if flag(text) else "off"
 
 
@@ -281,7 +280,7 @@ MAX_FIT_TARGET = 1 << 30  # MiB
 
 
 def fit_target(text: str) -> tuple[int, ...]:
-    """Numbers of MiB; as in llama-server, a slash is as good as a comma."""
+    """Returns sizes in MiB, separated by commas or, as in llama-server, slashes."""
     sizes = tuple(integer(size, 0, MAX_FIT_TARGET) for size in re.split(r"[,/]", text))
     if len(sizes) >= MAX_DEVICES:
         raise OptionError(f"{len(sizes)} sizes are too many (at most {MAX_DEVICES - 1})")
@@ -292,7 +291,7 @@ def show_fit_target(sizes: Sequence[int]) -> str:
     return show_comma_separated([str(size) for size in sizes])
 
 
-MAX_LORA_SCALE = 1e6  # as in requests; far above, numbers of the model become infinite
+MAX_LORA_SCALE = 1e6  # as in requests; much larger scales make numbers of the model infinite
 
 
 def lora(text: str) -> tuple[tuple[str, float], ...]:
@@ -304,7 +303,7 @@ def show_lora(adapters: Sequence[tuple[str, float]]) -> str:
 
 
 def lora_scaled(text: str) -> tuple[tuple[str, float], ...]:
-    """FILE:SCALE elements, with scales as in requests."""
+    """Returns FILE:SCALE elements with scales in the range of requests."""
     adapters = scaled_files(text)
     for _, scale in adapters:
         _check_range(f"{scale:g}", scale, -MAX_LORA_SCALE, MAX_LORA_SCALE)
@@ -315,7 +314,7 @@ def lora_scaled(text: str) -> tuple[tuple[str, float], ...]:
 
 
 def samplers(text: str) -> tuple[SamplerName, ...]:
-    """Names in order, separated by semicolons."""
+    """Returns the names in order, separated by semicolons."""
     chain = []
     for name in text.split(";"):
         known = sampler_name(name)
@@ -339,7 +338,7 @@ def sampler_sequence(text: str) -> str:
 
 
 def logit_bias(text: str) -> tuple[tuple[int, float], ...]:
-    """A token id, a sign and an amount, for example 15043-1.5 or 15043-inf."""
+    """Returns a token id and a bias, written for example 15043-1.5 or 15043-inf."""
     match = _BIAS.fullmatch(text)
     if not match or int(match[1]) > 2**31 - 1:
         raise OptionError(f"{quote(text)} does not look like TOKEN_ID+BIAS or TOKEN_ID-BIAS")
@@ -355,17 +354,17 @@ def show_logit_bias(bias: Sequence[tuple[int, float]]) -> str:
 
 
 def idle_seconds(text: str) -> int:
-    """-1 (never), or a number of seconds."""
+    """Returns -1 (never), or a number of seconds."""
     value = integer(text, -1, 2**31 - 1)
     if value == 0:
         raise OptionError(
-            f"{quote(text)} seconds would never let the model work (1 or more, or -1)"
+            f"{quote(text)} seconds would unload the model before it works (1 or more, or -1)"
         )
     return value
 
 
 def rpc_servers(text: str) -> tuple[str, ...]:
-    """HOST:PORT elements, with names or IPv4 addresses: llama.cpp takes no others."""
+    """Returns HOST:PORT elements. llama.cpp accepts only names and IPv4 addresses as HOST."""
     servers = comma_separated(text)
     for server in servers:
         match = _RPC_SERVER.fullmatch(server)
@@ -378,15 +377,16 @@ def rpc_servers(text: str) -> tuple[str, ...]:
 
 
 def slots(text: str) -> int:
-    """-1 (automatic), or as many as llama.cpp has sequences (LLAMA_MAX_SEQ) at most."""
+    """Returns -1 (automatic) or a number of slots, at most llama.cpp's number of sequences
+    (LLAMA_MAX_SEQ)."""
     value = integer(text, -1, 256)
     if value == 0:
-        raise OptionError(f"{quote(text)} slots can't serve anybody (1 to 256, or -1)")
+        raise OptionError(f"{quote(text)} is not a number of slots (1 to 256, or -1)")
     return value
 
 
 def gpu_layers(text: str) -> int | str:
-    """A count, 'auto' or 'all'; -1 and -2 are llama.cpp's own numbers for these two."""
+    """Returns a count, 'auto' or 'all'; -1 and -2 are llama.cpp's numbers for these two."""
     named = {"auto": "auto", "-1": "auto", "all": "all", "-2": "all"}.get(text)
     if named:
         return named

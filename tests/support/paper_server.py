@@ -200,7 +200,7 @@ class PaperSupervisor:
     def awake_engine(self) -> PaperEngine:
         return self._engine
 
-    def look_asleep(self) -> None:
+    def sleeping_snapshot(self) -> None:
         return None
 
 

@@ -1,2 +1,2 @@
-"""The options of models, a table for each subject: siblings, put together in
-`engine.options.composition`."""
+"""One module for each group of a model's options. `engine.options.composition` puts the tables
+together."""

@@ -1,4 +1,4 @@
-"""Options of conversations."""
+"""Options of chat requests: templates and reasoning."""
 
 from functools import partial
 from typing import Annotated, Any, Literal
@@ -64,11 +64,11 @@ BUILTIN_NAMES = frozenset(
         "zephyr",
     }
 )
-"""The templates that llama.cpp knows by name and renders itself."""
+"""Names of the templates that llama.cpp renders itself, without Jinja."""
 
 
 class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How messages become a prompt, and an answer a message."""
+    """How messages become a prompt, and how generated text becomes a message."""
 
     jinja: Annotated[
         bool,
@@ -76,8 +76,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--jinja",
             negative="--no-jinja",
             env="LLAMA_ARG_JINJA",
-            help="Render chat templates with the Jinja engine; without, llama.cpp's built-in "
-            "formats are used.",
+            help="Render chat templates with the Jinja engine. With --no-jinja, llama.cpp's "
+            "built-in formats are used.",
         ),
     ] = True
     chat_template: Annotated[
@@ -86,7 +86,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--chat-template",
             env="LLAMA_ARG_CHAT_TEMPLATE",
             metavar="TEMPLATE",
-            help="A Jinja template, or the name of one of llama.cpp's built-in formats.",
+            help="Chat template: a Jinja template, or the name of one of llama.cpp's built-in "
+            "formats.",
             default="the model's own",
             replaces=("chat_template_file",),
         ),
@@ -97,7 +98,7 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--chat-template-file",
             env="LLAMA_ARG_CHAT_TEMPLATE_FILE",
             metavar="FILE",
-            help="File with a Jinja template.",
+            help="File with a Jinja chat template.",
             default="the model's own",
             replaces=("chat_template",),
             file=files.read_text,
@@ -110,7 +111,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_CHAT_TEMPLATE_KWARGS",
             also_env="LLAMA_ARG_CHAT_TEMPLATE_KWARGS",
             metavar="JSON",
-            help='Variables for the template, as a JSON object such as {"enable_thinking":false}.',
+            help="Variables for the chat template, as a JSON object such as "
+            '{"enable_thinking":false}.',
             default="none",
             read=text_values.json_object,
             show=text_values.show_json,
@@ -122,9 +124,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--reasoning-format",
             env="LLAMA_ARG_THINK",
             metavar="FORMAT",
-            help="Where the model's thoughts go: with none they stay in the content as they were "
-            "generated, with deepseek (and auto) they are taken out into reasoning_content, with "
-            "deepseek-legacy they are in both places.",
+            help="Field of the message that gets the reasoning: content, as generated (none); "
+            "reasoning_content (deepseek and auto); or both (deepseek-legacy).",
         ),
     ] = "auto"
     reasoning_budget: Annotated[
@@ -135,7 +136,7 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="How much the model may think: -1 without a limit, 0 not at all.",
+            help="Maximum number of reasoning tokens: -1 no limit, 0 no reasoning.",
         ),
     ] = -1
     reasoning_budget_message: Annotated[
@@ -144,7 +145,7 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--reasoning-budget-message",
             env="LLAMA_ARG_THINK_BUDGET_MESSAGE",
             metavar="TEXT",
-            help="What is put at the end of thoughts that have used up their budget.",
+            help="Text appended to reasoning that was cut off at --reasoning-budget.",
             default="nothing",
         ),
     ] = ""
@@ -154,8 +155,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-rea --reasoning",
             env="LLAMA_ARG_REASONING",
             metavar="[on|off|auto]",
-            help="Tell the template to let the model think, or not to; auto leaves that to the "
-            "template.",
+            help="Ask the chat template to enable or disable reasoning. With auto, the template "
+            "decides.",
             read=values.switch,
         ),
     ] = "auto"
@@ -165,8 +166,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--reasoning-effort",
             env="LLAMA_ARG_REASONING_EFFORT",
             metavar="LEVEL",
-            help="How much the template tells the model to think, such as minimal, low, medium, "
-            "high, xhigh or max; default leaves that to the template.",
+            help="Reasoning effort for the chat template, such as minimal, low, medium, high, "
+            "xhigh or max. With default, the template decides.",
         ),
     ] = "default"
     reasoning_preserve: Annotated[
@@ -175,7 +176,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--reasoning-preserve",
             negative="--no-reasoning-preserve",
             env="LLAMA_ARG_REASONING_PRESERVE",
-            help="Show the thoughts of earlier turns to the model again, where the template can.",
+            help="Include the reasoning of earlier turns in the prompt, if the template supports "
+            "it.",
         ),
     ] = True
     skip_chat_parsing: Annotated[
@@ -184,8 +186,8 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--skip-chat-parsing",
             negative="--no-skip-chat-parsing",
             env="LLAMA_ARG_SKIP_CHAT_PARSING",
-            help="Leave answers as they were generated: thoughts and tool calls stay in the "
-            "content, and nothing binds them to the form that the tools want.",
+            help="Return generated text unparsed: reasoning and tool calls stay in the content, "
+            "and no grammar enforces the format of tool calls.",
         ),
     ] = False
     prefill_assistant: Annotated[
@@ -194,13 +196,13 @@ class ChatOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--prefill-assistant",
             negative="--no-prefill-assistant",
             env="LLAMA_ARG_PREFILL_ASSISTANT",
-            help="Let the model go on with a last message that is the assistant's; without, it "
-            "is a whole message, and the model answers anew.",
+            help="Continue a last message of the assistant. With --no-prefill-assistant, that "
+            "message is complete, and the model answers it with a new one.",
         ),
     ] = True
 
     def variables(self) -> dict[str, Any]:
-        """The variables of the template that hold unless a request says otherwise."""
+        """Returns the default variables of the template. Those of a request override them."""
         given: dict[str, Any] = dict(self.chat_template_kwargs)
         if self.reasoning != "auto":
             given["enable_thinking"] = self.reasoning == "on"

@@ -1,4 +1,4 @@
-"""Options of the machine that computes."""
+"""Options of the hardware: CPU threads, GPUs, memory."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -20,7 +20,7 @@ THREAD_PLACEMENT = (
     "prio_batch",
     "poll_batch",
 )
-"""Options of CPU threads that need pools of our own."""
+"""Options of CPU threads. Any of them makes the engine create its own thread pools."""
 
 DEFAULT_FIT_TARGET = 1024  # MiB
 
@@ -28,7 +28,7 @@ _compute = partial(Opt, group="Threads and devices")
 
 
 class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where and how the model is computed."""
+    """On which devices, and how, the model is computed."""
 
     threads: Annotated[
         int,
@@ -38,7 +38,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=512,  # GGML_MAX_N_THREADS
-            help="CPU threads for generating.",
+            help="CPU threads for generation.",
             default="-1 (one for each physical core)",
         ),
     ] = -1
@@ -49,7 +49,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=512,
-            help="CPU threads for prompts and batches.",
+            help="CPU threads for prompt processing and batches.",
             default="-1 (as --threads)",
         ),
     ] = -1
@@ -58,7 +58,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="-C --cpu-mask",
             metavar="HEX",
-            help="CPUs to compute on, as the bits of a number. Adds to --cpu-range.",
+            help="Hexadecimal mask of the CPUs that threads may run on, in addition to "
+            "--cpu-range.",
             default="any",
             read=values.cpu_mask,
             show=values.show_cpu_mask,
@@ -69,7 +70,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="-Cr --cpu-range",
             metavar="FIRST-LAST",
-            help="CPUs to compute on. Adds to --cpu-mask.",
+            help="Range of CPUs that threads may run on, in addition to --cpu-mask.",
             default="any",
             read=values.cpu_range,
             show=values.show_cpu_range,
@@ -82,7 +83,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="0|1",
             min=0,
             max=1,
-            help="1: each thread on a CPU of its own.",
+            help="1: pin each thread to one CPU.",
         ),
     ] = 0
     prio: Annotated[
@@ -92,7 +93,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=3,
-            help="Priority of the computing threads: low (-1), normal (0), medium, high, realtime.",
+            help="Priority of CPU threads: -1 low, 0 normal, 1 medium, 2 high, 3 realtime.",
         ),
     ] = 0
     poll: Annotated[
@@ -102,8 +103,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PERCENT",
             min=0,
             max=100,
-            help="How busily idle threads wait for work; builds of llama.cpp with OpenMP have "
-            "their own way.",
+            help="Share of busy waiting while threads are idle, from 0 (sleep) to 100 (poll). "
+            "Without effect in builds of llama.cpp with OpenMP.",
         ),
     ] = 50
     cpu_mask_batch: Annotated[
@@ -111,7 +112,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="-Cb --cpu-mask-batch",
             metavar="HEX",
-            help="The same as --cpu-mask, for prompts and batches.",
+            help="--cpu-mask for prompt processing and batches.",
             default="as --cpu-mask",
             read=values.cpu_mask,
             show=values.show_cpu_mask,
@@ -122,7 +123,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="-Crb --cpu-range-batch",
             metavar="FIRST-LAST",
-            help="The same as --cpu-range, for prompts and batches.",
+            help="--cpu-range for prompt processing and batches.",
             default="as --cpu-range",
             read=values.cpu_range,
             show=values.show_cpu_range,
@@ -135,7 +136,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="0|1",
             min=-1,
             max=1,
-            help="The same as --cpu-strict, for prompts and batches.",
+            help="--cpu-strict for prompt processing and batches.",
             default="-1 (as --cpu-strict)",
         ),
     ] = -1
@@ -146,7 +147,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=3,
-            help="The same as --prio, for prompts and batches, from 0 on.",
+            help="--prio for prompt processing and batches, from 0 (normal) to 3.",
             default="-1 (as --prio)",
         ),
     ] = -1
@@ -157,7 +158,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PERCENT",
             min=-1,
             max=100,
-            help="The same as --poll, for prompts and batches.",
+            help="--poll for prompt processing and batches.",
             default="-1 (as --poll)",
         ),
     ] = -1
@@ -167,7 +168,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--perf",
             negative="--no-perf",
             env="LLAMA_ARG_PERF",
-            help="Let llama.cpp measure its times, and tell them when the engine process ends.",
+            help="Let llama.cpp measure its times and log them when the engine process ends.",
         ),
     ] = False
     numa: Annotated[
@@ -176,8 +177,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--numa",
             env="LLAMA_ARG_NUMA",
             metavar="MODE",
-            help="On machines with several memory nodes: spread the work over all nodes, stay "
-            "on the node of the start, or follow numactl.",
+            help="NUMA strategy: distribute threads over all nodes, isolate them on the node "
+            "where the server starts, or use the CPU map of numactl.",
             default="off",
         ),
     ] = ""
@@ -187,7 +188,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-dev --device",
             env="LLAMA_ARG_DEVICE",
             metavar="NAME,...",
-            help="Devices to offload to, by the names that --list-devices prints, or none.",
+            help="Devices to offload to, by the names that --list-devices prints; none disables "
+            "offloading.",
             default="all",
             read=values.devices,
             show=values.show_comma_separated,
@@ -199,8 +201,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--rpc",
             env="LLAMA_ARG_RPC",
             metavar="HOST:PORT,...",
-            help="Machines that lend their devices: addresses of llama.cpp's rpc-server. Needs a "
-            "build of llama.cpp with the RPC backend.",
+            help="Addresses of llama.cpp RPC servers (rpc-server), whose devices are used like "
+            "local ones. Needs a build of llama.cpp with the RPC backend.",
             default="none",
             repeats=True,
             read=values.rpc_servers,
@@ -213,7 +215,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ngl --gpu-layers --n-gpu-layer --n-gpu-layers",
             env="LLAMA_ARG_N_GPU_LAYERS",
             metavar="N",
-            help="Most layers to keep in the memory of GPUs: a number, auto or all.",
+            help="Maximum number of layers to store in GPU memory: a number, auto (see --fit) or "
+            "all.",
             read=values.gpu_layers,
         ),
     ] = "auto"
@@ -223,7 +226,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-sm --split-mode",
             env="LLAMA_ARG_SPLIT_MODE",
             metavar="MODE",
-            help="How several GPUs share the model: one GPU only, by layers, or by rows.",
+            help="How to split the model across several GPUs: none (use one GPU), by layer, or "
+            "by row.",
         ),
     ] = "layer"
     tensor_split: Annotated[
@@ -232,7 +236,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ts --tensor-split",
             env="LLAMA_ARG_TENSOR_SPLIT",
             metavar="N,...",
-            help="How much of the model each GPU takes, as proportions such as 3,1.",
+            help="Proportions of the model for each GPU, such as 3,1.",
             default="by free memory",
             read=values.tensor_split,
             show=values.show_tensor_split,
@@ -246,7 +250,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="INDEX",
             min=0,
             max=INT32_MAX,
-            help="The GPU to use with --split-mode none; with row, that of small tensors.",
+            help="Index of the GPU for the whole model (--split-mode none), or for small tensors "
+            "(--split-mode row).",
         ),
     ] = 0
     override_tensor: Annotated[
@@ -255,7 +260,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ot --override-tensor",
             env="LLAMA_ARG_OVERRIDE_TENSOR",
             metavar="PATTERN=BUFFER,...",
-            help="Put tensors whose names match a regular expression into a type of buffer.",
+            help="Override the buffer type of tensors whose names match a regular expression.",
             default="none",
             repeats=True,
             read=values.override_tensor,
@@ -267,7 +272,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="-cmoe --cpu-moe",
             env="LLAMA_ARG_CPU_MOE",
-            help="Keep the experts of mixture-of-experts layers in the memory of the CPU.",
+            help="Keep the experts of all mixture-of-experts layers in CPU memory.",
         ),
     ] = False
     n_cpu_moe: Annotated[
@@ -278,7 +283,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=1024,
-            help="The same for the first N layers only.",
+            help="Keep the experts of the first N layers in CPU memory.",
         ),
     ] = 0
     n_cpu_ffn: Annotated[
@@ -289,8 +294,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=1024,
-            help="Keep the dense feed-forward weights of the first N layers in the memory of the "
-            "CPU.",
+            help="Keep the dense feed-forward weights of the first N layers in CPU memory.",
         ),
     ] = 0
     fit: Annotated[
@@ -299,9 +303,9 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-fit --fit",
             env="LLAMA_ARG_FIT",
             metavar="[on|off]",
-            help="Fit --ctx-size and --gpu-layers, where they are not given, to the free memory of "
-            "the devices, or of the machine if the model is on none, and refuse a KV cache that "
-            "the machine has no memory for.",
+            help="Choose --ctx-size and --gpu-layers, where not given, so that the model fits "
+            "into the free memory of the devices (of the host if no device is used), and "
+            "reject a KV cache that exceeds the host's memory.",
             bare="on",
             read=values.fit,
         ),
@@ -312,7 +316,8 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-fitt --fit-target",
             env="LLAMA_ARG_FIT_TARGET",
             metavar="MIB,...",
-            help="Memory that --fit leaves free on each device, in MiB; one number is for all.",
+            help="Free memory that --fit leaves on each device, in MiB; a single value applies "
+            "to all devices.",
             read=values.fit_target,
             show=values.show_fit_target,
         ),
@@ -325,7 +330,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=0,
             max=INT32_MAX,
-            help="The smallest context that --fit chooses; of each slot with --no-kv-unified.",
+            help="Minimum context size that --fit chooses (for each slot, with --no-kv-unified).",
         ),
     ] = 4096
     flash_attn: Annotated[
@@ -334,7 +339,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-fa --flash-attn",
             env="LLAMA_ARG_FLASH_ATTN",
             metavar="[on|off|auto]",
-            help="Use the Flash Attention kernels.",
+            help="Use Flash Attention.",
             bare="on",
             read=values.switch,
         ),
@@ -345,7 +350,7 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-kvo --kv-offload",
             negative="-nkvo --no-kv-offload",
             env="LLAMA_ARG_KV_OFFLOAD",
-            help="Keep the KV cache on the GPUs.",
+            help="Keep the KV cache in GPU memory.",
         ),
     ] = True
     op_offload: Annotated[
@@ -353,26 +358,26 @@ class ComputeOptions(msgspec.Struct, kw_only=True, frozen=True):
         _compute(
             names="--op-offload",
             negative="--no-op-offload",
-            help="Let GPUs compute with tensors that are in host memory.",
+            help="Run operations on GPUs even if their tensors are in host memory.",
         ),
     ] = True
 
     def fit_margin(self, index: int) -> int:
-        """Bytes that --fit leaves free on the device of this index."""
+        """Returns the bytes that --fit leaves free on device `index`."""
         given = self.fit_target
         if len(given) > 1:
             given = (*given, *[DEFAULT_FIT_TARGET] * (index + 1 - len(given)))
         return given[min(index, len(given) - 1)] << 20
 
     def cpus(self) -> list[int]:
-        """The CPUs of --cpu-mask and --cpu-range; empty if any may be used."""
+        """Returns the CPUs of --cpu-mask and --cpu-range; empty if any CPU may be used."""
         return sorted({*self.cpu_mask, *self.cpu_range})
 
     def cpus_batch(self) -> list[int]:
-        """The same for batches."""
+        """Returns the CPUs for batches; empty if any CPU may be used."""
         return sorted({*self.cpu_mask_batch, *self.cpu_range_batch}) or self.cpus()
 
     def places_threads(self) -> bool:
-        """Whether anything is said of CPU threads but their number."""
+        """Returns whether any option of `THREAD_PLACEMENT` differs from its default."""
         default = ComputeOptions()
         return any(getattr(self, name) != getattr(default, name) for name in THREAD_PLACEMENT)

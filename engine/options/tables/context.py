@@ -1,4 +1,4 @@
-"""Options of a model's context: its slots, its cache, its batches."""
+"""Options of a model's context: slots, KV cache, batches."""
 
 from functools import partial
 from typing import Annotated, Literal, get_args
@@ -17,7 +17,7 @@ _context = partial(Opt, group="Context and slots")
 
 
 class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How much room a model has, and how its slots share it."""
+    """The size of a model's context, and how its slots share it."""
 
     ctx_size: Annotated[
         int,
@@ -27,9 +27,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="Size of the context, shared by all slots. 0 is what the model was trained with "
-            "(so much for each slot of the shipped one); -1 is the same, but less where memory is "
-            "too small for it: see --fit.",
+            help="Context size in tokens, shared by all slots. 0: the size the model was trained "
+            "with (for each slot, if it is the shipped model); -1: the same, reduced if "
+            "memory is too small (see --fit).",
         ),
     ] = -1
     parallel: Annotated[
@@ -38,7 +38,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-np --parallel",
             env="LLAMA_ARG_N_PARALLEL",
             metavar="N",
-            help="Number of slots: how many requests are worked on at the same time, up to 256.",
+            help="Number of slots, which is the number of requests processed at the same time (1 "
+            "to 256).",
             read=values.slots,
             default=f"-1 ({AUTO_SLOTS}, with a unified KV cache unless --reproducible)",
         ),
@@ -51,8 +52,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=1,
             max=INT32_MAX,
-            help="Most tokens given to the model in one step; with a sliding window and without "
-            "--swa-full no more than --ubatch-size.",
+            help="Maximum number of tokens in one step (logical batch size). Limited to "
+            "--ubatch-size for models with a sliding window without --swa-full.",
         ),
     ] = 2048
     ubatch_size: Annotated[
@@ -63,7 +64,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=1,
             max=INT32_MAX,
-            help="Most tokens that a device computes at once; never more than --batch-size.",
+            help="Maximum number of tokens computed at once on a device (physical batch size). "
+            "Limited to --batch-size.",
         ),
     ] = 512
     cont_batching: Annotated[
@@ -72,7 +74,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-cb --cont-batching",
             negative="-nocb --no-cont-batching",
             env="LLAMA_ARG_CONT_BATCHING",
-            help="Begin new requests while others are generating (continuous batching).",
+            help="Process the prompts of new requests while other slots generate (continuous "
+            "batching).",
         ),
     ] = True
     target_itl_ms: Annotated[
@@ -83,9 +86,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MS",
             min=0,
             max=60_000,
-            help="While a request generates, cut the prompts of others into pieces, so that a "
-            "step takes about this long (target of the inter-token latency; 0: no limit). Media "
-            "are encoded in what a step leaves of it.",
+            help="Target inter-token latency in ms. While a slot generates, the prompts of other "
+            "slots are split so that a step takes about this long; images and sounds are "
+            "encoded in the remaining time. 0: no limit.",
         ),
     ] = 100
     kv_unified: Annotated[
@@ -94,7 +97,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-kvu --kv-unified",
             negative="-no-kvu --no-kv-unified",
             env="LLAMA_ARG_KV_UNIFIED",
-            help="One KV cache that all slots share, rather than an equal part for each.",
+            help="Use one KV cache for all slots instead of an equal part for each.",
             default="on if the number of slots is automatic, unless --reproducible",
         ),
     ] = None
@@ -104,9 +107,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--reproducible",
             env="LLAMA_ARG_REPRODUCIBLE",
             metavar="[on|off|auto]",
-            help="Make a text depend on its request alone (on the CPU), not on what is cached or "
-            "who else is served: --no-kv-unified --cache-type-k bf16 --cache-type-v f16, as far as "
-            "these are not given. Long prompts take longer to evaluate.",
+            help="Make generated text depend only on its request (on the CPU), not on cached "
+            "prompts or concurrent requests. Sets --no-kv-unified --cache-type-k bf16 "
+            "--cache-type-v f16 unless these are given. Long prompts take longer.",
             default="auto (on for the shipped model, unless a GPU has layers)",
             bare="on",
             read=values.switch,
@@ -118,7 +121,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-dt --defrag-thold",
             env="LLAMA_ARG_DEFRAG_THOLD",
             metavar="SHARE",
-            help="Without effect, as in llama-server by now: the KV cache needs no defragmenting.",
+            help="Without effect, as in current llama-server versions: the KV cache needs no "
+            "defragmentation.",
         ),
     ] = -1.0
     cache_type_k: Annotated[
@@ -127,9 +131,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ctk --cache-type-k",
             env="LLAMA_ARG_CACHE_TYPE_K",
             metavar="TYPE",
-            help="Data type of the keys in the KV cache; bf16 excludes --context-shift and "
-            "--cache-reuse.",
-            default="f16; bf16 if --reproducible without these",
+            help="KV cache data type of the keys. bf16 cannot be combined with --context-shift "
+            "or --cache-reuse.",
+            default="f16; with --reproducible bf16, or f16 for --context-shift and --cache-reuse",
             read=_cache_type,
         ),
     ] = ""
@@ -139,8 +143,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ctv --cache-type-v",
             env="LLAMA_ARG_CACHE_TYPE_V",
             metavar="TYPE",
-            help="Data type of the values in the KV cache; a quantized one needs --flash-attn.",
-            default="f16; bf16 if --reproducible has other keys",
+            help="KV cache data type of the values. Quantized types need Flash Attention.",
+            default="f16; with --reproducible bf16 if the keys are f16 or f32",
             read=_cache_type,
         ),
     ] = ""
@@ -149,7 +153,7 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
         _context(
             names="--swa-full",
             env="LLAMA_ARG_SWA_FULL",
-            help="Give sliding-window layers a cache of the full size.",
+            help="Use a full-size KV cache for layers with a sliding window.",
         ),
     ] = False
     ctx_checkpoints: Annotated[
@@ -160,9 +164,10 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=INT32_MAX,
-            help="Keep so many checkpoints of each text, in host memory, where a model's memory "
-            "can't be cut (recurrent layers, sliding windows). They go along with it to "
-            "--cache-ram, --cache-disk and files of slots. 0: evaluate such texts again.",
+            help="Maximum number of checkpoints for each cached text, for models whose memory "
+            "can't be truncated (recurrent layers, sliding windows). They are kept in host "
+            "memory and saved along with the text. 0: process such texts again from the "
+            "start.",
         ),
     ] = 8
     cache_prompt: Annotated[
@@ -171,7 +176,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cache-prompt",
             negative="--no-cache-prompt",
             env="LLAMA_ARG_CACHE_PROMPT",
-            help="Keep the KV cache of a finished request for one that begins alike.",
+            help="Keep the KV cache of finished requests, and reuse it for prompts with the same "
+            "beginning.",
         ),
     ] = True
     cache_reuse: Annotated[
@@ -182,8 +188,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=0,
             max=INT32_MAX,
-            help="Behind the part of a prompt that begins as the cached text does, reuse cached "
-            "chunks of at least so many tokens at other positions, which is an approximation.",
+            help="Minimum size of a cached chunk to reuse at another position of a prompt, after "
+            "the common prefix. The result is an approximation.",
             default="0 (never)",
         ),
     ] = 0
@@ -195,9 +201,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=-1,
             max=INT32_MAX,
-            help="Keep texts that have to leave the KV cache in host memory of up to this size "
-            "(-1: no limit, 0: don't), and put them back when that is faster than to compute "
-            "them again.",
+            help="Maximum host memory in MiB for cached texts that are evicted from the KV cache "
+            "(-1: no limit, 0: disable). They are restored when that is faster than "
+            "processing them again.",
         ),
     ] = 8192
     cache_disk: Annotated[
@@ -206,8 +212,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cache-disk",
             env="LLAMA_ARG_CACHE_DISK",
             metavar="DIR",
-            help="Keep texts that have to leave host memory, and at the end of the server those "
-            "in use, in files in this directory. Several servers may share it.",
+            help="Directory for cached texts that are evicted from host memory, and for those in "
+            "use when the server stops. Several servers may share it.",
             default="none",
             file=files.check_directory,
         ),
@@ -220,7 +226,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=INT32_MAX,
-            help="Size of all files in --cache-disk; the least recently used ones go first.",
+            help="Maximum size of all files in --cache-disk, in MiB. The least recently used "
+            "ones are deleted first.",
         ),
     ] = 8192
     context_shift: Annotated[
@@ -229,7 +236,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--context-shift",
             negative="--no-context-shift",
             env="LLAMA_ARG_CONTEXT_SHIFT",
-            help="Where the context is full, go on generating: drop a part of its oldest tokens.",
+            help="Discard part of the oldest tokens when the context is full, and continue "
+            "generating.",
         ),
     ] = False
     max_predict: Annotated[
@@ -239,15 +247,17 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="Most tokens of a text without n_predict, with --context-shift (-1: no limit).",
-            default="0 (four contexts)",
+            help="Maximum number of tokens of a text with --context-shift if n_predict is not "
+            "set (-1: no limit).",
+            default="0 (four times the context size)",
         ),
     ] = 0
     spm_infill: Annotated[
         bool,
         _context(
             names="--spm-infill",
-            help="Put the suffix before the prefix in prompts of /infill, as some models want it.",
+            help="Use the order suffix, prefix, middle in prompts of /infill, as some models "
+            "require.",
         ),
     ] = False
     slot_prompt_similarity: Annotated[
@@ -257,11 +267,11 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SHARE",
             min=0,
             max=1,
-            help="Share of a prompt that a slot must hold already to be preferred for it "
-            "(0: never preferred).",
+            help="Minimum share of a prompt that a slot must have cached to be preferred for it "
+            "(0: disabled).",
         ),
     ] = 0.1
 
     def n_slots(self) -> int:
-        """How many slots to make."""
+        """Returns the number of slots to create."""
         return AUTO_SLOTS if self.parallel < 0 else self.parallel

@@ -1,4 +1,4 @@
-"""Options of the draft model, a small one that proposes tokens."""
+"""Options of the draft model, a small model that proposes tokens."""
 
 from functools import partial
 from typing import Annotated, Literal, get_args
@@ -14,7 +14,7 @@ _draft = partial(Opt, group="Draft model")
 
 
 class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """The draft model, and where and how it is computed."""
+    """The draft model, and on which devices and how it is computed."""
 
     model_draft: Annotated[
         str,
@@ -23,8 +23,9 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_MODEL_DRAFT",
             also_env="LLAMA_ARG_SPEC_DRAFT_MODEL",
             metavar="FILE",
-            help="GGUF file of a small model that proposes tokens, with the vocabulary of the "
-            "model. With --hf-repo-draft, a file of that repository.",
+            help="GGUF file of the draft model, which must have the vocabulary of the main model "
+            "unless --spec-replace is given. With --hf-repo-draft, a file of that "
+            "repository.",
             default="none",
             supersedes=("hf_repo_draft",),
             file=files.check_model,
@@ -38,8 +39,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=0,
             max=INT32_MAX,
-            help="Size of the draft model's context, shared by all slots. It proposes nothing for "
-            "longer texts.",
+            help="Context size of the draft model in tokens, shared by all slots. It proposes "
+            "nothing for longer texts.",
             default="0 (as --ctx-size)",
         ),
     ] = 0
@@ -50,7 +51,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_CACHE_TYPE_K_DRAFT",
             also_env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_K",
             metavar="TYPE",
-            help="Data type of the keys in its KV cache.",
+            help="KV cache data type of the draft model's keys.",
             read=_cache_type,
         ),
     ] = "f16"
@@ -61,7 +62,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_CACHE_TYPE_V_DRAFT",
             also_env="LLAMA_ARG_SPEC_DRAFT_CACHE_TYPE_V",
             metavar="TYPE",
-            help="Data type of the values in its KV cache; a quantized one needs --flash-attn.",
+            help="KV cache data type of the draft model's values. Quantized types need Flash "
+            "Attention.",
             read=_cache_type,
         ),
     ] = "f16"
@@ -70,7 +72,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="-devd --device-draft --spec-draft-device",
             metavar="NAME,...",
-            help="Devices to offload it to, by the names that --list-devices prints, or none.",
+            help="Devices to offload the draft model to, by the names that --list-devices "
+            "prints; none disables offloading.",
             default="as --device",
             read=values.devices,
             show=values.show_comma_separated,
@@ -82,7 +85,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-ngld --gpu-layers-draft --n-gpu-layers-draft --spec-draft-ngl",
             env="LLAMA_ARG_N_GPU_LAYERS_DRAFT",
             metavar="N",
-            help="Most layers of it to keep in the memory of GPUs: a number, auto or all.",
+            help="Maximum number of layers of the draft model to store in GPU memory: a number, "
+            "auto or all.",
             read=values.gpu_layers,
         ),
     ] = "auto"
@@ -91,7 +95,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="-otd --override-tensor-draft --spec-draft-override-tensor",
             metavar="PATTERN=BUFFER,...",
-            help="Put tensors of it whose names match a regular expression into a type of buffer.",
+            help="Override the buffer type of the draft model's tensors whose names match a "
+            "regular expression.",
             default="none",
             repeats=True,
             read=values.override_tensor,
@@ -104,7 +109,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-cmoed --cpu-moe-draft --spec-draft-cpu-moe",
             env="LLAMA_ARG_CPU_MOE_DRAFT",
             also_env="LLAMA_ARG_SPEC_DRAFT_CPU_MOE",
-            help="Keep the experts of its mixture-of-experts layers in the memory of the CPU.",
+            help="Keep the experts of all mixture-of-experts layers of the draft model in CPU "
+            "memory.",
         ),
     ] = False
     n_cpu_moe_draft: Annotated[
@@ -116,7 +122,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=1024,
-            help="The same for its first N layers only.",
+            help="Keep the experts of the draft model's first N layers in CPU memory.",
         ),
     ] = 0
     threads_draft: Annotated[
@@ -126,7 +132,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=512,
-            help="CPU threads for drafting.",
+            help="CPU threads for the draft model's generation.",
             default="-1 (as --threads)",
         ),
     ] = -1
@@ -137,7 +143,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=512,
-            help="CPU threads for its prompts and batches.",
+            help="CPU threads for the draft model's prompt processing and batches.",
             default="-1 (as --threads-draft, or else as --threads-batch)",
         ),
     ] = -1
@@ -146,7 +152,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="-Cd --cpu-mask-draft --spec-draft-cpu-mask",
             metavar="HEX",
-            help="CPUs to draft on, as the bits of a number. Adds to --cpu-range-draft.",
+            help="Hexadecimal mask of the CPUs for the draft model, in addition to "
+            "--cpu-range-draft.",
             default="as --cpu-mask and --cpu-range",
             read=values.cpu_mask,
             show=values.show_cpu_mask,
@@ -157,7 +164,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="-Crd --cpu-range-draft --spec-draft-cpu-range",
             metavar="FIRST-LAST",
-            help="CPUs to draft on. Adds to --cpu-mask-draft.",
+            help="Range of CPUs for the draft model, in addition to --cpu-mask-draft.",
             default="as --cpu-mask and --cpu-range",
             read=values.cpu_range,
             show=values.show_cpu_range,
@@ -170,7 +177,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="0|1",
             min=-1,
             max=1,
-            help="The same as --cpu-strict, for drafting.",
+            help="--cpu-strict for the draft model.",
             default="-1 (as --cpu-strict)",
         ),
     ] = -1
@@ -181,7 +188,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=3,
-            help="The same as --prio, for drafting, from 0 on.",
+            help="--prio for the draft model, from 0 (normal) to 3.",
             default="-1 (as --prio)",
         ),
     ] = -1
@@ -192,7 +199,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PERCENT",
             min=-1,
             max=100,
-            help="The same as --poll, for drafting.",
+            help="--poll for the draft model.",
             default="-1 (as --poll)",
         ),
     ] = -1
@@ -201,7 +208,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="-Cbd --cpu-mask-batch-draft --spec-draft-cpu-mask-batch",
             metavar="HEX",
-            help="The same as --cpu-mask-draft, for prompts and batches.",
+            help="--cpu-mask-draft for prompt processing and batches.",
             default="as --cpu-mask-draft",
             read=values.cpu_mask,
             show=values.show_cpu_mask,
@@ -214,7 +221,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="0|1",
             min=-1,
             max=1,
-            help="The same as --cpu-strict-draft, for prompts and batches.",
+            help="--cpu-strict-draft for prompt processing and batches.",
             default="-1 (as --cpu-strict-draft)",
         ),
     ] = -1
@@ -225,7 +232,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=3,
-            help="The same as --prio-draft, for prompts and batches.",
+            help="--prio-draft for prompt processing and batches.",
             default="-1 (as --prio-draft)",
         ),
     ] = -1
@@ -236,7 +243,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PERCENT",
             min=-1,
             max=100,
-            help="The same as --poll-draft, for prompts and batches.",
+            help="--poll-draft for prompt processing and batches.",
             default="-1 (as --poll-draft)",
         ),
     ] = -1
@@ -245,8 +252,8 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _draft(
             names="--spec-replace",
             metavar="TARGET DRAFT",
-            help="Take a draft model with another vocabulary: texts are translated, and in them "
-            "TARGET, a text of the model, becomes DRAFT for the draft model.",
+            help="Allow a draft model with another vocabulary. Texts are converted for it, and "
+            "TARGET, a text of the main model, is replaced by DRAFT.",
             default="none",
             n_values=2,
             repeats=True,
@@ -261,6 +268,7 @@ class DraftModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--spec-draft-backend-sampling",
             negative="--no-spec-draft-backend-sampling",
             env="LLAMA_ARG_SPEC_DRAFT_BACKEND_SAMPLING",
-            help="Without effect: drafting takes the likeliest token, which needs no sampler.",
+            help="Without effect: the draft model always proposes the likeliest token, without a "
+            "sampler.",
         ),
     ] = True

@@ -13,14 +13,14 @@ _embedding = partial(Opt, group="Embeddings and reranking")
 
 
 class EmbeddingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What to make of the vectors of an input's tokens."""
+    """How the vectors of an input's tokens become its embedding."""
 
     embedding: Annotated[
         bool,
         _embedding(
             names="--embedding --embeddings",
             env="LLAMA_ARG_EMBEDDINGS",
-            help="Serve embeddings, and nothing that generates.",
+            help="Serve only embeddings; generation is disabled.",
         ),
     ] = False
     reranking: Annotated[
@@ -28,7 +28,7 @@ class EmbeddingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _embedding(
             names="--reranking --rerank",
             env="LLAMA_ARG_RERANKING",
-            help="Serve reranking: short for --embedding --pooling rank.",
+            help="Serve reranking; the same as --embedding --pooling rank.",
         ),
     ] = False
     pooling: Annotated[
@@ -37,9 +37,9 @@ class EmbeddingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--pooling",
             env="LLAMA_ARG_POOLING",
             metavar="TYPE",
-            help="How the vectors of an input's tokens become one: not at all, their mean, that "
-            "of the first or of the last token, or the score of a reranker.",
-            default="what the model says",
+            help="Pooling of the token vectors: none, mean, cls (first token), last (last token) "
+            "or rank (score of a reranker).",
+            default="the model's own",
         ),
     ] = ""
     embd_normalize: Annotated[
@@ -49,11 +49,11 @@ class EmbeddingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=INT32_MAX,
-            help="Norm to divide embeddings by: -1 none, 0 the largest absolute value (which "
-            "becomes 32760), 1 taxicab, 2 Euclidean, N the p-norm with p = N.",
+            help="Normalization of embeddings: -1 none, 0 maximum absolute value (scaled to "
+            "32760), 1 taxicab, 2 Euclidean, N p-norm with p = N.",
         ),
     ] = 2
 
     def embeds(self) -> bool:
-        """Whether the model embeds or reranks, and does not generate."""
+        """Returns whether the model embeds or reranks instead of generating."""
         return self.embedding or self.reranking

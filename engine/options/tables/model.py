@@ -1,4 +1,4 @@
-"""Options of the model: what to load."""
+"""Options of the model: its file, and how to load it."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -14,7 +14,7 @@ _model = partial(Opt, group="Model")
 
 
 class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What to load, and how."""
+    """The model's file, and how to load it."""
 
     model: Annotated[
         str,
@@ -22,7 +22,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-m --model",
             env="LLAMA_ARG_MODEL",
             metavar="FILE",
-            help="GGUF file to load.",
+            help="GGUF file of the model.",
             default="the small model that ships with the package",
             excludes=("hf_repo", "model_url", "docker_repo"),
             supersedes=("hf_file",),
@@ -35,8 +35,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-a --alias",
             env="LLAMA_ARG_ALIAS",
             metavar="NAME,...",
-            help="Names under which the API shows the model.",
-            default="its path",
+            help="Names of the model in the API.",
+            default="the model's path",
         ),
     ] = ""
     mmap: Annotated[
@@ -45,8 +45,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--mmap",
             negative="--no-mmap",
             env="LLAMA_ARG_MMAP",
-            help="Map the model file into memory. Without, loading is slower, but pages of the "
-            "model are not dropped and read again.",
+            help="Map the model file into memory. With --no-mmap, loading is slower, but the "
+            "system doesn't drop pages of the model and read them again.",
             replaces=("load_mode",),
         ),
     ] = True
@@ -55,7 +55,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--mlock",
             env="LLAMA_ARG_MLOCK",
-            help="Keep the model in RAM: the system may neither swap nor compress it.",
+            help="Lock the model in RAM, so that the system neither swaps nor compresses it.",
             replaces=("load_mode",),
         ),
     ] = False
@@ -65,7 +65,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-dio --direct-io",
             negative="-ndio --no-direct-io",
             env="LLAMA_ARG_DIO",
-            help="Read the model file past the page cache, rather than mapping it (--mmap).",
+            help="Read the model file with direct I/O, bypassing the page cache, instead of "
+            "--mmap.",
             replaces=("load_mode",),
         ),
     ] = False
@@ -75,7 +76,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-lm --load-mode",
             env="LLAMA_ARG_LOAD_MODE",
             metavar="MODE",
-            help="The same as --mmap, --mlock and --direct-io in one word; auto is as these say.",
+            help="One option for --mmap, --mlock and --direct-io; auto follows these three.",
             replaces=("mmap", "mlock", "direct_io"),
         ),
     ] = "auto"
@@ -85,8 +86,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-lzm --lazy-mode",
             env="LLAMA_ARG_LAZY_MODE",
             metavar="[on|off|auto]",
-            help="Read rows of some large tensors, such as embeddings of each layer, when they are "
-            "needed; auto does so with tensors of more than 4 GiB. Needs --mmap.",
+            help="Read rows of large tensors, such as per-layer embeddings, from the file when "
+            "they are needed; auto does so for tensors above 4 GiB. Needs --mmap.",
             read=values.switch,
         ),
     ] = "auto"
@@ -96,7 +97,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--repack",
             negative="-nr --no-repack",
             env="LLAMA_ARG_REPACK",
-            help="Rearrange weights in memory for the CPU where that makes it faster.",
+            help="Repack weights in memory for faster computation on the CPU.",
         ),
     ] = True
     no_host: Annotated[
@@ -104,20 +105,21 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--no-host",
             env="LLAMA_ARG_NO_HOST",
-            help="Don't keep weights in the host buffers of GPUs, so that they can be repacked.",
+            help="Don't use the GPUs' host buffers for weights, so that the weights can be "
+            "repacked.",
         ),
     ] = False
     check_tensors: Annotated[
         bool,
-        _model(names="--check-tensors", help="Look for invalid numbers in the model's tensors."),
+        _model(names="--check-tensors", help="Check the model's tensors for invalid values."),
     ] = False
     override_kv: Annotated[
         tuple[str, ...],
         _model(
             names="--override-kv",
             metavar="KEY=TYPE:VALUE,...",
-            help="Replace metadata of the model file, for example "
-            "tokenizer.ggml.add_bos_token=bool:false; TYPE is int, float, bool or str.",
+            help="Override metadata of the model file, for example "
+            "tokenizer.ggml.add_bos_token=bool:false. TYPE is int, float, bool or str.",
             default="none",
             repeats=True,
             read=values.override_kv,
@@ -129,7 +131,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--control-vector",
             metavar="FILE,...",
-            help="Add control vectors: directions that steer what layers write.",
+            help="Add control vectors, which steer the output of layers, with scale 1.",
             default="none",
             repeats=True,
             read=values.comma_separated,
@@ -142,7 +144,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--control-vector-scaled",
             metavar="FILE:SCALE,...",
-            help="The same, each multiplied by a number.",
+            help="Add control vectors, each multiplied by its scale.",
             default="none",
             repeats=True,
             read=values.scaled_files,
@@ -155,7 +157,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--control-vector-layer-range",
             metavar="FIRST LAST",
-            help="The layers that control vectors are applied to, from 1.",
+            help="First and last layer (counted from 1) that control vectors apply to.",
             default="all",
             n_values=2,
             read=values.layer_range,
@@ -167,8 +169,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--lora",
             metavar="FILE,...",
-            help="LoRA adapters to load, applied with scale 1. Their ids are their places among "
-            "all adapters on the command line, from 0 on.",
+            help="Load LoRA adapters with scale 1. The id of an adapter is its position among "
+            "all --lora and --lora-scaled files, from 0.",
             default="none",
             repeats=True,
             read=values.lora,
@@ -181,7 +183,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--lora-scaled",
             metavar="FILE:SCALE,...",
-            help="The same, applied with other scales.",
+            help="Load LoRA adapters with the given scales.",
             default="none",
             joins="lora",
             read=values.lora_scaled,
@@ -192,8 +194,8 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _model(
             names="--lora-init-without-apply",
-            help="Load the LoRA adapters with scale 0: requests, or POST /lora-adapters, "
-            "apply them.",
+            help="Load LoRA adapters with scale 0. Requests or POST /lora-adapters set other "
+            "scales.",
         ),
     ] = False
     warmup: Annotated[
@@ -201,13 +203,14 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         _model(
             names="--warmup",
             negative="--no-warmup",
-            help="Run the model after loading, so that the first request is not slow, and "
-            "measure what steps of some sizes take (at most 2 s; remembered for the next start).",
+            help="Run the model once after loading, so that the first request isn't slow, and "
+            "measure the duration of steps of some sizes (2 s at most; stored for the next "
+            "start).",
         ),
     ] = True
 
     def how_to_load(self) -> LoadMode:
-        """What --load-mode says, or else the flags that mean the same; never auto."""
+        """Returns --load-mode, or the mode that the separate flags stand for; never auto."""
         if self.load_mode != "auto":
             return self.load_mode
         if self.direct_io:
@@ -217,6 +220,6 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
         return "mmap" if self.mmap else "none"
 
     def aliases(self) -> list[str]:
-        """The names of `--alias`, without repetition, in alphabetical order: the first is
-        the model's id."""
+        """Returns the names of `--alias` without repetition, in alphabetical order. The first one
+        is the model's id."""
         return sorted({name.strip() for name in self.alias.split(",") if name.strip()})

@@ -1,4 +1,4 @@
-"""Options of what a model takes besides text."""
+"""Options of image and sound input."""
 
 from functools import partial
 from typing import Annotated, Final
@@ -8,14 +8,16 @@ import msgspec
 from specllama.engine.options import files, text_values, values
 from specllama.engine.options.declaration import Opt
 
-MAX_IMAGE_TOKENS: Final = 100_000  # times the pixels of a token, libmtmd's numbers hold it
+MAX_IMAGE_TOKENS: Final = (
+    100_000  # libmtmd multiplies it by a token's pixels; the product must fit its integers
+)
 MAX_MEDIA_BYTES: Final = 128 << 20
 
 _media = partial(Opt, group="Media")
 
 
 class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """The projector of images and sound, for the engine process."""
+    """The multimodal projector, for the engine process."""
 
     mmproj: Annotated[
         str,
@@ -23,8 +25,8 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-mm --mmproj",
             env="LLAMA_ARG_MMPROJ",
             metavar="FILE",
-            help="GGUF file that projects images and sound into the model's space.",
-            default="the one found beside the model",
+            help="GGUF file of the multimodal projector, for images and sound.",
+            default="the one found next to the model",
             excludes=("mmproj_url",),
             file=files.check_gguf,
         ),
@@ -35,7 +37,7 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--mmproj-offload",
             negative="--no-mmproj-offload",
             env="LLAMA_ARG_MMPROJ_OFFLOAD",
-            help="Run the projector on a GPU.",
+            help="Run the multimodal projector on a GPU.",
         ),
     ] = True
     image_min_tokens: Annotated[
@@ -46,9 +48,9 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=MAX_IMAGE_TOKENS,
-            help="Fewest tokens that an image becomes, for models that take any size: smaller "
-            "images are enlarged.",
-            default="-1 (what the projector says)",
+            help="Minimum number of tokens for an image, for models with dynamic resolution. "
+            "Smaller images are enlarged.",
+            default="-1 (the projector's own)",
         ),
     ] = -1
     image_max_tokens: Annotated[
@@ -59,9 +61,9 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=MAX_IMAGE_TOKENS,
-            help="Most tokens that an image becomes, for models that take any size: larger images "
-            "are made smaller.",
-            default="-1 (what the projector says)",
+            help="Maximum number of tokens for an image, for models with dynamic resolution. "
+            "Larger images are reduced.",
+            default="-1 (the projector's own)",
         ),
     ] = -1
     media_cache: Annotated[
@@ -71,23 +73,23 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=0,
             max=1 << 20,
-            help="Memory for what images and sounds have become, so that one that was seen is not "
-            "encoded again; 0: none.",
+            help="Memory in MiB for the embeddings of images and sounds, so that repeated ones "
+            "aren't encoded again (0: disable).",
         ),
     ] = 256
 
 
 class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Which media requests may have, and where these may come from."""
+    """Which media requests may contain, and from where the server may load them."""
 
     media_path: Annotated[
         str,
         _media(
             names="--media-path",
             metavar="DIR",
-            help="Directory of the files that requests may name as file://PATH, PATH being below "
-            "it. A link that leads out of it is refused.",
-            default="none (file:// is switched off)",
+            help="Directory of the files that requests may load with file://PATH, where PATH is "
+            "relative to it. Links out of the directory are rejected.",
+            default="none (file:// is disabled)",
             file=files.check_readable_directory,
         ),
     ] = ""
@@ -96,8 +98,8 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
         _media(
             names="--media-urls",
             negative="--no-media-urls",
-            help="Fetch the images and sounds that requests name by http:// and https://, from "
-            "public addresses.",
+            help="Load images and sounds from the http:// and https:// URLs in requests, from "
+            "public addresses only.",
         ),
     ] = False
     media_domains: Annotated[
@@ -105,7 +107,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
         _media(
             names="--media-domains",
             metavar="DOMAIN,...",
-            help="The only domains that --media-urls fetches from, with those below them.",
+            help="Restrict --media-urls to these domains and their subdomains.",
             default="all",
             read=text_values.domains,
             show=values.show_comma_separated,
@@ -116,8 +118,8 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
         _media(
             names="--media-private-addresses",
             negative="--no-media-private-addresses",
-            help="Let --media-urls reach this machine and private networks, too: whoever sends "
-            "requests can then ask any server there.",
+            help="Let --media-urls also load from this machine and private networks. Every "
+            "client can then send requests to any server there.",
         ),
     ] = False
     media_timeout: Annotated[
@@ -127,7 +129,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=0.1,
             max=600,
-            help="Longest time to fetch one image or sound, redirects included.",
+            help="Maximum time to load one image or sound, including redirects.",
         ),
     ] = 10.0
     media_max_bytes: Annotated[
@@ -137,7 +139,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=1,
             max=MAX_MEDIA_BYTES,
-            help="Most bytes that the files of all images and sounds of a request have together.",
+            help="Maximum total size of all image and sound files of a request, in bytes.",
         ),
     ] = 64 << 20
     media_max_seconds: Annotated[
@@ -147,7 +149,7 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=3600,
-            help="Longest time that all sounds of a request play together.",
+            help="Maximum total duration of all sounds of a request.",
         ),
     ] = 1800
     media_max_count: Annotated[
@@ -157,6 +159,6 @@ class MediaInputOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=1,
             max=1024,
-            help="Most images and sounds of a request.",
+            help="Maximum number of images and sounds of a request.",
         ),
     ] = 64

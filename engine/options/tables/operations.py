@@ -1,4 +1,4 @@
-"""Options of the operations that a model is offered with."""
+"""Options that enable or disable operations of the API for a model."""
 
 from functools import partial
 from typing import Annotated
@@ -12,7 +12,7 @@ _operation = partial(Opt, group="Server")
 
 
 class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What may be asked of a model."""
+    """Which operations a model offers."""
 
     slots: Annotated[
         bool,
@@ -20,7 +20,7 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--slots",
             negative="--no-slots",
             env="LLAMA_ARG_ENDPOINT_SLOTS",
-            help="Offer GET /slots.",
+            help="Enable GET /slots.",
         ),
     ] = True
     slots_text: Annotated[
@@ -28,7 +28,7 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _operation(
             names="--slots-text",
             env="LLAMA_SERVER_SLOTS_DEBUG",
-            help="Let GET /slots show prompts, generated texts and what else comes from clients.",
+            help="Include prompts, generated texts and other content from clients in GET /slots.",
         ),
     ] = False
     props: Annotated[
@@ -36,7 +36,7 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _operation(
             names="--props",
             env="LLAMA_ARG_ENDPOINT_PROPS",
-            help="Allow POST /props.",
+            help="Enable POST /props.",
         ),
     ] = False
     metrics: Annotated[
@@ -44,7 +44,7 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _operation(
             names="--metrics",
             env="LLAMA_ARG_ENDPOINT_METRICS",
-            help="Offer GET /metrics, for Prometheus.",
+            help="Enable GET /metrics, for Prometheus.",
         ),
     ] = False
     sse_ping_interval: Annotated[
@@ -55,20 +55,20 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=-1,
             max=INT32_MAX,
-            help="Silence after which a stream sends a comment, so that nobody takes the "
-            "connection for dead (-1 and 0: never).",
+            help="Time without events after which a stream sends a comment, so that proxies and "
+            "clients keep the connection open (-1 or 0: never).",
         ),
     ] = 30
 
 
-# ---- The option of the files that slots are saved to.
+# ---- The directory of saved slots.
 
 
 _slot_files = partial(Opt, group="Server")
 
 
 class SlotFileOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where slots are saved, and restored from."""
+    """The directory of saved slots."""
 
     slot_save_path: Annotated[
         str,
@@ -76,7 +76,7 @@ class SlotFileOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--slot-save-path",
             metavar="DIR",
             help="Directory of the files that POST /slots/{id_slot} saves and restores.",
-            default="none (the operation is switched off)",
+            default="none (saving and restoring is disabled)",
             file=files.check_directory,
         ),
     ] = ""

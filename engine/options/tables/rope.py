@@ -1,4 +1,4 @@
-"""Options of how positions are computed."""
+"""Options of rotary position embeddings (RoPE), which extend the context."""
 
 from functools import partial
 from typing import Annotated, Literal
@@ -11,7 +11,7 @@ _rope = partial(Opt, group="Context extension (RoPE and YaRN)")
 
 
 class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How a context becomes longer than the model was trained with."""
+    """How to extend the context beyond the size that the model was trained with."""
 
     rope_scaling: Annotated[
         Literal["", "none", "linear", "yarn"],
@@ -19,9 +19,9 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--rope-scaling",
             env="LLAMA_ARG_ROPE_SCALING_TYPE",
             metavar="METHOD",
-            help="How positions are scaled. With linear and yarn a slot may have a context longer "
-            "than the trained one.",
-            default="what the model says, else linear",
+            help="RoPE scaling method. With linear and yarn, the context of a slot may exceed "
+            "the trained size.",
+            default="the model's own, else linear",
         ),
     ] = ""
     rope_scale: Annotated[
@@ -31,8 +31,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_ROPE_SCALE",
             metavar="FACTOR",
             min=0,
-            help="Makes the context this many times longer.",
-            default="0 (what the model says)",
+            help="Factor by which the context is extended.",
+            default="0 (the model's own)",
             replaces=("rope_freq_scale",),
         ),
     ] = 0.0
@@ -43,8 +43,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_ROPE_FREQ_BASE",
             metavar="BASE",
             min=0,
-            help="Base frequency, for NTK-aware scaling.",
-            default="0 (what the model says)",
+            help="RoPE base frequency, for NTK-aware scaling.",
+            default="0 (the model's own)",
         ),
     ] = 0.0
     rope_freq_scale: Annotated[
@@ -54,8 +54,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_ROPE_FREQ_SCALE",
             metavar="FACTOR",
             min=0,
-            help="Frequency factor, the reciprocal of --rope-scale.",
-            default="0 (what the model says)",
+            help="RoPE frequency scaling factor; the reciprocal of --rope-scale.",
+            default="0 (the model's own)",
             replaces=("rope_scale",),
         ),
     ] = 0.0
@@ -67,8 +67,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=0,
             max=INT32_MAX,
-            help="Context size before the extension.",
-            default="0 (what the model was trained with)",
+            help="YaRN: original context size of the model.",
+            default="0 (the trained size)",
         ),
     ] = 0
     yarn_ext_factor: Annotated[
@@ -77,8 +77,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--yarn-ext-factor",
             env="LLAMA_ARG_YARN_EXT_FACTOR",
             metavar="FACTOR",
-            help="Mix of extrapolation and interpolation (0: interpolation only).",
-            default="-1 (what the model says)",
+            help="YaRN: extrapolation mix factor (0: interpolation only).",
+            default="-1 (the model's own)",
         ),
     ] = -1.0
     yarn_attn_factor: Annotated[
@@ -87,8 +87,8 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--yarn-attn-factor",
             env="LLAMA_ARG_YARN_ATTN_FACTOR",
             metavar="FACTOR",
-            help="Scale of the attention's magnitude.",
-            default="-1 (what the model says)",
+            help="YaRN: scale of the attention magnitude.",
+            default="-1 (the model's own)",
         ),
     ] = -1.0
     yarn_beta_slow: Annotated[
@@ -97,8 +97,9 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--yarn-beta-slow",
             env="LLAMA_ARG_YARN_BETA_SLOW",
             metavar="BETA",
-            help="Rotations below which a dimension is interpolated (alpha).",
-            default="-1 (what the model says)",
+            help="YaRN: high correction dimension, alpha. Dimensions with fewer rotations are "
+            "interpolated.",
+            default="-1 (the model's own)",
         ),
     ] = -1.0
     yarn_beta_fast: Annotated[
@@ -107,12 +108,13 @@ class RopeOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--yarn-beta-fast",
             env="LLAMA_ARG_YARN_BETA_FAST",
             metavar="BETA",
-            help="Rotations above which a dimension is extrapolated (beta).",
-            default="-1 (what the model says)",
+            help="YaRN: low correction dimension, beta. Dimensions with more rotations are "
+            "extrapolated.",
+            default="-1 (the model's own)",
         ),
     ] = -1.0
 
     def extends(self) -> bool:
-        """True if a context longer than the trained one is asked for by name."""
+        """Returns whether the options ask for a context longer than the trained one."""
         by_method = self.rope_scaling in ("linear", "yarn")
         return by_method or self.rope_scale > 1 or 0 < self.rope_freq_scale < 1

@@ -1,4 +1,4 @@
-"""Options of a server with many models."""
+"""Options of a server with several models."""
 
 from functools import partial
 from typing import Annotated
@@ -12,7 +12,7 @@ _router = partial(Opt, group="Many models")
 
 
 class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Which models there are, and which of them are in memory."""
+    """The models that the server lists, and how many it keeps in memory."""
 
     models_dir: Annotated[
         str,
@@ -20,8 +20,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--models-dir",
             env="LLAMA_ARG_MODELS_DIR",
             metavar="DIR",
-            help="Serve the models in this directory: GGUF files, and folders that hold the "
-            "files of one model.",
+            help="Directory of models to serve: GGUF files, and folders with the files of one "
+            "model each.",
             default="none",
             file=files.check_readable_directory,
         ),
@@ -32,7 +32,7 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--models-preset",
             env="LLAMA_ARG_MODELS_PRESET",
             metavar="FILE",
-            help="INI file that names models, and the options of each.",
+            help="INI file that names models and their options.",
             default="none",
             file=files.read_text,
         ),
@@ -43,8 +43,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--models-shipped",
             negative="--no-models-shipped",
             env="LLAMA_ARG_MODELS_SHIPPED",
-            help="List the package's own model beside others; where there is no other, it is "
-            "listed in any case.",
+            help="List the shipped model along with other models. Without other models, it is "
+            "always listed.",
         ),
     ] = False
     models_max: Annotated[
@@ -55,8 +55,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=INT32_MAX,
-            help="Most models in memory at a time; the one that was used least recently has to "
-            "go (0: no limit).",
+            help="Maximum number of models in memory (0: no limit). The least recently used one "
+            "is unloaded first.",
         ),
     ] = 4
     models_autoload: Annotated[
@@ -64,7 +64,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
         _router(
             names="--models-autoload",
             negative="--no-models-autoload",
-            env="LLAMA_ARG_MODELS_AUTOLOAD",
+            env="Load a model when a request names it. With --no-models-autoload, only POST "
+            "/models/load loads models.",
             help="Load a model when a request names it; without, POST /models/load has to.",
         ),
     ] = True

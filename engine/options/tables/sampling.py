@@ -13,13 +13,14 @@ _sampling = partial(Opt, group="Sampling defaults")
 
 
 def _unless_model(value: str) -> str:
-    """The default of an option of which the model's file may have a value of its own."""
+    """Returns the default of an option whose value the model's file may override."""
     return f"{value}, or the model's own"
 
 
 class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How to generate where a request does not say so itself. None stands for the value in the
-    model's file (`engine.options.model_values`), else for that of `GenerationParams`."""
+    """Defaults of generation parameters, for requests that don't set them. None stands for the
+    value in the model's file (`engine.options.model_values`), else for that of
+    `GenerationParams`."""
 
     n_predict: Annotated[
         int,
@@ -29,7 +30,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="Most tokens to generate.",
+            help="Maximum number of tokens to generate.",
             default="-1 (no limit)",
         ),
     ] = -1
@@ -40,8 +41,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--strict-schemas",
             negative="--no-strict-schemas",
             env="LLAMA_ARG_STRICT_SCHEMAS",
-            help="Refuse JSON schemas of which a keyword can't be turned into a constraint, "
-            "rather than leaving the keyword out.",
+            help="Reject a JSON schema with a keyword that can't be enforced, instead of "
+            "ignoring the keyword.",
         ),
     ] = False
     keep: Annotated[
@@ -51,7 +52,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="Prompt tokens that stay when the context is full (-1: all).",
+            help="Number of prompt tokens to keep when --context-shift discards tokens (-1: all).",
         ),
     ] = 0
     seed: Annotated[
@@ -61,8 +62,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=RANDOM_SEED,
-            help="Seed of the random numbers.",
-            default="-1 (another one for every request)",
+            help="Seed of the random number generator.",
+            default="-1 (a random seed for each request)",
         ),
     ] = -1
     samplers: Annotated[
@@ -70,7 +71,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--samplers",
             metavar="NAME;...",
-            help="The samplers to apply, in order.",
+            help="Samplers in the order of their application, separated by semicolons.",
             replaces=("sampler_seq",),
             read=values.samplers,
             show=values.show_samplers,
@@ -91,14 +92,19 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         ),
     ] = ""
     ignore_eos: Annotated[
-        bool, _sampling(names="--ignore-eos", help="Never end with the model's end-of-text token.")
+        bool,
+        _sampling(
+            names="--ignore-eos",
+            help="Ignore the model's end-of-text token and continue generating.",
+        ),
     ] = False
     logit_bias: Annotated[
         tuple[tuple[int, float], ...],
         _sampling(
             names="-l --logit-bias",
             metavar="TOKEN_ID(+/-)BIAS",
-            help="Make a token likelier (15043+1), unlikelier (15043-1) or impossible (15043-inf).",
+            help="Change the likelihood of a token: raise (15043+1), lower (15043-1) or exclude "
+            "it (15043-inf).",
             default="none",
             repeats=True,
             one_each=True,
@@ -112,7 +118,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--temp --temperature",
             env="LLAMA_ARG_TEMPERATURE",
             metavar="T",
-            help="Temperature; 0 and less always take the likeliest token.",
+            help="Temperature. With 0 or less, the likeliest token is always chosen.",
             default=_unless_model("0.8"),
         ),
     ] = None
@@ -122,13 +128,13 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--dynatemp-range",
             metavar="R",
             min=0,
-            help="Dynamic temperature: how far around the temperature (0: off).",
+            help="Dynamic temperature: range around the temperature (0: disabled).",
         ),
     ] = 0.0
     dynatemp_exp: Annotated[
         float,
         _sampling(
-            names="--dynatemp-exp", metavar="X", min=0, help="Dynamic temperature: the exponent."
+            names="--dynatemp-exp", metavar="X", min=0, help="Dynamic temperature: exponent."
         ),
     ] = 1.0
     top_k: Annotated[
@@ -139,7 +145,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=-1,
             max=INT32_MAX,
-            help="Only the N likeliest tokens (0 or -1: off).",
+            help="Top-k sampling: keep the N likeliest tokens (0 or -1: disabled).",
             default=_unless_model("40"),
         ),
     ] = None
@@ -151,7 +157,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Only the likeliest tokens that together reach this probability (1: off).",
+            help="Top-p sampling: keep the likeliest tokens whose probabilities add up to P (1: "
+            "disabled).",
             default=_unless_model("0.95"),
         ),
     ] = None
@@ -163,7 +170,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Only tokens with this share of the likeliest one's probability (0: off).",
+            help="Min-p sampling: keep tokens with at least P times the probability of the "
+            "likeliest one (0: disabled).",
             default=_unless_model("0.05"),
         ),
     ] = None
@@ -174,7 +182,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Locally typical sampling (1: off).",
+            help="Locally typical sampling (1: disabled).",
         ),
     ] = 1.0
     top_nsigma: Annotated[
@@ -182,7 +190,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--top-nsigma --top-n-sigma",
             metavar="N",
-            help="Only tokens within N standard deviations of the best logit (-1: off).",
+            help="Top-n-sigma sampling: keep tokens whose logits are within N standard "
+            "deviations of the maximum (-1: disabled).",
         ),
     ] = -1.0
     xtc_probability: Annotated[
@@ -192,7 +201,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="How often the XTC sampler takes the top choices away (0: off).",
+            help="XTC sampling: probability of removing the top choices (0: disabled).",
             default=_unless_model("0.0"),
         ),
     ] = None
@@ -203,7 +212,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Probability from which on a token is a top choice for XTC (above 0.5: off).",
+            help="XTC sampling: minimum probability of a top choice (above 0.5: disabled).",
             default=_unless_model("0.1"),
         ),
     ] = None
@@ -214,7 +223,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="How far back the penalties look (0: off, -1: the whole context).",
+            help="Number of last tokens to consider for penalties (0: disabled, -1: context size).",
             default=_unless_model("64"),
         ),
     ] = None
@@ -224,7 +233,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--repeat-penalty",
             env="LLAMA_ARG_REPEAT_PENALTY",
             metavar="X",
-            help="Divides the logits of repeated tokens (1: off; must be above 0).",
+            help="Penalty for repeated tokens: divides their logits (1: disabled; must be above "
+            "0).",
             read=values.positive,
             default=_unless_model("1.0"),
         ),
@@ -235,7 +245,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--presence-penalty",
             env="LLAMA_ARG_PRESENCE_PENALTY",
             metavar="X",
-            help="Subtracted once from the logit of a token that occurred (0: off).",
+            help="Presence penalty: subtracted once from the logit of each token in the text (0: "
+            "disabled).",
         ),
     ] = 0.0
     frequency_penalty: Annotated[
@@ -244,7 +255,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--frequency-penalty",
             env="LLAMA_ARG_FREQUENCY_PENALTY",
             metavar="X",
-            help="Subtracted for each time that a token occurred (0: off).",
+            help="Frequency penalty: subtracted from the logit of a token for each occurrence "
+            "(0: disabled).",
         ),
     ] = 0.0
     dry_multiplier: Annotated[
@@ -253,7 +265,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--dry-multiplier",
             metavar="X",
             min=0,
-            help="DRY, which penalizes repeated sequences: strength (0: off).",
+            help="DRY sampling, which penalizes repeated sequences: multiplier (0: disabled).",
         ),
     ] = 0.0
     dry_base: Annotated[
@@ -262,7 +274,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--dry-base",
             metavar="X",
             min=1,
-            help="DRY: base of the growth with the length of a repetition.",
+            help="DRY sampling: base; the penalty grows exponentially with the length of a "
+            "repetition.",
         ),
     ] = 1.75
     dry_allowed_length: Annotated[
@@ -272,7 +285,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=0,
             max=INT32_MAX,
-            help="DRY: length of a repetition that is free of charge.",
+            help="DRY sampling: maximum length of a repetition without a penalty.",
         ),
     ] = 2
     dry_penalty_last_n: Annotated[
@@ -282,7 +295,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="DRY: how far back to look (0: off, -1: the whole context).",
+            help="DRY sampling: number of last tokens to search for repetitions (0: disabled, "
+            "-1: context size).",
         ),
     ] = 64
     dry_sequence_breaker: Annotated[
@@ -290,8 +304,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--dry-sequence-breaker",
             metavar="TEXT",
-            help="DRY: a text that no repetition goes across, in place of the default ones; "
-            "may be given several times; none leaves no breaker.",
+            help="DRY sampling: text that ends a repetition. Replaces the default breakers; may "
+            "be given several times; none removes all breakers.",
             default=r'\n : " *',
             repeats=True,
             one_each=True,
@@ -306,7 +320,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=2,
-            help="Mirostat version 1 or 2, which replaces all other samplers (0: off).",
+            help="Mirostat version, 1 or 2, which replaces all other samplers (0: disabled).",
             default=_unless_model("0"),
         ),
     ] = None
@@ -315,7 +329,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--mirostat-lr",
             metavar="X",
-            help="Mirostat's learning rate, eta.",
+            help="Mirostat: learning rate, eta.",
             default=_unless_model("0.1"),
         ),
     ] = None
@@ -324,7 +338,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--mirostat-ent",
             metavar="X",
-            help="Mirostat's target entropy, tau.",
+            help="Mirostat: target entropy, tau.",
             default=_unless_model("5.0"),
         ),
     ] = None
@@ -335,8 +349,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=-1,
             max=1,
-            help="Adaptive-p: prefer tokens near this probability, if adaptive_p is among the "
-            "samplers (negative: off).",
+            help="Adaptive-p sampling: prefer tokens near this probability, if adaptive_p is "
+            "among the samplers (negative: disabled).",
         ),
     ] = -1.0
     adaptive_decay: Annotated[
@@ -346,7 +360,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="X",
             min=0,
             max=0.99,
-            help="Adaptive-p: how slowly it forgets; about 1/(1-X) tokens count.",
+            help="Adaptive-p sampling: decay of its memory, which spans about 1/(1-X) tokens.",
         ),
     ] = 0.9
     grammar: Annotated[
@@ -354,7 +368,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--grammar",
             metavar="GBNF",
-            help="A grammar that every text has to follow.",
+            help="GBNF grammar that constrains generated text.",
             default="none",
             replaces=("grammar_file", "json_schema", "json_schema_file"),
         ),
@@ -364,7 +378,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--grammar-file",
             metavar="FILE",
-            help="A file with a grammar that every text has to follow.",
+            help="File with a GBNF grammar that constrains generated text.",
             default="none",
             replaces=("grammar", "json_schema", "json_schema_file"),
             file=files.read_text,
@@ -375,7 +389,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-j --json-schema",
             metavar="JSON",
-            help="A JSON schema that every text has to follow; {} stands for any object.",
+            help="JSON schema that constrains generated text; {} stands for any object.",
             default="none",
             replaces=("grammar", "grammar_file", "json_schema_file"),
             read=text_values.json_object,
@@ -387,7 +401,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-jf --json-schema-file",
             metavar="FILE",
-            help="A file with a JSON schema that every text has to follow.",
+            help="File with a JSON schema that constrains generated text.",
             default="none",
             replaces=("grammar", "grammar_file", "json_schema"),
             file=files.read_json_object,
@@ -399,9 +413,9 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--json-whitespace",
             env="LLAMA_ARG_JSON_WHITESPACE",
             metavar="FORM",
-            help="White space of JSON that follows a schema: flexible (the model chooses), compact "
-            '({"a":1,"b":2}) or spaced ({"a": 1, "b": 2}). Where it is fixed, more of the text is '
-            "certain, and comes faster.",
+            help="White space in JSON that a schema constrains: flexible (the model chooses), "
+            'compact ({"a":1,"b":2}) or spaced ({"a": 1, "b": 2}). Fixed white space is '
+            "faster, as more of the text is determined by the schema.",
         ),
     ] = "flexible"
     jump_forward: Annotated[
@@ -410,8 +424,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--jump-forward",
             negative="--no-jump-forward",
             env="LLAMA_ARG_JUMP_FORWARD",
-            help="Let tokens that a grammar or a schema leaves no choice about join the next step, "
-            "rather than take one each.",
+            help="Add tokens that a grammar or schema determines to the next step, instead of "
+            "running one step for each.",
         ),
     ] = True
     backend_sampling: Annotated[
@@ -419,11 +433,10 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-bs --backend-sampling",
             env="LLAMA_ARG_BACKEND_SAMPLING",
-            help="Choose tokens on the device that runs the model, where it can: for requests "
-            "without grammar, schema, probabilities and limit of thinking whose samplers are "
-            "among penalties, top_k, top_p, min_p and temperature. All others are sampled as "
-            "usual. A matter of speed with a GPU and many slots; on a CPU it is slower. "
-            "Experimental.",
+            help="Sample on the device that runs the model, for requests without a grammar, "
+            "schema, probabilities or reasoning budget, if their samplers are among "
+            "penalties, top_k, top_p, min_p and temperature. Faster with a GPU and many "
+            "slots, slower on a CPU. Experimental.",
         ),
     ] = False
     reverse_prompt: Annotated[
@@ -431,8 +444,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-r --reverse-prompt",
             metavar="TEXT",
-            help="Stop where this text appears, in requests without stop texts of their own; "
-            "may be given several times.",
+            help="Stop generation at this text, in requests without stop texts of their own; may "
+            "be given several times.",
             default="none",
             repeats=True,
             one_each=True,
@@ -442,19 +455,19 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = ()
     special: Annotated[
         bool,
-        _sampling(names="-sp --special", help="Spell out the special tokens in generated text."),
+        _sampling(names="-sp --special", help="Include special tokens in generated text."),
     ] = False
     escape: Annotated[
         bool,
         _sampling(
             names="-e --escape",
             negative="--no-escape",
-            help=r"Resolve \n, \t, \\, \x41 and the like in --reverse-prompt and "
+            help="Process escape sequences (\n, \t, \\, \x41) in --reverse-prompt and "
             "--dry-sequence-breaker.",
         ),
     ] = True
 
     def unescaped(self, text: str) -> str:
-        """`text` as it is meant: with its escape sequences resolved, unless `--no-escape` is
-        in force. Raises `OptionError` if that gives a null character."""
+        """Returns `text` with its escape sequences resolved, unless `--no-escape` is given. Raises
+        `OptionError` for a null character in the result."""
         return text_values.unescape(text) if self.escape else text

@@ -1,4 +1,4 @@
-"""Options of where a model is downloaded from."""
+"""Options of model downloads."""
 
 from functools import partial
 from typing import Annotated
@@ -13,7 +13,7 @@ _media = partial(Opt, group="Media")
 
 
 class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where a model that isn't on this machine comes from, and its projector."""
+    """From where the server downloads a model and its projector."""
 
     hf_repo: Annotated[
         str,
@@ -21,9 +21,9 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-hf -hfr --hf-repo",
             env="LLAMA_ARG_HF_REPO",
             metavar="USER/REPO[:QUANT]",
-            help="Load a model of this repository on the Hugging Face Hub, downloading what is "
-            "not in the cache yet; without QUANT it is Q4_K_M, or else the repository's first "
-            "file.",
+            help="Repository on the Hugging Face Hub to load the model from. Files that are not "
+            "in the cache are downloaded. Default of QUANT: Q4_K_M, else the repository's "
+            "first file.",
             default="none",
             read=text_values.hf_repo,
             excludes=("model", "model_url", "docker_repo"),
@@ -36,7 +36,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-hff --hf-file",
             env="LLAMA_ARG_HF_FILE",
             metavar="FILE",
-            help="The file of --hf-repo to load, whatever its QUANT says.",
+            help="File of --hf-repo to load. Overrides QUANT.",
             default="none",
             read=text_values.hf_file,
         ),
@@ -59,7 +59,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-mu --model-url",
             env="LLAMA_ARG_MODEL_URL",
             metavar="URL",
-            help="Load the GGUF file at this address, downloading it first.",
+            help="URL of a GGUF file to download and load.",
             default="none",
             read=text_values.url,
             excludes=("model", "hf_repo", "docker_repo"),
@@ -72,8 +72,9 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-dr --docker-repo",
             env="LLAMA_ARG_DOCKER_REPO",
             metavar="[HOST/]NAME[:TAG]",
-            help="Load a model of an OCI registry, downloading what is not in the cache yet: of "
-            "Docker Hub without HOST, of its ai/ if NAME has no /; without TAG it is latest.",
+            help="OCI repository to load the model from. Files that are not in the cache are "
+            "downloaded. Defaults: HOST is Docker Hub, TAG is latest, and a NAME without / "
+            "is in the namespace ai/.",
             default="none",
             read=text_values.docker_repo,
             excludes=("model", "hf_repo", "model_url"),
@@ -87,7 +88,8 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_HFD_REPO",
             also_env="LLAMA_ARG_SPEC_DRAFT_HF_REPO",
             metavar="USER/REPO[:QUANT]",
-            help="The same as --hf-repo, for the draft model; --model-draft may name the file.",
+            help="Repository on the Hugging Face Hub to load the draft model from; --model-draft "
+            "may name its file.",
             default="none",
             read=text_values.hf_repo,
             supersedes=("model_draft",),
@@ -99,7 +101,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="-mmu --mmproj-url",
             env="LLAMA_ARG_MMPROJ_URL",
             metavar="URL",
-            help="The same, downloaded from this address.",
+            help="URL of a multimodal projector to download and load.",
             default="none",
             read=text_values.url,
             excludes=("mmproj",),
@@ -111,7 +113,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--mmproj-auto",
             negative="--no-mmproj --no-mmproj-auto",
             env="LLAMA_ARG_MMPROJ_AUTO",
-            help="Take the projector of --hf-repo as well, if it has one.",
+            help="Also download the multimodal projector of --hf-repo, if it has one.",
         ),
     ] = True
     offline: Annotated[
@@ -120,12 +122,12 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--offline",
             env="LLAMA_OFFLINE",
             also_env="LLAMA_ARG_OFFLINE",
-            help="Use what the cache holds, and never the network.",
+            help="Use only cached files; never access the network.",
         ),
     ] = False
 
     def names_model(self) -> bool:
-        """Whether a model is named that may have to be downloaded."""
+        """Returns whether an option names a model that may have to be downloaded."""
         return bool(self.hf_repo or self.model_url or self.docker_repo)
 
 
@@ -136,14 +138,14 @@ _models = partial(Opt, group="Many models")
 
 
 class EntryOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How long a model stays in memory, and what people read about it."""
+    """How long a model stays in memory, and its tags."""
 
     sleep_idle_seconds: Annotated[
         int,
         _models(
             names="--sleep-idle-seconds",
             metavar="SECONDS",
-            help="Give a model's memory back after so long without requests, until the next one.",
+            help="Unload a model after this time without requests, until the next request.",
             read=values.idle_seconds,
             default="-1 (never)",
         ),
@@ -154,7 +156,7 @@ class EntryOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--tags",
             env="LLAMA_ARG_TAGS",
             metavar="TAG,...",
-            help="Words that the API shows beside the model, for people.",
+            help="Tags of the model in the API. They have no effect on the server.",
             default="none",
             repeats=True,
             read=values.comma_separated,

@@ -1,4 +1,4 @@
-"""Options of speculation: which sources propose tokens, and how many."""
+"""Options of speculative decoding: which sources propose tokens, and how many."""
 
 from collections.abc import Sequence
 from functools import partial
@@ -11,19 +11,19 @@ from specllama.engine.options import files, values
 from specllama.engine.options.declaration import INT32_MAX, Opt
 from specllama.engine.options.values import OptionError, real
 
-# ---- Synthetic rates of acceptance, for measuring: `--spec-synth-len`, `--spec-synth-rates`.
+# ---- Synthetic acceptance rates, for benchmarks: `--spec-synth-len`, `--spec-synth-rates`.
 
 
 HALVINGS = 50
-"""Of an interval, until nothing is left of it that a number could tell."""
+"""Number of bisections, after which an interval is smaller than the precision of a float."""
 
 
 def read_rates(text: str) -> tuple[float, ...]:
-    """The chance that so many tokens of a proposal are accepted: one, two, and so on."""
+    """Returns the chances that at least 1, 2, ... tokens of a proposal are accepted."""
     rates = tuple(real(rate.strip(), 0, 1) for rate in text.split(","))
     if any(after > before for before, after in pairwise(rates)):
         raise OptionError(
-            "a rate is higher than the one before: a token is accepted only with those before it"
+            "a rate is higher than the one before: a token is accepted only after all earlier ones"
         )
     return rates
 
@@ -33,34 +33,35 @@ def show_rates(rates: Sequence[float]) -> str:
 
 
 def rates_of(length: float, rates: tuple[float, ...], n_max: int) -> tuple[float, ...]:
-    """The rates of proposals of up to `n_max` tokens: those given, or those with which a step
-    gives `length` tokens on average, its own included. None if both are missing. Raises
-    `OptionError` for what doesn't go with `n_max`."""
+    """Returns the acceptance rates of proposals of up to `n_max` tokens: the given `rates`, or
+    rates with which a step generates `length` tokens on average, including its own. Empty if
+    neither is given. Raises `OptionError` for values that don't match `n_max`."""
     if not length and not rates:
         return ()
     name = "--spec-synth-rates" if rates else "--spec-synth-len"
     if not n_max:
         raise OptionError(
-            f"{name} needs proposals whose acceptance it makes up: --spec-type or --model-draft"
+            f"{name} sets the acceptance of proposals, so it needs --spec-type or --model-draft"
         )
     if rates:
         if len(rates) != n_max:
             raise OptionError(
-                f"{name} has {len(rates)} rates, but up to {n_max} tokens are proposed at once: "
-                "it has to have one for each"
+                f"{name} has {len(rates)} rates, but it needs one for each of the up to {n_max} "
+                "tokens that are proposed at once"
             )
         return rates
     if length > n_max + 1:
         raise OptionError(
-            f"{name} {length:g} is out of range: with up to {n_max} proposed tokens, "
-            f"a step gives {n_max + 1} at most"
+            f"{name} {length:g} is out of range: with up to {n_max} proposed tokens, a step "
+            f"generates at most {n_max + 1}"
         )
     chance = _chance(length - 1, n_max)
     return tuple(chance**n for n in range(1, n_max + 1))
 
 
 def _chance(length: float, n: int) -> float:
-    """Of each token, if those before it are accepted, for `length` accepted ones of `n`."""
+    """Returns the chance of each token, given that all earlier ones are accepted, with which on
+    average `length` of `n` tokens are accepted."""
     if length == n:
         return 1.0
     low, high = 0.0, 1.0
@@ -86,13 +87,13 @@ SpeculationType = Literal[
 
 DRAFT: SpeculationType = "draft-simple"
 MOST = 64
-"""Tokens that a source proposes at once at most, if it has no option of its own for that."""
+"""Maximum number of tokens that a source without an option for it proposes at once."""
 
 _spec = partial(Opt, group="Speculation")
 
 _HEADS = ("draft-eagle3", "draft-mtp", "draft-dflash", "draft-dspark")
 _LONGEST = 1024
-"""Tokens that an n-gram or a proposal from text may have; llama-server's limit."""
+"""Maximum length of an n-gram, or of a proposal from text, in tokens; llama-server's limit."""
 
 
 def _types(text: str) -> tuple[SpeculationType, ...]:
@@ -101,7 +102,7 @@ def _types(text: str) -> tuple[SpeculationType, ...]:
     for name in names:
         if name in _HEADS:
             raise OptionError(
-                f"{name} is not available: it takes a head that reads the model's hidden states"
+                f"{name} is not available: it needs a head that reads the model's hidden states"
             )
         if name not in known:
             expected = ", ".join(known)
@@ -116,15 +117,15 @@ def _of_lookup(kind: str, name: str, help: str, most: int = _LONGEST) -> Opt:
 
 
 def _size_n(kind: str) -> Opt:
-    return _of_lookup(kind, "size-n", "look for the last so many tokens in the text.")
+    return _of_lookup(kind, "size-n", "number of last tokens to search for in the text.")
 
 
 def _size_m(kind: str) -> Opt:
-    return _of_lookup(kind, "size-m", "propose at most so many tokens.")
+    return _of_lookup(kind, "size-m", "maximum number of tokens to propose.")
 
 
 def _min_hits(kind: str) -> Opt:
-    help = "propose only what follows tokens that occurred so many times before."
+    help = "minimum number of occurrences of the last tokens for a proposal."
     return _of_lookup(kind, "min-hits", help, INT32_MAX)
 
 
@@ -140,7 +141,8 @@ def _of_mod(name: str, help: str, low: int, **more: Any) -> Opt:
 
 
 class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """How tokens are proposed, to be evaluated several in one step. They change no text."""
+    """How tokens are proposed, to be verified together in one step. The options don't change texts,
+    except for the synthetic rates."""
 
     spec_type: Annotated[
         tuple[SpeculationType, ...],
@@ -148,10 +150,10 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--spec-type",
             env="LLAMA_ARG_SPEC_TYPE",
             metavar="TYPE,...",
-            help="Where proposals come from. Earlier in the same text: ngram-simple, ngram-map-k, "
-            "ngram-map-k4v, ngram-mod (or in others of the same API key), ngram-cache. In texts of "
-            "the same API key that began alike: radix. From --model-draft: draft-simple. "
-            "May be given several times.",
+            help="Sources of proposals; may be given several times. From the same text: "
+            "ngram-simple, ngram-map-k, ngram-map-k4v, ngram-cache, and ngram-mod, which "
+            "also uses other texts of the same API key. From texts of the same API key with "
+            "the same beginning: radix. From --model-draft: draft-simple.",
             default="none",
             repeats=True,
             read=_types,
@@ -160,7 +162,11 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = ()
     spec_default: Annotated[
         bool,
-        _spec(names="--spec-default", help="The same as --spec-type radix,ngram-mod,ngram-cache."),
+        _spec(
+            names="--spec-default",
+            help="Enable speculation without a draft model: "
+            "--spec-type radix,ngram-mod,ngram-cache.",
+        ),
     ] = False
     spec_draft_n_max: Annotated[
         int,
@@ -171,7 +177,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=INT32_MAX,
-            help="The draft model: propose at most so many tokens (0: none).",
+            help="Draft model: maximum number of tokens to propose (0: none).",
         ),
     ] = 16
     spec_draft_n_min: Annotated[
@@ -183,8 +189,8 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=INT32_MAX,
-            help="The draft model: propose nothing rather than fewer tokens; never more than "
-            "--spec-draft-n-max.",
+            help="Draft model: minimum number of tokens to propose; with fewer, it proposes "
+            "nothing. Limited to --spec-draft-n-max.",
         ),
     ] = 0
     spec_draft_p_min: Annotated[
@@ -194,7 +200,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_SPEC_DRAFT_P_MIN",
             also_env="LLAMA_ARG_DRAFT_P_MIN",
             metavar="P",
-            help="The draft model: propose only tokens that it finds as probable as this.",
+            help="Draft model: minimum probability of a token to propose it.",
         ),
     ] = 0.75
     spec_draft_p_split: Annotated[
@@ -213,8 +219,9 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_SPEC_SYNTH_LEN",
             metavar="L",
             min=1,
-            help="For measuring: accept proposed tokens by chance, so that a step gives so many "
-            "tokens on average, its own included. Texts are not what the model would say.",
+            help="For benchmarks: accept proposed tokens at random, so that a step generates "
+            "this number of tokens on average, including its own. Generated texts are "
+            "meaningless.",
             default="none",
             excludes=("spec_synth_rates",),
         ),
@@ -225,8 +232,9 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--spec-synth-rates",
             env="LLAMA_ARG_SPEC_SYNTH_RATES",
             metavar="P0,P1,...",
-            help="The same, with the chance that at least one proposed token is accepted, at least "
-            "two, and so on: one for each token that may be proposed at once.",
+            help="For benchmarks: accept proposed tokens at random, with these chances that at "
+            "least 1, 2, ... tokens are accepted. Needs one for each token that may be "
+            "proposed at once.",
             default="none",
             excludes=("spec_synth_len",),
             read=read_rates,
@@ -243,16 +251,18 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
     spec_ngram_map_k4v_size_m: Annotated[int, _size_m("ngram-map-k4v")] = 48
     spec_ngram_map_k4v_min_hits: Annotated[int, _min_hits("ngram-map-k4v")] = 1
     spec_ngram_mod_n_match: Annotated[
-        int, _of_mod("n-match", "what follows depends on so many tokens.", 1)
+        int,
+        _of_mod("n-match", "length of the n-gram that determines the next token, in tokens.", 1),
     ] = 24
     spec_ngram_mod_n_max: Annotated[
-        int, _of_mod("n-max", "propose at most so many tokens (0: none).", 0)
+        int, _of_mod("n-max", "maximum number of tokens to propose (0: none).", 0)
     ] = 64
     spec_ngram_mod_n_min: Annotated[
         int,
         _of_mod(
             "n-min",
-            "propose nothing rather than fewer tokens; never more than --spec-ngram-mod-n-max.",
+            "minimum number of tokens to propose; with fewer, it proposes nothing. Limited to "
+            "--spec-ngram-mod-n-max.",
             0,
         ),
     ] = 48
@@ -261,8 +271,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _spec(
             names="-lcs --lookup-cache-static",
             metavar="FILE",
-            help="ngram-cache: a file of llama-lookup-create, with which it compares what the "
-            "text suggests.",
+            help="ngram-cache: file of llama-lookup-create, to confirm proposals from the text.",
             default="none",
             file=files.check_file,
         ),
@@ -272,19 +281,19 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _spec(
             names="-lcd --lookup-cache-dynamic",
             metavar="FILE",
-            help="ngram-cache: another such file, for what the text doesn't suggest. It is never "
-            "written to, as by llama-server.",
+            help="ngram-cache: file of llama-lookup-create, for proposals if the text gives "
+            "none. In contrast to llama-server, it is only read.",
             default="none",
             file=files.check_file,
         ),
     ] = ""
 
     def draft_sizes(self) -> tuple[int, int]:
-        """The fewest and the most tokens that the draft model proposes."""
+        """Returns the minimum and the maximum number of tokens that the draft model proposes."""
         return min(self.spec_draft_n_min, self.spec_draft_n_max), self.spec_draft_n_max
 
     def most(self) -> dict[SpeculationType, int]:
-        """The tokens that each source proposes at once at most."""
+        """Returns the maximum number of tokens that each source proposes at once."""
         return {
             "radix": MOST,
             "ngram-simple": self.spec_ngram_simple_size_m,
@@ -296,26 +305,28 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
         }
 
     def types(self) -> frozenset[SpeculationType]:
-        """The sources that are wanted; `none` among them means none of them."""
+        """Returns the requested sources; empty if `none` is among them."""
         wanted = frozenset(self.spec_type)
         if self.spec_default:
             wanted |= {"radix", "ngram-mod", "ngram-cache"}
         return frozenset() if "none" in wanted else wanted
 
     def sources(self, *, has_draft: bool) -> list[SpeculationType]:
-        """The sources there are: the draft model among them if there is one that may propose."""
+        """Returns the sources to use, including the draft model if it exists and may propose
+        tokens."""
         wanted = self.types() - {DRAFT}
         if has_draft and self.spec_draft_n_max > 0:
             wanted |= {DRAFT}
         return [name for name in self.most() if name in wanted]
 
     def n_max(self, *, has_draft: bool) -> int:
-        """The tokens that are proposed at once at most."""
+        """Returns the maximum number of tokens proposed at once."""
         most = self.most()
         return max((most[name] for name in self.sources(has_draft=has_draft)), default=0)
 
     def synthetic_rates(self, *, has_draft: bool) -> tuple[float, ...]:
-        """The made-up chances that so many tokens of a proposal are accepted: one, two, and so
-        on; none if the model decides. Raises `OptionError` if they don't go with the sources."""
+        """Returns the synthetic chances that at least 1, 2, ... tokens of a proposal are
+        accepted; empty without synthetic rates. Raises `OptionError` for values that don't match
+        the sources."""
         n_max = self.n_max(has_draft=has_draft)
         return rates_of(self.spec_synth_len, self.spec_synth_rates, n_max)

@@ -92,13 +92,13 @@ def test_questions_fail_with_their_process_and_later_ones_wait_for_the_next() ->
         slots = asyncio.create_task(old.slots())
         save = asyncio.create_task(old.slot_action(0, "save", "name"))
         await asyncio.sleep(0)
-        old.leave(GONE)
+        old.detach(GONE)
         for asked in (slots, save):
             with pytest.raises(EngineError, match="gone"):
                 await asked
         text = asyncio.create_task(old.detokenize([1]))
         await asyncio.sleep(0)
-        new.succeed(old)
+        new.adopt_from(old)
         new.dispatch(Slots(1, []))  # nobody waits for it
         new.dispatch(Text(3, "one"))
         assert await text == "one"
@@ -114,7 +114,7 @@ def test_who_looks_while_it_falls_asleep_sees_what_it_said_last() -> None:
         text = asyncio.create_task(engine.detokenize([1]))
         await asyncio.sleep(0)
         last = Stats()
-        engine.recall(last, [])
+        engine.answer_from_snapshot(last, [])
         engine.close(GONE)
         assert [await look for look in looks] == [[], last]
         with pytest.raises(EngineError, match="gone"):
@@ -129,8 +129,8 @@ def test_a_confirmed_request_is_not_confirmed_again() -> None:
         generation = old.generate(["a"], PARAMS, confirm=True)
         old.dispatch(Step([Accepted(1)]))
         await generation.accepted()
-        old.leave(GONE)
-        new.succeed(old)
+        old.detach(GONE)
+        new.adopt_from(old)
         assert not generation.request.confirm
         new.dispatch(Step([Begun(1), finished(id=1)]))
         assert (await generation.result()).id == 1
@@ -143,8 +143,8 @@ def test_the_next_process_says_which_keywords_are_not_in_force() -> None:
         old, new = client(), client()
         generation = old.generate(["a"], PARAMS)
         old.dispatch(Step([Relaxed(1, ["#/not"])]))
-        old.leave(GONE)
-        new.succeed(old)
+        old.detach(GONE)
+        new.adopt_from(old)
         new.dispatch(Step([Begun(1), finished(id=1)]))
         await generation.result()
         assert generation.relaxed == []
@@ -156,7 +156,7 @@ def test_a_request_that_is_cancelled_between_two_processes_is_not_sent_again() -
     async def run() -> None:
         old = client()
         generation = old.generate(["a"], PARAMS)
-        old.leave(GONE)
+        old.detach(GONE)
         question = asyncio.create_task(old.slots())
         await asyncio.sleep(0)
         generation.cancel()
@@ -164,7 +164,7 @@ def test_a_request_that_is_cancelled_between_two_processes_is_not_sent_again() -
         await asyncio.wait({question})
         sink = Sink()
         new = EngineClient(sink, INFO)
-        new.succeed(old)
+        new.adopt_from(old)
         await asyncio.sleep(0)
         assert (sink.n_bytes, new.n_running) == (0, 0)
 
@@ -175,10 +175,10 @@ def test_a_request_that_has_moved_is_cancelled_where_it_is() -> None:
     async def run() -> None:
         old = client()
         generation = old.generate(["a"], PARAMS)
-        old.leave(GONE)
+        old.detach(GONE)
         sink = Sink()
         new = EngineClient(sink, INFO)
-        new.succeed(old)
+        new.adopt_from(old)
         await asyncio.sleep(0)
         sent = sink.n_bytes
         generation.cancel()
@@ -227,8 +227,8 @@ def test_a_prompt_of_many_texts_is_sent_once_to_each_process() -> None:
         texts[0].cancel()
         texts[7].cancel()
         await asyncio.sleep(0)
-        old.leave(GONE)
-        new.succeed(old)
+        old.detach(GONE)
+        new.adopt_from(old)
         await asyncio.sleep(0)
         for pipe in (sink, later):
             assert 1_000_000 < pipe.n_bytes < 1_100_000

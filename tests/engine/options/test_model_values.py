@@ -58,7 +58,7 @@ def test_what_no_option_could_be_is_left_out(
     assert not caplog.text, "it is asked at each look at the properties"
     with caplog.at_level(logging.WARNING):
         log_left_out(metadata)
-    assert f"{PREFIX}{key} of the model is left out" in caplog.text
+    assert f"{PREFIX}{key} of the model is ignored" in caplog.text
 
 
 @pytest.mark.parametrize("text", ["-1", "-0.5"])

@@ -351,7 +351,7 @@ def test_unknown_variables_are_reported() -> None:
 )  # fmt: skip
 def test_an_unknown_variable_that_may_protect_the_server_ends_the_start(variable: str) -> None:
     message = error(**{variable: "x"})
-    assert message.startswith(f"the variable {variable} is unknown, and could have been meant")
+    assert message.startswith(f"the variable {variable} is unknown, but may have been meant")
     assert from_environ({variable: ""}) == server_options()
 
 
@@ -505,7 +505,7 @@ def test_the_reference_page_is_printed() -> None:
 )
 def test_a_key_that_a_variable_was_to_have_is_missed(name: str) -> None:
     assert (
-        error(**{name: ""}) == f"the variable {name} is set, but empty; unset it if none is meant"
+        error(**{name: ""}) == f"the variable {name} is set, but empty; unset it if it isn't needed"
     )
     parse([], {"LLAMA_ARG_CTX_SIZE": ""})
 
