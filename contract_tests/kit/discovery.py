@@ -16,17 +16,17 @@ import httpx
 from contract_tests.kit import bodies, chat, contract, lint
 from contract_tests.kit.server import Server
 
-NOBODY = "nobody-of-the-kit"
-OF_NOBODY: Any = {"model": NOBODY, "stream": False}
+MISSING = "missing-model-of-the-kit"
+OF_MISSING: Any = {"model": MISSING, "stream": False}
 """A valid body for an operation that would change something if the model existed."""
 INSTEAD = {
-    "POST /models": OF_NOBODY,
-    "POST /models/load": OF_NOBODY,
-    "POST /models/unload": OF_NOBODY,
-    "POST /api/pull": OF_NOBODY,
+    "POST /models": OF_MISSING,
+    "POST /models/load": OF_MISSING,
+    "POST /models/unload": OF_MISSING,
+    "POST /api/pull": OF_MISSING,
 }
 WHERE = {
-    "DELETE /models": f"/models?model={NOBODY}",
+    "DELETE /models": f"/models?model={MISSING}",
     "POST /slots/{id_slot}": "/slots/0?action=erase",
 }
 COMPLETION, CHAT, RESPONSE = "/completion", "/v1/chat/completions", "/v1/responses"
@@ -185,7 +185,7 @@ def _absence(server: Server, operation: lint.Operation, ids: dict[str, str]) -> 
             answer.read()
     except httpx.HTTPError:
         return ""  # the operation exists and fails: the tests report that
-    if status == 404 and NOBODY in answer.text:
+    if status == 404 and MISSING in answer.text:
         return ""  # it looked for the model
     if "x-refused" in operation.definition or deletes:
         with contextlib.suppress(AssertionError, ValueError):

@@ -90,7 +90,7 @@ def no_model_of_router(situations: Situations, name: str) -> list[httpx.Response
 def of_no_router(server: Server, name: str) -> list[httpx.Response]:
     """Sends operations of a router to a server that is none. The model doesn't exist, so that a
     router would change nothing."""
-    if server.post("/models/load", {"model": "contract-tests-nobody"}).status_code != 501:
+    if server.post("/models/load", {"model": "contract-tests-missing"}).status_code != 501:
         assert not isinstance(server, OwnServer), "the server was started with one model"
         pytest.skip("the server is a router")
     return [send(server, name)]
@@ -128,7 +128,7 @@ def ok_with_cache(situations: Situations, name: str) -> list[httpx.Response]:
 def bad_download(situations: Situations, name: str) -> list[httpx.Response]:
     server = situations.router
     names = ("", "x", "../x", "a/..", "/etc/passwd", "a/b/c", "a/b:", "a b/c", "x" * 4097, None, 7)
-    wrong = [send(server, name, model=each) for each in (*names, "contract/tests-nobody")]
+    wrong = [send(server, name, model=each) for each in (*names, "contract/tests-missing")]
     situations.put_into_cache()
     contract.check(server.get("/models?reload=1"))
     there = send(server, name)
@@ -143,8 +143,8 @@ def not_removable(situations: Situations, name: str) -> list[httpx.Response]:
     return [*responses, server.http.request("DELETE", "/models")]
 
 
-def nobody_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
-    names = ("nobody", "a/b:Q8_0", "../../etc", "%2e%2e", "/", "contract/tests-GGUF")
+def nothing_to_remove(situations: Situations, name: str) -> list[httpx.Response]:
+    names = ("missing", "a/b:Q8_0", "../../etc", "%2e%2e", "/", "contract/tests-GGUF")
     wrong = [{"model": each} for each in names]
     return [situations.router.http.request("DELETE", "/models", params=each) for each in wrong]
 

@@ -1,5 +1,5 @@
-"""Conversations and tools that nobody should send. Each gets the right answer or the documented
-error, and the server goes on as if nothing had been."""
+"""Malformed and extreme conversations and tools. Each request gets the right answer or the
+documented error, and the server keeps working."""
 
 import json
 from collections.abc import Iterator
@@ -40,7 +40,7 @@ def goes_on(request: pytest.FixtureRequest) -> Iterator[None]:
 
 
 def refused(server: Server, request: dict[str, Any], *words: str) -> None:
-    """With 400, and a message that has all of `words` in it."""
+    """Checks for the status 400 and a message that contains all of `words`."""
     for [document] in both(server, request, 400):
         for word in words:
             assert word in document["error"]["message"], document
@@ -51,7 +51,7 @@ def right_or_refused(server: Server, request: dict[str, Any]) -> None:
 
 
 def called(server: Server, request: dict[str, Any]) -> list[Answer]:
-    """The answers, which are calls with valid arguments and have ended by themselves."""
+    """Returns the answers, which are calls with valid arguments and have ended by themselves."""
     found = answers(server, request)
     for answer in found:
         check_calls(answer, request["tools"])
@@ -72,7 +72,7 @@ NO_MESSAGES: list[Any] = [
     [{"role": "user"}],
     [{"role": "user", "content": 5}],
     [{"role": "user", "content": [5]}],
-    [{"role": "nobody", "content": "a"}],
+    [{"role": "unknown", "content": "a"}],
     [{"role": "USER", "content": "a"}],
     [{"role": "", "content": "a"}],
     [{"role": None, "content": "a"}],
@@ -84,15 +84,15 @@ NO_MESSAGES: list[Any] = [
     [{"role": "assistant", "tool_calls": [{"type": "custom", "custom": {"input": "a"}}]}],
     [{"role": "assistant", "function_call": {"arguments": "{}"}}],
     [{"role": "assistant", "tool_calls": {"type": "function"}}],
-    [*MESSAGES, {"role": "nobody", "content": "a"}],
+    [*MESSAGES, {"role": "unknown", "content": "a"}],
 ]
 
 
 @pytest.mark.parametrize("messages", NO_MESSAGES, ids=lambda messages: str(messages)[:60])
-def test_what_is_no_conversation(messages: Any, server: Server) -> None:
+def test_wrong_conversations(messages: Any, server: Server) -> None:
     right_or_refused(server, body(NAME, messages=messages))
     template_s_own = isinstance(messages, list) and any(
-        isinstance(each, dict) and each.get("role") in ("nobody", "USER", "ipython")
+        isinstance(each, dict) and each.get("role") in ("unknown", "USER", "ipython")
         for each in messages
     )
     if not template_s_own:
@@ -127,7 +127,7 @@ def test_what_clients_say(message: dict[str, Any], server: Server) -> None:
 
 
 def test_an_empty_conversation(server: Server) -> None:
-    """Whatever the template makes of it."""
+    """The template decides what the prompt is."""
     right_or_refused(server, body(NAME, messages=[]))
 
 
@@ -138,7 +138,7 @@ def test_no_messages_at_all(server: Server) -> None:
 ORPHANS: list[list[Any]] = [
     [result()],
     [*MESSAGES, result()],
-    [*MESSAGES, {"role": "tool", "content": "of nobody's call"}],
+    [*MESSAGES, {"role": "tool", "content": "of a missing call"}],
     [*MESSAGES, {"role": "assistant", "content": "a"}, result()],
     [*MESSAGES, {"role": "assistant", "tool_calls": [call("one")]}, result("other")],
     [*MESSAGES, {"role": "assistant", "tool_calls": [call()]}, result(), result()],
@@ -168,7 +168,7 @@ def test_a_thousand_messages(own_server: Start) -> None:
     for [document] in both(own_server("-c", "4096", "-np", "1"), request, 400):
         assert document["error"]["type"] == "exceed_context_size_error"
         assert document["error"]["n_prompt_tokens"] > 4096
-    # Where a message takes a letter, they have room.
+    # Each message becomes one letter, so that they fit.
     initials = "{% for message in messages %}{{ message.role[0] }}{% endfor %}"
     brief = own_server("-c", "4096", "-np", "1", "--chat-template", initials)
     asked = {"messages": request["messages"]}
@@ -204,7 +204,7 @@ def test_media_for_a_model_that_reads_texts(
 
 
 def test_going_on_with_a_call(server: Server) -> None:
-    """A call of the model can't be continued; the text after its result can."""
+    """A call of the model can't be continued; a text after its result can."""
     asked = [*MESSAGES, {"role": "assistant", "content": "I look.", "tool_calls": [call()]}]
     refused(server, body(NAME, messages=asked), "tool calls")
     refused(server, body(NAME, messages=asked, continue_final_message=True), "tool calls")
@@ -241,7 +241,7 @@ NO_TOOLS: list[Any] = [
 
 
 @pytest.mark.parametrize("tools", NO_TOOLS, ids=lambda tools: str(tools)[:60])
-def test_what_is_no_tool(tools: Any, server: Server) -> None:
+def test_wrong_tools(tools: Any, server: Server) -> None:
     refused(server, body(NAME, tools=tools), "tools")
 
 
@@ -255,7 +255,7 @@ def test_what_is_no_tool(tools: Any, server: Server) -> None:
     ],
     ids=str,
 )
-def test_what_is_no_choice(choice: Any, server: Server) -> None:
+def test_wrong_tool_choices(choice: Any, server: Server) -> None:
     refused(server, body(NAME, tools=[tool()], tool_choice=choice), "tool_choice")
 
 
@@ -293,7 +293,7 @@ INVALID: list[dict[str, Any]] = [
 
 
 @pytest.mark.parametrize("parameters", INVALID, ids=lambda parameters: str(parameters)[:70])
-def test_schemas_that_nothing_can_follow(parameters: dict[str, Any], server: Server) -> None:
+def test_schemas_that_no_text_matches(parameters: dict[str, Any], server: Server) -> None:
     refused(server, asking(tools=[tool(parameters=parameters)]))
     right_or_refused(server, body(NAME, tools=[tool(parameters=parameters)]))
 
@@ -309,14 +309,15 @@ CYCLIC: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("parameters", CYCLIC, ids=lambda parameters: str(parameters)[:70])
 def test_schemas_without_an_end(parameters: dict[str, Any], server: Server) -> None:
-    """They can't be followed by anything finite: refused, or cut off by the limit of tokens."""
+    """No finite text matches them: the server rejects them, or the limit of tokens ends the
+    text."""
     for documents in both(server, asking(tools=[tool(parameters=parameters)]), 200, 400):
         if "error" not in documents[0]:
             assert answer_of(documents).reason == "length"
 
 
 def test_a_schema_that_contains_itself(server: Server) -> None:
-    """Constraints that allow an end are followed."""
+    """Recursive schemas that allow an end are enforced."""
     tree = {
         "type": "object",
         "properties": {"leaf": {"type": "boolean"}, "more": {"$ref": "#"}},
@@ -354,7 +355,7 @@ def test_a_schema_that_is_nested_deeply(server: Server) -> None:
 def test_many_tools(own_server: Start) -> None:
     server = own_server("-c", "4096", "-np", "1")
     nothing = {"type": "object", "additionalProperties": False}
-    # Without descriptions: there shall be many, but not many tokens.
+    # Without descriptions, so that there are many tools but not many tokens.
     functions = [{"name": f"s{n}", "parameters": nothing} for n in range(128)]
     tools = [{"type": "function", "function": function} for function in functions]
     for answer in called(server, asking(tools=tools, tool_choice=named("s77"))):
@@ -377,8 +378,8 @@ def test_tools_without_parameters(parameters: Any, server: Server) -> None:
 
 
 @pytest.mark.parametrize("choice", ["none", "auto", "required", None])
-def test_a_form_for_the_answer_beside_tools(choice: str | None, server: Server) -> None:
-    """Whatever comes, comes in one of the forms that were asked for."""
+def test_a_response_format_with_tools(choice: str | None, server: Server) -> None:
+    """The answer has one of the requested forms."""
     answer = {
         "type": "object",
         "properties": {"yes": {"type": "boolean"}},
@@ -435,7 +436,7 @@ TEMPLATE = """
 
 @pytest.fixture(scope="module")
 def choosy(module_server: Start, tmp_path_factory: pytest.TempPathFactory) -> OwnServer:
-    """A server whose template fails in a way that the last message names."""
+    """A server whose template fails in a way that the last message chooses."""
     file = tmp_path_factory.mktemp("template") / "choosy.jinja"
     file.write_text(TEMPLATE)
     return module_server("--chat-template-file", str(file), "-np", "2")

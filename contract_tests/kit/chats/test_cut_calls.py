@@ -1,4 +1,5 @@
-"""A call that the limit of tokens cuts is marked as one, in every API. A stop text cuts none."""
+"""A call that the limit of tokens cuts off is marked as cut in every API. Stop texts cut no
+call."""
 
 import json
 from typing import Any
@@ -19,7 +20,7 @@ PARAMETERS: dict[str, Any] = {
 TOOLS = [tool("write", PARAMETERS)]
 USER = {"role": "user", "content": "Write."}
 CUT = 60
-"""Tokens: more than a call has before its arguments, and less than they have."""
+"""Tokens: more than a call has before its arguments, and fewer than its arguments have."""
 FORCED: dict[str, Any] = {
     "parallel_tool_calls": False,
     "reasoning_budget_tokens": 0,
@@ -28,7 +29,7 @@ FORCED: dict[str, Any] = {
 
 
 def asked(server: Server, path: str, request: dict[str, Any], *, stream: bool) -> list[Any]:
-    """The documents of an answer: one, or those of a stream."""
+    """Returns the document of an answer, or those of a stream, as a list."""
     response = server.post(path, {**request, "stream": stream})
     assert response.status_code == 200, response.text[:500]
     document = check(response, 200)
@@ -88,7 +89,7 @@ def test_responses(server: Server, stream: bool) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_ollama(server: Server, stream: bool) -> None:
-    """Its form has no room for a part of a call."""
+    """Ollama's format has no place for a part of a call."""
     request: dict[str, Any] = {
         "model": "m",
         "messages": [USER],

@@ -1,4 +1,4 @@
-"""Google's Gemini API: what the model reads and says, whole and in pieces."""
+"""Google's Gemini API: prompts and answers, plain and streamed."""
 
 import json
 from typing import Any
@@ -14,7 +14,7 @@ GENERATE = "generate_gemini_content"
 STREAM = "stream_gemini_content"
 COUNT = "count_gemini_tokens"
 UNTHINKING: Any = {"thinkingConfig": {"thinkingBudget": 0}}
-"""A thought may be as long as the answer's limit."""
+"""Turns reasoning off, because it may be as long as the answer's limit."""
 SCHEMA: Any = {
     "type": "OBJECT",
     "properties": {
@@ -81,7 +81,7 @@ def reason_of(document: Any) -> Any:
 # ---- texts -----------------------------------------------------------------------------------
 
 
-def test_pieces_say_what_the_whole_answer_says(server: Server) -> None:
+def test_pieces_add_up_to_the_whole_answer(server: Server) -> None:
     whole = answer(server, asking())
     *pieces, last = events(server, asking())
     assert text_of(whole)
@@ -104,7 +104,7 @@ def test_tokens_are_counted_as_they_are_used(server: Server) -> None:
     assert usage["cachedContentTokenCount"] == counted["totalTokens"] - 1
 
 
-def test_either_spelling_says_the_same(server: Server) -> None:
+def test_both_spellings_are_equal(server: Server) -> None:
     config = {"max_output_tokens": 8, "seed": 1, "thinking_config": {"thinking_budget": 0}}
     spelled = {"contents": CONTENTS, "generation_config": config}
     assert text_of(answer(server, spelled)) == text_of(answer(server, asking()))

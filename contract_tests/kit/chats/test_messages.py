@@ -1,4 +1,4 @@
-"""Anthropic's Messages API: by its official client library, and event by event."""
+"""Anthropic's Messages API, with its official client library, and event by event."""
 
 import asyncio
 import json
@@ -16,7 +16,7 @@ from contract_tests.kit.server import SECONDS, Server, Start, needs_key
 
 PATH = "/v1/messages"
 UNTHINKING: Any = {"type": "disabled"}
-"""A thought may be as long as the answer's limit."""
+"""Turns reasoning off, because it may be as long as the answer's limit."""
 OPTIONS: dict[str, Any] = {
     "model": MODEL,
     "messages": MESSAGES,
@@ -335,12 +335,12 @@ def test_not_found(client: Anthropic) -> None:
     assert caught.value.type == "not_found_error"
 
 
-def test_what_only_anthropic_has(client: Anthropic) -> None:
+def test_features_that_only_anthropic_has(client: Anthropic) -> None:
     search: Any = {"type": "web_search_20250305", "name": "web_search"}
     shell: Any = {"type": "bash_20250124", "name": "bash"}
     for tools in ([search], [TOOL, search, shell]):
         assert client.messages.create(**OPTIONS, tools=tools).usage.output_tokens
-    retrying = client.with_options(max_retries=5)  # it would take long if it did
+    retrying = client.with_options(max_retries=5)  # retries would take long
     must: Any = {"type": "any"}
     with pytest.raises(anthropic.InternalServerError, match="web_search_20250305") as caught:
         retrying.messages.create(**OPTIONS, tools=[search], tool_choice=must)
@@ -399,7 +399,7 @@ def test_an_engine_that_dies(own_server: Start) -> None:
 
 
 def check_order(events: list[Event]) -> list[Any]:
-    """Validates every event, and their order. The documents, without those of pings."""
+    """Validates every event, and their order. Returns the documents without pings."""
     documents: list[Any] = contract.check_stream(contract.find("POST", PATH), events)
     assert [event.event for event in events] == [document["type"] for document in documents]
     assert "ping" in {document["type"] for document in documents}
@@ -497,7 +497,7 @@ def test_a_request_that_makes_no_sense(changes: Any, word: str, server: Server) 
         {"output_format": {"type": "json_schema", "schema": {}}, "grammar": 'root ::= "a"'},
     ],
 )
-def test_an_answer_that_can_t_be(changes: Any, server: Server) -> None:
+def test_answers_that_are_impossible(changes: Any, server: Server) -> None:
     for stream in (False, True):
         request = body("create_message", **changes, stream=stream)
         contract.check(server.post(PATH, request), 400)
@@ -512,7 +512,7 @@ def test_a_text_of_10_megabytes(server: Server) -> None:
         assert error["n_prompt_tokens"] == n
 
 
-def test_what_is_tolerated(server: Server) -> None:
+def test_tolerated_requests(server: Server) -> None:
     tolerated: list[dict[str, Any]] = [
         {"messages": [USER, USER, USER]},
         {"messages": [USER, {"role": "assistant", "content": "a \n"}]},
@@ -540,7 +540,7 @@ def test_what_is_tolerated(server: Server) -> None:
                 {"role": "user", "content": [{**RESULT, "tool_use_id": "toolu_2"}]},
             ]
         },
-        # Of a coding agent.
+        # From a coding agent.
         {
             "system": [{"type": "text", "text": "Be short.", "cache_control": {"ttl": "1h"}}],
             "thinking": {"type": "enabled", "budget_tokens": 2},

@@ -1,4 +1,4 @@
-"""Ollama's official client library, as its users use it, and what else comes to its paths."""
+"""Ollama's official client library, and other requests to its paths."""
 
 import asyncio
 import json
@@ -35,7 +35,7 @@ def client(server: Server) -> Iterator[Client]:
 
 @pytest.fixture(scope="module")
 def brief(module_server: Start) -> OwnServer:
-    """Answers shortly, also who has no word for that."""
+    """A server whose answers are short, even for requests that can't set a limit."""
     return module_server("-n", "4")
 
 
@@ -162,7 +162,7 @@ def test_asynchronous_client(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_format(client: Client, stream: bool) -> None:
     options: dict[str, Any] = {"num_predict": 200, "temperature": 0}
-    chat: Any = client.chat  # which has a type for each value of `stream`
+    chat: Any = client.chat  # it has a type for each value of `stream`
     answer = chat(MODEL, MESSAGES, format=YES_OR_NO, think=False, options=options, stream=stream)
     pieces = list(answer) if stream else [answer]
     value = json.loads("".join(piece.message.content for piece in pieces))
@@ -207,7 +207,7 @@ def test_stop_and_thinking_are_taken(client: Client) -> None:
 
 
 def test_a_conversation_with_results_of_tools(client: Client) -> None:
-    """The client leaves out what is empty: contents, too."""
+    """The client leaves out empty fields, contents included."""
     calls = [{"function": {"name": "now", "arguments": {}}}] * 2
     messages: list[dict[str, Any]] = [
         {"role": "system", "content": "Short answers."},
@@ -236,7 +236,7 @@ LAMP = {
 
 
 class Insisting(httpx.HTTPTransport):
-    """Sends `tool_choice`, for which the client has no argument: the model has to call one tool
+    """Adds `tool_choice`, for which the client has no argument. The model has to call one tool
     until there is a result."""
 
     def handle_request(self, request: httpx.Request) -> httpx.Response:
@@ -252,7 +252,7 @@ class Insisting(httpx.HTTPTransport):
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_agent(server: Server, stream: bool) -> None:
-    """Calls a tool, feeds the result back, and answers."""
+    """Calls a tool, sends the result back, and gets an answer."""
     messages: list[Any] = [{"role": "user", "content": "Lights on, please."}]
     switched: list[bool] = []
     with Client(**options_of(server), transport=Insisting()) as client:
@@ -287,14 +287,14 @@ def test_agent(server: Server, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_are_texts(client: Client, stream: bool) -> None:
     def chat(messages: Any = MESSAGES, **changes: Any) -> None:
-        ask: Any = client.chat  # which has a type for each value of `stream`
+        ask: Any = client.chat  # it has a type for each value of `stream`
         list(ask(MODEL, messages, stream=stream, **changes))
 
     assert "options.top_k" in fails(400, lambda: chat(options={"top_k": "many"}))
     assert "options.num_predict" in fails(400, lambda: chat(options={"num_predict": 1.5}))
     assert "samplers" in fails(400, lambda: chat(options={"samplers": [7]}))
-    nobody = [{"role": "x" * 65, "content": "a"}]
-    assert "messages" in fails(400, lambda: chat(messages=nobody))
+    unknown = [{"role": "x" * 65, "content": "a"}]
+    assert "messages" in fails(400, lambda: chat(messages=unknown))
     assert "schema" in fails(400, lambda: chat(format={"type": "nothing"}))
     assert "top_logprobs" in fails(400, lambda: chat(top_logprobs=5))
     long = [{"role": "user", "content": "word " * 100_000}]
@@ -321,7 +321,8 @@ OF_OPENAI: list[dict[str, str]] = [
 
 
 def test_which_form_errors_have(server: Server) -> None:
-    """Ollama's, unless the client is known as OpenAI's; that is so before the body is read, too."""
+    """Errors have Ollama's format unless the client sends OpenAI's headers, even before the body is
+    read."""
     media = {"Content-Type": "text/html"}
     for headers in ({}, NATIVE, {"Accept": "application/x-ndjson"}, {**NATIVE, **OF_OPENAI[2]}):
         for response in (
@@ -335,13 +336,13 @@ def test_which_form_errors_have(server: Server) -> None:
     for headers in OF_OPENAI:
         response = server.post(CHAT, {"messages": 5}, headers=headers)
         contract.check_envelope(response, 400, "invalid_request_error")
-    # A path of another API is not Ollama's, whoever asks.
+    # A path of another API never has Ollama's format.
     response = server.post("/v1/chat/completions", {}, headers=NATIVE)
     contract.check_envelope(response, 400, "invalid_request_error")
 
 
 def test_errors_of_a_request_in_openai_form(server: Server) -> None:
-    """What is found out after the body has been understood has the form of its answer."""
+    """Errors after the body has been parsed have the format of the answer."""
     long = [{"role": "user", "content": "word " * 100_000}]
     response = server.post(CHAT, {"messages": long, "max_tokens": 4})
     contract.check_envelope(response, 400, "exceed_context_size_error")
@@ -371,7 +372,7 @@ RULE: list[tuple[dict[str, str], dict[str, Any], bool]] = [
     ({}, {}, True),
     ({}, {"model": MODEL, "tools": [], "logprobs": False, "top_logprobs": None}, True),
     ({}, {"temperature": None, "max_tokens": None, "response_format": None}, True),
-    ({}, {"a field": "of nobody"}, True),
+    ({}, {"a field": "of unknown"}, True),
     ({"User-Agent": "curl/8.5.0", "Accept": "*/*"}, {}, True),
     ({"User-Agent": "my-openai-app"}, {}, True),
     ({"Accept": "application/json"}, {}, True),
@@ -444,7 +445,7 @@ RULE: list[tuple[dict[str, str], dict[str, Any], bool]] = [
 def test_which_format(
     headers: dict[str, str], changes: dict[str, Any], native: bool, brief: OwnServer
 ) -> None:
-    """The path is Ollama's first; what only OpenAI's clients send decides otherwise."""
+    """The path selects Ollama's format, unless the request has marks of OpenAI's clients."""
     request = {"messages": MESSAGES, **changes}
     kinds = []
     for given in ({}, {"stream": None}, {"stream": True}, {"stream": False}):
@@ -460,7 +461,7 @@ def test_which_format(
 
 
 def test_openai_client_on_the_path(server: Server) -> None:
-    """To OpenAI's client, and to llama-server's, it is a name of chat completions."""
+    """For the clients of OpenAI and llama-server, the path is an alias of chat completions."""
     key = server.api_key or "none"
     with OpenAI(base_url=server.url, api_key=key, max_retries=0, timeout=SECONDS) as client:
         answer = client.post(CHAT, body=body("create_ollama_chat"), cast_to=httpx.Response)
@@ -476,7 +477,7 @@ def test_openai_client_on_the_path(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_both_formats_say_the_same(stream: bool, server: Server) -> None:
-    """With fields of Chat Completions or with options; options win."""
+    """With fields of Chat Completions or with options; options take precedence."""
     request = body("create_ollama_chat", cache_prompt=False, temperature=0, max_tokens=12)
     expected = server.ask(CHAT, request)["choices"][0]["message"]["content"]
     native = {**request, "stream": stream}
@@ -503,7 +504,7 @@ def test_both_formats_say_the_same(stream: bool, server: Server) -> None:
         {"think": 1},
         {"keep_alive": {}},
         {"think": True, "n": 2},
-        {"messages": [{"role": "nobody", "content": "a"}]},
+        {"messages": [{"role": "unknown", "content": "a"}]},
         {"messages": [{"content": "a"}]},
         {"messages": [{"role": "user", "content": "a", "images": "b"}]},
         {"messages": [{"role": "assistant", "tool_calls": [{"type": "x", "function": {}}]}]},

@@ -1,4 +1,4 @@
-"""Ollama's other paths, as its official client library uses them: generate, embed, ps, pull, /."""
+"""Ollama's other paths, with its official client library: generate, embed, ps, pull, /."""
 
 import asyncio
 import hashlib
@@ -61,14 +61,14 @@ def test_root(server: Server) -> None:
 
 
 def test_version(server: Server) -> None:
-    """Public, and at least what VS Code wants (0.6.4)."""
+    """The version is public, and at least what VS Code needs (0.6.4)."""
     response = server.get("/api/version", headers={"Authorization": ""})
     version = contract.check(response)["version"]
     assert tuple(map(int, version.split("."))) >= (0, 6, 4)
 
 
 def test_ps(client: Client, server: Server) -> None:
-    props = server.get("/props").json()  # which loads the model, if it isn't there
+    props = server.get("/props").json()  # loads the model, if necessary
     [process] = client.ps().models
     [listed] = client.list().models
     assert process.model == process.name == listed.model
@@ -115,12 +115,12 @@ def test_there_are_no_blobs(server: Server) -> None:
     digest = f"/api/blobs/sha256:{'0' * 64}"
     assert server.http.head(digest).status_code == 404
     for headers in ({}, {"User-Agent": "ollama/0.12 (amd64 linux)"}):
-        told = server.http.post(digest, content=b"x", headers=headers)
-        assert told.status_code == 404
-        assert isinstance(told.json()["error"], str)
+        answer = server.http.post(digest, content=b"x", headers=headers)
+        assert answer.status_code == 404
+        assert isinstance(answer.json()["error"], str)
 
 
-def test_what_is_here_needs_no_download(client: Client) -> None:
+def test_a_present_model_needs_no_download(client: Client) -> None:
     assert client.pull(MODEL).status == "success"
     assert [step.status for step in client.pull(MODEL, stream=True)][-1] == "success"
 
@@ -132,7 +132,7 @@ def test_a_request_that_names_nothing_means_the_only_model(name: str, server: Se
     contract.check(server.post(path(name), {}), 200)
 
 
-def test_errors_are_texts_whoever_asks(server: Server) -> None:
+def test_errors_are_texts_for_any_client(server: Server) -> None:
     for name in OLLAMA:
         for headers in ({}, {"User-Agent": "OpenAI/Python 2.0"}):
             response = server.post(path(name), {"model": 5}, headers=headers)
@@ -219,7 +219,7 @@ def test_a_conversation_goes_on_with_its_context(client: Client, server: Server)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_format_of_a_generation(client: Client, stream: bool) -> None:
-    generate: Any = client.generate  # which has a type for each value of `stream`
+    generate: Any = client.generate  # it has a type for each value of `stream`
     options = {"num_predict": 200, "temperature": 0}
     answer = generate(MODEL, QUESTION, format=ANSWER, think=False, options=options, stream=stream)
     pieces = list(answer) if stream else [answer]
@@ -241,7 +241,7 @@ def test_logprobs_of_a_generation(client: Client) -> None:
 
 def test_without_a_prompt_the_model_is_loaded(client: Client, server: Server) -> None:
     for keep_alive in (None, -1, "10m", 0):
-        # Where models come and go, 0 lets this one go.
+        # On a router, 0 unloads the model.
         reasons = ("load", "unload") if keep_alive == 0 else ("load",)
         answer = client.generate(MODEL, keep_alive=keep_alive)
         assert (answer.response, answer.done) == ("", True)
@@ -264,7 +264,7 @@ def test_without_a_prompt_the_model_is_loaded(client: Client, server: Server) ->
     assert last.done_reason == "load"
 
 
-def test_what_a_generation_refuses(client: Client, server: Server) -> None:
+def test_requests_that_a_generation_refuses(client: Client, server: Server) -> None:
     def generate(prompt: str = QUESTION, **changes: Any) -> Any:
         return lambda: client.generate(MODEL, prompt, **changes)
 
@@ -371,8 +371,8 @@ def test_a_long_text_is_cut_off_or_refused(embedding: Client, embedder: OwnServe
     tokens = embedder.ask("/tokenize", {"content": text, "add_special": True})["tokens"]
     first = embedder.ask("/v1/embeddings", {"input": [tokens[:n_ctx]]})["data"][0]["embedding"]
     assert list(answer.embeddings[1]) == first
-    told = fails(400, lambda: embedding.embed(MODEL, text, truncate=False))
-    assert str(len(tokens)) in told
+    answer = fails(400, lambda: embedding.embed(MODEL, text, truncate=False))
+    assert str(len(tokens)) in answer
     assert list(embedding.embeddings(MODEL, text).embedding)
 
 
@@ -380,7 +380,7 @@ def test_older_embeddings(embedding: Client, embedder: OwnServer) -> None:
     vector = list(embedding.embeddings(MODEL, TEXTS[0]).embedding)
     request = {"content": TEXTS[0], "embd_normalize": -1}
     assert vector == embedder.ask("/embedding", request)[0]["embedding"][0]
-    newer = {"prompt": TEXTS[0], "dimensions": "a", "truncate": 5}  # which mean nothing here
+    newer = {"prompt": TEXTS[0], "dimensions": "a", "truncate": 5}  # ignored by this operation
     assert embedder.ask("/api/embeddings", newer) == {"embedding": vector}
 
 
@@ -402,7 +402,7 @@ def test_a_vector_for_each_token_is_none_for_a_text(own_server: Start) -> None:
 
 
 def test_other_clients_of_the_paths(server: Server) -> None:
-    """curl's form, and a body that is announced as a form, as curl's -d does."""
+    """Bodies with curl's content type, which announces a form, as `curl -d` does."""
     raw = json.dumps(body("create_ollama_generation")).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     response: httpx.Response = server.post("/api/generate", content=raw, headers=headers)

@@ -1,4 +1,4 @@
-"""An answer whose beginning the client has written: where it is repeated, and where not."""
+"""An answer whose beginning the client has written, which some APIs repeat."""
 
 import json
 from typing import Any
@@ -21,7 +21,7 @@ def asked(last: dict[str, Any], **more: Any) -> dict[str, Any]:
 
 
 def whole(server: Server, **body: Any) -> list[tuple[str, str]]:
-    """(thoughts, content) of each choice."""
+    """Returns (reasoning, content) of each choice."""
     messages = [choice["message"] for choice in server.ask(CHAT, body)["choices"]]
     return [(each.get("reasoning_content", ""), each["content"] or "") for each in messages]
 
@@ -49,30 +49,30 @@ def test_an_answer_begins_with_what_was_given(last: dict[str, Any], server: Serv
     assert streamed(server, **asked(last, **GOES_ON, echo=True)) == (thoughts, content)
 
 
-def test_a_stream_that_goes_on_by_name_holds_what_is_new(server: Server) -> None:
+def test_a_stream_of_a_continued_message_has_only_new_text(server: Server) -> None:
     [(_, content)] = whole(server, **asked(BEGUN))
     thoughts, new = streamed(server, **asked(BEGUN, **GOES_ON))
     assert (thoughts, BEGUN["content"] + new) == ("", content)
 
 
-def test_each_choice_begins_so(server: Server) -> None:
+def test_each_choice_begins_with_the_prefill(server: Server) -> None:
     choices = whole(server, **asked(BEGUN, n=2, temperature=2, seed=3))
     assert len(choices) == 2
     assert all(content.startswith(BEGUN["content"]) for _, content in choices)
 
 
-def test_thoughts_stay_in_the_text_if_they_shall(server: Server) -> None:
+def test_an_option_keeps_reasoning_in_the_text(server: Server) -> None:
     [(thoughts, content)] = whole(server, **asked(BOTH, reasoning_format="none"))
     assert not thoughts
     assert content.index("First") < content.index("So")
 
 
-def test_nothing_generated_is_what_was_given(server: Server) -> None:
+def test_an_empty_generation_returns_the_prefill(server: Server) -> None:
     assert whole(server, **asked(BEGUN, max_tokens=0))[0][1].startswith(BEGUN["content"])
 
 
 def test_other_apis(server: Server) -> None:
-    """Messages say the same as chat completions; an answer in Ollama's form holds what is new."""
+    """Messages equal chat completions; an answer in Ollama's format has only new text."""
     [(_, content)] = whole(server, **asked(BEGUN))
     [block] = server.ask("/v1/messages", asked(BEGUN))["content"]
     assert block["text"] == content
@@ -106,7 +106,7 @@ def test_a_beginning_that_is_the_whole_answer(server: Server) -> None:
     assert whole(server, **_begun(complete)) == [("", complete)]
 
 
-def test_a_beginning_that_the_schema_refuses(server: Server) -> None:
+def test_a_beginning_that_contradicts_the_schema(server: Server) -> None:
     refused = server.post(CHAT, _begun("Hello"))
     assert refused.status_code == 400
     assert "begins an answer" in refused.json()["error"]["message"]

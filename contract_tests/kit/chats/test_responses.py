@@ -1,4 +1,4 @@
-"""OpenAI's Responses API on a live server: answers, streams, and what is kept of them."""
+"""OpenAI's Responses API on a live server: answers, streams, and stored responses."""
 
 import asyncio
 import base64
@@ -34,7 +34,7 @@ def ask(server: Server, **changes: Any) -> Any:
 
 
 def events(server: Server, name: str = "create_response", **changes: Any) -> list[Any]:
-    """The validated documents of a whole stream, whose names and numbers are right."""
+    """Returns the validated documents of a whole stream, after checking event names and numbers."""
     found = server.events(path(name), body(name, **changes))
     documents = contract.check_stream(contract.operations()[name], found)
     assert [each.event for each in found] == [each["type"] for each in documents]
@@ -52,7 +52,7 @@ def text_of(response: Any) -> str:
 
 
 def without_ids(value: Any) -> Any:
-    """A response without what is different each time."""
+    """Returns a response without the parts that differ each time."""
     if isinstance(value, list):
         return [without_ids(each) for each in value]
     if not isinstance(value, dict):
@@ -114,7 +114,7 @@ def test_whole_numbers_may_be_written_as_fractions(server: Server) -> None:
     assert (asked["max_output_tokens"], asked["max_tool_calls"]) == (3, 2)
 
 
-def test_what_a_response_says_of_itself(server: Server) -> None:
+def test_fields_of_a_response(server: Server) -> None:
     first = ask(server, max_output_tokens=3, ignore_eos=True, model="some/name")
     assert first["status"] == "incomplete"
     assert first["incomplete_details"] == {"reason": "max_output_tokens"}
@@ -147,7 +147,7 @@ def test_usage(name: str, server: Server) -> None:
 
 
 def test_a_response_is_a_chat_completion(server: Server) -> None:
-    """The same model, template and samplers: the same words."""
+    """The same model, template and samplers generate the same words."""
     options: dict[str, Any] = {
         "seed": 11,
         "temperature": 0.7,
@@ -174,14 +174,14 @@ def test_a_response_is_a_chat_completion(server: Server) -> None:
 
 def test_progress_of_the_prompt(server: Server) -> None:
     streamed = events(server, return_progress=True, cache_prompt=False)
-    told = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
-    assert told[-1]["processed"] == told[-1]["total"]
+    progress = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
+    assert progress[-1]["processed"] == progress[-1]["total"]
     assert streamed[2]["type"] == "response.in_progress"
 
 
 @pytest.mark.parametrize("n_items", [1000])
 def test_many_items(n_items: int, own_server: Start) -> None:
-    # Not what the model makes of them is tested, and evaluating all of them takes long.
+    # The generated text doesn't matter here, and evaluating all items takes long.
     last = "{{ messages | length }} messages: {{ messages[-1].content }}"
     server = own_server("-np", "1", "--chat-template", last)
     both = ({"role": "user", "content": "{}?"}, {"role": "assistant", "content": "A"})
@@ -228,7 +228,7 @@ def test_a_response_is_kept(server: Server) -> None:
         assert made["id"] in contract.check(response, 404)["error"]["message"]
 
 
-def test_a_response_is_not_kept_if_it_shall_not(server: Server) -> None:
+def test_store_false_keeps_no_response(server: Server) -> None:
     for made in (ask(server, store=False), events(server, store=False)[-1]["response"]):
         assert not made["store"]
         contract.check(server.get(f"/v1/responses/{made['id']}"), 404)
@@ -248,7 +248,7 @@ def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
     changes["instructions"] = "Be short."
     second = events(server, **changes)[-1]["response"] if stream else ask(server, **changes)
     assert second["previous_response_id"] == first["id"]
-    # The instructions of the first are not carried over.
+    # The instructions of the first request are not carried over.
     spelled = [
         {"role": "user", "content": "My name is Ann."},
         *first["output"],
@@ -259,7 +259,7 @@ def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
     assert same["usage"]["input_tokens"] == second["usage"]["input_tokens"]
     counted = server.ask("/v1/responses/input_tokens", body("create_response", **changes))
     assert counted["input_tokens"] == second["usage"]["input_tokens"]
-    # By the items' ids, too.
+    # References by the items' ids work, too.
     [item] = server.get(f"/v1/responses/{first['id']}/input_items").json()["data"]
     by_id = [{"type": "item_reference", "id": each["id"]} for each in (item, first["output"][0])]
     again = ask(server, input=[*by_id, spelled[-1]], instructions="Be short.", **options)
@@ -280,12 +280,12 @@ def state(server: Server, id: str) -> Any:
 
 
 def ended(server: Server, id: str) -> Any:
-    """A response in the background when it is no longer on its way."""
+    """Waits until a response in the background has ended, and returns it."""
     wait_until(lambda: state(server, id)["status"] not in ("queued", "in_progress"), f"{id} ends")
     return state(server, id)
 
 
-def test_a_response_in_the_background_is_that_of_one_who_waits(server: Server) -> None:
+def test_a_response_in_the_background_equals_a_plain_answer(server: Server) -> None:
     plain = ask(server)
     begun = ask(server, background=True)
     assert (begun["status"], begun["output"], begun["usage"]) == ("queued", [], None)
@@ -325,7 +325,7 @@ def test_a_response_in_the_background_has_its_input_from_the_start(server: Serve
     assert (first["data"], first["has_more"]) == (page["data"][1:], True)
     contract.check(server.get(where, params={"after": "msg_0"}), 400)
     whole = contract.check(server.post(f"/v1/responses/{id}/cancel", None))
-    assert whole["status"] in ("cancelled", "incomplete")  # it may have been quicker
+    assert whole["status"] in ("cancelled", "incomplete")  # it may have ended before
     assert contract.check(server.get(where)) == page
 
 
@@ -334,7 +334,7 @@ def test_a_response_in_the_background_is_cancelled(server: Server) -> None:
     for id in running:
         for _ in range(2):
             cancelled = contract.check(server.post(f"/v1/responses/{id}/cancel", None))
-            assert cancelled["status"] in ("cancelled", "incomplete")  # it may have been quicker
+            assert cancelled["status"] in ("cancelled", "incomplete")  # it may have ended before
             assert state(server, id) == cancelled
     assert "cancelled" in {state(server, id)["status"] for id in running}
     server.wait_until_idle()
@@ -447,7 +447,7 @@ def test_truncation(own_server: Start) -> None:
 
 
 def test_a_tool_in_a_namespace(server: Server) -> None:
-    """Its calls carry both names, streamed as well as whole, and can be sent back."""
+    """Its calls have the tool's name and the namespace, streamed or not, and can be sent back."""
     city = {"type": "object", "properties": {"city": {"enum": ["Lima"]}}, "required": ["city"]}
     weather = {"type": "function", "name": "weather", "parameters": city}
     space = {"type": "namespace", "name": "mcp__sky", "description": "", "tools": [weather]}
@@ -463,7 +463,7 @@ def test_a_tool_in_a_namespace(server: Server) -> None:
     ask(server, input=[{"role": "user", "content": "Weather?"}, call, result], tools=[space])
 
 
-def test_what_is_wrong_is_told(server: Server) -> None:
+def test_mistakes_are_reported(server: Server) -> None:
     call = {"type": "function_call", "call_id": "c1", "name": "f", "arguments": "{}"}
     output = {"type": "function_call_output", "call_id": "c1", "output": "x"}
     user = {"role": "user", "content": "Hello"}

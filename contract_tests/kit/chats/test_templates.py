@@ -1,4 +1,4 @@
-"""The variables and the limits of chat templates, and the prompts of conversations."""
+"""Variables and limits of chat templates, and the prompts of conversations."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -35,7 +35,7 @@ def prompt(server: Server, *messages: dict[str, Any], **fields: Any) -> str:
 
 
 def refused(server: Server, *messages: dict[str, Any], **fields: Any) -> str:
-    """The message of the 400 that both operations answer with."""
+    """Returns the message of the 400 with which both operations answer."""
     request = {"messages": [*MESSAGES, *messages], "max_tokens": 2, **fields}
     found = set()
     for operation in ("/apply-template", "/v1/chat/completions"):
@@ -55,7 +55,7 @@ def test_a_template_that_never_ends_or_eats_the_memory_is_stopped(own_server: St
     with ThreadPoolExecutor() as pool:
         while True:
             loops = pool.submit(server.post, "/apply-template", request)
-            # Meanwhile all else works, the template with other variables included.
+            # Meanwhile everything else works, the same template with other variables included.
             contract.check(server.get("/health"))
             assert [prompt(server) for _ in range(3)] == [QUESTION] * 3
             if not loops.done():
@@ -87,7 +87,7 @@ def test_answers_go_on(own_server: Start) -> None:
     assert prompt(server, ANSWER, continue_final_message=True) == head + "They are"
 
 
-def test_thoughts_go_on_or_are_left_out(own_server: Start) -> None:
+def test_reasoning_is_continued_or_left_out(own_server: Start) -> None:
     server = own_server("--chat-template", THINKING)
     head = f"<user>{QUESTION}<assistant><think>"
     assert prompt(server) == head

@@ -1,4 +1,4 @@
-"""Tools that take a plain text, and grammars of such texts."""
+"""Tools whose input is a plain text, and grammars of such texts."""
 
 import json
 import re
@@ -62,7 +62,7 @@ def test_a_wrong_grammar(definition: str, server: Server) -> None:
     assert "the grammar of the tool 'note'" in said
 
 
-def test_what_can_t_be_enforced_is_told(server: Server) -> None:
+def test_rules_that_can_t_be_enforced_are_reported(server: Server) -> None:
     response = server.post(CHAT, chat(**form("lark", 'start: "a"\n%ignore " "')))
     contract.check(response)
     assert "note#/format" in response.headers["X-Specllama-Relaxed"]

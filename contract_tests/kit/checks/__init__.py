@@ -291,7 +291,7 @@ def unknown_models_are_refused(server: Server) -> None:
     """A server with several models rejects unknown names; with one model it accepts any name."""
     expected = dict.fromkeys(("create_completion", "create_chat_completion", "tokenize"), 400)
     for operation, status in {**expected, "load_model": 404}.items():
-        response = server.post(path(operation), body(operation, model="contract-tests-nobody"))
+        response = server.post(path(operation), body(operation, model="contract-tests-missing"))
         if len(models(server)) > 1:
             contract.check(response, status)
 

@@ -125,7 +125,7 @@ def properties_agree(server: Server) -> None:
     assert props["model_alias"] in names, "model_alias"
     for name in names:
         assert contract.check(server.get(f"/v1/models/{name}"))["id"] == name
-    contract.check(server.get("/v1/models/contract-tests-nobody"), 404)
+    contract.check(server.get("/v1/models/contract-tests-missing"), 404)
     assert server.ask("/completion", body("create_completion"))["model"] == props["model_alias"]
 
 

@@ -1,4 +1,4 @@
-"""Checks of servers that embed, and of those that rerank. See `checks`."""
+"""Checks of servers that embed or rerank. See `checks`."""
 
 import base64
 import struct

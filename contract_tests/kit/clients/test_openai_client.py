@@ -207,9 +207,9 @@ def test_a_bad_request(client: OpenAI) -> None:
             )
         assert caught.value.type == "invalid_request_error"
         assert "temperature" in str(caught.value)
-    nobody: Any = [{"content": "a"}]
+    without_role: Any = [{"content": "a"}]
     with pytest.raises(openai.BadRequestError):
-        client.chat.completions.create(model=MODEL, messages=nobody)
+        client.chat.completions.create(model=MODEL, messages=without_role)
 
 
 def test_not_found(client: OpenAI) -> None:

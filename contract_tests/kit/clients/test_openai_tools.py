@@ -98,8 +98,8 @@ def test_choices(client: OpenAI) -> None:
     assert [call.function.name for call in answer.choices[0].message.tool_calls] == ["other"]
     answer = client.chat.completions.create(**{**CALLING, "tool_choice": "none", "max_tokens": 6})
     assert answer.choices[0].message.tool_calls is None
-    with pytest.raises(openai.BadRequestError, match="nobody"):
-        client.chat.completions.create(**{**CALLING, "tool_choice": named("nobody")})
+    with pytest.raises(openai.BadRequestError, match="missing"):
+        client.chat.completions.create(**{**CALLING, "tool_choice": named("missing")})
     nameless: Any = [{"type": "custom", "custom": {}}]
     with pytest.raises(openai.BadRequestError, match="tools"):
         client.chat.completions.create(**{**CALLING, "tools": nameless})

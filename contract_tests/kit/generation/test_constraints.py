@@ -1,4 +1,4 @@
-"""Constrained output over HTTP: what ends is valid, what is wrong is told."""
+"""Constrained output over HTTP: finished output is valid, and mistakes are reported."""
 
 import json
 import re
@@ -49,8 +49,8 @@ def a_few_hundred() -> list[Schema]:
 
 
 def text_and_reason(server: Server, name: str, **options: Any) -> tuple[str, str]:
-    """The generated text, and whether it ended (stop) or was cut off (length)."""
-    # A model that was never trained begins to think now and then, and doesn't end it.
+    """Returns the generated text, and whether it ended (stop) or was cut off (length)."""
+    # A model that was never trained sometimes begins to reason, and doesn't end it.
     request = body(name, **{"reasoning_budget_tokens": 0, **options})
     if not options.get("stream"):
         answer = server.ask(path(name), request)
@@ -75,7 +75,7 @@ def text_and_reason(server: Server, name: str, **options: Any) -> tuple[str, str
     return text, reason
 
 
-# Each schema is used once, in one of these ways after the other.
+# Each schema is used once, and the ways of using it take turns.
 WAYS: list[Callable[[Schema], dict[str, Any]]] = [
     lambda s: {"json_schema": s},
     lambda s: {"response_format": {"type": "json_schema", "json_schema": {"schema": s}}},
@@ -84,7 +84,7 @@ WAYS: list[Callable[[Schema], dict[str, Any]]] = [
 ]
 
 
-def test_what_ends_is_valid(server: Server) -> None:
+def test_finished_output_is_valid(server: Server) -> None:
     def one(numbered: tuple[int, Schema]) -> str:
         number, schema = numbered
         name = GENERATING[number % len(GENERATING)]
@@ -124,7 +124,7 @@ def test_a_grammar(name: str, stream: bool, server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATING)
-def test_a_grammar_wins_over_a_schema_beside_it(name: str, server: Server) -> None:
+def test_a_grammar_takes_precedence_over_a_schema(name: str, server: Server) -> None:
     text, _ = text_and_reason(server, name, grammar='root ::= "a"', json_schema={}, n_predict=9)
     assert text == "a"
 
@@ -154,12 +154,12 @@ SLOPPY: Schema = {
 
 @pytest.mark.parametrize("stream", [False, True])
 @pytest.mark.parametrize("name", GENERATING)
-def test_what_is_left_out_of_a_schema_is_told(name: str, stream: bool, server: Server) -> None:
+def test_ignored_parts_of_a_schema_are_reported(name: str, stream: bool, server: Server) -> None:
     options = {"json_schema": SLOPPY, "n_predict": N_TOKENS, "max_tokens": N_TOKENS}
     response = server.post(path(name), body(name, **options, stream=stream))
     assert response.status_code == 200, response.text
-    told = response.headers[RELAXED].split(", ")
-    assert sorted(told) == [
+    reported = response.headers[RELAXED].split(", ")
+    assert sorted(reported) == [
         "#/if",
         "#/properties/b/pattern",
         "#/properties/gr%C3%B6%C3%9Fe%2C%20a/uniqueItems",
@@ -197,7 +197,7 @@ def test_what_is_left_out_of_a_schema_is_told(name: str, stream: bool, server: S
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_told(
+def test_mistakes_are_reported(
     name: str, wrong: dict[str, Any], message: str, stream: bool, server: Server
 ) -> None:
     response = server.post(path(name), body(name, **wrong, stream=stream))
@@ -205,7 +205,7 @@ def test_what_is_wrong_is_told(
     assert message in contract.message(response)
 
 
-def test_settings_tell_the_constraint(server: Server) -> None:
+def test_settings_show_the_constraint(server: Server) -> None:
     grammar = 'root ::= "a"'
     used = server.ask("/completion", body("create_completion", grammar=grammar))
     settings = used["generation_settings"]

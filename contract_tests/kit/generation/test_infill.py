@@ -1,4 +1,4 @@
-"""Filling in the middle: what the model is shown, and which model can be asked."""
+"""Filling in the middle: the prompt for the model, and models that support it."""
 
 from collections.abc import Callable
 from typing import Any
@@ -17,12 +17,12 @@ OwnModel = Callable[[str], Server]
 
 @pytest.fixture(scope="module")
 def shipped(module_server: Start) -> Server:
-    """A server with the shipped model, whose special tokens are known here."""
+    """A server with the shipped model, whose special tokens these tests know."""
     return module_server("-np", "2", "-c", "2048")
 
 
 def shown(server: Server, **changes: Any) -> str:
-    """The whole prompt that is made of a request."""
+    """Returns the whole prompt that the server makes of a request."""
     answer = contract.check(server.post("/infill", body("create_infill", n_predict=0, **changes)))
     return str(answer["prompt"])
 
@@ -79,7 +79,7 @@ def test_it_continues_its_prompt_as_a_completion_does(shipped: Server) -> None:
     assert "".join(document["content"] for document in documents) == answer["content"]
 
 
-def test_long_texts_are_cut_and_the_nearest_stays(shipped: Server) -> None:
+def test_long_texts_keep_the_part_next_to_the_gap(shipped: Server) -> None:
     prefix = "".join(f"before_{i} = {i}\n" for i in range(2000))
     suffix = "".join(f"after_{i} = {i}\n" for i in range(2000))
     extra = [{"filename": "long.py", "text": prefix}]
@@ -101,12 +101,12 @@ def test_long_texts_are_cut_and_the_nearest_stays(shipped: Server) -> None:
     assert after.startswith("after_0 = 0\nafter_1 = 1\n")
 
 
-def test_how_the_middle_begins_is_never_cut(shipped: Server) -> None:
+def test_the_begun_middle_is_never_cut(shipped: Server) -> None:
     response = shipped.post("/infill", body("create_infill", prompt="word " * 2000))
     assert contract.check(response, 400)["error"]["type"] == "exceed_context_size_error"
 
 
-def test_the_suffix_comes_first_if_the_server_is_told_so(own_server: Start) -> None:
+def test_an_option_puts_the_suffix_first(own_server: Start) -> None:
     server = own_server("--spm-infill")
     prompt = shown(server, input_prefix="A", input_suffix="B", prompt="C")
     assert prompt == FRAME.format("") + "<|fim_suffix|>B<|fim_prefix|>AC<|fim_middle|>"
@@ -173,5 +173,5 @@ def test_a_model_that_was_not_trained_for_it(
     ],
     ids=str,
 )
-def test_what_is_no_gap(wrong: dict[str, Any], server: Server) -> None:
+def test_wrong_gaps(wrong: dict[str, Any], server: Server) -> None:
     contract.check(server.post("/infill", body("create_infill", **wrong)), 400)

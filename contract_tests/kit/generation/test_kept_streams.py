@@ -1,4 +1,4 @@
-"""Streams that go on without their clients: what comes back of them, and what ends them."""
+"""Streams that continue without their clients: reading them later, and ending them."""
 
 import contextlib
 import itertools
@@ -68,7 +68,7 @@ def test_a_complete_stream_comes_back(name: str, server: Server) -> None:
 
 @pytest.mark.parametrize("name", KEPT)
 def test_offsets_count_escapes(name: str, server: Server) -> None:
-    """U+2028 has three bytes, and its escape in a stream six."""
+    """U+2028 has three bytes, but its escape in a stream has six."""
     grammar = 'root ::= "a\u2028\u2029\x85b"'
     conversation = new_id()
     with stream(server, conversation, name, grammar=grammar) as response:
@@ -93,7 +93,7 @@ def test_a_stream_goes_on_without_its_client(server: Server) -> None:
     server.wait_until_idle()
 
 
-def test_many_read_what_is_still_coming(server: Server) -> None:
+def test_many_clients_read_a_running_stream(server: Server) -> None:
     conversation = new_id()
     with stream(server, conversation, **LONG) as response:
         chunks = response.iter_raw()
@@ -126,7 +126,7 @@ def test_a_client_ends_a_stream(server: Server) -> None:
     server.wait_until_idle()
 
 
-def test_the_next_answer_takes_the_place(server: Server) -> None:
+def test_the_next_answer_replaces_the_last(server: Server) -> None:
     for streams in (True, False):
         conversation = new_id()
         with stream(server, conversation, **ENDLESS) as first:
@@ -147,7 +147,7 @@ def test_the_next_answer_takes_the_place(server: Server) -> None:
     server.wait_until_idle()
 
 
-def test_what_fails_before_it_begins_is_not_kept(server: Server) -> None:
+def test_a_stream_that_fails_at_its_start_is_not_kept(server: Server) -> None:
     conversation = new_id()
     response = server.post(
         path(CHAT),
@@ -170,7 +170,8 @@ def test_names_of_models_behind_conversations(server: Server) -> None:
 
 
 def test_a_stream_waits_for_a_slot(own_server: Start) -> None:
-    """Readers wait with it; the client that asked may not leave before it has begun."""
+    """Readers wait as well. If the first client leaves before the stream begins, the stream
+    ends."""
     server = own_server("-np", "1")
     with stream(server, "first", **ENDLESS) as first:
         next(first.iter_raw())
@@ -223,7 +224,7 @@ THINKING: dict[str, Any] = {
     "reasoning_format": "deepseek",
     "max_tokens": 2000,
     "ignore_eos": True,
-    # Thoughts that the model would end itself are over before a client can.
+    # Reasoning that the model would end itself is over before a client can end it.
     "logit_bias": [["</think>", -50]],
     "reasoning_budget_message": " Enough of that.",
 }
@@ -236,7 +237,7 @@ def control(server: Server, id: str) -> Any:
 
 
 @pytest.mark.parametrize("n", [1, 2])
-def test_a_client_ends_the_thoughts(n: int, server: Server) -> None:
+def test_a_client_ends_the_reasoning(n: int, server: Server) -> None:
     thoughts, content = [""] * n, [""] * n
     request = body(CHAT, n=n, reasoning_control=True, **THINKING)
     with server.stream(path(CHAT), request) as (_, events):
@@ -261,7 +262,7 @@ def test_a_client_ends_the_thoughts(n: int, server: Server) -> None:
     }
 
 
-def test_thoughts_go_on_unless_it_was_asked_for(server: Server) -> None:
+def test_reasoning_can_only_be_ended_if_the_request_allows_it(server: Server) -> None:
     with server.stream(path(CHAT), body(CHAT, **THINKING)) as (_, events):
         answer = control(server, next(events).json["id"])
     assert answer["success"] is False

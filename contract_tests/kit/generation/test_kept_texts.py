@@ -1,5 +1,5 @@
-"""Texts that are kept below the KV cache: do they come back, also after a restart, and does
-nothing break when the files are not what they should be?"""
+"""The tiers below the KV cache restore texts, also after a restart, and damaged files break
+nothing."""
 
 import os
 from pathlib import Path
@@ -9,7 +9,7 @@ import pytest
 
 from contract_tests.kit.server import OwnServer, Server, Start, wait_until
 
-SLOTS = ("-np", "1", "-c", "512", "--metrics")  # room for one of the texts, not for two
+SLOTS = ("-np", "1", "-c", "512", "--metrics")  # room for one of the texts
 PROMPTS = [f"class Reader{i}:\n" + f"    total_{i} += {i}\n" * 25 for i in range(3)]
 
 
@@ -80,7 +80,7 @@ def test_files_outlive_the_server(own_server: Start, tmp_path: Path, ram: str) -
 
 def damage(path: Path) -> None:
     data = bytearray(path.read_bytes())
-    data[-100] ^= 1  # in the state: only the digest shows it
+    data[-100] ^= 1  # in the state, where only the digest shows it
     path.write_bytes(data)
 
 
@@ -103,7 +103,7 @@ def test_a_killed_engine_leaves_nothing_half_written(own_server: Start, tmp_path
     server = own_server(*options)
     first = [ask(server, prompt) for prompt in PROMPTS]
     server.kill_engine()
-    short = {"prompt": "a", "n_predict": 1}  # the one that learns of the end fails
+    short = {"prompt": "a", "n_predict": 1}  # the first request after the end fails
     wait_until(lambda: server.post("/completion", short).status_code == 200, "a new engine")
     again = [ask(server, prompt) for prompt in PROMPTS]
     assert [a["content"] for a in again] == [a["content"] for a in first]

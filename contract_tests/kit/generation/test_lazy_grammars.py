@@ -1,4 +1,4 @@
-"""Grammars that wait for a trigger, and control tokens that show, over HTTP."""
+"""Grammars that a trigger starts, and control tokens that are shown, over HTTP."""
 
 import re
 from typing import Any
@@ -21,14 +21,14 @@ def settings_of(server: Server, **options: Any) -> dict[str, Any]:
 
 @pytest.fixture
 def control_token(server: Server) -> tuple[int, str]:
-    """A token that doesn't show in generated text, and how it is written."""
+    """Returns a token that generated text doesn't show, and its text."""
     for text in ("<|fim_prefix|>", "<|im_start|>", "<|start_header_id|>", "[INST]"):
         request = {"content": text, "parse_special": True, "with_pieces": True}
         tokens = server.ask("/tokenize", request)["tokens"]
         if len(tokens) == 1:
             return tokens[0]["id"], text
     assert not isinstance(server, OwnServer), "the shipped model has one of them"
-    pytest.skip("the model has no control token that is known here")
+    pytest.skip("this test has no control token for the model")
 
 
 @pytest.mark.parametrize("name", GENERATING)
@@ -56,7 +56,7 @@ def test_a_word_starts_the_grammar(name: str, server: Server) -> None:
     assert re.fullmatch(r"[^<]*(?:<[^<]+)*<<[0-9]{3}\.", text), text
 
 
-def test_the_settings_tell_it(server: Server) -> None:
+def test_the_settings_show_the_triggers(server: Server) -> None:
     settings = settings_of(server, **LAZY, **WORD)["generation_settings"]
     assert settings["grammar_lazy"] is True
     assert settings["grammar_triggers"] == WORD["grammar_triggers"]
@@ -116,7 +116,7 @@ def test_preserved_tokens_show(
     ],
     ids=lambda value: str(value)[:40],
 )
-def test_what_is_wrong_is_told(
+def test_mistakes_are_reported(
     name: str, stream: bool, wrong: dict[str, Any], message: str, server: Server
 ) -> None:
     response = server.post(path(name), body(name, **LAZY, **wrong, stream=stream))

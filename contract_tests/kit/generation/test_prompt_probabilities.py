@@ -1,4 +1,4 @@
-"""`echo` with `logprobs` tells the probabilities of the prompt, as evaluations read them."""
+"""`echo` with `logprobs` returns the probabilities of the prompt, as evaluations need them."""
 
 import math
 from typing import Any
@@ -11,7 +11,7 @@ from contract_tests.kit.server import Server
 PATH = "/v1/completions"
 TEXT = "The bus 🦙 leaves at nine.\n"
 LISTS = ("tokens", "token_logprobs", "top_logprobs", "text_offset")
-ROUNDING = 0.2  # of quantized weights, in another order where there are more rows
+ROUNDING = 0.2  # of quantized weights, in another order with more rows
 
 
 def tokens_of(server: Server, text: str = TEXT) -> list[int]:
@@ -31,13 +31,15 @@ def choices(server: Server, prompt: Any, **changes: Any) -> list[dict[str, Any]]
 
 
 def check(choice: dict[str, Any], n_tokens: int) -> None:
-    told = choice["logprobs"]
-    assert {len(told[name]) for name in LISTS} == {n_tokens}
-    assert "".join(told["tokens"]) == choice["text"]
-    for text, start in zip(told["tokens"], told["text_offset"], strict=True):
+    logprobs = choice["logprobs"]
+    assert {len(logprobs[name]) for name in LISTS} == {n_tokens}
+    assert "".join(logprobs["tokens"]) == choice["text"]
+    for text, start in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
         assert choice["text"][start : start + len(text)] == text
-    assert (told["token_logprobs"][0], told["top_logprobs"][0]) == (None, None)
-    for value, top in zip(told["token_logprobs"][1:], told["top_logprobs"][1:], strict=True):
+    assert (logprobs["token_logprobs"][0], logprobs["top_logprobs"][0]) == (None, None)
+    for value, top in zip(
+        logprobs["token_logprobs"][1:], logprobs["top_logprobs"][1:], strict=True
+    ):
         assert value <= 0
         assert 1 <= len(top) <= 3
         assert max(top.values()) >= value, "the token itself is among them"
@@ -46,7 +48,7 @@ def check(choice: dict[str, Any], n_tokens: int) -> None:
 
 @pytest.mark.parametrize("n", [0, 1, 4])
 def test_every_token_of_the_prompt_is_there(server: Server, n: int) -> None:
-    """In texts and in tokens, cached or not."""
+    """With texts and with tokens, cached or not."""
     tokens = tokens_of(server)
     contract.check(server.post(PATH, asked(tokens, max_tokens=n)))
     first, again, *both = (
@@ -68,7 +70,7 @@ def test_a_single_token(server: Server) -> None:
     check(choices(server, [token])[0], 2)
 
 
-def test_they_are_those_that_the_tokens_had_when_they_were_generated(server: Server) -> None:
+def test_they_equal_the_probabilities_during_generation(server: Server) -> None:
     tokens = tokens_of(server)
     made = server.ask(
         "/completion",
@@ -76,29 +78,29 @@ def test_they_are_those_that_the_tokens_had_when_they_were_generated(server: Ser
     )
     entries = made["completion_probabilities"]
     text = [*tokens, *(entry["id"] for entry in entries)]
-    told = choices(server, text, max_tokens=0)[0]["logprobs"]
-    values = told["token_logprobs"][len(tokens) :]
+    logprobs = choices(server, text, max_tokens=0)[0]["logprobs"]
+    values = logprobs["token_logprobs"][len(tokens) :]
     assert values == pytest.approx([entry["logprob"] for entry in entries], abs=ROUNDING)
 
 
-def test_a_stream_tells_the_same(server: Server) -> None:
+def test_a_stream_has_the_same_probabilities(server: Server) -> None:
     tokens = tokens_of(server)
     whole = choices(server, tokens, max_tokens=4)[0]
     response = server.post(PATH, asked(tokens, max_tokens=4, stream=True))
     events = contract.check(response)
     pieces = [choice for event in events for choice in event["choices"]]
     assert "".join(piece["text"] for piece in pieces) == whole["text"]
-    told = [piece["logprobs"] for piece in pieces if piece["logprobs"]]
-    assert len(told[0]["tokens"]) == len(tokens), "the prompt comes first, with all of its own"
+    logprobs = [piece["logprobs"] for piece in pieces if piece["logprobs"]]
+    assert len(logprobs[0]["tokens"]) == len(tokens), "the prompt comes first, with all its tokens"
     for name in ("tokens", "text_offset"):
-        assert [each for part in told for each in part[name]] == whole["logprobs"][name]
-    values = [each for part in told for each in part["token_logprobs"]]
+        assert [each for part in logprobs for each in part[name]] == whole["logprobs"][name]
+    values = [each for part in logprobs for each in part["token_logprobs"]]
     expected = whole["logprobs"]["token_logprobs"]
     assert (values[0], expected[0]) == (None, None)
     assert values[1:] == pytest.approx(expected[1:], abs=ROUNDING)
 
 
-def test_several_texts_have_it_each(server: Server) -> None:
+def test_each_of_several_texts_has_them(server: Server) -> None:
     tokens = tokens_of(server)
     for each in choices(server, tokens, n=2, temperature=1):
         check(each, len(tokens) + 1)
@@ -112,7 +114,7 @@ def test_without_echo_or_logprobs_nothing_changes(server: Server) -> None:
     assert echoed["text"].startswith(TEXT)
 
 
-def test_what_has_none_is_refused(server: Server) -> None:
+def test_requests_without_prompt_probabilities_are_refused(server: Server) -> None:
     error = contract.check(server.post(PATH, asked(TEXT, suffix="b")), 501)["error"]
     assert "logprobs" in error["message"]
     many = asked([tokens_of(server, "a b c d e f g h" * 40)] * 100, logprobs=1024)

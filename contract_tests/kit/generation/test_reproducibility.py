@@ -1,8 +1,8 @@
-"""A request says the same each time, whatever is cached and whoever else is served.
+"""Equal requests get equal texts, whatever is cached and however many others are served.
 
-Holds for a server as it is by default, with the shipped model; `--reproducible off` makes most of
-these tests fail. Texts are long enough for llama.cpp's kernels to change their way of adding up
-(64 tokens in a batch, 256 and 512 cells), if they are allowed to.
+This holds for a server with default options and the shipped model; `--reproducible off` makes most
+of these tests fail. The texts are so long that llama.cpp's kernels would change their order of
+summation (at 64 tokens in a batch, at 256 and 512 cells) if the options allowed it.
 """
 
 import random
@@ -51,13 +51,13 @@ def said(server: Server, name: str, **more: Any) -> str:
 
 
 def all_said(server: Server, **more: Any) -> dict[str, str]:
-    """The answer to each request, one after the other."""
+    """Returns the answer to each request, one after the other."""
     return {name: said(server, name, **more) for name in REQUESTS}
 
 
 @contextmanager
 def busy(server: Server, n: int) -> Iterator[None]:
-    """While this lasts, `n` other requests generate, each behind a prompt of another length."""
+    """Keeps `n` other requests generating, each after a prompt of another length."""
     with ExitStack() as stack:
         for i in range(n):
             body = {"prompt": f"# {i}\n" + CODE * (3 * i + 1), **SEEDED, "n_predict": 5000}
@@ -68,13 +68,13 @@ def busy(server: Server, n: int) -> Iterator[None]:
 
 @pytest.fixture(scope="module")
 def exact(module_server: Start) -> OwnServer:
-    """A server with nothing but its defaults."""
+    """A server with default options."""
     return module_server()
 
 
 @pytest.fixture(scope="module")
 def expected(exact: OwnServer) -> dict[str, str]:
-    """The texts when nothing is cached and nobody else is there."""
+    """The texts with an empty cache and no other request."""
     return all_said(exact, cache_prompt=False)
 
 
@@ -98,7 +98,8 @@ def test_beside_others(exact: OwnServer, expected: dict[str, str], n: int) -> No
 
 
 def test_all_at_once(exact: OwnServer, expected: dict[str, str]) -> None:
-    """More of them than slots, in changing orders: they wait, share prefixes, displace."""
+    """More requests than slots, in changing orders: they wait, share prefixes and displace each
+    other."""
     order = random.Random(0)
     for _ in range(3):
         names = [*REQUESTS, *REQUESTS]
@@ -110,14 +111,14 @@ def test_all_at_once(exact: OwnServer, expected: dict[str, str]) -> None:
 
 
 def test_in_each_slot(exact: OwnServer, expected: dict[str, str]) -> None:
-    """The text of another slot is copied, and what a slot holds cut at any place."""
+    """A slot's text is copied to another slot, and cut at any place."""
     for slot in range(exact.get("/props").json()["total_slots"]):
         for name in ("greedy, long", "greedy, short", "greedy, other end", "seeded, long"):
             assert said(exact, name, id_slot=slot) == expected[name], (name, slot)
 
 
-def test_behind_prefixes_of_any_length(exact: OwnServer, expected: dict[str, str]) -> None:
-    """So that as many tokens as one likes are evaluated at once."""
+def test_after_prefixes_of_any_length(exact: OwnServer, expected: dict[str, str]) -> None:
+    """Batches of any size are evaluated."""
     name = "greedy, long"
     path, body = REQUESTS[name]
     tokens = exact.ask("/tokenize", {"content": LONG, "add_special": True})["tokens"]
@@ -128,7 +129,7 @@ def test_behind_prefixes_of_any_length(exact: OwnServer, expected: dict[str, str
 
 
 def test_from_host_memory(exact: OwnServer, expected: dict[str, str]) -> None:
-    """The texts of all slots leave the KV cache for others, and come back."""
+    """The texts of all slots are moved out of the KV cache, and restored."""
     all_said(exact)
     for i in range(8):
         exact.ask("/completion", {"prompt": f"{i} is another text. " * 30, **GREEDY})
@@ -150,7 +151,7 @@ def test_after_a_prompt_was_given_up(exact: OwnServer, expected: dict[str, str])
 
 
 def test_in_another_api(exact: OwnServer, expected: dict[str, str]) -> None:
-    """The same tokens and settings, asked for in another way and streamed."""
+    """The same tokens and settings by another operation, streamed."""
     text = expected["greedy, middle"]
     greedy = {"temperature": 0, "ignore_eos": True, "max_tokens": GREEDY["n_predict"]}
     answer = exact.ask("/v1/completions", {"prompt": MIDDLE, **greedy})
@@ -168,7 +169,7 @@ def test_in_another_api(exact: OwnServer, expected: dict[str, str]) -> None:
 
 
 def test_probabilities(exact: OwnServer) -> None:
-    """Not only the tokens: the logits themselves are equal."""
+    """The logits themselves are equal, not only the chosen tokens."""
     path, body = REQUESTS["greedy, long"]
     asked = {**body, "n_probs": 20, "n_predict": 8}
     alone = exact.ask(path, {**asked, "cache_prompt": False})["completion_probabilities"]

@@ -1,4 +1,4 @@
-"""Requests in company share prefixes, and change nothing in each other's answers."""
+"""Concurrent requests share prefixes, and don't change each other's answers."""
 
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
@@ -8,11 +8,11 @@ import pytest
 from contract_tests.kit.server import OwnServer, Start
 
 EXACT = ("--flash-attn", "off", "--cache-type-k", "f32", "--cache-type-v", "f32")
-"""The arithmetic of a sequence that does not depend on its company, on the CPU and in cells that
-nobody else has: in a unified cache sums are rounded by where their cells lie."""
+"""Arithmetic on the CPU in which a sequence's numbers don't depend on its batch, if its cells are
+its own: in a unified cache, sums are rounded by the position of their cells."""
 ROUNDING = 0.25
-"""The most by which rounding moves a log probability: Q8_0 makes much of little. A few hundredths
-were measured."""
+"""The bound for a change of a log probability by rounding. Q8_0 amplifies small differences; a few
+hundredths were measured."""
 PREFIX = "import os\nimport sys\n\n\ndef first(a, b):\n    return a + b\n\n\n" * 6
 GREEDY: dict[str, Any] = {"n_predict": 16, "temperature": 0, "ignore_eos": True, "n_probs": 5}
 
@@ -34,12 +34,13 @@ def at_once(server: OwnServer, prompts: list[str], **more: Any) -> list[Any]:
 
 
 def is_unified(server: OwnServer) -> bool:
-    """One slot may have all of the cache."""
+    """True if one slot may use all of the cache."""
     return bool(server.get("/props").json()["default_generation_settings"]["n_ctx"] > 1024)
 
 
 def check_same(server: OwnServer, answer: Any, alone: Any) -> None:
-    """The same text, or with a unified cache the same up to a token that was nearly a tie."""
+    """Checks that the texts are equal; with a unified cache, up to a token that was nearly a
+    tie."""
     if not is_unified(server):
         assert answer["content"] == alone["content"]
         return

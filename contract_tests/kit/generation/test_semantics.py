@@ -1,4 +1,4 @@
-"""The numbers and the texts are right to the token."""
+"""Numbers and texts are right to the token."""
 
 import asyncio
 import itertools
@@ -31,15 +31,15 @@ def tokens_of(server: Server, text: str, **options: Any) -> list[int]:
 
 
 def a_word(server: Server) -> tuple[str, int]:
-    """A text that is one token, whatever the vocabulary."""
+    """Returns a text that is one token, whatever the vocabulary."""
     for text in (" is", " the", "a", " a", "e"):
         if len(tokens := tokens_of(server, text)) == 1:
             return text, tokens[0]
     pytest.fail("no word is one token")
 
 
-def unheard_of() -> str:
-    """A prompt that no cache holds the beginning of."""
+def new_prompt() -> str:
+    """Returns a prompt whose beginning is in no cache."""
     return f"{uuid.uuid4()} is the number of this text, and it goes on like that."
 
 
@@ -51,7 +51,7 @@ def small(module_server: Start) -> Server:
 
 @pytest.fixture(scope="module")
 def spm(module_server: Start, launcher: Launcher) -> Server:
-    """A server whose model adds a token to the beginning of each text."""
+    """A server whose model adds a token at the beginning of each text."""
     return module_server("-m", launcher.model_file("tiny-spm"))
 
 
@@ -59,7 +59,7 @@ def spm(module_server: Start, launcher: Launcher) -> Server:
 
 
 def test_a_prompt_is_evaluated_once(server: Server) -> None:
-    prompt = unheard_of()
+    prompt = new_prompt()
     n = len(tokens_of(server, prompt, add_special=True))
     first = complete(server, prompt)
     assert first["tokens_evaluated"] == n
@@ -73,7 +73,7 @@ def test_a_prompt_is_evaluated_once(server: Server) -> None:
 
 
 def test_the_cache_can_be_left_alone(server: Server) -> None:
-    prompt = unheard_of()
+    prompt = new_prompt()
     n = len(tokens_of(server, prompt, add_special=True))
     for _ in range(2):
         answer = complete(server, prompt, cache_prompt=False, id_slot=0)
@@ -81,7 +81,7 @@ def test_the_cache_can_be_left_alone(server: Server) -> None:
 
 
 def test_nothing_generated_leaves_the_prompt_in_the_cache(server: Server) -> None:
-    prompt = unheard_of()
+    prompt = new_prompt()
     n = len(tokens_of(server, prompt, add_special=True))
     answer = complete(server, prompt, n_predict=0, id_slot=1)
     assert (answer["content"], answer["tokens_predicted"]) == ("", 0)
@@ -90,7 +90,7 @@ def test_nothing_generated_leaves_the_prompt_in_the_cache(server: Server) -> Non
 
 
 def test_the_cache_changes_no_answer(server: Server) -> None:
-    prompt = unheard_of()
+    prompt = new_prompt()
     options: dict[str, Any] = {"seed": 5, "n_predict": 16}
     without = complete(server, prompt, cache_prompt=False, **options)["content"]
     for _ in range(2):
@@ -98,7 +98,7 @@ def test_the_cache_changes_no_answer(server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATING)
-def test_usage_tells_what_was_cached(name: str, server: Server) -> None:
+def test_usage_counts_cached_tokens(name: str, server: Server) -> None:
     request = body(name, id_slot=2)
     server.ask(path(name), request)
     answer = server.ask(path(name), request)
@@ -179,7 +179,7 @@ def test_has_new_line(server: Server) -> None:
 
 @pytest.mark.parametrize("name", GENERATING)
 def test_stop_texts(name: str, server: Server) -> None:
-    """For every text that begins somewhere in the first part of a longer one."""
+    """For every text that begins in the first part of a longer one."""
     request = body(name, n_predict=30, temperature=0, ignore_eos=True)
     whole = plain_text(server.ask(path(name), request))
     for at, length in itertools.product(range(0, len(whole) // 2, 7), (1, 2, 5, 9)):
@@ -191,7 +191,7 @@ def test_stop_texts(name: str, server: Server) -> None:
 def test_the_first_of_several_stop_texts(server: Server) -> None:
     request = {"prompt": PROMPT, "n_predict": 30, "temperature": 0, "ignore_eos": True}
     whole = server.ask("/completion", request)["content"]
-    # What is long ends late, also in a text that repeats itself.
+    # A long stop text ends late, even in a text that repeats itself.
     late, early = whole[8:], whole[4:8]
     answer = server.ask("/completion", {**request, "stop": [late, early]})
     assert answer["content"] == whole[: whole.index(early)]
@@ -219,7 +219,7 @@ def test_same_seed_same_text(server: Server) -> None:
 
 
 @pytest.mark.parametrize("temperature", [0, 0.8])
-def test_the_same_text_beside_busy_slots(server: Server, temperature: float) -> None:
+def test_the_same_text_with_busy_slots(server: Server, temperature: float) -> None:
     request = {"n_predict": 40, "seed": 11, "temperature": temperature, "cache_prompt": False}
     alone = complete(server, **request)["content"]
     stop = False
@@ -293,7 +293,7 @@ def test_logit_bias(form: str, server: Server) -> None:
     both = [[token, 1000], *([[token, False]] if form == "pair" else [])]
     if form == "pair":
         assert token not in complete(server, logit_bias=both, **options)["tokens"]
-    # Almost all else is forbidden beside it, so that only a bias keeps it away.
+    # A second bias forbids almost all other tokens, so that only the first one keeps it away.
     likely = complete(server, logit_bias=[[token, 50]], **options)["tokens"]
     assert token in likely
     for bias in (False, -1000):
@@ -326,12 +326,12 @@ def test_a_wrong_bias_has_no_effect(bias: Any, server: Server) -> None:
 
 
 @pytest.mark.parametrize("bias", ["text", 7])
-def test_what_is_no_bias_at_all_is_refused(bias: Any, server: Server) -> None:
+def test_wrong_types_of_biases_are_refused(bias: Any, server: Server) -> None:
     response = server.post("/completion", body("create_completion", logit_bias=bias))
     contract.check(response, 400)
 
 
-def test_a_bias_beside_the_vocabulary_has_no_effect(server: Server) -> None:
+def test_a_bias_outside_the_vocabulary_has_no_effect(server: Server) -> None:
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     options: dict[str, Any] = {"seed": 4, "cache_prompt": False}
     without = complete(server, **options)["content"]
@@ -387,8 +387,8 @@ def test_more_requests_than_slots_wait_in_order(small: Server) -> None:
             done.append(number)
 
         async def n_there(client: httpx.AsyncClient) -> int:
-            """The requests that have reached the engine's queue."""
-            n = len(done)  # first: one that ends meanwhile is then missed, not counted twice
+            """Returns the number of requests that have reached the engine's queue."""
+            n = len(done)  # read first: a request that ends meanwhile is missed, not counted twice
             text = (await client.get("/metrics")).text
             counts = re.findall(r"^llamacpp:requests_(?:processing|deferred) (\d+)", text, re.M)
             return n + sum(map(int, counts))
@@ -446,7 +446,7 @@ def test_a_client_that_goes_away_frees_its_slot(
 
 
 def close_connections(client: httpx.Client) -> None:
-    """Closes the sockets under a request that another thread waits for."""
+    """Closes the sockets of a request that another thread waits for."""
     import socket
 
     transport: Any = client._transport

@@ -16,13 +16,13 @@ NATIVE = [name for name in TEXT if "openai" not in name]
 
 
 def documents(server: Server, name: str, **changes: Any) -> list[Any]:
-    """The validated documents of a whole stream."""
+    """Returns the validated documents of a whole stream."""
     events = server.events(path(name), body(name, **changes))
     return contract.check_stream(contract.operations()[name], events)
 
 
 def is_last(document: Any, index: int = 0) -> bool:
-    """Does this event end the text of prompt `index`?"""
+    """True if this event ends the text of prompt `index`."""
     if "choices" not in document:
         return bool(document["stop"] and document["index"] == index)
     return any(c["index"] == index and c["finish_reason"] for c in document["choices"])
@@ -166,7 +166,7 @@ def test_a_silent_stream_has_comments(name: str, own_server: Start) -> None:
 
 
 def test_characters_stay_whole(server: Server) -> None:
-    """In OpenAI's formats; checks.py has the native one."""
+    """Tests OpenAI's formats; `checks` tests the native one."""
     forced = checks.split_character(server)
     for name in ("create_openai_completion", "create_chat_completion"):
         request = checks.forced_body(forced)
@@ -205,7 +205,7 @@ def test_reader() -> None:
 @pytest.mark.parametrize(
     "raw", [b"data: x", b"data: x\n", b"data: \xc3\n\ndata: \xa9\n\n", b"text\n\n", b"<html>\n\n"]
 )
-def test_reader_forgives_nothing(raw: bytes) -> None:
+def test_reader_is_strict(raw: bytes) -> None:
     with pytest.raises(AssertionError):
         list(read_events([raw]))
 
@@ -223,7 +223,7 @@ def test_reader_forgives_nothing(raw: bytes) -> None:
         ['{"error": 2}'],
     ],
 )
-def test_validation_forgives_nothing(data: list[str]) -> None:
+def test_validation_is_strict(data: list[str]) -> None:
     media = {
         "schema": {"type": "object", "required": ["data"]},
         "x-event-data-schema": {"type": "object", "properties": {"error": {"enum": [1]}},

@@ -1,4 +1,4 @@
-"""Models whose memory can't be cut: recurrent ones, and those with a sliding window."""
+"""Models whose memory can't be cut at any place: recurrent ones, and ones with a sliding window."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.server import Launcher, Server, Start
 
 EXACT = ["-fa", "off", "-ctk", "f32", "-ctv", "f32"]
-"""On the CPU: what a text's numbers are doesn't depend on what else is evaluated."""
+"""Options for the CPU with which a text's numbers don't depend on the rest of the batch."""
 
 
 @pytest.fixture(scope="module", params=["tiny-mamba", "tiny-window"])
@@ -18,7 +18,7 @@ def server(request: pytest.FixtureRequest, module_server: Start, launcher: Launc
 
 
 def converse(server: Server, **options: Any) -> tuple[list[str], list[int]]:
-    """The answers of a conversation, and how much of each prompt was cached."""
+    """Returns the answers of a conversation, and the number of cached tokens of each prompt."""
     messages: list[dict[str, str]] = []
     answers, cached = [], []
     for question in ("Tell me about llamas. " * 10, "And about alpacas?", "Thank you!"):
@@ -47,9 +47,9 @@ def test_a_cached_prompt_has_the_same_probabilities(server: Server) -> None:
     def values() -> list[float]:
         request = {**text, "echo": True, "logprobs": 1, "max_tokens": 0}
         answer = contract.check(server.post("/v1/completions", request))
-        told = answer["choices"][0]["logprobs"]["token_logprobs"]
-        assert len(told) == answer["usage"]["prompt_tokens"] > 100
-        return list(told[1:])
+        logprobs = answer["choices"][0]["logprobs"]["token_logprobs"]
+        assert len(logprobs) == answer["usage"]["prompt_tokens"] > 100
+        return list(logprobs[1:])
 
     cold = values()
     for _ in range(2):

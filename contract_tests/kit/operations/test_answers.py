@@ -1,5 +1,5 @@
-"""Additions to the text of an answer: probabilities, several texts, progress, a selection of
-fields; and the limits that end a text early."""
+"""Additions to the text of an answer (probabilities, several texts, progress, selected fields), and
+limits that end a text early."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ Tokens = list[dict[str, Any]]
 
 
 def with_probs(name: str, n: int, **changes: Any) -> dict[str, Any]:
-    """A request that asks for probabilities as its format does."""
+    """Returns a request for probabilities in the format of the operation."""
     asked: dict[str, Any] = {"logprobs": n}
     if name in NATIVE:
         asked = {"n_probs": n}
@@ -33,7 +33,7 @@ def with_probs(name: str, n: int, **changes: Any) -> dict[str, Any]:
 
 
 def probs_of(document: Any, index: int = 0) -> Tokens:
-    """The probabilities in an answer or an event."""
+    """Returns the probabilities in an answer or an event."""
     if "choices" not in document:
         right = document["index"] == index
         return document.get("completion_probabilities", []) if right else []
@@ -50,7 +50,7 @@ def documents(server: Server, name: str, request: dict[str, Any]) -> list[Any]:
 
 
 def text_in(document: Any, index: int = 0) -> str:
-    """The text of a plain answer."""
+    """Returns the text of a plain answer."""
     if "choices" not in document:
         return str(document["content"])
     choice = document["choices"][index]
@@ -120,7 +120,7 @@ def test_probabilities_of_the_model_are_not_those_of_the_samplers(server: Server
 
 @pytest.mark.parametrize("name", GENERATING)
 @pytest.mark.parametrize("post", [False, True])
-def test_asking_changes_no_text(name: str, post: bool, server: Server) -> None:
+def test_probabilities_change_no_text(name: str, post: bool, server: Server) -> None:
     options: dict[str, Any] = {
         "n_predict": 12,
         "seed": 9,
@@ -134,7 +134,7 @@ def test_asking_changes_no_text(name: str, post: bool, server: Server) -> None:
 
 
 def _leading_space(text: str) -> int:
-    """The length of the white space, all of single bytes, that `text` begins with."""
+    """Returns the number of white space bytes at the beginning of `text`."""
     return len(text) - len(text.lstrip(" \t\r\n"))
 
 
@@ -151,14 +151,14 @@ def test_events_have_the_tokens_of_their_text(name: str, stop: list[str], server
         tokens = [token for document in streamed for token in probs_of(document)]
         text = "".join(map(text_of, streamed))
         found.append((tokens, text))
-        # Chats of a model that may think begin without white space.
+        # Chats of a model that may reason begin without white space.
         dropped = 0 if whole(tokens).startswith(text) else _leading_space(whole(tokens))
         assert whole(tokens)[dropped:].startswith(text)
         shown, n_bytes = "", -dropped
         for document in streamed:
             shown += text_of(document)
             if probs_of(document):
-                # The text of each token before the last has been shown to its end.
+                # The text of each token before the last one has been shown completely.
                 *before, _ = probs_of(document)
                 n_bytes += sum(len(token["bytes"]) for token in before)
                 assert n_bytes <= len(shown.encode())
@@ -208,7 +208,7 @@ def test_the_token_that_ends_a_text_is_reported(name: str, server: Server) -> No
     answer = server.ask(path(name), request)
     streamed = documents(server, name, request)
     again = [each for document in streamed for each in probs_of(document)]
-    if name in CHAT:  # it is none of the content
+    if name in CHAT:  # it is not in the content
         assert (probs_of(answer), again) == ([], [])
         return
     [token] = probs_of(answer)
@@ -224,7 +224,7 @@ def test_the_token_that_ends_a_text_is_reported(name: str, server: Server) -> No
 @pytest.mark.parametrize("field", ["n", "n_cmpl"])
 def test_several_texts_for_each_prompt(name: str, field: str, server: Server) -> None:
     prompts = [PROMPT, "Another one"]
-    # With nothing cut off, and so hot that a model which is sure of itself says different things.
+    # No token is cut off, and the temperature is so high that even a confident model varies.
     request = body(
         name, prompt=prompts, seed=40, n_predict=8, temperature=3, ignore_eos=True,
         cache_prompt=False, top_k=0, top_p=1, min_p=0,
@@ -370,12 +370,12 @@ def test_progress_of_the_prompt(name: str, own: Server, server: Server) -> None:
     long = " ".join(f"word{i}" for i in range(60))
     request = with_text(name, long, return_progress=True, cache_prompt=False)
     streamed = documents(own, name, request)
-    told = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
-    n_prompt = told[0]["total"]
-    assert len(told) == 1 + math.ceil(n_prompt / 64)
-    assert [each["processed"] for each in told] == [*range(0, n_prompt, 64), n_prompt]
-    assert {(each["total"], each["cache"]) for each in told} == {(n_prompt, 0)}
-    times = [each["time_ms"] for each in told]
+    progress = [each["prompt_progress"] for each in streamed if "prompt_progress" in each]
+    n_prompt = progress[0]["total"]
+    assert len(progress) == 1 + math.ceil(n_prompt / 64)
+    assert [each["processed"] for each in progress] == [*range(0, n_prompt, 64), n_prompt]
+    assert {(each["total"], each["cache"]) for each in progress} == {(n_prompt, 0)}
+    times = [each["time_ms"] for each in progress]
     assert times == sorted(times)
     spoken = [i for i, each in enumerate(streamed) if text_of(each)]
     last_told = max(i for i, each in enumerate(streamed) if "prompt_progress" in each)
@@ -383,8 +383,8 @@ def test_progress_of_the_prompt(name: str, own: Server, server: Server) -> None:
 
     again = documents(own, name, {**request, "cache_prompt": True, "id_slot": 0})
     again = documents(own, name, {**request, "cache_prompt": True, "id_slot": 0})
-    told = [each["prompt_progress"] for each in again if "prompt_progress" in each]
-    assert [(each["cache"], each["processed"]) for each in told] == [
+    progress = [each["prompt_progress"] for each in again if "prompt_progress" in each]
+    assert [(each["cache"], each["processed"]) for each in progress] == [
         (n_prompt - 1, n_prompt - 1),
         (n_prompt - 1, n_prompt),
     ]
@@ -406,7 +406,7 @@ def test_a_text_ends_at_a_new_line_when_its_time_is_over(name: str, server: Serv
     answer = contract.check(server.post(path(name), body(name, t_max_predict_ms=1, **forced)))
     text = text_in(answer)
     assert set(text) <= {"\n"}
-    # Chats of a model that may think begin without white space.
+    # Chats of a model that may reason begin without white space.
     usage = answer.get("usage", {}).get("completion_tokens", answer.get("eval_count"))
     assert 0 < (len(text) if usage is None else usage) < 3000
     if "stop_type" in answer:
@@ -431,14 +431,14 @@ def test_time_matters_at_new_lines_only(server: Server) -> None:
 
 @pytest.mark.parametrize("name", GENERATING)
 def test_a_text_ends_where_a_line_is_not_indented(name: str, server: Server) -> None:
-    # Every token a new line or something else: a line that has too few blanks is soon there.
+    # Every token is a new line or something else, so a line with too few blanks comes soon.
     bias = [[token, 6] for token in tokens_of(server, "\n")]
     request = body(
         name, n_predict=200, logit_bias=bias, temperature=1, ignore_eos=True, cache_prompt=False
     )
     free = text_in(server.ask(path(name), request))
     assert "\n" in free
-    # Four are what code has; a model that is good at code begins each line with them.
+    # Code is indented by four blanks; a model that is good at code begins each line with them.
     n_indent = next(n for n in range(4, 200) if ends_indented(free, n) != free)
     expected = ends_indented(free, n_indent)
     limited = {**request, "n_indent": n_indent, **({} if name in OPENAI else {"n_probs": 1})}
@@ -479,7 +479,7 @@ def test_adaptive_p(server: Server) -> None:
     }
 
     def share(**options: Any) -> float:
-        """The number of generated tokens that are likely ones."""
+        """Returns the number of generated tokens that are likely ones."""
         answer = server.ask("/completion", body("create_completion", **{**asked, **options}))
         settings = answer["generation_settings"]
         assert settings["samplers"] == ["adaptive_p"]

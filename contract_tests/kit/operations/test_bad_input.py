@@ -1,5 +1,5 @@
-"""Input that nobody should send. Each gets the right answer or the documented error, and the
-server goes on as if nothing had been."""
+"""Malformed and extreme input. Each request gets the right answer or the documented error, and the
+server keeps working."""
 
 import json
 import math
@@ -40,7 +40,7 @@ REFERENCE = {"prompt": "How are you?", "n_predict": 4, "temperature": 0, "cache_
 
 @pytest.fixture(autouse=True)
 def goes_on(server: Server) -> Iterator[None]:
-    """Before and after each test the same request has to get the same answer."""
+    """Checks before and after each test that the same request gets the same answer."""
     before = server.ask("/completion", REFERENCE)["content"]
     yield
     server.wait_until_idle()
@@ -49,7 +49,7 @@ def goes_on(server: Server) -> Iterator[None]:
 
 
 def right_or_refused(response: httpx.Response) -> Any:
-    """An answer as described: success, or a refusal."""
+    """Checks that the answer is as described: a success, or a rejection."""
     assert response.status_code in (200, *DOCUMENTED_REFUSALS), response.text[:500]
     return contract.check(response, response.status_code)
 
@@ -65,7 +65,7 @@ def post_raw(server: Server, name: str, raw: bytes) -> httpx.Response:
 
 @cache
 def fields(name: str) -> dict[str, Any]:
-    """All documented fields of the operation's body, with their schemas."""
+    """Returns all documented fields of the operation's body, with their schemas."""
     definition = contract.operations()[name].definition["requestBody"]["content"]
     found: dict[str, Any] = {}
     pending = [definition["application/json"]["schema"]]
@@ -84,8 +84,8 @@ WRONG: list[Any] = [
 
 
 def values_for(name: str, field: str) -> list[Any]:
-    """The values of `WRONG` that an operation gets in one field. Where three or more operations
-    have the same field, each value goes to two of them, unless the run is in full."""
+    """Returns the values of `WRONG` for one field of an operation. If three or more operations have
+    the same field, each value is sent to two of them, unless the run is in full."""
     having = [other for other in in_full(POSTS) if fields(other).get(field) == fields(name)[field]]
     if settings.in_full or len(having) < 3:
         return WRONG
@@ -118,7 +118,7 @@ def test_numbers_that_json_does_not_have(name: str, constant: str, server: Serve
         )
         response = post_raw(server, name, raw.encode())
         if "e999" in constant and field == "unknown":
-            right_or_refused(response)  # grammatically it is JSON
+            right_or_refused(response)  # its JSON grammar is valid
         else:
             refused(response)
 
@@ -137,7 +137,7 @@ def test_deep_nesting(name: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", POSTS)
-def test_text_that_is_none(name: str, server: Server) -> None:
+def test_invalid_unicode(name: str, server: Server) -> None:
     raw = json.dumps(with_text(name, "TEXT")).encode()
     if b"TEXT" not in raw:
         raw = b'{"tokens": ["TEXT"]}'
@@ -145,7 +145,7 @@ def test_text_that_is_none(name: str, server: Server) -> None:
         refused(post_raw(server, name, raw.replace(b"TEXT", wrong)))
     for wrong in (rb"\u12", rb"\x", b"\n"):
         refused(post_raw(server, name, raw.replace(b"TEXT", wrong)))
-    for half in (rb"\ud800", rb"\udc00", rb"\ud800\ud800"):  # as agents send that cut texts
+    for half in (rb"\ud800", rb"\udc00", rb"\ud800\ud800"):  # from agents that cut texts
         right_or_refused(post_raw(server, name, raw.replace(b"TEXT", half)))
     for encoding in ("utf-16", "utf-32", "utf-8-sig"):
         right_or_refused(post_raw(server, name, raw.decode().encode(encoding)))
@@ -214,7 +214,7 @@ def test_unknown_fields_are_ignored(name: str, server: Server) -> None:
 
 
 @pytest.mark.parametrize("name", GENERATING)
-def test_tokens_beside_the_vocabulary(name: str, server: Server) -> None:
+def test_tokens_outside_the_vocabulary(name: str, server: Server) -> None:
     n_vocab = server.get("/v1/models").json()["data"][0]["meta"]["n_vocab"]
     wrong = (-1, n_vocab, 2**31 - 1, 2**31, 2**64, -(2**31), 1.5, math.pi)
     for token in wrong:
@@ -322,7 +322,7 @@ MESSAGE_LISTS: list[Any] = [
     [],
     [{}],
     [{"role": "user"}],
-    [{"role": "nobody", "content": "a"}],
+    [{"role": "unknown", "content": "a"}],
     [{"role": 1, "content": "a"}],
     [{"content": "a"}],
     [{"role": "user", "content": 1}],
@@ -396,20 +396,20 @@ def test_gone_in_mid_stream(name: str, server: Server) -> None:
     ],
     ids=lambda raw: ascii(raw)[:30],
 )
-def test_what_is_not_http(raw: bytes, server: Server) -> None:
+def test_bytes_that_are_not_http(raw: bytes, server: Server) -> None:
     connection = server.raw(b"")
     connection.settimeout(2)
     try:
         connection.sendall(raw)
         connection.recv(1000)
     except OSError:
-        pass  # refused without a word, or waiting for more: both are fine
+        pass  # closed without an answer, or waiting for more: both are fine
     finally:
         connection.close()
 
 
 @pytest.mark.parametrize("name", POSTS)
-def test_what_is_not_served_yet_is_refused_rather_than_ignored(name: str, server: Server) -> None:
+def test_unsupported_features_are_refused_rather_than_ignored(name: str, server: Server) -> None:
     candidates = [*WRONG, 2, 0.5, ["text", "audio"], [{"id": 0, "scale": 1}], {"type": "json"}]
     for field, schema in fields(name).items():
         if (supported := schema.get("x-supported-values")) is None:

@@ -1,4 +1,4 @@
-"""Checks that any server of this API has to pass."""
+"""Runs the checks that any server of this API has to pass."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""Numbers of requests: brought into their ranges, and made whole, as the description says."""
+"""Numbers in requests are clamped to their ranges and made whole, as the description says."""
 
 import struct
 from typing import Any
@@ -10,11 +10,11 @@ from contract_tests.kit.bodies import body
 from contract_tests.kit.server import Server
 
 HAS_DEFAULT = {"dry_base"}
-"""Values below 1 are no values: the default takes their place."""
+"""Fields for which values below 1 mean the default."""
 
 
 def fields() -> dict[str, dict[str, Any]]:
-    """The number fields of the native operation that `generation_settings` shows."""
+    """Returns the number fields of the native operation that `generation_settings` shows."""
     operation = contract.operations()["create_completion"].definition
     found: dict[str, dict[str, Any]] = {}
     pending = [operation["requestBody"]["content"][contract.JSON]["schema"]]
@@ -42,7 +42,7 @@ def single(value: float) -> float:
 
 
 @pytest.mark.parametrize("value", [-1e308, -(10**30), -1, -0.5, 0, 0.5, 1, 1.5, 10**30, 1e308])
-def test_a_number_is_brought_into_its_range(value: float, server: Server) -> None:
+def test_a_number_is_clamped_to_its_range(value: float, server: Server) -> None:
     for name, schema in fields().items():
         if "x-clamped" not in schema or name == "id_slot":
             continue

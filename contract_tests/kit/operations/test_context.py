@@ -1,4 +1,4 @@
-"""The end of the context, and the part of it that is used again."""
+"""The end of the context, and the reuse of cached chunks."""
 
 from typing import Any
 
@@ -58,11 +58,11 @@ def test_without_context_shift_the_text_ends(module_server: Start) -> None:
 
 
 def cached(server: Server) -> dict[int, int]:
-    """The tokens of a prompt that are in the cache, 40 at its beginning and as many behind a gap,
-    by the `n_cache_reuse` of its request."""
+    """Returns the number of cached tokens by `n_cache_reuse`. The prompt has 40 cached tokens at
+    its beginning and 40 after a gap."""
     counts = {}
     for n_cache_reuse, first in ((0, 500), (41, 620), (40, 740), (1, 860)):
-        # Others each time: texts that left the KV cache may come back to it.
+        # Different texts each time, because texts that left the KV cache may come back to it.
         a, b, c = (list(range(n, n + 40)) for n in (first, first + 40, first + 80))
         for prompt in (a + b + c, a + c):
             request = {"prompt": prompt, "n_predict": 1, "id_slot": 0}
@@ -78,7 +78,7 @@ def test_chunks_of_the_cache_are_moved(shifting: Server) -> None:
 
 
 def test_nothing_is_moved_where_the_memory_cannot_be_shifted(server: Server) -> None:
-    """The server decides that, with the types of its cache for instance."""
+    """The server decides this, for instance by the types of its cache."""
     assert cached(server) in ({0: 40, 41: 40, 40: n, 1: n} for n in (40, 79))
 
 

@@ -19,7 +19,8 @@ from contract_tests.kit.server import SECONDS, Launcher, OwnServer, Server, Star
 TEXTS = ["A llama carries wool.", "The bus leaves at nine.", "x", "wool " * 60]
 QUERY = "What carries wool?"
 SAME: dict[str, Any] = {"abs": 5e-3}
-"""Between two batches: a half-precision cache and quantized weights round differently in each."""
+"""Tolerance between two batches: a half-precision cache and quantized weights round differently in
+each."""
 MANY = 20_000
 
 Vector = list[float]
@@ -27,13 +28,13 @@ Vector = list[float]
 
 @pytest.fixture(scope="module")
 def embedder(module_server: Start) -> OwnServer:
-    """The shipped model, which any installation has, with an API key."""
+    """The shipped model, which every installation has, with an API key."""
     return module_server("--embeddings", "--pooling", "mean", api_key="key")
 
 
 @pytest.fixture(scope="module")
 def unpooled(module_server: Start, launcher: Launcher) -> OwnServer:
-    """A decoder, with pooling none, and a batch that long inputs don't fit into."""
+    """A decoder with pooling none, and a batch that is too small for long inputs."""
     return module_server(
         "-m", launcher.model_file("tiny-embed"), "--embedding", "--pooling", "none"
     )
@@ -41,7 +42,7 @@ def unpooled(module_server: Start, launcher: Launcher) -> OwnServer:
 
 @pytest.fixture(scope="module")
 def bert(module_server: Start, launcher: Launcher) -> OwnServer:
-    """An encoder that has to see an input at once, and small batches."""
+    """An encoder, which has to evaluate an input at once, with small batches."""
     return module_server(
         "-m", launcher.model_file("tiny-bert"), "--embeddings", "-ub", "64", "-np", "8"
     )
@@ -53,7 +54,7 @@ def reranker(module_server: Start, launcher: Launcher) -> OwnServer:
 
 
 def native(server: Server, **request: Any) -> list[list[Vector]]:
-    """The vectors of each input."""
+    """Returns the vectors of each input."""
     answer = contract.check(server.post("/embedding", request))
     assert [entry["index"] for entry in answer] == list(range(len(answer)))
     return [entry["embedding"] for entry in answer]
@@ -87,11 +88,11 @@ def test_all_formats_say_the_same(embedder: Server) -> None:
         assert list(struct.unpack(f"<{len(raw) // 4}f", raw)) == vector
     for request in ({"content": TEXTS}, {"input": TEXTS, "content": "other"}):
         assert native(embedder, **request) == [[vector] for vector in vectors]
-    both = embedder.ask("/v1/embeddings", {"content": TEXTS})  # which OpenAI doesn't know
+    both = embedder.ask("/v1/embeddings", {"content": TEXTS})  # OpenAI has no such field
     assert [entry["embedding"] for entry in both] == [[vector] for vector in vectors]
 
 
-def test_an_input_alone_and_in_company(bert: Server) -> None:
+def test_an_input_alone_and_in_a_batch(bert: Server) -> None:
     together = embed(bert, input=TEXTS[:3] * 20)
     alone = [embed(bert, input=text)[0] for text in TEXTS[:3]]
     for i, vector in enumerate(together):
@@ -172,7 +173,7 @@ def test_usage_and_names(embedder: Server) -> None:
     assert embedder.ask("/v1/embeddings", {"input": "a"})["model"] == own
 
 
-def test_what_is_too_long(bert: Server) -> None:
+def test_inputs_that_are_too_long(bert: Server) -> None:
     error = contract.check(bert.post("/embedding", {"content": "x " * 80}), 500)["error"]
     assert "too large" in error["message"]
     assert "--ubatch-size is 64" in error["message"]
@@ -267,14 +268,14 @@ def test_many_requests_at_once(bert: Server) -> None:
         assert ours == pytest.approx(wanted, **SAME)
 
 
-def test_a_large_request_keeps_nobody_waiting(bert: Server) -> None:
+def test_a_large_request_blocks_no_other(bert: Server) -> None:
     large = {"input": ["wool and more wool"] * MANY, "encoding_format": "base64"}
     with ThreadPoolExecutor(1) as pool:
         slow = pool.submit(bert.post, "/v1/embeddings", large)
         bert.wait_until_busy()
         for _ in range(5):
             embed(bert, input=TEXTS[:3])
-        assert not slow.done(), "the large request was too small to tell"
+        assert not slow.done(), "the large request was too small to measure"
         data = contract.check(slow.result(SECONDS))["data"]
     assert len(data) == MANY
     assert len({entry["embedding"] for entry in data}) < MANY
@@ -399,7 +400,7 @@ def test_openai_client_without_waiting(embedder: Server) -> None:
         assert answer.data[0].embedding == pytest.approx(wanted, **SAME)
 
 
-def test_openai_client_is_told_of_the_wrong_mode(server: Server) -> None:
+def test_openai_client_gets_the_error_of_the_wrong_mode(server: Server) -> None:
     options: dict[str, Any] = {"base_url": f"{server.url}/v1", "api_key": server.api_key or "none"}
     with (
         openai.OpenAI(**options, max_retries=0, timeout=SECONDS) as client,

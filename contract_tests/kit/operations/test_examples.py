@@ -1,4 +1,4 @@
-"""Examples of whole answers have the form of those that a server gives."""
+"""Examples of whole answers have the form of a server's answers."""
 
 from typing import Any
 
@@ -31,8 +31,8 @@ def answer(server: OwnServer, name: str) -> Any:
 
 
 def differences(example: Any, real: Any, where: str = "answer") -> list[str]:
-    """The places where the two differ in members, or in types. Elements of a list are like its
-    first one of the same `type`, if there is one; null may stand for anything."""
+    """Returns the places where the two differ in members or types. Elements of a list are compared
+    with the first one of the same `type`, if there is one; null matches anything."""
     if isinstance(example, dict) and isinstance(real, dict):
         found = [f"{where}: only one has {name}" for name in sorted(example.keys() ^ real.keys())]
         for name in example.keys() & real.keys():

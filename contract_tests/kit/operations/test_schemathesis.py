@@ -1,4 +1,4 @@
-"""Generated requests, valid and invalid, to every operation; every check of every answer."""
+"""Generated requests, valid and invalid, to every operation, with every check of every answer."""
 
 from typing import Any
 
@@ -9,7 +9,7 @@ from contract_tests.kit import fuzzing
 from contract_tests.kit.server import API_KEY, SECONDS, OwnServer, Server, Start
 
 FEW = 8
-"""Examples for a router, where the same paths do other things."""
+"""Examples per operation of a router, where the same paths behave differently."""
 
 
 def call(case: Case[Any], server: Server) -> None:

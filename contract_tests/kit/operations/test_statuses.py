@@ -1,7 +1,4 @@
-"""Every documented status of every operation, provoked for real.
-
-`provocations.py` says how.
-"""
+"""Provokes every documented status of every operation by `provocations.py`."""
 
 import json
 import re
@@ -70,7 +67,7 @@ def test_status_of_own_server(
     check_all(how(situations, name), status)
 
 
-def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> None:
+def test_the_error_for_too_long_a_prompt_has_its_counts(situations: Situations) -> None:
     server = situations.small
     for name in STREAMING:
         text = "word " * N_CTX
@@ -88,11 +85,11 @@ def test_too_long_a_prompt_is_told_with_its_counts(situations: Situations) -> No
 
 @pytest.mark.parametrize("text", ["word " * 20 * N_CTX, "🦙\n \t" * N_CTX, "<|im_end|>a" * N_CTX])
 def test_too_long_a_prompt_is_counted(text: str, situations: Situations) -> None:
-    """Far beyond the context as well, and in every API as it counts itself: agents shorten their
-    conversations by that."""
+    """The count is exact even far beyond the context, and follows each API's way of counting,
+    because agents shorten their conversations by it."""
     server = situations.small
     for name in STREAMING:
-        if name == "create_infill":  # cuts what doesn't fit
+        if name == "create_infill":  # it cuts long texts
             continue
         error = server.post(path(name), request := with_text(name, text)).json()["error"]
         if "prompt" in BODIES[name]:
@@ -153,7 +150,7 @@ def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
 
 
 def form(error: Any) -> str:
-    """An error without what differs from request to request: numbers, names, fields, folders."""
+    """Returns an error without what differs between requests: numbers, names, fields, folders."""
     text = json.dumps(error, sort_keys=True)
     text = re.sub(r"(?<=: )(/[^/:]+)*/(?=[\w.]+:\d)", "", text)
     text = re.sub(r"\breq_[\w-]+", "req", text)
@@ -163,7 +160,7 @@ def form(error: Any) -> str:
 
 
 def examples_of_errors() -> dict[str, tuple[Any, list[tuple[str, int]]]]:
-    """Each example of an error, by its text, with the operations and statuses that have it."""
+    """Returns each example of an error, by its text, with its operations and statuses."""
     found: dict[str, tuple[Any, list[tuple[str, int]]]] = {}
     for name, status in DOCUMENTED:
         if status >= 400:
@@ -177,25 +174,25 @@ def examples_of_errors() -> dict[str, tuple[Any, list[tuple[str, int]]]]:
 EXAMPLES = examples_of_errors()
 
 
-def told(response: httpx.Response, alone: bool) -> Any:
+def error_of(response: httpx.Response, alone: bool) -> Any:
     return {"error": contract.message(response)} if alone else response.json()
 
 
 @pytest.mark.parametrize("example", EXAMPLES)
-def test_examples_of_errors_are_said(example: str, server: Server, situations: Situations) -> None:
-    """By a server that is provoked to answer with that status. Ollama's clients, whose form
-    test_ollama.py looks at, are told the message alone."""
+def test_examples_of_errors_occur(example: str, server: Server, situations: Situations) -> None:
+    """A server answers with the example's error when that status is provoked. Answers in Ollama's
+    format, which test_ollama.py tests, have only the message."""
     error, places = EXAMPLES[example]
     alone = isinstance(error["error"], str)
     said: set[str] = set()
     for name, status in places:
         shared, own = provoked(name, status)
         for how in shared:
-            said |= {form(told(response, alone)) for response in how(server, name)}
+            said |= {form(error_of(response, alone)) for response in how(server, name)}
         if form(error) in said:
             return
         for how_own in own:
-            said |= {form(told(response, alone)) for response in how_own(situations, name)}
+            said |= {form(error_of(response, alone)) for response in how_own(situations, name)}
         if form(error) in said:
             return
-    raise AssertionError("\n".join([f"nobody says {form(error)}, but:", *sorted(said)]))
+    raise AssertionError("\n".join([f"no server answers {form(error)}, but:", *sorted(said)]))
