@@ -1,5 +1,5 @@
-"""What every run of the tests shares: it neither reads nor writes the caches, nor follows the
-settings, of whoever runs it."""
+"""Settings for every run of the tests. They use neither the caches nor the settings of the user who
+runs them."""
 
 import gc
 import os

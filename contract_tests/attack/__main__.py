@@ -1,11 +1,11 @@
-"""Attacks a server of this repository while honest clients go on, and tells what came of it.
+"""Attacks a server of this repository while honest clients keep working, and reports the results.
 
     python -m contract_tests.attack [-k REGEX] [--report FILE] [--record]
     python -m contract_tests.attack --peer /path/llama-server [--peer-arg=--no-repack]
     python -m contract_tests.attack --base-url http://127.0.0.1:8080 --api-key KEY
 
-The last line says how many shapes did harm, and which. The exit code is 1 if there are any; to a
-genuine server they may.
+The last line has the number and the names of the shapes that did harm. The exit code is 1 if there
+are any.
 """
 
 import argparse
@@ -26,21 +26,22 @@ from contract_tests.kit.server import Server
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.attack", description=__doc__)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--base-url", help="attack the server that runs there; it is not started")
+    where.add_argument("--base-url", help="attack a running server instead of starting one")
     where.add_argument("--peer", type=Path, help="attack a genuine llama-server, this binary")
     parser.add_argument("--peer-arg", action="append", default=[], help="an option for the peer")
     parser.add_argument("--api-key", help="the key of the server at --base-url")
-    parser.add_argument("-k", dest="choice", default="", help="shapes whose names match, alone")
-    parser.add_argument("--list", action="store_true", help="the names of the shapes")
-    parser.add_argument("--report", type=Path, help="write the table to this file, too")
+    parser.add_argument("-k", dest="choice", default="", help="only shapes whose names match")
+    parser.add_argument("--list", action="store_true", help="print the names of the shapes")
+    parser.add_argument("--report", type=Path, help="also write the table to this file")
+    parser.add_argument("--record", action="store_true", help="keep the results for docs/attack.md")
     parser.add_argument(
-        "--record", action="store_true", help="keep the results for docs/reports/attack.md"
+        "--memory",
+        type=int,
+        default=4096,
+        help="address space of each process in MiB (%(default)s)",
     )
     parser.add_argument(
-        "--memory", type=int, default=4096, help="MiB of address space of each process"
-    )
-    parser.add_argument(
-        "--patience", type=float, default=120.0, help="seconds until something is given up"
+        "--patience", type=float, default=120.0, help="time limit of one wait in s (%(default)s)"
     )
     given = parser.parse_args()
     chosen = [each for each in SHAPES if re.search(given.choice, each.name)]
@@ -48,12 +49,12 @@ def main() -> int:
         print("\n".join(f"{each.row:2} {each.name}" for each in chosen))
         return 0
     if given.record and given.base_url:
-        parser.error("--record is for servers that are started here")
+        parser.error("--record needs a server that this command starts")
     if given.peer and not given.peer.is_file():
         parser.error(f"{given.peer} is no file")
     if not chosen:
         parser.error(f"no shape's name matches {given.choice!r}")
-    # A server that was started here ends with this process, whatever ends it.
+    # A server that was started here ends with this process, however this process ends.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with tempfile.TemporaryDirectory() as directory:
         target: Target

@@ -1,4 +1,4 @@
-"""Clients that attack: one connection each."""
+"""Attacking clients, each with one connection."""
 
 import contextlib
 import http.client
@@ -12,17 +12,17 @@ from contract_tests.attack.shape import CLOSED, Raw, Request, Shape
 from contract_tests.kit.server import Server
 
 READ = 1 << 20
-"""Bytes of an answer that are looked at."""
+"""Bytes of an answer that are checked."""
 CHECK_SECONDS = 0.1
 ENDS_SECONDS = 5.0
-"""A thread that connects to a server that takes no connections may be left behind."""
+"""The wait for a thread's end. A thread that connects to a stuck server may be left behind."""
 NARROW = 4096
-"""The buffer of a client that doesn't read."""
+"""The buffer size of a client that doesn't read."""
 
 
 class Attackers:
-    """They send at once when they `begin`, and don't wait for each other. What they send is made
-    before: it may be large, and that would hold up the honest clients of this process."""
+    """Attacking clients, which all send at once on `begin`. Their bytes are made before, because
+    making large ones would delay the honest clients of this process."""
 
     def __init__(self, server: Server, shape: Shape) -> None:
         assert isinstance(shape.sends, Request | Raw)
@@ -31,7 +31,7 @@ class Attackers:
         self._left = False
         self.statuses: Counter[int] = Counter()
         self.bare: set[int] = set()
-        """Errors that came without the envelope of errors."""
+        """Statuses of errors without the error envelope."""
         self.problems: list[str] = []
         self._lock = threading.Lock()
         data = [shape.sends.encoded(server, i) for i in range(shape.times)]
@@ -53,7 +53,7 @@ class Attackers:
             each.close()
 
     def wait(self, is_over: Callable[[], bool]) -> None:
-        """Until each has its answer, or `is_over` says that it is not waited for any longer."""
+        """Waits until each attacker has its answer, or `is_over` returns true."""
         for each in self._threads:
             while each.is_alive() and not is_over():
                 each.join(CHECK_SECONDS)
@@ -102,7 +102,7 @@ def _answer(connection: socket.socket) -> tuple[int, bytes]:
 
 
 def is_envelope(status: int, content: bytes) -> bool:
-    """True if an answer is an error in the form that the description has for it."""
+    """True if an answer is an error in the described format."""
     try:
         error = json.loads(content)["error"]
         return error["code"] == status and bool(error["message"]) and bool(error["type"])

@@ -1,4 +1,4 @@
-"""One shape after the other, beside honest clients: what came of each."""
+"""Runs one shape after the other, next to honest clients, and collects the results."""
 
 import threading
 import time
@@ -17,25 +17,26 @@ from contract_tests.attack.target import MIB, Target
 from contract_tests.kit.server import wait_until
 
 UNDISTURBED = 60
-"""Answers that each honest client has before the attacks."""
+"""Answers that each honest client gets before the attacks."""
 MEANWHILE = 3
-"""Answers that each has to get beside an attack."""
+"""Answers that each honest client has to get during an attack."""
 LASTS = 30
-"""Answers that each may get before attackers leave: until then, an attack does its work."""
+"""Answers that each honest client may get before attackers leave, so that an attack lasts."""
 SLOWER = 500
-"""Longest gaps of the undisturbed run in which everybody has to get on, if that is longer than the
-patience: a machine that has much other work is no harm."""
+"""A wait for progress lasts this many longest gaps of the undisturbed run, if that is longer than
+the patience, because a busy machine is no harm."""
 LIMIT = 5
-"""Times its patience a wait ends in any case."""
+"""Every wait ends after this many times its patience."""
 MARGIN = 512 * MIB
-"""Bytes that may stay: compiled grammars up to 256 MiB, texts of the cache up to 64 MiB, and what
-allocators keep. The attacks would leave gigabytes."""
+"""Bytes of growth that are allowed: compiled grammars up to 256 MiB, cached texts up to 64 MiB, and
+what allocators keep. A successful attack would leave gigabytes."""
 
 
 @dataclass
 class Outcome:
-    """`gap` is the longest time between two answers to an honest client, by that of the undisturbed
-    run; `peak` and `kept` are MiB above what the server had before."""
+    """The result of one shape. `gap` is the longest time between two answers to an honest client,
+    divided by that of the undisturbed run. `peak` and `kept` are MiB above the server's memory
+    before."""
 
     answers: dict[str, int] = field(default_factory=dict)
     gap: float | None = None
@@ -46,9 +47,8 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Patience:
-    """How long an answer to an attack is waited for: `seconds`, and until each honest client has
-    had as many `answers` as it has in that time when nobody attacks. A machine that has much other
-    work holds up both."""
+    """The limit for a wait for an attacker's answer: `seconds`, and until each honest client has
+    had as many `answers` as it gets in that time without an attack. A busy machine delays both."""
 
     seconds: float
     answers: float
@@ -60,7 +60,7 @@ class Patience:
 
 
 class Memory:
-    """The most that a server had, looked at every now and then until the end of `with`."""
+    """Samples the server's memory until the end of `with`, and keeps the maximum."""
 
     def __init__(self, target: Target) -> None:
         self._target = target
@@ -87,13 +87,13 @@ class Campaign:
         self.patience = patience
         self._expected: dict[str, set[str]] = {}
         self._usual = 0.0
-        self._rate = 0.0  # answers to each honest client in a second
+        self._rate = 0.0  # answers to each honest client per second
         self._begun = 0
 
     def undisturbed(self) -> None:
-        """Finds out what the honest clients get, and how long they wait, when nobody attacks."""
+        """Records the honest clients' texts and waits without an attack."""
         with Crowd(self.target.server, self.patience) as crowd:
-            assert crowd.wait(MEANWHILE, self.target.alive), crowd.seen()  # all is warm
+            assert crowd.wait(MEANWHILE, self.target.alive), crowd.seen()  # warms up
             crowd.mark()
             begun = time.monotonic()
             assert crowd.wait(UNDISTURBED, self.target.alive), crowd.seen()
@@ -105,7 +105,7 @@ class Campaign:
         self._begun = self.target.memory()
 
     def unstable(self) -> list[str]:
-        """The honest clients whose texts differ by themselves."""
+        """Returns the honest clients whose texts differ without an attack."""
         return [name for name, texts in self._expected.items() if len(texts) != 1]
 
     def run(self, shape: Shape) -> Outcome:
@@ -118,7 +118,7 @@ class Campaign:
             attackers = Attackers(self.target.server, shape)
         with Memory(self.target) as memory, Crowd(self.target.server, self.patience) as crowd:
             if not crowd.wait(1, self.target.alive):
-                outcome.problems.append("nobody was served before")
+                outcome.problems.append("no client was served before")
             crowd.mark()
             if isinstance(shape.sends, Harm):
                 self._harm(shape.sends, shape.times, crowd, outcome)
@@ -145,7 +145,7 @@ class Campaign:
         if shape.leaves:
             attackers.leave()
         attackers.wait(lambda: patience.is_over(time.monotonic() - begun, crowd.progress()))
-        outcome.answers = _told(attackers.statuses)
+        outcome.answers = _by_status(attackers.statuses)
         outcome.problems += attackers.problems
         if self.target.ours:
             outcome.problems += _undocumented(shape, attackers.statuses, attackers.bare)
@@ -158,19 +158,19 @@ class Campaign:
                 return
 
     def _honest(self, shape: Shape, crowd: Crowd, outcome: Outcome) -> None:
-        """What became of the honest clients."""
+        """Adds the problems of the honest clients."""
         seen = crowd.seen()
         outcome.gap = round(max(each.gap() for each in seen.values()) / self._usual, 1)
         for name, each in seen.items():
             if each.texts - self._expected[name]:
                 outcome.problems.append(f"another text for the honest {name}")
-            # What an engine process that is killed was working on ends with an error.
+            # A killed engine process ends its requests with an error.
             if each.errors and shape.sends is not Harm.KILL_ENGINE:
                 outcome.problems.append(f"an error for the honest {name}: {each.errors[0]}")
 
     def _kept(self, before: int) -> int:
-        """What the memory has grown by. What is given back late is waited for, above all what would
-        be a fault."""
+        """Returns the growth of the memory in bytes. Waits for memory that is given back late,
+        above all if the growth would be a fault."""
 
         def back() -> bool:
             return self.target.memory() - before < MARGIN // 8
@@ -179,7 +179,7 @@ class Campaign:
             return self.target.memory() - self._begun <= MARGIN
 
         for what, seconds in ((back, 10.0), (within_bounds, self.patience)):
-            with suppress(AssertionError):  # it is told
+            with suppress(AssertionError):  # the caller reports it
                 wait_until(what, "the memory is back", seconds=seconds)
         return max(0, self.target.memory() - before)
 
@@ -197,7 +197,7 @@ class Campaign:
             outcome.problems.append(f"no answer: {type(error).__name__}")
             return outcome
         status = response.status_code
-        outcome.answers = _told(Counter([status]))
+        outcome.answers = _by_status(Counter([status]))
         if self.target.ours:
             bare = status >= 400 and not is_envelope(status, response.content)
             outcome.problems += _undocumented(shape, Counter([status]), {status} if bare else set())
@@ -218,7 +218,7 @@ def _starved(crowd: Crowd, when: str) -> list[str]:
     return [f"the honest {name} had {n} answers {when}" for name, n in slow.items()]
 
 
-def _told(statuses: Counter[int]) -> dict[str, int]:
+def _by_status(statuses: Counter[int]) -> dict[str, int]:
     return {
         "closed" if status == CLOSED else str(status): n for status, n in sorted(statuses.items())
     }
@@ -227,6 +227,6 @@ def _told(statuses: Counter[int]) -> dict[str, int]:
 def _undocumented(shape: Shape, statuses: Counter[int], bare: set[int]) -> list[str]:
     wrong = Counter({status: n for status, n in statuses.items() if status not in shape.statuses})
     return [
-        *(f"answered {each}" for each in _told(wrong)),
+        *(f"answered {each}" for each in _by_status(wrong)),
         *(f"{each} without the error envelope" for each in sorted(bare)),
     ]

@@ -1,5 +1,5 @@
-"""Clients that do nothing wrong. They go on while others attack: the same requests again and
-again, whose texts have to stay what they were."""
+"""Honest clients, which repeat the same requests during the attacks. Their texts must not
+change."""
 
 import threading
 import time
@@ -14,7 +14,7 @@ from contract_tests.kit.server import Server
 
 PROMPT = "A knight rode over the hill"
 PAUSE = 0.02
-"""Seconds between two requests, so that four clients leave a small machine something to do."""
+"""Seconds between two requests, so that four clients leave a small machine some time."""
 GREEDY = {"temperature": 0, "seed": 1}
 
 Ask = Callable[[httpx.Client, int], str]
@@ -41,7 +41,7 @@ def chat(http: httpx.Client, _: int) -> str:
 
 
 def constrained(http: httpx.Client, number: int) -> str:
-    """Another schema each time: it has to be compiled."""
+    """Sends a new schema each time, which the server has to compile."""
     body = {"prompt": PROMPT, "json_schema": {"const": number}, "n_predict": 16, **GREEDY}
     text = str(_asked(http, "/completion", body)["content"])
     return "its number" if text.strip() == str(number) else text
@@ -59,7 +59,7 @@ ALL: tuple[Ask, ...] = (completion, stream, chat, constrained)
 
 @dataclass
 class Seen:
-    """What one client has had since the last mark."""
+    """What one client has received since the last mark."""
 
     texts: set[str] = field(default_factory=set)
     errors: list[str] = field(default_factory=list)
@@ -68,7 +68,7 @@ class Seen:
     longest: float = 0.0
 
     def gap(self) -> float:
-        """The longest time without an answer, that up to now included."""
+        """The longest time without an answer, including the time since the last one."""
         return max(self.longest, time.monotonic() - self.last)
 
 
@@ -95,7 +95,7 @@ class Crowd:
             each.join()
 
     def mark(self) -> None:
-        """Begins to count anew."""
+        """Restarts the counts of all clients."""
         with self._lock:
             for name in self._seen:
                 self._seen[name] = Seen(last=time.monotonic())
@@ -105,12 +105,12 @@ class Crowd:
             return dict(self._seen)
 
     def progress(self) -> int:
-        """How many answers each client had, at least."""
+        """Returns the smallest number of answers that a client has had."""
         return min(each.answers for each in self.seen().values())
 
     def wait(self, answers: int, alive: Callable[[], bool]) -> bool:
-        """True as soon as each client had as many answers; false if the server is no more, or
-        patience."""
+        """Returns True as soon as each client has had `answers` answers, False if the server ends
+        or the patience is over."""
         deadline = time.monotonic() + self._patience
         while self.progress() < answers:
             if time.monotonic() > deadline or not alive():

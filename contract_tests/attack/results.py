@@ -1,4 +1,4 @@
-"""What came of the attacks, as tables; the page that tells it:
+"""The results of the attacks as tables, and the page with them:
 
 python -m contract_tests.attack.results > docs/reports/attack.md
 """
@@ -21,24 +21,31 @@ NO_ANSWER = "-"
 HEAD = ("attack", "how many", "answers", "longest gap", "peak MiB", "kept MiB", "what went wrong")
 INTRODUCTION = f"""# Attacks
 
-Written by `python -m contract_tests.attack.results`; edit that, not this page.
+`nox -s attack` starts a server with four slots and attacks it with one shape after the other: small
+requests that are meant to freeze, fill or expose a server, odd bytes, and harm to processes. At the
+same time four honest clients send a greedy completion, the same as a stream, a chat, and an object
+with a new schema each time.
 
-`nox -s attack` sends small requests that are meant to freeze, fill or expose a server, odd bytes,
-and harm to processes, one shape after the other, to a server with four slots. Beside them four
-honest clients go on: a greedy completion, the same as a stream, a chat, and an object that follows
-a schema, a new one each time. Each of them has to get {MEANWHILE} answers while a shape lasts, with
-the texts of an undisturbed run. The processes have to stay the same (but for one that is killed on
-purpose), their memory within {MARGIN // MIB} MiB of what it was before the first shape, and every
-answer to an attack has to be a documented one. Each process has a limit of address space. A server
-that failed a shape is started again.
+A server passes a shape if
 
-Where no answer is told, the attackers went away without reading one, or there was none. It is
-waited for two minutes, and until each honest client has had as many answers as it has in two
-minutes when nobody attacks: a machine with much other work isn't taken for a fault. The longest gap
-is the longest time that one of the honest clients had no answer, by that of the undisturbed run: it
-is told, and never judged. The memory is that of all processes, above what they had before the
-shape. Of llama-server everything is judged but which status it answers. The tables are of two
-processors that had much other work.
+- each honest client gets {MEANWHILE} answers during it, with the texts of an undisturbed run,
+- the processes stay the same, except one that is killed on purpose,
+- their memory stays within {MARGIN // MIB} MiB of its size before the first shape,
+- every answer to an attack is a documented one. For llama-server, statuses aren't judged.
+
+Each process has a limited address space. A server that failed a shape is started again.
+
+The columns:
+
+- *answers*: the statuses of the answers to the attackers. `{NO_ANSWER}` means that the attackers
+  closed their connections without reading, or that there was no response. An attacker waits for two
+  minutes, and until each honest client has had as many answers as in two undisturbed minutes, so
+  that a busy machine isn't taken for a fault.
+- *longest gap*: the longest wait of an honest client, divided by that of the undisturbed run. It is
+  reported only, and never a failure.
+- *peak MiB*, *kept MiB*: the memory of all processes above their memory before the shape.
+
+The tables come from a machine with two busy processors.
 """
 
 
@@ -47,7 +54,7 @@ def entry(outcome: Outcome) -> dict[str, Any]:
 
 
 def stored() -> dict[str, dict[str, Any]]:
-    """The outcomes of each side, by the names of the shapes."""
+    """Returns the outcomes of each side, by the names of the shapes."""
     found: dict[str, dict[str, Any]] = {}
     if RESULTS.is_file():
         found = json.loads(RESULTS.read_text("utf-8"))
@@ -64,13 +71,13 @@ def store(side: str, outcomes: Mapping[str, Outcome]) -> None:
 
 def table(outcomes: Mapping[str, Any]) -> str:
     lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
-    told = (cells(each, outcomes[each.name]) for each in SHAPES if each.name in outcomes)
-    lines += (f"| {' | '.join(row)} |" for row in told)
+    rows = (cells(each, outcomes[each.name]) for each in SHAPES if each.name in outcomes)
+    lines += (f"| {' | '.join(row)} |" for row in rows)
     return "\n".join(lines)
 
 
 def verdict(outcomes: Mapping[str, Outcome]) -> str:
-    """The last line of a campaign."""
+    """Returns the last line of a campaign."""
     wrong = [name for name, each in outcomes.items() if each.problems]
     said = f"{len(wrong)} of {len(outcomes)} shapes left something wrong"
     return f"{said}: {', '.join(wrong)}" if wrong else said

@@ -1,4 +1,4 @@
-"""What an attack is: plain data."""
+"""An attack as plain data."""
 
 import json
 from collections.abc import Callable, Mapping
@@ -10,13 +10,13 @@ from contract_tests.kit.server import Server
 
 JSON = "application/json"
 CLOSED = 0
-"""Stands for a status where a connection ends without an answer."""
+"""The status for a connection that ends without an answer."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """An HTTP request. Its body is made when it is needed, since it may be large, and of the number
-    of the request, since some have to be new each time."""
+    """An HTTP request. Its body is made on use, because it may be large, from the request's number,
+    because some bodies have to be new each time."""
 
     path: str
     body: Callable[[int], Any] | None = None
@@ -43,7 +43,7 @@ class Request:
 
 @dataclass(frozen=True)
 class Raw:
-    """Bytes on a connection, which need not be a request."""
+    """Bytes on a connection, not necessarily a request."""
 
     data: Callable[[], bytes]
 
@@ -52,7 +52,7 @@ class Raw:
 
 
 class Harm(Enum):
-    """What happens to processes."""
+    """Harm to processes."""
 
     KILL_ENGINE = "the engine process is killed"
     KILL_TEMPLATES = "the template process is killed"
@@ -61,7 +61,7 @@ class Harm(Enum):
 
 @dataclass(frozen=True)
 class Launch:
-    """A server of its own, with odd options or weights; it gets one request."""
+    """A separate server with odd options or weights, which gets one request."""
 
     options: tuple[str, ...] = ()
     broken_weights: bool = False
@@ -69,10 +69,10 @@ class Launch:
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """One attack: `times` of the same at once.
+    """One attack of `times` equal requests at once.
 
-    `statuses` are the answers that are right; with `leaves`, no answer is read: the clients
-    go away after the honest ones have got on. `secret` must not be in an answer.
+    `statuses` are the right answers. With `leaves`, the clients read no answer, and leave after the
+    honest clients have made progress. `secret` must not be in an answer.
     """
 
     row: int

@@ -1,5 +1,5 @@
-"""All attacks, in the order of the rows of the table that they come from: what small requests,
-odd bytes and harm to processes did to earlier versions of this server."""
+"""All attacks, in the order of their table rows: small requests, odd bytes and harm to processes
+that harmed earlier versions of this server."""
 
 import json
 from collections.abc import Callable
@@ -52,7 +52,7 @@ def optional(number: int) -> Any:
 
 
 def nested(_: int) -> bytes:
-    """50 MB of objects, 50 deep each."""
+    """Returns 50 MB of objects, nested 50 deep."""
     one = b'{"a":' * 50 + b"1" + b"}" * 50
     beginning = json.dumps(chat("Go")).encode()[:-1] + b',"metadata":{"all":['
     return beginning + b",".join([one] * (50 * 10**6 // len(one))) + b"]}}"
@@ -115,29 +115,30 @@ SHAPES = (
           statuses=REFUSED | {413}),
     Shape(row=6, name="many-probabilities", what="`n_cmpl: 1024, n_probs: 1024, n_predict: 2000`",
           leaves=True, sends=Request("/completion", many(1024, n_probs=1024, n_predict=2000))),
-    Shape(row=7, name="grammar-of-repetitions", what="repetitions of repetitions, each time"
-          " other ones", times=6, statuses=REFUSED,
+    Shape(row=7, name="grammar-of-repetitions", what="nested repetitions, different"
+          " each time", times=6, statuses=REFUSED,
           sends=Request("/completion", repetitions)),
     Shape(row=8, name="page-reads-slots", what="a page of another origin reads `/slots`",
           sends=Request("/slots", method="GET", headers=FOREIGN), secret=PROMPT,
           statuses=frozenset({200})),
-    Shape(row=8, name="rebound-name", what="a page whose name leads here (DNS rebinding)",
+    Shape(row=8, name="rebound-name", what="a page whose host name leads"
+          " to this server (DNS rebinding)",
           sends=Request("/slots", method="GET", headers={"Host": "evil.example"}),
           statuses=frozenset({403})),
     Shape(row=8, name="page-posts-form", what="a form of another origin, sent to `/models/unload`",
           sends=Request("/models/unload", lambda _: b"model=specllama-tiny",
                         headers={**FOREIGN, "Content-Type": "text/plain"}),
           statuses=frozenset({403})),
-    Shape(row=9, name="upgrade-h2c", what="`Upgrade: h2c` in front of a body", times=4,
+    Shape(row=9, name="upgrade-h2c", what="`Upgrade: h2c` with a body", times=4,
           sends=Request("/tokenize", lambda _: {"content": "Once"}, headers=H2C),
           statuses=frozenset({200})),
-    Shape(row=10, name="silence", what="connections that say nothing", times=64,
+    Shape(row=10, name="silence", what="connections that send nothing", times=64,
           sends=Raw(lambda: b""), statuses=frozenset({CLOSED})),
     Shape(row=10, name="half-heads", what="heads that never end", times=64,
           sends=Raw(lambda: b"GET /health HTTP/1.1\r\nHost: local"), statuses=frozenset({408})),
     Shape(row=10, name="half-bodies", what="bodies that never end", times=64, leaves=True,
           sends=Raw(lambda: POST + b"Content-Length: 99\r\n\r\n{")),
-    Shape(row=10, name="unread-streams", what="endless streams that nobody reads", times=6,
+    Shape(row=10, name="unread-streams", what="endless streams that no client reads", times=6,
           leaves=True, sends=Request("/completion", UNREAD)),
     Shape(row=11, name="paused-server", what=Harm.PAUSE.value, sends=Harm.PAUSE),
     Shape(row=12, name="many-texts", what="`n_cmpl: 1024`", times=2, leaves=True,
@@ -157,9 +158,9 @@ SHAPES = (
           statuses=frozenset({200, 400})),
     Shape(row=18, name="weights-without-numbers", what="weights that are NaN",
           sends=Launch(broken_weights=True), statuses=frozenset({500})),
-    Shape(row=19, name="trailing-slash", what="a slash behind the path", statuses=GONE,
+    Shape(row=19, name="trailing-slash", what="a slash after the path", statuses=GONE,
           sends=Request("/slots/0/", method="GET", headers={"Host": "localhost"})),
-    Shape(row=19, name="trailing-slash-without-key", what="the same without a key",
+    Shape(row=19, name="trailing-slash-without-key", what="a slash after the path, without a key",
           statuses=GONE, sends=Request("/slots/0/", method="GET", key=False)),
     Shape(row=20, name="killed-templates", what=Harm.KILL_TEMPLATES.value, times=5,
           sends=Harm.KILL_TEMPLATES),

@@ -1,4 +1,4 @@
-"""What is attacked: this repository's server, a genuine llama-server, or one that runs already."""
+"""The attacked server: this repository's, a genuine llama-server, or a running one."""
 
 import contextlib
 import os
@@ -23,15 +23,15 @@ COMMON = ("--jinja", "--reasoning", "off")
 OPTIONS = (*COMMON, "--parallel", "4", "--ctx-size", "8192", "--cache-ram", "64", "--timeout", "5")
 OWN = ("--head-timeout", "2")
 STOPPED = 40.0
-"""Seconds: longer than an engine process may be without a sign of life."""
+"""Seconds: longer than an engine process may go without a heartbeat."""
 
 
 class Target:
-    """A server at an address, of whose processes nothing is known."""
+    """A running server, with unknown processes."""
 
     name = "server"
     ours = True
-    """True if the answers are those of the description."""
+    """True if the answers have to match the description."""
 
     def __init__(self, server: Server) -> None:
         self.server = server
@@ -40,34 +40,34 @@ class Target:
         return False
 
     def ids(self) -> list[int]:
-        """The processes that have to stay."""
+        """Returns the ids of the processes that have to stay."""
         return []
 
     def memory(self) -> int:
-        """Resident bytes of all processes."""
+        """Returns the resident bytes of all processes."""
         return 0
 
     def alive(self) -> bool:
         return True
 
     def harm(self, what: Harm) -> None:
-        """Only for what it `can`."""
-        raise TypeError(f"{what}: whoever started this server can do that, nobody else")
+        """Does the harm, if `can` allows it."""
+        raise TypeError(f"{what}: this command didn't start the server, so it can't do that")
 
     def launch(self, what: Launch) -> Server:
-        """Only for what it `can`."""
+        """Starts a separate server, if `can` allows it."""
         raise TypeError(f"{what}: there is no program to start, only an address")
 
     def restart(self) -> None:
-        """Nothing can be done for a server that somebody else started."""
+        """Does nothing: this command didn't start the server."""
 
     def close(self) -> None:
         self.server.close()
 
 
 class Started(Target):
-    """This repository's server or, with a `command`, a genuine one; with a limit of address space
-    for each process."""
+    """This repository's server or, with a `command`, a genuine one. Each process has a limited
+    address space."""
 
     server: OwnServer
 
@@ -90,7 +90,7 @@ class Started(Target):
             server = servers.start(self._directory, *options, api_key=API_KEY, named=bool(model))
         if self._limit and hasattr(psutil, "RLIMIT_AS"):
             for each in _family(server):
-                # Those that are started later inherit it.
+                # Processes that are started later inherit the limit.
                 with contextlib.suppress(psutil.NoSuchProcess):
                     if each.rlimit(psutil.RLIMIT_AS)[1] == psutil.RLIM_INFINITY:
                         each.rlimit(psutil.RLIMIT_AS, (self._limit, self._limit))

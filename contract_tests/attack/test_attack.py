@@ -1,4 +1,4 @@
-"""The list of attacks, the page about them, and what is told of servers that come to harm."""
+"""The list of attacks, the page about them, and the reports on harmed servers."""
 
 import json
 from collections.abc import AsyncIterator, Iterator
@@ -20,7 +20,7 @@ from contract_tests.kit import contract
 from contract_tests.kit.server import SECONDS, Server
 
 BEFORE_OPERATIONS = {400, 401, 403, 404, 408, 431}
-"""Statuses that any request may have, whatever its operation."""
+"""Statuses that any request may get, whatever its operation."""
 
 
 def test_every_row_has_a_shape() -> None:
@@ -30,8 +30,8 @@ def test_every_row_has_a_shape() -> None:
 
 
 @pytest.mark.parametrize("shape", SHAPES, ids=lambda shape: shape.name)
-def test_what_is_right_can_be_judged(shape: Shape) -> None:
-    """An attack whose answers are read has right ones, and these are described."""
+def test_right_answers_are_documented(shape: Shape) -> None:
+    """An attack whose answers are read has right answers, which are documented."""
     assert bool(shape.statuses) != (shape.leaves or isinstance(shape.sends, Harm))
     if isinstance(shape.sends, Request) and not shape.sends.path.endswith("/"):
         operation = contract.find(shape.sends.method, shape.sends.path)
@@ -39,7 +39,7 @@ def test_what_is_right_can_be_judged(shape: Shape) -> None:
             contract.answers(operation, status)
 
 
-def test_the_page_tells_the_results() -> None:
+def test_the_page_is_up_to_date() -> None:
     stored = results.stored()
     assert set(stored) == set(results.SIDES)
     assert [*stored["specllama"]] == [each.name for each in SHAPES]
@@ -48,7 +48,7 @@ def test_the_page_tells_the_results() -> None:
 
 
 class Stub:
-    """A server that an attack may harm, in one way or another."""
+    """A server that an attack harms in a chosen way."""
 
     def __init__(self, harm: str) -> None:
         self._harm = harm
@@ -70,7 +70,7 @@ class Stub:
         self._harmed = True
         if self._harm == "a plain error":
             return PlainTextResponse("Internal Server Error", 500)
-        return JSONResponse({"tokens": [], "told": self._harm})
+        return JSONResponse({"tokens": [], "harm": self._harm})
 
     def _honest(self, asked: Asked, body: Any) -> Response:
         text = "else" if self._harmed and self._harm == "another text" else "as ever"
@@ -128,33 +128,33 @@ def test_a_server_without_harm() -> None:
         ("another text", "another text for the honest chat"),
     ],
 )
-def test_harm_is_told(harm: str, problem: str) -> None:
+def test_harm_is_reported(harm: str, problem: str) -> None:
     assert problem in outcome_of(harm).problems
 
 
-def test_no_progress_is_told() -> None:
+def test_missing_progress_is_reported() -> None:
     with campaign("errors") as each:
         each.patience = 3.0
-        each.target.server.post("/tokenize", {"content": 0})  # from here on nobody is served
+        each.target.server.post("/tokenize", {"content": 0})  # from here on no client is served
         problems = each.run(ATTACK).problems
     assert "the honest chat had 0 answers meanwhile" in problems
     assert any(each.startswith("an error for the honest chat") for each in problems)
 
 
-def test_no_answer_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(Patience, "is_over", lambda *_: True)  # once the honest ones have got on
+def test_missing_answers_are_reported(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Patience, "is_over", lambda *_: True)
     with campaign("silence") as each:
         outcome = each.run(ATTACK)
     assert outcome.problems == ["2 without an answer"]
     assert not outcome.answers
 
 
-def test_an_answer_is_waited_for_by_the_progress_of_others() -> None:
+def test_a_wait_depends_on_the_progress_of_others() -> None:
     patience = Patience(seconds=10.0, answers=100.0)
     assert not patience.is_over(9.0, 1000), "the seconds are not over"
     assert not patience.is_over(11.0, 99), "others are as slow"
     assert patience.is_over(11.0, 100)
-    assert patience.is_over(10.0 * LIMIT, 0), "nobody gets on"
+    assert patience.is_over(10.0 * LIMIT, 0), "no client progresses"
 
 
 def test_a_slow_machine_has_more_patience(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,12 +1,12 @@
-"""Harms the processes of a server, its disk, its descriptors and its connections, in random order,
-while clients of every API go on; and holds every answer to what the quiet server said.
+"""Harms a server's processes, disk, descriptors and connections in random order, while clients of
+every API send requests, and compares every answer with that of the quiet server.
 
     python -m contract_tests.chaos [--minutes 20] [--seed N]
     python -m contract_tests.chaos --peer /path/llama-server [--peer-arg=--no-repack]
     python -m contract_tests.chaos --base-url http://127.0.0.1:8080 --api-key KEY
 
-Of a server that runs already only the connections are harmed. The exit code is 1 if anything was
-not as it has to be; each such thing is told as a story, with the seed and the last faults.
+At a running server only the connections are harmed. The exit code is 1 if there was a problem. Each
+problem is reported as a story, with the seed and the last faults.
 """
 
 import argparse
@@ -32,7 +32,7 @@ from contract_tests.own.servers import free_port
 
 
 class Network(Faults):
-    """Faults of connections alone, for a server whose processes are not ours."""
+    """Faults of connections alone, for a server that this command didn't start."""
 
     def draw(self, lane: int) -> Fault | None:
         return super().draw(lane) if lane else None
@@ -41,19 +41,19 @@ class Network(Faults):
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.chaos", description=__doc__)
     where = parser.add_mutually_exclusive_group()
-    where.add_argument("--base-url", help="the server that runs there; it is not started")
-    where.add_argument("--peer", type=Path, help="a genuine llama-server, this binary")
+    where.add_argument("--base-url", help="harm a running server's connections")
+    where.add_argument("--peer", type=Path, help="harm a genuine llama-server, this binary")
     parser.add_argument("--peer-arg", action="append", default=[], help="an option for the peer")
     parser.add_argument("--api-key", default="", help="the key of the server at --base-url")
     parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0, help="0: another one each time")
+    parser.add_argument("--seed", type=int, default=0, help="0: a new one each time")
     parser.add_argument(
-        "--patience", type=float, default=180.0, help="seconds until something waits for ever"
+        "--patience", type=float, default=180.0, help="time limit of any wait in s (%(default)s)"
     )
     parser.add_argument(
         "--report", type=Path, help="write the tables, all faults and all stories to this file"
     )
-    parser.add_argument("--log", type=Path, help="keep the server's log there")
+    parser.add_argument("--log", type=Path, help="write the server's log to this file")
     given = parser.parse_args()
     given.seed = given.seed or random.SystemRandom().randrange(1, 10**6)
     signal.signal(signal.SIGTERM, signal.default_int_handler)
@@ -77,7 +77,7 @@ def main() -> int:
     )
     if given.report:
         stories = "\n\n".join(history.problems)
-        given.report.write_text(f"{tables}\n{history.told()}\n{stories}\n", "utf-8")
+        given.report.write_text(f"{tables}\n{history.as_text()}\n{stories}\n", "utf-8")
     return int(bool(history.problems))
 
 
@@ -96,7 +96,7 @@ async def _campaign(given: argparse.Namespace, directory: Path, disk: Disk | Non
     keeper = Keeper([], free_port(), given.log or directory / "server.log", {})
     if disk is not None:
         if disk.why_not:
-            print(f"without full disks: {disk.why_not}")
+            print(f"no full disks: {disk.why_not}")
         keeper.variables = {"TMPDIR": str(temporary)}
         keeper.command = (
             fleet.genuine_command(given.peer, given.peer_arg, disk.path)
@@ -129,10 +129,10 @@ async def _run(
     faults = kind(keeper, proxy, disk, random.Random(f"{given.seed} process"))
     history = History(faults.history, keeper, proxy, given.seed)
     if ours and not given.peer and len(known) < len(chosen):
-        history.problems.append("the quiet server has left something out")
+        history.problems.append("the quiet server left requests unanswered")
     quiet = Campaign(known, judge, history, await proxy.start(), seed=given.seed,
                      patience=given.patience, key=given.api_key)  # fmt: skip
-    await quiet.run(5.0, None)  # all is warm, and the truth is the same under load
+    await quiet.run(5.0, None)  # warms up, and checks the known texts under load
     places = [temporary, disk.path] if disk is not None else []
     models = [""] if given.peer else [TALKER, EMBEDDER, SEER]
     before = census(keeper, places) if ours else None
@@ -144,7 +144,7 @@ async def _run(
     print(history.line(), flush=True)
     if before is not None and disk is not None:
         said = await settled(keeper, before, places, models, LIMIT)
-        said += [f"it outlived its server: {each}" for each in keeper.orphans]
+        said += [f"this process outlived its server: {each}" for each in keeper.orphans]
         if damage := damaged(disk.path / "responses.db"):
             said.append(damage)
         history.problems += [f"seed {given.seed}, at the end: {each}" for each in said]

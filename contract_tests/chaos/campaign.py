@@ -1,4 +1,4 @@
-"""Clients and faults at the same time, then the end, where all has to be as it was."""
+"""Clients and faults at the same time, and then a calm end in which everything has to recover."""
 
 import asyncio
 import random
@@ -14,15 +14,15 @@ from contract_tests.load.exchange import Client, Exchange
 from contract_tests.load.judging import Judge
 
 CLIENTS = 16
-PAUSE = 0.1  # s, longest, between two requests of a client
-AGAIN = 1.0  # s, longest, before the next request where one came to nothing
+PAUSE = 0.1  # s, the longest pause between two requests of a client
+AGAIN = 1.0  # s, the longest pause after a request that failed
 EAGER = 0.4
-"""The chance that a client asks for what a fault has harmed."""
+"""The probability that a client's next request uses what a fault has harmed."""
 HASTY = 0.4
-"""The chance that the next fault doesn't wait until the last one is over."""
+"""The probability that the next fault doesn't wait until the last one is over."""
 PROGRESS = 10.0  # s
 CALM = 3
-"""Right answers in a row that each client has at the end."""
+"""Right answers in a row that each client has to get at the end."""
 
 
 class Campaign:
@@ -42,7 +42,7 @@ class Campaign:
         self._seen: set[str] = set()
 
     async def run(self, seconds: float, faults: Faults | None) -> None:
-        """Clients all the time, faults for so many seconds, then calm."""
+        """Runs clients and faults for `seconds`, then clients alone until all answers are right."""
         clients = [asyncio.create_task(self._ask_on(each)) for each in self._clients]
         progress = asyncio.create_task(self._tell())
         try:
@@ -76,8 +76,8 @@ class Campaign:
             await asyncio.sleep(dice.random() * wait)
 
     def _choose(self, dice: random.Random, client: int) -> Ask:
-        """Some like to ask for what faults have harmed, and some for everything else: or all of
-        them would soon wait for the same process."""
+        """Chooses a client's next request. Some clients prefer requests that faults have harmed,
+        the others prefer all others, so that not all clients wait for the same process."""
         harmed = self._history.open()
         asks = self._asks
         if harmed and client % 4 == 0:
@@ -125,7 +125,7 @@ class Campaign:
             await asyncio.sleep(0.05)
 
     async def _calm(self) -> None:
-        """Nothing is wrong any more: everybody gets right answers, of every kind."""
+        """Checks that everything has recovered: each client gets right answers of every kind."""
         self._streaks = [0] * len(self._streaks)
         self._seen.clear()
         deadline = time.monotonic() + self._patience * 2
@@ -134,9 +134,9 @@ class Campaign:
             if time.monotonic() > deadline:
                 waiting = [n for n, streak in enumerate(self._streaks) if streak < CALM]
                 self._history.problems.append(
-                    f"seed {self._seed}: {2 * self._patience:.0f} s behind the last fault, clients "
-                    f"{waiting} had no {CALM} right answers in a row, and nobody had one of "
-                    f"{sorted(names - self._seen)}"
+                    f"seed {self._seed}: {2 * self._patience:.0f} s after the last fault, clients "
+                    f"{waiting} had no {CALM} right answers in a row, and no client had a right "
+                    f"one of {sorted(names - self._seen)}"
                 )
                 return
             await asyncio.sleep(0.1)

@@ -1,4 +1,4 @@
-"""What is done to the server: drawn from a seed, done to real processes, healed again."""
+"""Faults of a server, drawn from a seed, done to real processes, and healed."""
 
 import contextlib
 import os
@@ -27,14 +27,14 @@ SIGNALS = {KILL: signal.SIGKILL, SEGV: signal.SIGSEGV, TERM: signal.SIGTERM,
            STOP: signal.SIGSTOP, FOR_EVER: signal.SIGSTOP}  # fmt: skip
 WEIGHTS = {"engine": 30.0, "server": 14.0, DISK: 7.0, NETWORK: 10.0, "descriptors": 7.0}
 HELPER = 8.0
-"""The weight of each kind of helper process that is there."""
-HEARTBEAT = 30.0  # s after which an engine that says nothing is replaced
+"""The weight of each kind of helper process that runs."""
+HEARTBEAT = 30.0  # s without a message after which an engine process is replaced
 
 
 @dataclass
 class Fault:
-    """`what` was done to `target`, one of the words of `Ask.uses`. `healed` is when nothing was
-    wrong any more but what the fault left; `recovered` is when the next right answer came."""
+    """`what` was done to `target`, one of the words of `Ask.uses`. `healed` is the time when the
+    fault itself was gone, `recovered` the time of the next right answer."""
 
     what: str
     target: str
@@ -57,22 +57,22 @@ class Fault:
         return self.target in (SERVER, NETWORK) or self.target in uses
 
     def since(self) -> float | None:
-        """From when on recovering counts: kills are over at once, and a stuck process is the
-        server's to replace."""
+        """Returns the time from which recovery counts. For a kill it is the begin; a stuck process
+        has to be replaced by the server."""
         return self.begun if self.what in (KILL, SEGV, TERM, FOR_EVER) else self.healed
 
     def recovery(self) -> float | None:
-        """Seconds until the next right answer."""
+        """Returns the seconds until the next right answer."""
         since = self.since()
         return None if since is None or self.recovered is None else self.recovered - since
 
     def over(self) -> float | None:
-        """When it was both healed and recovered from."""
+        """Returns the time when the fault was both healed and recovered from."""
         if self.healed is None or self.recovered is None:
             return None
         return max(self.healed, self.recovered)
 
-    def told(self, zero: float) -> str:
+    def as_text(self, zero: float) -> str:
         recovered = "not recovered" if self.recovered is None else (
             f"right again {self.recovered - self.begun:.1f} s later")  # fmt: skip
         held = f" for {self.holds:.1f} s" if self.holds else ""
@@ -82,7 +82,8 @@ class Fault:
 
 
 class Disk:
-    """A small file system in memory, or a directory where nobody may mount one (`why_not`)."""
+    """A small file system in memory, or a directory if none can be mounted (`why_not` has the
+    reason)."""
 
     def __init__(self, path: Path, size: int = 128) -> None:
         self.path = path
@@ -120,7 +121,7 @@ class Disk:
 
 
 class Faults:
-    """Draws faults, does them, and heals them. `history` has all of them."""
+    """Draws faults, does them, and heals them. `history` has all faults."""
 
     def __init__(
         self, keeper: Keeper, proxy: Proxy, disk: Disk | None, dice: random.Random
@@ -133,7 +134,8 @@ class Faults:
         self._limits: dict[int, tuple[int, int]] = {}
 
     def draw(self, lane: int) -> Fault | None:
-        """One that can be done now, by one of two lanes: processes, or all around them."""
+        """Returns a fault that is possible now. One lane has faults of processes, the other all
+        others."""
         dice = self._dice
         if lane:
             around = [NETWORK, "descriptors"]
@@ -178,7 +180,8 @@ class Faults:
         return Fault(DESCRIPTORS, target, pid=process.pid, holds=self._dice.uniform(2, 6))
 
     def begin(self, fault: Fault) -> None:
-        """Raises ProcessLookupError or psutil.NoSuchProcess if the process has just ended."""
+        """Begins a fault. Raises ProcessLookupError or psutil.NoSuchProcess if the process has just
+        ended."""
         match fault.what:
             case "torn":
                 self._proxy.storm = True
@@ -221,7 +224,7 @@ class Faults:
         fault.healed = time.monotonic()
 
     def look(self) -> None:
-        """Notes which stuck processes are no more: somebody has replaced them."""
+        """Marks faults of stuck processes as healed once the process has been replaced."""
         for fault in self.history:
             if fault.what == FOR_EVER and fault.healed is None and not lives(fault.pid):
                 fault.healed = time.monotonic()

@@ -1,4 +1,4 @@
-"""What happened, and whether it explains what a client got."""
+"""The faults and answers of a campaign. Decides whether a fault explains an answer."""
 
 import time
 from collections import Counter, defaultdict
@@ -13,18 +13,18 @@ from contract_tests.load.judging import Verdict
 from contract_tests.load.keeper import Keeper
 
 SETTLES = 3.0
-"""Seconds behind the first right answer in which others may still end with what a fault left."""
+"""Seconds after the first right answer in which other requests may still fail from the fault."""
 STORY = 8
-"""Faults that a story tells, the last ones before its end."""
+"""The number of last faults that a story shows."""
 MOST = 20
-"""Stories that are told in full."""
+"""The number of stories that are shown in full."""
 BY_HELPERS = ("render", "decode", "check", "trial", "fetch")
-"""A helper process that ends may be the fault of its input: the client's, so 400."""
+"""Helper processes. The end of one may be the fault of its input, and then it is a 400."""
 
 
 @dataclass
 class History:
-    """`problems` are stories, in the order in which they were noticed."""
+    """`problems` has stories in the order in which they were noticed."""
 
     faults: list[Fault]
     keeper: Keeper
@@ -36,16 +36,17 @@ class History:
     by_ask: defaultdict[str, Counter[str]] = field(default_factory=lambda: defaultdict(Counter))
     problems: list[str] = field(default_factory=list)
     suspects: list[tuple[Exchange, Verdict]] = field(default_factory=list)
-    """What nothing explains so far: that a process has ended is noticed a little later."""
+    """Unexplained answers so far. The end of a process is noticed a little later than its
+    effect."""
     slowest: float = 0.0
-    slowest_told: str = ""
+    slowest_text: str = ""
 
     def take(self, exchange: Exchange, verdict: Verdict) -> None:
-        """Counts an answer, notes what has recovered, and tells what nothing explains."""
+        """Counts an answer, notes recoveries, and keeps it as a suspect if no fault explains it."""
         self.outcomes[verdict.outcome] += 1
         self.by_ask[exchange.ask.name][verdict.outcome] += 1
         if exchange.seconds > self.slowest:
-            self.slowest, self.slowest_told = exchange.seconds, exchange.told()
+            self.slowest, self.slowest_text = exchange.seconds, exchange.as_text()
         if exchange.status not in (0, 200):
             self.statuses[f"{exchange.status} {exchange.ask.name}"] += 1
         if verdict.outcome == "right":
@@ -56,7 +57,7 @@ class History:
             self.suspects.append((exchange, verdict))
 
     def review(self, before: float | None = None) -> None:
-        """Judges suspects that ended `before`, or all of them."""
+        """Judges suspects that ended before the time `before`, or all of them."""
         kept = []
         for exchange, verdict in self.suspects:
             if before is not None and exchange.ended >= before:
@@ -75,7 +76,8 @@ class History:
         return [each for each in self.faults if each.recovered is None]
 
     def unexplained(self, exchange: Exchange, verdict: Verdict) -> str:
-        """Why an answer must not be, that is neither right nor wrong by itself."""
+        """Returns the problem with an answer that is neither right nor wrong by itself, or an empty
+        text."""
         match verdict.outcome:
             case "cut" if not self._cut_explained(exchange):
                 return "nothing tore the connection, and the server didn't end"
@@ -113,7 +115,7 @@ class History:
         if over is not None and over + SETTLES < exchange.begun:
             return False
         if fault.what == STOP and fault.target not in BY_HELPERS:
-            return False  # it is only slow
+            return False  # the process is only slow
         if 400 <= exchange.status < 500:
             return fault.target in BY_HELPERS
         return True
@@ -124,10 +126,10 @@ class History:
         lines = [
             f"seed {self.seed}, {exchange.begun - self.begun:.1f} to "
             f"{exchange.ended - self.begun:.1f} s: {problem}",
-            f"  {exchange.told()}",
-            f"  its connection: {self.proxy.torn.get(exchange.port, 'nobody tore it')}",
+            f"  {exchange.as_text()}",
+            f"  its connection: {self.proxy.torn.get(exchange.port, 'not torn')}",
             "  the last faults before:",
-            *(f"  {each.told(self.begun)}" for each in before[-STORY:]),
+            *(f"  {each.as_text(self.begun)}" for each in before[-STORY:]),
             *(f"  the server ended at {each.at - self.begun:.1f} s with code {each.code}"
               for each in deaths[-2:]),
         ]  # fmt: skip
@@ -136,8 +138,8 @@ class History:
     # ---- tables ---------------------------------------------------------------------------------
 
     def recoveries(self) -> str:
-        """A table of the faults: how often each kind, and how long until the next right answer, of
-        those beside which no other fault harmed the same, and of all."""
+        """Returns a table of the faults by kind: the number, and the time until the next right
+        answer, for faults during which no other fault harmed the same target, and for all."""
         head = (
             "| fault | times | alone | recovery alone, median s | longest s | of all, longest s |"
         )
@@ -165,13 +167,13 @@ class History:
             if each is not fault and each.harms({fault.target})
         )
 
-    def told(self) -> str:
-        """All faults, and the slowest answer."""
-        faults = "\n".join(each.told(self.begun) for each in self.faults)
-        return f"{faults}\n\nthe slowest answer:\n{self.slowest_told}\n"
+    def as_text(self) -> str:
+        """Returns all faults, and the slowest answer."""
+        faults = "\n".join(each.as_text(self.begun) for each in self.faults)
+        return f"{faults}\n\nthe slowest answer:\n{self.slowest_text}\n"
 
     def answers(self) -> str:
-        """A table of what clients got, by the kinds of requests."""
+        """Returns a table of the outcomes for each kind of request."""
         names = ("right", "error", "error in a stream", "cut", "wrong")
         rows = [f"| request | {' | '.join(names)} |", "|---|" + "---|" * len(names)]
         for ask, counts in [*sorted(self.by_ask.items()), ("all", self.outcomes)]:
@@ -179,7 +181,7 @@ class History:
         return "\n".join(rows)
 
     def line(self) -> str:
-        """How it goes."""
+        """Returns a line on the progress."""
         seconds = time.monotonic() - self.begun
         counts = ", ".join(f"{name} {n}" for name, n in sorted(self.outcomes.items()))
         waiting = [each.kind for each in self.open()]

@@ -1,5 +1,5 @@
-"""A TCP proxy between clients and server. In calm times it changes nothing; in a storm it tears,
-delays and half-closes connections, and remembers which."""
+"""A TCP proxy between clients and server. In calm times it changes nothing. In a storm it tears,
+delays and half-closes connections, and remembers which ones."""
 
 import asyncio
 import contextlib
@@ -10,15 +10,15 @@ from dataclasses import dataclass
 
 CHUNK = 1 << 16
 SHARE = 0.4
-"""Of the connections in a storm that come to harm."""
+"""The share of connections in a storm that are harmed."""
 LONGEST_DELAY = 1.5  # s
 HALF_CLOSED = "the client's half was closed"
 
 
 @dataclass
 class Plan:
-    """What becomes of a connection. A tear comes behind so many bytes of the request or of the
-    answer; by `reset`, or with a plain end."""
+    """What happens to a connection. It is torn after a number of bytes of the request or the
+    answer, by a reset if `reset` is set, otherwise by a normal close."""
 
     request_bytes: int | None = None
     answer_bytes: int | None = None
@@ -33,7 +33,7 @@ class Proxy:
         self.torn: dict[int, str] = {}
         """What was done to connections, by the port of the client."""
         self.refused: set[int] = set()
-        """Ports of clients whose connections the server didn't take."""
+        """Ports of clients whose connections the server refused."""
         self.storm = False
         self._upstream = upstream
         self._dice = dice
@@ -41,7 +41,7 @@ class Proxy:
         self._tasks: set[asyncio.Task[None]] = set()
 
     async def start(self) -> str:
-        """The address for clients."""
+        """Starts the proxy, and returns its address for clients."""
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
         return f"http://127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
@@ -59,7 +59,7 @@ class Proxy:
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         port = int(writer.get_extra_info("peername")[1])
-        # A port is used again: what was is over.
+        # Ports are reused: forget the connection before.
         self.torn.pop(port, None)
         self.refused.discard(port)
         try:
@@ -113,7 +113,7 @@ class Proxy:
         *,
         is_request: bool,
     ) -> None:
-        """Until the source ends, or the plan says so."""
+        """Passes bytes on until the source ends, or the plan stops it."""
         limit = plan.request_bytes if is_request else plan.answer_bytes
         n = 0
         with contextlib.suppress(OSError):
@@ -123,7 +123,7 @@ class Proxy:
                     await asyncio.sleep(self._dice.random() * LONGEST_DELAY)
                 if limit is not None and n + len(data) >= limit:
                     self.torn[port] = (
-                        f"torn behind {limit} bytes of the {'request' if is_request else 'answer'}"
+                        f"torn after {limit} bytes of the {'request' if is_request else 'answer'}"
                     )
                     sink.write(data[: limit - n])
                     await sink.drain()
@@ -147,7 +147,7 @@ class Proxy:
 
 
 def _reset(writer: asyncio.StreamWriter) -> None:
-    """Has the connection end with a reset rather than with an end."""
+    """Makes the connection end with a reset."""
     with contextlib.suppress(OSError, AttributeError):
         raw: socket.socket = writer.get_extra_info("socket")
         raw.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))

@@ -1,4 +1,4 @@
-"""Which faults explain what, what a proxy tears, and what is told of both."""
+"""Which faults explain which answers, what the proxy tears, and the reports on both."""
 
 import asyncio
 import os
@@ -94,7 +94,7 @@ def test_the_end_of_the_server_explains_a_cut_even_if_it_is_noticed_later() -> N
     assert problems(made, exchange(4.5, 5.0), "cut")
 
 
-def test_what_is_wrong_is_never_explained() -> None:
+def test_a_wrong_text_is_never_explained() -> None:
     made = history(KILLED)
     made.take(exchange(9.0, 11.0, TALKER), Verdict("wrong", "another text"))
     [story] = made.problems
@@ -124,7 +124,7 @@ def test_a_stopped_process_recovers_from_when_it_goes_on() -> None:
     assert "| engine stopped | 1 | 1 | 2.00 | 2.00 | 2.00 |" in made.recoveries()
 
 
-def test_a_recovery_beside_another_fault_is_told_apart() -> None:
+def test_a_recovery_during_another_fault_is_counted_apart() -> None:
     faults = [
         Fault(harm.KILL, TALKER, begun=10.0, healed=10.0, recovered=12.0),
         Fault(harm.KILL, TALKER, begun=20.0, healed=20.0, recovered=50.0),
@@ -146,7 +146,7 @@ def test_temporary_files_are_known() -> None:
         assert not is_temporary(name)
 
 
-def test_a_damaged_database_is_told(tmp_path: Path) -> None:
+def test_a_damaged_database_is_reported(tmp_path: Path) -> None:
     assert not damaged(tmp_path / "none")
     (tmp_path / "a.db").write_bytes(b"")
     assert not damaged(tmp_path / "a.db")
@@ -220,7 +220,7 @@ def test_a_torn_connection_is_a_cut_and_known(plan: Plan) -> None:
     assert len(found.content) < 5000
 
 
-def test_nobody_behind_the_proxy() -> None:
+def test_no_server_behind_the_proxy() -> None:
     async def run() -> tuple[Exchange, Proxy]:
         proxy = Proxy(free_port(), random.Random(1))
         client = Client(await proxy.start(), 0, SECONDS)
@@ -268,7 +268,7 @@ def test_a_server_that_ends_is_started_again(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.skipif(os.name != "posix", reason="sessions and signals")
-def test_what_outlives_its_server_is_told_and_ended(
+def test_processes_that_outlive_their_server_are_reported_and_ended(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("contract_tests.load.keeper.LINGER", 0.2)

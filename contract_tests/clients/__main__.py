@@ -26,16 +26,14 @@ RECORDINGS = HERE.parent / "peer" / "recordings"
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.clients", description=__doc__)
-    parser.add_argument("-k", dest="choice", default="", help="libraries whose names match, alone")
-    parser.add_argument(
-        "--write", action="store_true", help="the results to docs/reports/clients.md"
-    )
-    parser.add_argument("--record", action="store_true", help="the requests to the peer test")
+    parser.add_argument("-k", dest="choice", default="", help="only libraries whose names match")
+    parser.add_argument("--write", action="store_true", help="write the results to docs/clients.md")
+    parser.add_argument("--record", action="store_true", help="record requests for the peer test")
     parser.add_argument(
         "--environments",
         type=Path,
         default=ROOT / ".nox" / "clients",
-        help="where the environments are kept",
+        help="the folder of the environments",
     )
     given = parser.parse_args()
     chosen = [each for each in libraries() if re.search(given.choice, each.key)]
@@ -71,7 +69,7 @@ def main() -> int:
 def _tried(
     library: Library, environments: Path, directory: Path, addresses: list[str], recorded: bool
 ) -> dict[str, str]:
-    """What came of each case."""
+    """Returns the result of each case."""
     report = directory / f"{library.key}.xml"
     argv, folder = command(library, environments.absolute(), report)
     prefix = f"{PREFIX}{library.key}" if recorded else ""

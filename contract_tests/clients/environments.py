@@ -1,4 +1,4 @@
-"""Environments of Python and Node, each with packages at pinned versions and nothing else."""
+"""Environments of Python and Node, each with only its packages, at pinned versions."""
 
 import shutil
 import subprocess
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 class MissingError(Exception):
-    """What an environment needs and this machine hasn't."""
+    """The machine lacks a program that an environment needs; the text names it."""
 
 
 def python(folder: Path, packages: Sequence[str]) -> Path:
-    """The interpreter of an environment with `packages`, which name their versions.
+    """Returns the interpreter of an environment with `packages`, which include their versions.
 
-    The environment is made if it isn't there, or is one of other packages.
+    Creates the environment if it doesn't exist or has other packages.
     """
     executable = folder / "bin" / "python"
     wanted = "\n".join(packages)
@@ -26,9 +26,9 @@ def python(folder: Path, packages: Sequence[str]) -> Path:
 
 
 def node_modules(folder: Path, sources: Path) -> Path:
-    """`folder` with the files of `sources` beside the packages that their `package.json` names.
+    """Returns `folder` with the files of `sources` and the packages of their `package.json`.
 
-    Node looks for packages there. Raises MissingError where there is no Node.
+    Node looks for packages there. Raises MissingError without Node.
     """
     if not (shutil.which("node") and shutil.which("npm")):
         raise MissingError("node and npm are not installed")

@@ -1,4 +1,4 @@
-"""The client libraries, by the files that test them, and the environments that these run in."""
+"""The client libraries with their test files and environments."""
 
 import json
 import re
@@ -14,7 +14,7 @@ PYTHON, NPM = HERE / "python", HERE / "npm"
 
 @dataclass(frozen=True)
 class Library:
-    """`packages` are pinned: versions by name. `tests` is one file."""
+    """A library with its pinned `packages` (versions by name) and one file of `tests`."""
 
     name: str
     language: str
@@ -51,7 +51,8 @@ def _of_npm() -> list[Library]:
 
 
 def command(library: Library, folder: Path, report: Path) -> tuple[list[str], Path]:
-    """What runs the tests of a library, and where; `report` gets the results in JUnit's form.
+    """Returns the command that runs the tests of a library, and its working directory. `report`
+    gets the results as JUnit XML.
 
     The environments are kept in `folder`. Raises environments.MissingError.
     """

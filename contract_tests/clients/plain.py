@@ -1,4 +1,4 @@
-"""Plain servers for libraries that others wrote: they know no model but the shipped one."""
+"""Plain servers for client libraries, with the shipped model only."""
 
 import os
 from collections.abc import Iterator
@@ -8,13 +8,13 @@ from pathlib import Path
 from contract_tests.own.servers import start
 
 TEXTS = ("--reasoning", "off")
-"""The shortest answers would be thoughts alone."""
+"""Turns reasoning off, because the shortest answers would be reasoning alone."""
 EMBEDDINGS = ("--embeddings", "--pooling", "mean")
 
 
 @contextmanager
 def plain_server(directory: Path, *options: str) -> Iterator[str]:
-    """Its address, while it runs. It keeps what it stores in `directory`."""
+    """Yields the address of a running server, which stores its files in `directory`."""
     cache = {"XDG_CACHE_HOME": str(directory), "LOCALAPPDATA": str(directory)}
     server = start(directory, *options, router=True, variables=cache)
     try:
@@ -24,6 +24,6 @@ def plain_server(directory: Path, *options: str) -> Iterator[str]:
 
 
 def inherited() -> dict[str, str]:
-    """The variables that a library gets: neither a user's keys nor a proxy, and nothing of the
-    environment that this runs in."""
+    """Returns the environment variables for a library, without the user's keys, a proxy, or this
+    Python environment."""
     return {name: os.environ[name] for name in ("PATH", "HOME", "LANG") if name in os.environ}

@@ -1,4 +1,4 @@
-"""A forwarding server that keeps what clients send, for `contract_tests/peer/recordings/`."""
+"""A forwarding server that records requests for `contract_tests/peer/recordings/`."""
 
 import json
 import threading
@@ -16,18 +16,20 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from contract_tests.kit.server import SECONDS, wait_until
 
 HEADERS = ("accept", "content-type", "anthropic-version", "anthropic-beta", "openai-beta")
-"""Those that an API gives a meaning: neither keys, nor hosts, nor what a client runs on."""
+"""Headers that an API gives a meaning. Keys, hosts, and the client's platform are left out."""
 PREFIX = "/recorded/"
 _ONE_HOP = {"connection", "keep-alive", "transfer-encoding", "host", "content-length", "date"}
 _IDS = {"id", "call_id", "tool_call_id", "tool_use_id", "item_id"}
 _UNKEPT = ("error", "conformance", "probabilities")
-"""Cases whose bodies are only long, or a kit's own, or ask for what llama-server hasn't."""
+"""Cases whose bodies are only long, belong to a conformance kit, or use features that llama-server
+lacks."""
 
 
 @dataclass
 class Recorder:
-    """`/recorded/<library>/<case>/PATH` is forwarded to `upstream` as `/PATH`, and kept. So is any
-    other path, but not kept: some clients drop the path of their server's address."""
+    """Forwards `/recorded/<library>/<case>/PATH` to `upstream` as `/PATH`, and records it. Other
+    paths are forwarded without a recording, because some clients drop the path of their server's
+    address."""
 
     upstream: str
     kept: dict[str, list[dict[str, Any]]] = field(default_factory=dict)
@@ -47,8 +49,8 @@ class Recorder:
             request.method, path, params=request.query_params, headers=headers, content=body
         )
         answer = await client.send(asked, stream=True)
-        told = {k: v for k, v in answer.headers.items() if k not in _ONE_HOP}
-        response = StreamingResponse(answer.aiter_raw(), answer.status_code, told)
+        headers = {k: v for k, v in answer.headers.items() if k not in _ONE_HOP}
+        response = StreamingResponse(answer.aiter_raw(), answer.status_code, headers)
         try:
             await response(scope, receive, send)
         finally:
@@ -70,7 +72,8 @@ class Recorder:
 
 
 def _with_plain_ids(value: Any, names: dict[str, str]) -> Any:
-    """Ids that a server has drawn, as numbers in their order: a new recording has the same."""
+    """Replaces ids that a server drew by numbers in their order, so that new recordings are
+    equal."""
     if isinstance(value, list):
         return [_with_plain_ids(each, names) for each in value]
     if not isinstance(value, dict):
@@ -85,7 +88,7 @@ def _with_plain_ids(value: Any, names: dict[str, str]) -> Any:
 
 @contextmanager
 def serving(app: ASGIApp) -> Iterator[str]:
-    """Its address, while it runs."""
+    """Yields the address of the running application."""
     server = uvicorn.Server(uvicorn.Config(app, port=0, log_level="error", lifespan="off"))
     thread = threading.Thread(target=server.run, daemon=True)
     thread.start()

@@ -1,4 +1,4 @@
-"""What came of the tests of each library, and the page that tells it:
+"""The results of each client library's tests, and the page with them:
 
 python -m contract_tests.clients.results > docs/reports/clients.md
 """
@@ -24,32 +24,31 @@ KINDS = {
     "error": "error",
     "conformance": "conformance",
 }
-"""What a case is of, by the beginning of its name; the columns of the page."""
+"""The kinds of cases, by the beginning of their names, which are the columns of the page."""
 INTRODUCTION = """# Clients
 
-Written by `python -m contract_tests.clients.results`; edit that, not this page.
+`nox -s clients` runs client libraries at pinned versions, each in its own environment, against two
+servers with the shipped model: a plain one with `--reasoning off` (the shortest answers would
+be reasoning alone), and one with `--embeddings --pooling mean`. `nox -s clients -- --write` updates
+this page. A number is the number of tested ways, such as several APIs or providers, or a plain
+answer and a stream; a dash means that the library lacks the feature. The column for errors is about
+a prompt that is too long: the library has to raise its own exception with the server's message.
 
-Client libraries, at versions that are pinned, each against a plain `specllama` that serves the
-shipped model (with `--reasoning off`, as the shortest answers would be thoughts alone), and
-against one with `--embeddings --pooling mean`. `nox -s clients` runs all of them, in environments
-of their own; `-- --write` brings this page up to date. A number says how many ways were tried, such
-as several APIs or providers, a whole answer or a stream; a dash stands for what a library hasn't.
-An error is that of a prompt that is too long, which has to reach the program as the library's own
-exception with the server's words.
+Two of the libraries are conformance kits. All cases of CompatCanary pass. All cases of llm-comply's
+sets for chat, Responses and Messages pass except these: images, which the shipped model doesn't
+support; compaction of answers, which the server doesn't have; and a request without a model name,
+which the server accepts, as llama-server does.
 
-Two of them are conformance kits. All cases of CompatCanary pass, and of llm-comply's sets for chat,
-Responses and Messages all but these: pictures, which the shipped model doesn't take; compaction of
-answers, which there isn't; and a request that names no model, which is served, as by llama-server.
-
-lm-eval, with its model `local-completions`, asks for probabilities of given texts. Each has to be
-the sum of the logarithms that its tokens have one by one.
+lm-eval, with its model `local-completions`, reads the probabilities of given texts. Each has to be
+the sum of the logarithms of its tokens' probabilities.
 
 | library | versions | {columns} |
 |---|---|{rule}"""
 
 
 def read(report: Path) -> dict[str, str]:
-    """What came of each case, of a report in JUnit's form: `PASSED`, or how the failure begins."""
+    """Returns the result of each case of a JUnit report: `PASSED`, or the beginning of the
+    failure."""
     found = {}
     for case in ElementTree.parse(report).iter("testcase"):
         failures = [*case.iter("failure"), *case.iter("error")]

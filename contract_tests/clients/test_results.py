@@ -1,4 +1,4 @@
-"""The page about clients, its results, and what is recorded."""
+"""The page about clients, its results, and the recordings."""
 
 import json
 from pathlib import Path
@@ -18,13 +18,13 @@ from contract_tests.peer.request import recorded
 
 @pytest.mark.parametrize("library", libraries(), ids=lambda library: library.key)
 def test_results_are_those_of_the_pinned_versions(library: Library) -> None:
-    """A version that is raised has to be tried."""
+    """After a version is raised, the tests have to run again."""
     found = results.stored()[library.key]
     assert found["packages"] == library.packages
     assert {results.kind(case) for case in found["cases"]} <= set(results.KINDS)
 
 
-def test_the_page_tells_the_results() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert results.PAGE.read_text("utf-8") == results.page()
 
 
@@ -47,11 +47,11 @@ def test_recordings_have_neither_keys_nor_addresses() -> None:
 
 async def _echo(scope: Scope, receive: Receive, send: Send) -> None:
     request = Request(scope, receive)
-    told = {"path": request.url.path, "body": json.loads(await request.body())}
-    await JSONResponse(told, 418)(scope, receive, send)
+    seen = {"path": request.url.path, "body": json.loads(await request.body())}
+    await JSONResponse(seen, 418)(scope, receive, send)
 
 
-def test_what_passes_the_recorder_is_forwarded_and_kept() -> None:
+def test_the_recorder_forwards_and_keeps_requests() -> None:
     body = {"messages": [{"tool_call_id": "random"}, {"id": "other"}, {"id": "random"}]}
     plain = {"messages": [{"tool_call_id": "id_0"}, {"id": "id_1"}, {"id": "id_0"}]}
     with serving(_echo) as upstream:

@@ -1,4 +1,4 @@
-"""Four clients tell one server stories, round after round, and it is looked at in between."""
+"""Four clients send stories to one server in rounds, with a check of its processes after each."""
 
 import heapq
 import itertools
@@ -23,23 +23,23 @@ from contract_tests.kit.server import Server
 
 CLIENTS = 4
 ROUND = 240
-"""Stories of a round."""
+"""Stories per round."""
 SAME = 120
-"""Stories that name the same of several models."""
+"""Consecutive stories that use the same one of several models."""
 SHRINKS = 3.0
-"""Seconds that a request may take which is tried to be made smaller."""
+"""The longest duration in seconds of a request that is shrunk."""
 SLOWEST = 20
 ANSWER_KINDS = ("server error", "status", "answer", "accepted", "http")
-"""Faults of one request by itself, which may be made smaller."""
+"""Kinds of faults of a single request, which can be shrunk."""
 
 
 @dataclass
 class Found:
-    """A fault, where it came up first, and how often."""
+    """A fault, the first story with it, and the number of times."""
 
     fault: Fault
     number: int
-    """Of its story."""
+    """The number of the story."""
     story: str
     sent: Sent | None = None
     command: str = ""
@@ -49,7 +49,7 @@ class Found:
 
 @dataclass
 class Outcome:
-    """What came of fuzzing one configuration."""
+    """The result of fuzzing one configuration."""
 
     requests: int = 0
     stories: int = 0
@@ -58,7 +58,7 @@ class Outcome:
     operations: Counter[str] = field(default_factory=Counter)
     found: dict[str, Found] = field(default_factory=dict)
     slowest: list[tuple[float, int, str, str]] = field(default_factory=list)
-    """Seconds, story, operation, beginning of the body: those that took longest."""
+    """The slowest answers: seconds, story, operation, beginning of the body."""
     growth: Mapping[str, int] = field(default_factory=dict)
 
 
@@ -68,7 +68,7 @@ def target_of(server: Server) -> Target:
 
 
 class Campaign:
-    """Against one server. `watch` looks at its processes, if they are ours."""
+    """Fuzzes one server. `watch` checks its processes if this command started it."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class Campaign:
         return tuple(str(each["id"]) for each in listed)
 
     def run(self, goes_on: Callable[[Outcome], bool], first: int = 0) -> Outcome:
-        """Rounds, until `goes_on` says no."""
+        """Runs rounds until `goes_on` returns False."""
         begun, number = time.monotonic(), first
         while goes_on(self.outcome) and self._is_alive():
             self._round(range(number, number + ROUND), goes_on)
@@ -111,7 +111,7 @@ class Campaign:
         return self.outcome
 
     def only(self, numbers: Sequence[int]) -> Outcome:
-        """Some stories alone, one after the other."""
+        """Runs some stories alone, one after the other."""
         with Connection(self._target) as connection:
             for number in numbers:
                 for each in self._tell(number, connection):
@@ -143,13 +143,13 @@ class Campaign:
             thread.join()
 
     def story_of(self, number: int) -> tuple[str, str]:
-        """The name of a story, and what it is made of."""
+        """Returns the name of a story, and the seed of its random choices."""
         seed = f"{self._name}/{self._seed}/{number}"
-        return random.Random(seed).choices(self._stories, self._shares)[0], f"{seed}/told"
+        return random.Random(seed).choices(self._stories, self._shares)[0], f"{seed}/choices"
 
     def _named(self, number: int) -> str:
-        """The model that most requests of a story name: where there are many, all stories of a
-        while name the same one, as loading takes longer than anything else."""
+        """Returns the model that most requests of a story use. On a router, consecutive stories use
+        the same model, because loading takes longer than anything else."""
         models = self._board.models
         return models[number // SAME % len(models)] if len(models) > 1 else ""
 
@@ -161,7 +161,7 @@ class Campaign:
         except OSError as error:
             talk.failed(f"no connection: {error}")
         except (KeyError, TypeError, IndexError, AttributeError) as error:
-            # An answer without what the description says that it has.
+            # An answer lacks a part that the description promises.
             talk.failed(f"the story {name} could not go on: {type(error).__name__}: {error}")
         with self._lock:
             self._count(number, name, talk.exchanges)
@@ -197,7 +197,7 @@ class Campaign:
         self.outcome.found[found.fault.signature] = found
 
     def _look(self, number: int) -> None:
-        """Between two rounds."""
+        """Checks the server between two rounds."""
         if self._watch is None:
             return
         self._watch.wait_until_idle()
@@ -206,7 +206,7 @@ class Campaign:
         time.sleep(self._rests)
 
     def _shrink(self) -> None:
-        """Gives each new fault a command that shows it, of a body as small as can be."""
+        """Adds to each new fault a command that reproduces it, with a body as small as possible."""
         for found in self.outcome.found.values():
             if found.sent is None or found.command or not self._is_alive():
                 continue
@@ -216,7 +216,7 @@ class Campaign:
             found.command = least.command(self._target)
 
     def _fails(self, found: Found, sent: Sent) -> bool:
-        """True if a request has the fault, on a connection of its own."""
+        """True if a request has the fault on a new connection."""
         leaves = sent.leaves or SHRINKS  # without its length, a text is long
         try:
             with Connection(self._target) as connection:
@@ -228,7 +228,7 @@ class Campaign:
 
 
 def until(minutes: float | None, requests: int | None) -> Callable[[Outcome], bool]:
-    """Says when to go on: until the time is over or enough was sent, whichever comes first."""
+    """Returns a function that is true until the time is over or enough requests were sent."""
     end = None if minutes is None else time.monotonic() + 60 * minutes
 
     def goes_on(outcome: Outcome) -> bool:
@@ -239,8 +239,8 @@ def until(minutes: float | None, requests: int | None) -> Callable[[Outcome], bo
     return goes_on
 
 
-def told(outcome: Outcome) -> Iterator[str]:
-    """The faults and the slowest answers, for people."""
+def as_text(outcome: Outcome) -> Iterator[str]:
+    """Yields lines on the faults and the slowest answers, for people."""
     for found in sorted(outcome.found.values(), key=lambda each: each.number):
         fault = found.fault
         yield f"FAULT {fault.kind} ({found.times} times) {fault.operation}: {fault.what}"

@@ -1,4 +1,4 @@
-"""The eight servers that are fuzzed, and how much of which story each gets."""
+"""The eight servers that are fuzzed, and the frequency of each story there."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -12,21 +12,21 @@ from tools.models.build import ensure, ensure_adapter
 from tools.models.zoo import write_zoo
 
 COMMON = ("--offline", "--cache-ram", "64", "--timeout", "20")
-"""Of all of them: none asks a hub, and kept texts have a bound that a short run reaches."""
+"""Options of all servers: no hub is used, and a short run reaches the bound of cached texts."""
 MIX: Mapping[str, float] = {
     **{"generated": 10, "malformed": 5, "responses": 1.5, "of_others": 1, "tools": 1.5},
     **{"tokens": 1, "templates": 1, "infill": 0.5, "slots": 0.5, "adapters": 0.5},
     **{"administration": 0.5, "kept_streams": 1, "left": 1, "constrained": 2, "settings": 2},
     **{"edges": 0.5, "seeing": 0.3},
 }
-"""How often a server of a model that generates gets each story."""
+"""The frequency of each story at a server whose model generates."""
 
 
 @dataclass(frozen=True)
 class Configuration:
-    """A server. `options` are its own for a folder that it may fill. `rests` are seconds that
-    nobody asks anything between two rounds; `unready` says that 503 is right now and then, and
-    `lasting` that its engine process has to stay the same."""
+    """A server. `options` returns its options for a folder that it may fill. `rests` is the pause
+    in seconds between two rounds. With `unready`, 503 is a right answer. With `lasting`, the engine
+    process has to stay the same."""
 
     name: str
     what: str
@@ -101,10 +101,10 @@ VECTORS: Mapping[str, float] = {
 CONFIGURATIONS: Mapping[str, Configuration] = {
     each.name: each
     for each in (
-        Configuration("plain", "the shipped model, without any option of its own"),
+        Configuration("plain", "the shipped model, without further options"),
         Configuration(
             "router",
-            "five models of different kinds, of which one at a time is in memory",
+            "five models of different kinds, one in memory at a time",
             _router,
             {**MIX, "router": 0.3},
             is_router=True,
@@ -122,13 +122,13 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
         ),
         Configuration(
             "media",
-            "a model with a sliding window that sees and hears",
+            "a model with a sliding window and image and audio input",
             _media,
             {**MIX, "seeing": 4},
         ),
         Configuration(
             "keys",
-            "keys, a prefix of all paths, slots that are saved, responses in a database",
+            "keys, a prefix of all paths, saved slots, responses in a database",
             _keys,
             {**MIX, "slots": 2},
             key=API_KEY,
@@ -141,7 +141,7 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
         ),
         Configuration(
             "sleeping",
-            "a model that sleeps between two rounds, texts on disk, adapters, strict schemas",
+            "a model that is unloaded between two rounds, texts on disk, adapters, strict schemas",
             _sleeping,
             {**MIX, "adapters": 2, "slots": 2},
             unready=True,
@@ -150,4 +150,4 @@ CONFIGURATIONS: Mapping[str, Configuration] = {
         ),
     )
 }
-"""All of them by their names, in the order in which they are fuzzed."""
+"""All configurations by name, in the order in which they are fuzzed."""

@@ -1,4 +1,4 @@
-"""Is an answer right? By the kit's own checks, and by rules that hold for any request."""
+"""Judges answers by the kit's checks, and by rules that hold for any request."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -13,14 +13,14 @@ from contract_tests.kit import contract, lint
 from contract_tests.kit.fuzzing import with_whole_numbers
 
 BEFORE_OPERATIONS = frozenset((400, 401, 403, 404, 405, 408, 413, 415, 431))
-"""Statuses that a request may have which is not quite one for an operation."""
+"""Statuses of requests that don't reach an operation."""
 SAID = 600
 """Characters of an answer that a fault repeats."""
 
 
 @dataclass(frozen=True)
 class Fault:
-    """What is wrong. `kind` is a name for faults of one sort."""
+    """A fault of an answer. `kind` is a name for faults of one sort."""
 
     kind: str
     what: str
@@ -28,14 +28,14 @@ class Fault:
 
     @property
     def signature(self) -> str:
-        """The same for the same fault of another request."""
+        """A key that is equal for the same fault of another request."""
         gist = re.sub(r"'[^']*'|\"[^\"]*\"|\w*\d\w*", "#", self.what)
         return f"{self.kind} {self.operation} {gist[:110]}"
 
 
 @dataclass(frozen=True)
 class Rules:
-    """What depends on the server: if it is `unready` now and then, 503 is right."""
+    """Rules that depend on the server. With `unready`, 503 is right."""
 
     unready: bool = False
 
@@ -83,11 +83,11 @@ def _status(sent: Sent, answer: Answer, rules: Rules) -> Iterator[tuple[str, str
     if sent.operation is None or not sent.strict:
         known = {200, 204, 304, 501, 503} | BEFORE_OPERATIONS
         if status not in known:
-            yield "status", f"a status that nothing has: {_said(answer)}"
+            yield "status", f"a status that no operation has: {_said(answer)}"
 
 
 def _envelope(sent: Sent, answer: Answer) -> Iterator[tuple[str, str]]:
-    """What any error has, in whichever API's form."""
+    """Checks the parts that any error has in its API's format."""
     if answer.status < 400 or sent.method == "HEAD":
         return
     document = answer.json
@@ -116,7 +116,7 @@ def _described(sent: Sent, answer: Answer) -> Iterator[tuple[str, str]]:
         yield "answer", f"{error}"[:2000]
         return
     except ValueError as error:
-        yield "answer", f"what should be JSON is none: {error}; {_said(answer)}"
+        yield "answer", f"invalid JSON: {error}; {_said(answer)}"
         return
     yield from _failed_streams(document)
     if answer.status < 300 and sent.body is not NOTHING and is_invalid(sent):
@@ -125,14 +125,14 @@ def _described(sent: Sent, answer: Answer) -> Iterator[tuple[str, str]]:
 
 
 def is_kept(sent: Sent) -> bool:
-    """True for the stream of a conversation: others may end it, and show a part of it."""
+    """True for the stream of a conversation, which other clients may end or read in part."""
     named = any(name.lower() == "x-conversation-id" for name, _ in sent.headers)
     return named or sent.operation == "get_stream"
 
 
 def _completed(sent: Sent, answer: Answer) -> Answer | None:
-    """A stream that somebody has ended, with the end that it is without. None if only the end of
-    it was asked for, or nothing has come."""
+    """Returns a stream that another client has ended with the missing end event added. None if only
+    the end was requested, or nothing was received."""
     if not answer.content or re.search("from=[^0&]", sent.path):
         return None
     media = contract.answers(contract.operations()[sent.operation or ""], 200)
@@ -144,7 +144,7 @@ def _completed(sent: Sent, answer: Answer) -> Answer | None:
 
 
 def _failed_streams(document: Any) -> Iterator[tuple[str, str]]:
-    """Errors within a stream, which came after its status."""
+    """Yields errors within a stream, after its status."""
     for each in document if isinstance(document, list) else ():
         error = each.get("error") if isinstance(each, dict) else None
         if error is None:
@@ -156,7 +156,7 @@ def _failed_streams(document: Any) -> Iterator[tuple[str, str]]:
 
 
 def problems_of(sent: Sent) -> Sequence[str]:
-    """Why the description refuses a body."""
+    """Returns the reasons why the description rejects a body."""
     schema = schema_of(sent.operation or "")
     if schema is None:
         return []

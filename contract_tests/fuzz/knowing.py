@@ -1,5 +1,5 @@
-"""Values for fields of which a schema can't tell what makes sense there: grammars, JSON schemas,
-tools, conversations, images, names of models."""
+"""Values for fields whose schema doesn't describe useful values: grammars, JSON schemas, tools,
+conversations, images, names of models."""
 
 import base64
 from collections.abc import Mapping, Sequence
@@ -31,7 +31,7 @@ FUNCTION = {"type": "function", "function": TOOL}
 
 @cache
 def media() -> Sequence[tuple[str, bytes]]:
-    """Files of images, sounds and neither, with names of their types."""
+    """Returns files of images, sounds and other things, with the names of their types."""
     good = [(name, data) for name, data in FILES.items()]
     cut = [(name, data[: len(data) // 2]) for name, data in FILES.items()]
     odd = [
@@ -43,7 +43,7 @@ def media() -> Sequence[tuple[str, bytes]]:
 
 
 def json_schema(values: Values, depth: int = 0) -> Any:
-    """A JSON schema, now and then with a keyword that few servers keep to."""
+    """Returns a JSON schema, sometimes with a keyword that few servers support."""
     dice = values.dice
     kinds = ("string", "integer", "number", "boolean", "null", "array", "object", "enum", "const")
     kind = dice.choice(kinds if depth < 3 else kinds[:5])
@@ -95,7 +95,7 @@ def image(values: Values) -> str:
 
 
 def url(values: Values) -> str:
-    """Of an image, in one of the ways in which clients name them. Nothing is fetched."""
+    """Returns a URL of an image in one of the usual forms. No server fetches it."""
     kind, data = values.dice.choice(media())
     encoded = base64.b64encode(data).decode()
     odd = ("file:///etc/passwd", "http://127.0.0.1:1/x", "file://a.png", "data:,x", encoded, "")
@@ -103,7 +103,7 @@ def url(values: Values) -> str:
 
 
 def part(values: Values) -> Any:
-    """Of the content of a message, in the forms of several APIs."""
+    """Returns a part of a message's content, in the formats of several APIs."""
     words: Any = values.dice.choice((values.words(), values.dice.choice(ODD)))
     source = {"type": "base64", "media_type": "image/png", "data": image(values)}
     return values.dice.choice(
@@ -145,7 +145,7 @@ def messages(values: Values) -> Any:
 
 
 def items(values: Values) -> Any:
-    """The input of a response."""
+    """Returns the input of a response."""
     dice, call = values.dice, {"call_id": "call_1"}
     known = (
         message(values),
@@ -191,16 +191,16 @@ def logit_bias(values: Values) -> Any:
 
 
 def conversation(values: Values) -> str:
-    """One of few, so that clients meet."""
+    """Returns one of few names, so that clients share conversations."""
     return f"conversation-{values.dice.randrange(6)}"
 
 
 def knowing(models: Sequence[str]) -> Mapping[str, Maker]:
-    """The makers by the names of fields; `models` are those that a server has."""
+    """Returns the makers by field name; `models` are the server's model names."""
 
     def model(values: Values) -> Any:
         known = [*models, *models, *models] or ["any"]
-        return values.dice.choice((*known, "nobody", "a/b:Q8_0", *ODD[:6]))
+        return values.dice.choice((*known, "missing", "a/b:Q8_0", *ODD[:6]))
 
     def tools(values: Values) -> Any:
         return [tool(values) for _ in range(values.dice.randint(0, 3))]

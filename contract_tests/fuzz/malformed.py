@@ -1,4 +1,4 @@
-"""Requests whose bytes are changed: other bodies, other heads, and what is no HTTP at all."""
+"""Requests with changed bytes: wrong bodies, wrong heads, and bytes that are no HTTP at all."""
 
 import gzip
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from contract_tests.kit import contract
 
 Change = Callable[[Maker, Sent, Target], Sent]
 WAITS = 0.25
-"""Seconds that a client waits whose request never ends."""
+"""Seconds that a client waits after an incomplete request."""
 METHODS = ("HEAD", "OPTIONS", "PUT", "PATCH", "DELETE", "TRACE", "GET", "POST", "post", "M-SEARCH")
 TYPES = (
     *("text/plain", "application/x-www-form-urlencoded", "multipart/form-data", "", "/", "json"),
@@ -43,7 +43,7 @@ def truncated(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def garbled(maker: Maker, sent: Sent, _: Target) -> Sent:
-    """Some bytes are others."""
+    """Some bytes are replaced."""
     content = bytearray(sent.content or b"{}")
     for _each in range(maker.dice.choice((1, 1, 2, 9))):
         content[maker.dice.randrange(len(content))] = maker.dice.randrange(256)
@@ -61,7 +61,7 @@ def longer(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def twice(maker: Maker, sent: Sent, _: Target) -> Sent:
-    """Keys that come twice."""
+    """Keys occur twice."""
     content = sent.content or b"{}"
     if content[:1] != b"{" or content == b"{}":
         return _with(sent, content * 2)
@@ -70,7 +70,7 @@ def twice(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def constants(maker: Maker, sent: Sent, _: Target) -> Sent:
-    """Numbers and words that JSON doesn't have, or hardly."""
+    """Numbers and words that are no JSON, or unusual JSON."""
     word = (b"NaN", b"-Infinity", b"1e999", b"01", b"+1", b".5", b"0x10", b"undefined", b"'a'")
     field = maker.dice.choice((b"temperature", b"unknown", b"n_predict", b"seed"))
     content = sent.content or b"{}"
@@ -91,7 +91,7 @@ def encoded(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 def compressed(maker: Maker, sent: Sent, _: Target) -> Sent:
     content = sent.content or b"{}"
-    packed = gzip.compress(content, mtime=0)  # the same bytes whenever the story is told
+    packed = gzip.compress(content, mtime=0)  # equal bytes for each run of the story
     squeezed = maker.dice.choice((content, packed, packed[:-4]))
     name = maker.dice.choice(("gzip", "identity", "br", "deflate", "gzip, gzip", "x"))
     return _headed(_with(sent, squeezed), ("Content-Encoding", name))
@@ -107,7 +107,7 @@ def untyped(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def bare(maker: Maker, sent: Sent, _: Target) -> Sent:
-    """Without a body, or with an empty one."""
+    """No body, or an empty one."""
     return replace(sent, content=maker.dice.choice((b"", None)), body=NOTHING)
 
 
@@ -115,7 +115,7 @@ def bare(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def chunks(maker: Maker, content: bytes) -> bytes:
-    """A body in chunks of odd sizes, as any client may send it."""
+    """Returns a body in chunks of odd sizes, which is valid HTTP."""
     parts, rest, most = [], content, max(len(content) // 20, 64)
     while rest:
         n = maker.dice.randint(1, most)
@@ -180,7 +180,7 @@ def many_headers(maker: Maker, sent: Sent, _: Target) -> Sent:
 
 
 def broken(maker: Maker, sent: Sent, target: Target) -> Sent:
-    """Bytes that are no HTTP, or that don't go on."""
+    """Returns bytes that are no HTTP, or an incomplete request."""
     dice, content = maker.dice, sent.content or b"{}"
     head = replace(sent, content=None).encoded(target)[:-2]
     size = len(content)
@@ -237,7 +237,7 @@ HEADS: tuple[Change, ...] = (
 
 
 def changed(maker: Maker, target: Target) -> Sent:
-    """A request of any operation that is not as it should be."""
+    """Returns a request of any operation with a random change."""
     taking = [
         name
         for name, each in contract.operations().items()
@@ -249,5 +249,5 @@ def changed(maker: Maker, target: Target) -> Sent:
         operation = maker.operation()
     sent = change(maker, maker.request(operation), target)
     if sent.leaves is None and sent.body is NOTHING and sent.content:
-        return replace(sent, leaves=4 * WAITS)  # nobody knows what it asks for
+        return replace(sent, leaves=4 * WAITS)  # its duration is unknown
     return sent

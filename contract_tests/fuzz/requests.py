@@ -1,4 +1,4 @@
-"""Requests made of the description: for each operation, bodies, parameters and headers."""
+"""Makes requests from the description: bodies, parameters and headers of each operation."""
 
 import json
 import random
@@ -26,16 +26,16 @@ from contract_tests.kit.bodies import (
 RECORDINGS = Path(__file__).parents[1] / "peer" / "recordings"
 LENGTHS = ("n_predict", "max_tokens", "max_completion_tokens", "max_output_tokens")
 OF_OLLAMA = ("create_ollama_chat", "create_ollama_generation")
-"""These have the length of a text in their `options` alone."""
+"""Operations that have the length of a text in their `options` alone."""
 COPIES = ("n", "n_cmpl", "best_of")
 SHORT = 8
-"""Tokens of a text, unless its length is what is tried."""
+"""Tokens of a text, unless the request varies the length."""
 FEW = 4
-"""Texts of a request that is waited for, by the same rule."""
+"""Texts of a request, unless it varies their number."""
 LEAVES = (0.0, 0.02, 0.1, 0.4)
-"""After how many seconds a client leaves that doesn't wait for a long text."""
+"""Seconds after which a client leaves that doesn't wait for a long text."""
 STATIC = {"get_root", "get_page_asset", "get_openapi_json", "get_openapi_yaml", "get_docs"}
-"""The same bytes for each request: asked for less often."""
+"""Operations with constant answers, which are requested less often."""
 SHARE = {
     **dict.fromkeys(STREAMING, 4.0),
     **dict.fromkeys(ALIASES, 1.0),
@@ -45,19 +45,19 @@ SHARE = {
     "create_ollama_generation": 3.0,
     "create_infill": 2.0,
 }
-"""How often an operation is asked for, where another one is asked for once."""
+"""The frequency of an operation; the default is 1."""
 
 
 @cache
 def weighted() -> tuple[Sequence[str], Sequence[float]]:
-    """All operations, and their shares."""
+    """Returns all operations and their frequencies."""
     names = [*contract.operations()]
     return names, [SHARE.get(name, 1.0) for name in names]
 
 
 @cache
 def schema_of(operation: str) -> Mapping[str, Any] | None:
-    """The schema of a JSON body."""
+    """Returns the schema of a JSON body."""
     body = contract.operations()[operation].definition.get("requestBody", {})
     media_type = body.get("content", {}).get(JSON)
     return media_type["schema"] if media_type else None
@@ -65,7 +65,7 @@ def schema_of(operation: str) -> Mapping[str, Any] | None:
 
 @cache
 def recorded() -> Mapping[str, Sequence[Any]]:
-    """Bodies that client libraries were seen to send, by operation."""
+    """Returns recorded bodies of client libraries, by operation."""
     found: dict[str, list[Any]] = {}
     for file in sorted(RECORDINGS.glob("*.json")):
         for case in json.loads(file.read_text("utf-8")):
@@ -80,14 +80,14 @@ def recorded() -> Mapping[str, Sequence[Any]]:
 
 @cache
 def shown(operation: str) -> Sequence[Any]:
-    """The bodies that the description shows."""
+    """Returns the example bodies of the description."""
     body = contract.operations()[operation].definition.get("requestBody", {})
     return [value for _, value in lint.examples(body.get("content", {}).get(JSON, {}))]
 
 
 class Maker:
-    """Makes the requests of one story. `models` are the names that may be named, and `model` is the
-    one that mostly is, if there are many."""
+    """Makes the requests of one story. `models` are the server's model names. If there are many,
+    most requests use `model`."""
 
     def __init__(self, dice: random.Random, models: Sequence[str] = (), model: str = "") -> None:
         self.dice = dice
@@ -99,7 +99,7 @@ class Maker:
         return self.dice.choices(names, shares)[0]
 
     def request(self, operation: str) -> Sent:
-        """A request for an operation: mostly right, with some values that are odd."""
+        """Returns a request for an operation, mostly valid, with some odd values."""
         definition = contract.operations()[operation].definition
         path, query, headers = self._parameters(operation)
         strict = all(name != "Host" and name != "Origin" for name, _ in headers)
@@ -122,7 +122,7 @@ class Maker:
         return Sent(method, target, operation, headers, content, body, None, leaves, strict)
 
     def naming(self, operation: str, body: Any) -> Any:
-        """A body with the model that is to be named, if there is one."""
+        """Adds the name of the story's model to a body, if there is one."""
         if self._model and isinstance(body, dict) and operation in NAMED:
             return {**body, "model": self._model}
         return body
@@ -159,8 +159,8 @@ class Maker:
         return self.dice.choice(known or examples or [{}])
 
     def _bounded(self, operation: str, body: Any) -> Any:
-        """Nine of ten texts are short; the others say what they said, and their clients may
-        leave."""
+        """Limits the length and number of texts in nine of ten bodies. The others are unchanged,
+        and their clients may leave."""
         if not isinstance(body, dict) or self.values.chance(0.08):
             return body
         if operation in OF_OLLAMA or "options" in body:
@@ -185,7 +185,7 @@ class Maker:
         if operation in ENDLESS:
             return self.dice.choice((0.02, 0.1))
         if operation == "get_stream" and "conv_id" in target:
-            return 2.0  # of a text that may be long
+            return 2.0  # the text may be long
         if body is not NOTHING and operation in (*STREAMING, "create_ollama_generation"):
             if not is_cheap(operation, body):
                 return self.dice.choice(LEAVES)
@@ -194,7 +194,7 @@ class Maker:
         return None
 
     def _form(self) -> tuple[str, bytes]:
-        """A form with a sound, more or less; its content type."""
+        """Returns the content type and the bytes of a form with a sound, sometimes damaged."""
         dice = self.dice
         boundary = "fuzz-boundary"
         kind, data = dice.choice(media())
@@ -219,7 +219,7 @@ class Maker:
     # ---- parameters ------------------------------------------------------------------------------
 
     def _parameters(self, operation: str) -> tuple[str, str, tuple[tuple[str, str], ...]]:
-        """Path, query and headers."""
+        """Returns path, query and headers."""
         each = contract.operations()[operation]
         path, query, headers = each.path, [], []
         for parameter in each.definition.get("parameters", ()):
@@ -247,7 +247,7 @@ class Maker:
         return path, urlencode(query), tuple(headers)
 
     def _header(self) -> tuple[str, str]:
-        """One that clients send for reasons of their own."""
+        """Returns an unrelated header, as clients send them."""
         odd = header_text(self.dice.choice(ODD))
         return self.dice.choice(
             (
@@ -266,7 +266,7 @@ class Maker:
 
 
 def header_text(text: str) -> str:
-    """A text as a header may have it."""
+    """Returns a text without the characters that a header can't have."""
     return "".join(c for c in text if " " <= c < "\x7f")[:4200].strip()
 
 
@@ -279,9 +279,9 @@ def is_short(value: Any) -> bool:
 
 
 def is_cheap(operation: str, body: Any) -> bool:
-    """True if the texts of a request can't be long and many: its client waits for them."""
+    """True if the texts of a request can't be long and many, so that its client waits for them."""
     if not isinstance(body, dict):
-        return True  # which is refused
+        return True  # the server rejects it
     options = body.get("options")
     inner = options if isinstance(options, dict) else {}
     given = [inner.get("num_predict")]

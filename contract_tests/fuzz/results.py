@@ -1,4 +1,4 @@
-"""What came of fuzzing, as tables; the page that tells it:
+"""The results of fuzzing as tables, and the page with them:
 
 python -m contract_tests.fuzz.results > docs/reports/fuzz.md
 """
@@ -27,36 +27,34 @@ HEAD = (
 )
 INTRODUCTION = f"""# Fuzzing
 
-Written by `python -m contract_tests.fuzz.results`; edit that, not this page.
+`nox -s fuzz` sends random requests to eight servers, one after the other, from {CLIENTS} clients at
+once, over plain sockets. Most requests are made from the description. Their bodies have typical
+values, values at the edge of a schema and just beyond it, values of other types, and values that
+often break programs (half characters, markers of templates, numbers beyond 64 bits). Other requests
+are changed as bytes: they are cut, repeat keys, have other encodings, odd chunks, other paths or
+methods, or are no HTTP. In a *story*, a request builds on the answer to the one before: a response
+is stored, continued and deleted; tools are called in four APIs; slots are saved and restored;
+models are loaded and unloaded; a client leaves a stream and resumes it.
 
-`nox -s fuzz` sends random requests to eight servers, one after the other. {CLIENTS} clients ask
-at once, over plain sockets. They send requests that are made of the description. Their bodies
-have typical values, values at the edge of what a schema allows and just beyond, values of other
-types, and values that programs are known to stumble over (half characters, markers of templates,
-numbers beyond 64 bits). Other requests are changed as bytes: they are cut, have keys twice, come in
-other encodings, in odd chunks, with other paths and methods, or are no HTTP. In stories, a request
-builds on the answer to the one before: a response is kept, gone on with and deleted; tools are
-called in four APIs; slots are saved and restored; models are loaded and unloaded; a stream is left
-and comes back.
+The checks of the contract tests compare every answer with the description. These are faults:
 
-Every answer is held against the description, by the checks of the contract tests. A status that is
-not documented is a fault, and so is a 5xx other than 501, and 503 where models load or sleep; a
-body that the description refuses and the server doesn't; an answer that doesn't come within
-{PATIENCE:.0f} seconds. Between rounds the processes have to be the same, no slot may work any
-longer, and the log may have no error and no traceback. Processes may grow from the first third of a
-run to its end by no more than {MARGIN["engine"]} MiB (the engine process, which keeps compiled
-grammars), {MARGIN["server"]} MiB (the server process) and {MARGIN["helpers"]} MiB (helpers,
-together).
+- a status that is not documented, a 5xx other than 501, and 503 unless models load or sleep,
+- an accepted body that the description rejects,
+- no answer within {PATIENCE:.0f} seconds,
+- between rounds: another process, a slot that still works, an error or a traceback in the log,
+- growth from the first third of a run to its end by more than {MARGIN["engine"]} MiB (the engine
+  process, which keeps compiled grammars), {MARGIN["server"]} MiB (the server process) or
+  {MARGIN["helpers"]} MiB (all helper processes).
 
-A story is made of a configuration, a seed and its number: `--only N` tells it again. What a server
-answers also depends on what others have asked before, so not every fault comes back by that.
+A story depends only on a configuration, a seed and its number; `--only N` repeats it. The server's
+answers also depend on earlier requests, so not every fault can be repeated like that.
 """
 
 Run = Mapping[str, Any]
 
 
 def line(outcome: Outcome) -> str:
-    """The figures of one configuration in one line."""
+    """Returns the figures of one configuration in one line."""
     data = as_data(outcome)
     rate = outcome.requests / max(outcome.seconds, 1)
     return (
@@ -67,19 +65,19 @@ def line(outcome: Outcome) -> str:
 
 
 def verdict(outcomes: Mapping[str, Outcome]) -> str:
-    """The last line of a run."""
+    """Returns the last line of a run."""
     n = sum(each.requests for each in outcomes.values())
     wrong = {name: len(each.found) for name, each in outcomes.items() if each.found}
-    told = ", ".join(f"{name} {n_faults}" for name, n_faults in wrong.items())
+    faults = ", ".join(f"{name} {n_faults}" for name, n_faults in wrong.items())
     said = f"{n} requests, {sum(wrong.values())} faults"
-    return f"{said}: {told}" if told else said
+    return f"{said}: {faults}" if faults else said
 
 
 # ---- what is kept ------------------------------------------------------------------------------
 
 
 def stored() -> list[Run]:
-    """All recorded runs, the oldest first."""
+    """Returns all recorded runs, oldest first."""
     found: list[Run] = []
     if RESULTS.is_file():
         found = json.loads(RESULTS.read_text("utf-8"))
@@ -87,7 +85,7 @@ def stored() -> list[Run]:
 
 
 def store(commit: str, seed: int, outcomes: Mapping[str, Outcome]) -> None:
-    """Adds a run, and writes the page. The `commit` is that of the run's beginning."""
+    """Adds a run, and writes the page. `commit` is the commit at the beginning of the run."""
     servers = {name: as_data(each) for name, each in outcomes.items()}
     runs = [*stored(), {"commit": commit, "seed": seed, "servers": servers}]
     RESULTS.write_text(json.dumps(runs, indent=1) + "\n", "utf-8")
@@ -95,7 +93,8 @@ def store(commit: str, seed: int, outcomes: Mapping[str, Outcome]) -> None:
 
 
 def current_commit() -> str:
-    """Of this checkout; `-dirty` if files differ from it, other than the results."""
+    """Returns the commit of this checkout, with `-dirty` if files other than the results differ
+    from it."""
     results = [f":(exclude){path.relative_to(ROOT)}" for path in (RESULTS, PAGE)]
     commit = _git("rev-parse", "--short=9", "HEAD") or "unknown"
     return f"{commit}-dirty" if _git("diff", "--name-only", "HEAD", "--", ".", *results) else commit
@@ -109,7 +108,7 @@ def _git(*command: str) -> str:
 
 
 def table(servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
-    """A row for each configuration, of all its runs together."""
+    """Returns a table with a row for each configuration, over all its runs."""
     lines = [f"| {' | '.join(HEAD)} |", "|" + "---|" * len(HEAD)]
     known = [name for name in CONFIGURATIONS if servers.get(name)]
     lines += (f"| {name} | {' | '.join(cells(servers[name]))} |" for name in known)
@@ -117,7 +116,7 @@ def table(servers: Mapping[str, Sequence[Mapping[str, Any]]]) -> str:
 
 
 def cells(runs: Sequence[Mapping[str, Any]]) -> list[str]:
-    """The figures of the runs of one configuration: sums, and the most of times and growth."""
+    """Returns the figures of one configuration's runs: sums, and maxima of times and growth."""
     statuses: Counter[str] = Counter()
     for each in runs:
         statuses.update(each["statuses"])
@@ -160,18 +159,18 @@ def page() -> str:
         "## The servers\n",
         "\n".join(f"- **{each.name}**: {each.what}." for each in CONFIGURATIONS.values()) + "\n",
         "## The figures\n",
-        f"{total:,} requests in {len(runs)} recorded runs, of {GOAL:,} that are to be sent by and\n"
-        f"by; {faults} faults. The description has {len(contract.operations())} operations. The\n"
-        "column `left` counts clients that went away before their answer was whole. The column\n"
-        "`slowest` has the longest time that a whole answer took, and `grown` the most that one\n"
-        "kind of processes grew in a run. The runs had two processors with much other work.\n",
+        f"{total:,} requests in {len(runs)} recorded runs; the goal is {GOAL:,}. {faults} faults.\n"
+        f"The description has {len(contract.operations())} operations. The column `left` counts\n"
+        "clients that left before their answer was complete, `slowest` is the longest time until\n"
+        "a complete answer, and `grown` the largest growth of one kind of processes in a run. The\n"
+        "runs were made on two busy processors.\n",
         table(servers) + "\n",
         "## The runs\n",
         "| commit | seed | servers | requests | faults |\n|---|---|---|---|---|\n"
         + "\n".join(map(_row, runs))
         + "\n",
         "## What it found\n",
-        "Before and in these runs; each fault has a test now.\n",
+        "The faults that fuzzing found, recorded runs or not. Each has a test now.\n",
         "| what | whose fault | test |\n|---|---|---|\n"
         + "\n".join(f"| {each.what} | {each.whose} | `{each.test}` |" for each in FOUND)
         + "\n",

@@ -1,4 +1,4 @@
-"""A smaller body with the same fault."""
+"""Shrinks the body of a request that has a fault."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -6,13 +6,13 @@ from typing import Any
 from contract_tests.fuzz.wire import NOTHING, Sent
 
 TRIES = 120
-"""Requests that are sent to make one smaller."""
+"""The limit of requests for shrinking one."""
 SHORT = 40
-"""Characters that are left alone."""
+"""Texts up to this number of characters are not shortened."""
 
 
 def shrunk(sent: Sent, fails: Callable[[Sent], bool]) -> Sent:
-    """A request whose JSON body is smaller and which still `fails`; the same if there is none."""
+    """Returns a request with a smaller JSON body that still `fails`, or `sent` itself."""
     if sent.body is NOTHING or any(n.lower() == "transfer-encoding" for n, _ in sent.headers):
         return sent
     tries, best, is_smaller = 0, sent, True
@@ -30,7 +30,7 @@ def shrunk(sent: Sent, fails: Callable[[Sent], bool]) -> Sent:
 
 
 def smaller(value: Any) -> Iterator[Any]:
-    """Values with less in them: first those with much less."""
+    """Yields smaller values, the smallest first."""
     match value:
         case dict():
             for name in value:

@@ -1,4 +1,4 @@
-"""Stories: requests that build on each other, through all APIs. Each is a function of a `Talk`."""
+"""Stories: requests of all APIs that build on each other. Each story is a function of a `Talk`."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -16,7 +16,7 @@ SAID = {"role": "user", "content": "How is the weather in Lima?"}
 
 
 def generated(talk: Talk) -> None:
-    """Some requests that are made of the description."""
+    """Sends some requests that are made from the description."""
     for _ in range(talk.dice.choice((1, 2, 3))):
         talk.send(talk.maker.request(talk.maker.operation()))
 
@@ -33,7 +33,7 @@ def _short(talk: Talk, **fields: Any) -> dict[str, Any]:
 
 
 def responses(talk: Talk) -> None:
-    """A response is made, read, gone on with and deleted."""
+    """A response is made, read, continued and deleted."""
     asked = _short(talk, input=items(talk.values), max_output_tokens=talk.dice.randint(1, 8))
     if talk.values.chance(0.5):
         asked = {**body("create_response"), "background": talk.values.chance(0.3)}
@@ -41,7 +41,7 @@ def responses(talk: Talk) -> None:
     if not isinstance(made, dict):
         return
     id_ = str(made["id"])
-    if talk.values.chance(0.3):  # for others, who may delete it
+    if talk.values.chance(0.3):  # other clients may delete it
         talk.board.responses.append(id_)
         return
     talk.ask("get_response", response_id=id_)
@@ -49,7 +49,7 @@ def responses(talk: Talk) -> None:
     talk.ask("list_response_input_items", response_id=id_, query=query)
     if talk.values.chance(0.5):
         follow = _short(talk, input="And then?", previous_response_id=id_, max_output_tokens=4)
-        # One in the background may be still at work.
+        # A response in the background may still be running.
         talk.ask("create_response", follow, right=REFUSED)
     if talk.values.chance(0.5):
         talk.ask("cancel_response", response_id=id_, right=REFUSED)
@@ -62,7 +62,7 @@ def responses(talk: Talk) -> None:
 
 
 def of_others(talk: Talk) -> None:
-    """Ids of what other clients have made, of what is gone, and of what never was."""
+    """Uses ids of other clients, of deleted things, and unknown ids."""
     known = [*talk.board.responses, "resp_0", "resp_" + "0" * 48]
     id_ = talk.dice.choice(known)
     names = ("get_response", "list_response_input_items", "cancel_response", "delete_response")
@@ -77,7 +77,7 @@ def of_others(talk: Talk) -> None:
 
 
 def tools(talk: Talk) -> None:
-    """A call of a tool, and its result, in the form of one API."""
+    """A call of a tool, and its result, in the format of one API."""
     kind = talk.dice.choice((_openai_tools, _anthropic_tools, _responses_tools, _ollama_tools))
     kind(talk)
 
@@ -93,7 +93,7 @@ def _openai_tools(talk: Talk) -> None:
         calls = said.get("tool_calls") or []
         results = [{"role": "tool", "tool_call_id": c["id"], "content": "dry"} for c in calls]
         follow = _short(talk, messages=[SAID, said, *results], tools=offered, max_tokens=4)
-        # The arguments of a call that was cut are no JSON, and templates may want some.
+        # The arguments of a call that was cut off are no JSON, and some templates need JSON.
         talk.ask("create_chat_completion", follow, right=REFUSED)
 
 
@@ -148,7 +148,7 @@ def _ollama_tools(talk: Talk) -> None:
 
 
 def tokens(talk: Talk) -> None:
-    """A text to tokens, back, and on with the tokens."""
+    """A text is converted to tokens, back, and continued with tokens."""
     text = talk.values.words(20) + talk.dice.choice(
         ("", " größe", "🦙", "日本", "\x00", "<|im_end|>")
     )
@@ -158,7 +158,7 @@ def tokens(talk: Talk) -> None:
     ids = [each["id"] if isinstance(each, dict) else each for each in found["tokens"]]
     back = talk.ask("detokenize", {"tokens": ids})
     if back and talk.board.models == ("specllama-tiny",):
-        talk.claim(back["content"] == text, f"{text!r} came back as {back['content']!r}")
+        talk.claim(back["content"] == text, f"{text!r} was returned as {back['content']!r}")
     asked = _short(talk, prompt=ids, n_predict=2, return_tokens=True)
     done = talk.ask("create_completion", asked, right=(200, 400, 501))
     if done and done["tokens"]:
@@ -175,7 +175,7 @@ def templates(talk: Talk) -> None:
 
 
 def infill(talk: Talk) -> None:
-    """As an editor asks: the same file again and again, with some more of it."""
+    """Behaves like an editor: requests for the same file, with some more text each time."""
     extra = [{"filename": "a.py", "text": talk.values.words(30)}]
     line = "def " + talk.values.words(3)
     for n in range(3):
@@ -187,7 +187,7 @@ def infill(talk: Talk) -> None:
 
 
 def slots(talk: Talk) -> None:
-    """A slot is filled, saved, erased, restored; files that aren't there."""
+    """A slot is filled, saved, erased and restored, also with missing files."""
     slot = str(talk.dice.randrange(4))
     name = f"{talk.dice.choice('abc')}.bin"
     off = (200, 400, 404, 501)
@@ -220,7 +220,7 @@ def administration(talk: Talk) -> None:
     talk.ask("set_props", {}, right=(200, 501))
     talk.ask("list_models")
     talk.ask("list_ollama_models")
-    talk.ask("show_ollama_model", {"model": talk.dice.choice(["nobody", *talk.board.models])},
+    talk.ask("show_ollama_model", {"model": talk.dice.choice(["missing", *talk.board.models])},
              right=FOUND)  # fmt: skip
 
 
@@ -228,16 +228,16 @@ def administration(talk: Talk) -> None:
 
 
 def kept_streams(talk: Talk) -> None:
-    """A stream is begun, left, looked for, gone on with from some byte, and ended."""
+    """A stream is begun, left, looked up, resumed from some byte, and ended."""
     id_ = conversation(talk.values)
     header = ("X-Conversation-Id", id_)
     n = talk.dice.choice((4, 40, 400))
     asked = _short(talk, messages=[SAID], stream=True, max_tokens=n, ignore_eos=True)
     leaves = talk.dice.choice((0.01, 0.05, None if n == 4 else 0.1))
     talk.ask("create_chat_completion", asked, header=header, leaves=leaves)
-    talk.ask("lookup_streams", {"conversation_ids": [id_, "nobody"]})
+    talk.ask("lookup_streams", {"conversation_ids": [id_, "missing"]})
     at = talk.dice.choice((0, 7, 500, 10**9))
-    # Another client may have ended it, and a long one goes on for some time.
+    # Another client may have ended it, and a long stream continues for some time.
     talk.ask("get_stream", query={"conv_id": id_, "from": at}, right=FOUND, leaves=2.0)
     if talk.values.chance(0.6):
         talk.ask("delete_stream", query={"conv_id": id_}, right=(204,))
@@ -246,7 +246,7 @@ def kept_streams(talk: Talk) -> None:
 
 
 def left(talk: Talk) -> None:
-    """A long text without a length, whose client goes away."""
+    """A long text without a limit, whose client leaves."""
     name = talk.dice.choice(("create_completion", "create_chat_completion", "create_message"))
     asked = {**body(name), "max_tokens": 2000, "ignore_eos": True}
     asked.pop("n_predict", None)
@@ -284,11 +284,11 @@ def reranking(talk: Talk) -> None:
 
 def router(talk: Talk) -> None:
     """A model is loaded, used, unloaded and loaded again, while others do the same."""
-    name = talk.dice.choice([*talk.board.models, "nobody"])
+    name = talk.dice.choice([*talk.board.models, "missing"])
     answers = (200, 400, 404)
     talk.ask("load_model", {"model": name}, right=answers)
     asked = _short(talk, model=name, prompt="def f(", n_predict=2)
-    # It may be another kind of model, on its way out, or without a place.
+    # The model may be of another kind, being unloaded, or without room.
     talk.ask("create_completion", asked, right=(200, 400, 501, 503))
     for operation in talk.dice.sample(("unload_model", "load_model", "unload_model"), 2):
         talk.ask(operation, {"model": name}, right=answers)
@@ -304,4 +304,4 @@ STORIES: Mapping[str, Story] = {
         *(constrained, settings, edges, seeing),
     )
 }
-"""All of them by their names."""
+"""All stories by name."""

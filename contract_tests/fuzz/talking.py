@@ -1,4 +1,4 @@
-"""One story with a server: what is sent, what came, and what was wrong with it."""
+"""One story with a server: its requests, the answers, and their faults."""
 
 import random
 from collections import deque
@@ -13,13 +13,13 @@ from contract_tests.fuzz.wire import Answer, Connection, End, Sent, json_request
 from contract_tests.kit import contract
 
 PATIENCE = 60.0
-"""Seconds after which an answer is too slow that isn't a long text."""
+"""Seconds after which an answer is too slow, unless its text is long."""
 SLEEPY = frozenset((501, 503))
 
 
 @dataclass(frozen=True)
 class Exchange:
-    """One request of a story with its answer, and the faults of it."""
+    """One request of a story with its answer and faults."""
 
     sent: Sent
     answer: Answer
@@ -28,7 +28,7 @@ class Exchange:
 
 @dataclass
 class Board:
-    """What the clients of a server know together: ids of what others have made."""
+    """Ids of things that the clients of a server have made, shared by all clients."""
 
     models: Sequence[str] = ()
     responses: deque[str] = field(default_factory=lambda: deque(maxlen=40))
@@ -36,7 +36,7 @@ class Board:
 
 
 class Talk:
-    """Sends the requests of one story. Their number and the seed make all that is random."""
+    """Sends the requests of one story. Its number and the seed determine all random choices."""
 
     def __init__(
         self,
@@ -59,7 +59,7 @@ class Talk:
         return self._connection.target
 
     def send(self, sent: Sent, right: Collection[int] = ()) -> Answer:
-        """Sends a request and judges its answer; `right` are the statuses that fit the story."""
+        """Sends a request and judges its answer. `right` are the statuses that fit the story."""
         answer = self._connection.exchange(sent, PATIENCE)
         faults = [*judge(sent, answer, self._rules)]
         allowed = {*right, *(SLEEPY if self._rules.unready else ())}
@@ -81,8 +81,8 @@ class Talk:
         leaves: float | None = None,
         **parts: str,
     ) -> Any:
-        """The JSON that an operation answers with; None if it is none. `parts` are those of the
-        path."""
+        """Returns the JSON answer of an operation; None if the answer is no JSON. `parts` are
+        parameters of the path."""
         each = contract.operations()[operation]
         path = each.path
         for name, value in parts.items():
@@ -102,14 +102,14 @@ class Talk:
         return answer.json if answer.status < 300 else None
 
     def claim(self, condition: bool, what: str) -> None:
-        """Something that has to be so after the last answer."""
+        """Adds a fault unless the condition holds after the last answer."""
         if not condition:
             last = self.exchanges.pop()
             fault = Fault("story", what, last.sent.operation or "")
             self.exchanges.append(Exchange(last.sent, last.answer, [*last.faults, fault]))
 
     def failed(self, what: str) -> None:
-        """The story ends here."""
+        """Adds a fault that ends the story."""
         sent, answer = Sent("GET", "/"), Answer(End.LEFT, 0.0)
         faults: list[Fault] = []
         if self.exchanges:

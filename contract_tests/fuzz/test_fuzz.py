@@ -1,4 +1,5 @@
-"""The fuzzer itself: the same seed says the same, all operations are reached, faults are found."""
+"""The fuzzer itself: equal seeds send equal requests, all operations are reached, faults are
+found."""
 
 import json
 import random
@@ -17,7 +18,7 @@ from starlette.types import Receive, Scope, Send
 
 from contract_tests.clients.recorder import serving
 from contract_tests.fuzz import __main__, results
-from contract_tests.fuzz.campaign import Campaign, Outcome, told, until
+from contract_tests.fuzz.campaign import Campaign, Outcome, as_text, until
 from contract_tests.fuzz.configurations import CONFIGURATIONS
 from contract_tests.fuzz.found import FOUND
 from contract_tests.fuzz.judging import STRICT, Rules, judge
@@ -85,7 +86,8 @@ def test_all_operations_are_asked_for() -> None:
 
 
 def test_bodies_are_valid_and_invalid() -> None:
-    """About as many of one as of the other: the first get far, the others try what is checked."""
+    """There are about as many valid bodies as invalid ones: valid bodies get far, invalid ones test
+    the validation."""
     for name in ("create_completion", "create_chat_completion", "create_response", "tokenize"):
         schema = schema_of(name)
         assert schema is not None
@@ -108,7 +110,7 @@ def test_texts_are_short_unless_their_client_leaves() -> None:
         assert sent.leaves is not None or is_cheap(name, sent.body), sent.body
 
 
-def test_a_length_outside_of_the_options_is_none_for_ollama() -> None:
+def test_ollama_has_the_length_in_its_options() -> None:
     assert is_cheap("create_ollama_chat", {"options": {"num_predict": 4}})
     assert not is_cheap("create_ollama_chat", {"max_output_tokens": 4, "ignore_eos": True})
     assert is_cheap("create_response", {"max_output_tokens": 4})
@@ -203,7 +205,7 @@ def test_events_are_judged_by_their_request() -> None:
     assert not kinds(selected, answer)
 
 
-def test_the_log_tells_of_faults() -> None:
+def test_faults_in_the_log_are_found() -> None:
     quiet = ['INFO http: POST /a 400 error="no ERROR"', "WARNING x: y", "  model  a"]
     assert not [*alarms(quiet)]
     loud = [*quiet, "ERROR x: it failed", "Traceback (most recent call last):", "  File", "INFO a"]
@@ -270,7 +272,7 @@ def test_a_bad_answer_is_found_and_made_small(monkeypatch: pytest.MonkeyPatch) -
     assert found.command.count("with_pieces") == 1
     assert "content" not in found.command
     assert found.fault.signature in again.found
-    assert any("server error" in line for line in told(outcome))
+    assert any("server error" in line for line in as_text(outcome))
 
 
 def test_the_command_ends_with_a_table_and_a_status(
@@ -320,11 +322,11 @@ def test_there_are_eight_servers_with_stories() -> None:
     assert {name for each in CONFIGURATIONS.values() for name in each.mix} == STORIES.keys()
 
 
-def test_the_page_tells_the_results() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert results.PAGE.read_text("utf-8") == results.page()
 
 
-def test_what_was_found_has_a_test() -> None:
+def test_every_found_fault_has_a_test() -> None:
     for each in FOUND:
         file, _, name = each.test.partition("::")
         assert f"def {name}(" in (ROOT / file).read_text("utf-8"), each.test

@@ -18,9 +18,9 @@ from contract_tests.fuzz.values import merged
 from contract_tests.kit.bodies import body
 
 ASKED = (200, 400, 413, 501)
-"""What becomes of a request with odd values; one server takes bodies of 1 MiB only."""
+"""Statuses for a request with odd values. One server accepts only bodies up to 1 MiB."""
 TOKEN = 5
-"""Any token that is no special one."""
+"""A token that is not a special token."""
 
 
 def _lengthened(talk: Talk, **fields: Any) -> dict[str, Any]:
@@ -29,7 +29,7 @@ def _lengthened(talk: Talk, **fields: Any) -> dict[str, Any]:
 
 
 def constrained(talk: Talk) -> None:
-    """A text that follows a grammar or a schema, in the form of one API."""
+    """A text that follows a grammar or a schema, in the format of one API."""
     values, schema = talk.values, json_schema(talk.values)
     n = talk.dice.choice((4, 16, 48))
     native = {"prompt": values.words(), "n_predict": n}
@@ -55,7 +55,7 @@ def constrained(talk: Talk) -> None:
 
 
 def settings(talk: Talk) -> None:
-    """A text with many settings at once, each of them as extreme as it may be."""
+    """A text with many extreme settings at once."""
     schema = merged(schema_of("create_completion") or {})
     without = {
         "prompt",
@@ -108,8 +108,8 @@ def edges(talk: Talk) -> None:
 
 
 def seeing(talk: Talk) -> None:
-    """A conversation with images and sounds, right ones and others, twice: the second time the
-    server knows them."""
+    """A conversation with valid and invalid images and sounds, sent twice, so that the server has
+    them cached the second time."""
     parts = [part(talk.values) for _ in range(talk.dice.randint(1, 3))]
     said = {"role": "user", "content": [*parts, {"type": "text", "text": "What is it?"}]}
     name = talk.dice.choice(("create_chat_completion", "create_message", "create_response"))

@@ -1,4 +1,4 @@
-"""Values for the schemas of the description: typical ones, extreme ones, and nearly valid ones."""
+"""Typical, extreme and nearly valid values for the schemas of the description."""
 
 import random
 import string
@@ -9,9 +9,9 @@ Schema = Mapping[str, Any]
 Maker = Callable[["Values"], Any]
 
 DEPTH = 5
-"""Objects and lists inside of each other in a value that is made of a schema."""
+"""The deepest nesting of objects and lists in a value."""
 MANY = 200
-"""Items of a long list, unless a list has fewer."""
+"""Items of a long list, unless its schema allows fewer."""
 LONG = (300, 3000, 20_000)
 """Characters of long texts."""
 WORDS = (
@@ -49,7 +49,7 @@ ODD = (
     *("{{ 1 / 0 }}", "{% for x in y %}", "data: [DONE]\n\n", "../../etc/passwd", "%00", "%s%n"),
     *("0", "-1", "1e999", "null", "true", "NaN", "[]", "{}", '"', "\\", "'; DROP TABLE x; --"),
 )
-"""Texts with a history."""
+"""Texts that have broken programs before."""
 NUMBERS = (
     *(
         0,
@@ -88,12 +88,12 @@ OTHERS: tuple[Any, ...] = (
     *(None, True, False, 0, 1, -1, 1.5, 2**64, 1e308, "", "text", "1", "\ud800", [], {}),
     *([None], [[]], [{}], [1, "a"], {"": None}, {"type": None}, {"a": {"b": [1]}}),
 )
-"""Values of the wrong type, for most places."""
+"""Values that have the wrong type in most places."""
 
 
 class Values:
-    """Makes values of one generator of random numbers. `knowing` has makers for fields by name:
-    a schema doesn't say what makes a grammar, or an image."""
+    """Makes values from a random number generator. `knowing` has makers for fields by name, where a
+    schema doesn't describe useful values, such as grammars and images."""
 
     def __init__(self, dice: random.Random, knowing: Mapping[str, Maker] | None = None) -> None:
         self.dice = dice
@@ -105,7 +105,7 @@ class Values:
     # ---- typical ---------------------------------------------------------------------------------
 
     def typical(self, schema: Schema, name: str = "", depth: int = 0) -> Any:
-        """A value that most clients might send."""
+        """Returns a value as most clients might send it."""
         dice = self.dice
         if name in self._knowing and self.chance(0.6):
             return self._knowing[name](self)
@@ -167,7 +167,7 @@ class Values:
         return " ".join(self.dice.choice(WORDS) for _ in range(self.dice.randint(1, most)))
 
     def text(self, schema: Schema) -> str:
-        """A few words, within the length that a schema allows."""
+        """Returns a few words, within the length that a schema allows."""
         if self.chance(0.1):
             return self.dice.choice(ODD)
         said = self.words()
@@ -178,7 +178,7 @@ class Values:
     # ---- extreme ---------------------------------------------------------------------------------
 
     def extreme(self, schema: Schema, name: str = "", depth: int = 0) -> Any:
-        """A value at the edge of what a schema allows, or just beyond."""
+        """Returns a value at the edge of a schema, or just beyond."""
         dice = self.dice
         schema = merged(schema)
         if "anyOf" in schema:
@@ -218,7 +218,7 @@ class Values:
     # ---- nearly valid ----------------------------------------------------------------------------
 
     def near(self, schema: Schema, name: str = "") -> Any:
-        """A value that nearly is what a schema wants."""
+        """Returns a value that nearly matches a schema."""
         dice = self.dice
         schema = merged(schema)
         if self.chance(0.25):
@@ -253,14 +253,14 @@ class Values:
         return dice.choice(OTHERS)
 
     def deep(self) -> Any:
-        """Lists or objects inside of each other."""
+        """Returns nested lists or objects."""
         value: Any = 1
         for _ in range(self.dice.choice((10, 100, 400))):
             value = [value] if self.chance(0.5) else {"a": value}
         return value
 
     def any(self, schema: Schema, name: str = "") -> Any:
-        """Mostly typical; else extreme or nearly valid."""
+        """Returns a value that is mostly typical, and sometimes extreme or nearly valid."""
         draw = self.dice.random()
         if draw < 0.5:
             return self.typical(schema, name)
@@ -269,7 +269,7 @@ class Values:
     # ---- changes ---------------------------------------------------------------------------------
 
     def mutated(self, value: Any) -> Any:
-        """A copy of a JSON value with something changed at one place."""
+        """Returns a copy of a JSON value with one change."""
         dice = self.dice
         match value:
             case dict() if value:
@@ -297,7 +297,7 @@ class Values:
 
 
 def bounds(schema: Schema) -> tuple[float, float]:
-    """The least and the greatest number that makes a difference."""
+    """Returns the smallest and the largest number that makes a difference."""
     low, high = schema.get("x-clamped", (-(2.0**31), 2.0**31))
     return schema.get("minimum", low), schema.get("maximum", high)
 
@@ -309,7 +309,7 @@ def kind_of(schema: Schema) -> str | None:
 
 
 def merged(schema: Schema) -> Schema:
-    """A schema with the parts of its `allOf` in it."""
+    """Returns a schema with the parts of its `allOf` merged into it."""
     if "allOf" not in schema:
         return schema
     known = _merged.get(id(schema))
@@ -319,7 +319,8 @@ def merged(schema: Schema) -> Schema:
 
 
 _merged: dict[int, tuple[Schema, Schema]] = {}
-"""By identity, which keeping the schema keeps from being used again."""
+"""Merged schemas by the id of the schema. Keeping the schema itself prevents that its id is
+reused."""
 
 
 def _merge(schema: Schema) -> Schema:

@@ -1,4 +1,4 @@
-"""What happens to a server of ours while it is asked: its processes, its memory, its log."""
+"""Checks a fuzzed server's processes, memory and log."""
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -12,27 +12,27 @@ from contract_tests.kit.server import OwnServer, wait_until
 
 MIB = 1 << 20
 MARGIN = {"engine": 384, "server": 192, "helpers": 128}
-"""MiB that processes may have grown from the first third of a run to its end. An engine process
-keeps up to 256 MiB of compiled grammars and 64 MiB of texts; a server process keeps responses and
-streams; and allocators keep what they had: some 110 MiB of a body of 48 MB."""
+"""MiB of allowed growth from the first third of a run to its end. An engine process keeps up to 256
+MiB of compiled grammars and 64 MiB of texts; a server process keeps responses and streams; and
+allocators keep memory, some 110 MiB after a body of 48 MB."""
 ALARMS = re.compile(r"Traceback|\b(ERROR|CRITICAL|FATAL)\b|GGML_ASSERT|panicked at|coroutine '")
-"""What no request may bring into the log."""
+"""Texts in the log that no request may cause."""
 EXPECTED = re.compile("the model '[^']+/[^']+' could not be loaded: .* has no GGUF files")
-"""The log has an error for each model of a hub that a request names and that can't be downloaded:
-an operator has to see it."""
+"""Allowed errors in the log. A request for a model that a hub doesn't have causes one, because an
+operator has to see it."""
 QUOTED = re.compile("(DEBUG|INFO) http: ")
-"""The line about a request, which repeats paths that clients chose."""
+"""The log line about a request, which repeats paths that clients chose."""
 FAILED = "WARNING http: "
-"""The line about a request that failed with 500, also behind the head of a stream, or for a client
+"""The log line about a request that failed with 500, after the head of a stream, or for a client
 that had left."""
 LEVEL = re.compile("(DEBUG|INFO|WARNING|ERROR|CRITICAL) ")
-"""Every entry of a log begins with one."""
+"""The beginning of every log entry."""
 LINES = 14
-"""Lines at the end of an entry of the log that a fault repeats."""
+"""The number of last lines of a log entry that a fault repeats."""
 
 
 class Watch:
-    """Looks at a server between two rounds, when nobody asks it anything."""
+    """Checks a server between two rounds, when it has no requests."""
 
     def __init__(self, server: OwnServer, configuration: Configuration) -> None:
         self._server = server
@@ -45,7 +45,7 @@ class Watch:
         return self._server.process.poll() is None
 
     def look(self) -> Iterator[Fault]:
-        """What is wrong, if something is."""
+        """Yields the faults of the server since the last check."""
         code = self._server.process.poll()
         if code is not None:
             yield Fault("death", f"the server process ended with code {code}")
@@ -58,7 +58,7 @@ class Watch:
         self.memory.append(self._sizes())
 
     def wait_until_idle(self) -> None:
-        """Until no slot works: what was left behind is over."""
+        """Waits until no slot works."""
         if not self._configuration.is_router and self._server.process.poll() is None:
             wait_until(self._is_idle, "all slots are free")
 
@@ -68,7 +68,8 @@ class Watch:
         return not any(slot["is_processing"] for slot in slots)
 
     def growth(self) -> Mapping[str, int]:
-        """MiB from the end of the first third to the end, by kinds of processes."""
+        """Returns the growth in MiB from the end of the first third to the end, by kind of
+        process."""
         third = self.memory[len(self.memory) // 3 :]
         if len(third) < 2:
             return {}
@@ -83,7 +84,7 @@ class Watch:
         return sorted(each.pid for each in self._server.engines())
 
     def _sizes(self) -> Mapping[str, int]:
-        """Resident bytes by kinds of processes."""
+        """Returns the resident bytes by kind of process."""
         found = dict.fromkeys(MARGIN, 0)
         root = psutil.Process(self._server.process.pid)
         found["server"] = root.memory_info().rss
@@ -94,7 +95,7 @@ class Watch:
         return found
 
     def _log(self) -> Iterator[Fault]:
-        """What the log has got since the last look."""
+        """Yields the faults in the log since the last check."""
         with self._server.log.open("rb") as file:
             file.seek(self._read)
             text = file.read()
@@ -105,15 +106,15 @@ class Watch:
 
 
 def alarms(lines: Sequence[str]) -> Iterator[Fault]:
-    """The places of a log that tell of a fault, each with what belongs to it."""
+    """Yields the faults in a log, each with the lines that belong to it."""
     at = 0
     while at < len(lines):
         end = at + 1
         while end < len(lines) and not LEVEL.match(lines[end]):
             end += 1
         entry = lines[at:end]
-        told = QUOTED.match(entry[0]) or EXPECTED.search(entry[0])
-        if not told and (entry[0].startswith(FAILED) or any(map(ALARMS.search, entry))):
+        allowed = QUOTED.match(entry[0]) or EXPECTED.search(entry[0])
+        if not allowed and (entry[0].startswith(FAILED) or any(map(ALARMS.search, entry))):
             said = [*entry[:2], *entry[2:][-LINES:]]
             yield Fault("log", "\n".join(said)[:3000])
         at = end

@@ -1,4 +1,4 @@
-"""Requests as bytes on a socket, and what comes back: nothing between the fuzzer and the server."""
+"""Requests as bytes on a socket, and their answers, without a client library in between."""
 
 import contextlib
 import json
@@ -13,7 +13,7 @@ import h11
 
 JSON = "application/json"
 NOTHING: Any = object()
-"""In the place of a body where a request has none that is a JSON value."""
+"""The body of a request that has no JSON value."""
 READ = 1 << 16
 MAX_HEAD = 1 << 20
 SHOWN = 4000
@@ -23,7 +23,7 @@ Headers = tuple[tuple[str, str], ...]
 
 
 class End(Enum):
-    """How an exchange came to its end."""
+    """The end of an exchange."""
 
     WHOLE = "the answer is whole"
     LEFT = "the client left"
@@ -35,7 +35,7 @@ class End(Enum):
 
 @dataclass(frozen=True)
 class Target:
-    """Where a server is, and what makes requests welcome there."""
+    """The address of a server, and the headers that it needs."""
 
     address: tuple[str, int]
     prefix: str = ""
@@ -46,10 +46,10 @@ class Target:
 class Sent:
     """A request.
 
-    `operation` is the one that it is for, if it is for one; `body` is the JSON value in its
-    `content`, if it is one. `raw` are its bytes where they are no ordinary request. It `leaves`
-    after so many seconds. `strict` says that only the statuses of its operation are right, and
-    `halves` that the client says nothing more behind it.
+    `operation` is the operation that it is for, if any; `body` is the JSON value in its `content`,
+    if any. `raw` has its bytes if they are no ordinary request. The client `leaves` after so many
+    seconds. With `strict`, only the documented statuses of the operation are right. With `halves`,
+    the request is incomplete, and the client sends nothing more after it.
     """
 
     method: str
@@ -82,7 +82,7 @@ class Sent:
         return replace(self, body=body, content=dumped(body))
 
     def command(self, target: Target) -> str:
-        """As a curl command, where curl can send it."""
+        """Returns the request as a curl command, if curl can send it."""
         if self.raw is not None:
             return f"these bytes, {len(self.raw)} in all: {self.raw[:SHOWN]!r}"
         host, port = target.address
@@ -97,7 +97,7 @@ class Sent:
 
 
 def dumped(value: Any) -> bytes:
-    """As JSON. Half characters become escapes."""
+    """Returns a value as JSON, with half characters as escapes."""
     return json.dumps(value, separators=(",", ":")).encode()
 
 
@@ -108,7 +108,7 @@ def json_request(method: str, path: str, operation: str | None, body: Any, *rest
 
 @dataclass(frozen=True)
 class Answer:
-    """`status` is 0 where there is none."""
+    """An answer; `status` is 0 if there is none."""
 
     end: End
     seconds: float
@@ -119,7 +119,7 @@ class Answer:
 
     @property
     def json(self) -> Any:
-        """The document; None if there is no whole one."""
+        """The document; None if there is no complete one."""
         try:
             return json.loads(self.content) if self.end is End.WHOLE else None
         except ValueError:
@@ -130,7 +130,7 @@ class Answer:
 
 
 class Connection:
-    """One connection after another to a server. The same one is used for as long as it lasts."""
+    """A connection to a server, which is reused as long as it lasts and then replaced."""
 
     def __init__(self, target: Target) -> None:
         self.target = target
@@ -148,8 +148,8 @@ class Connection:
             self._socket = None
 
     def exchange(self, sent: Sent, patience: float) -> Answer:
-        """Sends a request and reads its answer. A connection that the server had closed before
-        is opened anew, once."""
+        """Sends a request and reads its answer. If the server had closed the connection before,
+        opens a new one, once."""
         answer, used = self._tried(sent, patience)
         if answer.end is End.CLOSED and used and sent.raw is None:
             answer, _ = self._tried(sent, patience)
@@ -175,7 +175,7 @@ class Connection:
 
     def _moved(self, connection: socket.socket, sent: Sent, reader: "_Reader", end: float) -> End:
         try:
-            # Refused before all of it was read: the answer may be there nevertheless.
+            # The server may have answered before reading the whole request.
             with contextlib.suppress(ConnectionError):
                 connection.settimeout(max(end - time.monotonic(), 0.001))
                 connection.sendall(sent.encoded(self.target))
@@ -197,7 +197,7 @@ class Connection:
 
 
 class _Reader:
-    """Reads one answer, strictly."""
+    """Reads one answer strictly."""
 
     def __init__(self, method: str) -> None:
         self._state = h11.Connection(h11.CLIENT, max_incomplete_event_size=MAX_HEAD)

@@ -42,7 +42,7 @@ class Exchange:
             self.status, headers=headers, content=self.content, request=self.request
         )
 
-    def told(self) -> str:
+    def as_text(self) -> str:
         """For people."""
         request = f"{self.ask.method} {self.ask.path} ({self.ask.name}, number {self.number})"
         body = json.dumps(self.ask.body(self.number))

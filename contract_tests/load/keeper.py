@@ -118,7 +118,7 @@ class Keeper:
         deadline = time.monotonic() + LINGER
         while left := [each for each in members(session) if each.pid not in self.stopped]:
             if time.monotonic() > deadline:
-                self.orphans += [f"{each.pid} {_told(each)}" for each in left]
+                self.orphans += [f"{each.pid} {_command_line(each)}" for each in left]
                 break
             await asyncio.sleep(0.05)
         for each in members(session):
@@ -136,7 +136,7 @@ def members(session: int) -> list[psutil.Process]:
     return found
 
 
-def _told(process: psutil.Process) -> str:
+def _command_line(process: psutil.Process) -> str:
     try:
         return " ".join(process.cmdline()[-3:])
     except psutil.Error:

@@ -60,15 +60,15 @@ class Soak:
         clients = [asyncio.create_task(self._ask_on(n)) for n in range(CLIENTS)]
         end = time.monotonic() + seconds
         probing = Client(self._url, CLIENTS, PATIENCE, self._key)
-        told = time.monotonic()
+        printed = time.monotonic()
         try:
             while time.monotonic() < end:
                 pause = asyncio.create_task(asyncio.sleep(EVERY))
                 self.samples.add("clients", LATENCY, await self._probe(probing))
                 if pid:
                     self.samples.look(pid)
-                if time.monotonic() - told >= 2 * EVERY:
-                    told = time.monotonic()
+                if time.monotonic() - printed >= 2 * EVERY:
+                    printed = time.monotonic()
                     print(self.line(), flush=True)
                 await pause
         finally:
@@ -88,7 +88,7 @@ class Soak:
         for number in range(PROBES):
             exchange = await client.send(ask, number)
             if exchange.status != 200 or exchange.cut:
-                self.problems.append(f"the probe failed: {exchange.told()}")
+                self.problems.append(f"the probe failed: {exchange.as_text()}")
             times.append(exchange.seconds * 1000)
         return median(times)
 
@@ -112,7 +112,7 @@ class Soak:
                 if verdict.problem or verdict.outcome not in ("right", "left"):
                     what = verdict.problem or f"an unexpected {verdict.outcome}"
                     at = f"seed {self._seed}, {self.samples.seconds:.0f} s"
-                    self.problems.append(f"{at}: {what}\n  {exchange.told()}")
+                    self.problems.append(f"{at}: {what}\n  {exchange.as_text()}")
                 ask = (
                     ask.then(exchange.response().json())
                     if ask.then and verdict.outcome == "right"

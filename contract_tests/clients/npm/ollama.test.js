@@ -37,7 +37,7 @@ tried("stream", async (url) => {
 tried("tools", async (url) => {
   const weather = { name: "weather", description: "The weather", parameters: PARAMETERS };
   const tools = [{ type: "function", function: weather }];
-  // A call that is cut by the number of tokens is none.
+  // A call that the limit of tokens cuts off isn't returned.
   const answer = await client(url).chat({ ...short, options: { ...short.options, num_predict: 200 }, tools });
   assert.ok(answer.message.content || answer.message.tool_calls);
 });

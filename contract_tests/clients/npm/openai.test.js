@@ -60,8 +60,8 @@ tried("tools", async (url) => {
   const result = { role: "tool", tool_call_id: call.id, content: "20 degrees" };
   const history = [...messages, message, result];
   const telling = { ...short, messages: history, tools, tool_choice: "none" };
-  const told = await client(url).chat.completions.create(telling);
-  assert.ok(told.choices[0].message.content);
+  const answer = await client(url).chat.completions.create(telling);
+  assert.ok(answer.choices[0].message.content);
 });
 
 tried("structured_output", async (url) => {

@@ -1,4 +1,4 @@
-// Where the servers are, and what all tests ask them.
+// The servers' addresses, and the requests that all tests share.
 import { test } from "node:test";
 import { z } from "zod";
 
@@ -16,8 +16,8 @@ export const PARAMETERS = {
 
 const { SERVER_URL, EMBEDDINGS_URL, RECORDED } = process.env;
 
-// A test of one kind of request. It gets the addresses of a server for texts and of one for
-// embeddings, without an API's prefix; a recorded one has paths of its own.
+// Tests one kind of request. `check` gets the addresses of a server for texts and of one for
+// embeddings, without an API's prefix; while recording, each test has a path of its own.
 export function tried(name, check) {
   const suffix = RECORDED ? `/${name}` : "";
   test(name, () => check(SERVER_URL + suffix, EMBEDDINGS_URL + suffix));

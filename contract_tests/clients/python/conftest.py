@@ -1,4 +1,5 @@
-"""Where the servers are. It runs in the environment of one client, which has nothing else."""
+"""Options with the servers' addresses. This file runs in a client's environment, which has nothing
+else."""
 
 import pytest
 
@@ -23,5 +24,5 @@ def url(request: pytest.FixtureRequest) -> str:
 
 @pytest.fixture
 def embeddings_url(request: pytest.FixtureRequest) -> str:
-    """That of the server for embeddings."""
+    """The address of the server for embeddings."""
     return _address(request, "--embeddings-url")

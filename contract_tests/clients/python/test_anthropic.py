@@ -10,7 +10,7 @@ from pydantic import BaseModel
 
 MODEL = "specllama-tiny"
 MESSAGES: list[Any] = [{"role": "user", "content": "How is the weather in Lima?"}]
-GREEDY = {"temperature": 0}  # which the newest models of Anthropic don't take any more
+GREEDY = {"temperature": 0}  # Anthropic's newest models reject it
 ONE: Any = {"type": "any", "disable_parallel_tool_use": True}
 TOOL: Any = {
     "name": "weather",

@@ -1,4 +1,4 @@
-"""Google's client: by version 1 of its API, which is its default, and by the beta."""
+"""Google's client, with version 1 of its API, which is its default, and with the beta."""
 
 import asyncio
 from collections.abc import Iterator
@@ -37,7 +37,7 @@ def client(request: pytest.FixtureRequest, url: str) -> Iterator[genai.Client]:
 
 @pytest.fixture
 def beta(url: str) -> Iterator[genai.Client]:
-    """What has the paths of models in Google's form."""
+    """A client of the beta, which has the paths of models in Google's form."""
     with client_of(url, "v1beta") as client:
         yield client
 
@@ -207,7 +207,7 @@ def test_error(client: genai.Client) -> None:
         list(client.models.generate_content_stream(model=MODEL, contents=long))
 
 
-def test_error_of_what_only_google_has(client: genai.Client) -> None:
+def test_error_of_features_that_only_google_has(client: genai.Client) -> None:
     with pytest.raises(errors.ServerError, match="cachedContent") as caught:
         client.models.generate_content(
             model=MODEL, contents=QUESTION, config={"cached_content": "cachedContents/1"}

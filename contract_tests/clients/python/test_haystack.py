@@ -15,7 +15,7 @@ from pydantic import BaseModel
 MODEL = "specllama-tiny"
 MESSAGES = [ChatMessage.from_user("How is the weather in Lima?")]
 KEY = Secret.from_token("none")
-SECONDS = 1800.0  # for what hangs; without it there is a limit of 30
+SECONDS = 1800.0  # for tests that hang; the default is 30
 WEATHER = Tool(
     name="weather",
     description="The weather of a city",

@@ -41,7 +41,7 @@ def _chat(url: str, **options: Any) -> Any:
 
 
 def _anthropic(url: str) -> Any:
-    # Its class refuses sampling options of models whose name it doesn't know.
+    # The class rejects sampling options for models with unknown names.
     return ChatAnthropic(base_url=url, api_key="none", model=MODEL, max_tokens=200, max_retries=0)
 
 
@@ -127,7 +127,7 @@ def test_structured_output_ollama(url: str) -> None:
 
 
 def test_embeddings(embeddings_url: str) -> None:
-    """Long texts are cut into tokens by the client, which are sent as numbers."""
+    """The client splits long texts into tokens, and sends their numbers."""
     model = OpenAIEmbeddings(
         base_url=f"{embeddings_url}/v1",
         api_key="none",

@@ -13,7 +13,7 @@ from llama_index.llms.openai_like import OpenAILike
 from pydantic import BaseModel
 
 MODEL = "specllama-tiny"
-SECONDS = 1800.0  # for what hangs; without it there are limits of 30 and 60
+SECONDS = 1800.0  # for tests that hang; the defaults are 30 and 60
 MESSAGES = [ChatMessage(role="user", content="How is the weather in Lima?")]
 
 
@@ -91,13 +91,13 @@ def test_tools(url: str) -> None:
 
 
 def test_structured_output(url: str) -> None:
-    """It demands a call."""
+    """This method forces a call."""
     prompt = PromptTemplate("Which city?")
     assert isinstance(_model(url).structured_predict(City, prompt), City)
 
 
 def test_structured_output_schema(url: str) -> None:
-    """A model that fulfils schemas."""
+    """This method uses a model with support for schemas."""
     prompt = PromptTemplate("Which city?")
     model = _model(url, should_use_structured_outputs=True)
     assert isinstance(model.structured_predict(City, prompt), City)

@@ -12,13 +12,13 @@ EXPECTED = {
     "compact-response": "answers are not compacted here",
     "compact-missing-model": "answers are not compacted here",
 }
-"""The cases that fail, and why; their ids have the name of the set before them."""
+"""The cases that fail, with the reasons. Their ids begin with the name of the set."""
 CUT_OFF = "max_tokens,'length','incomplete'"
-"""What it says of an answer that has no end: the shipped model isn't trained."""
+"""The kit's message for an answer without an end; the shipped model isn't trained to end it."""
 
 
 def _failures(url: str, form: str, *options: str) -> dict[str, Any]:
-    """What it says of each case that failed and isn't expected to."""
+    """Returns the kit's message for each unexpected failure."""
     address = ("-u", f"{url}/v1", "-k", "none", "-m", MODEL)
     given = ("--json", "--format", form, "--ignore", CUT_OFF, *options)
     ran = subprocess.run(

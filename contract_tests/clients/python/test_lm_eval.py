@@ -1,6 +1,6 @@
-"""lm-eval: tasks that are judged by the probabilities of texts (`local-completions`), with a
-tokenizer made of the shipped model's file. The expected values come from one request for each
-token, whose answer has the probabilities of the whole vocabulary."""
+"""lm-eval with tasks that are judged by the probabilities of texts (`local-completions`), and a
+tokenizer made from the shipped model's file. The expected values come from one request per token,
+whose answer has the probabilities of the whole vocabulary."""
 
 import json
 import os
@@ -17,9 +17,10 @@ MODEL = "specllama-tiny"
 FILE = Path(__file__).parents[3] / "engine" / "shipped" / f"{MODEL}.gguf"
 N_VOCAB = 1024
 END_OF_TURN = "<|im_end|>"
-"""The end of texts, which lm-eval puts before a text that it has to judge from its beginning."""
+"""The end of texts, which lm-eval puts before a text whose first token it judges."""
 ROUNDING = 0.05
-"""Of one token's logarithm: weights are quantized, and sums have another order with more rows."""
+"""The tolerance of one token's logarithm. Weights are quantized, and more rows change the order of
+sums."""
 QUESTIONS = [
     {"question": "How is the weather in Lima?", "choices": ["It is sunny.", "Blue", "No idea!\n"]},
     {"question": "one two three one two three one two", "choices": ["three", "seventeen", "one"]},
@@ -46,7 +47,7 @@ WHOLE_TEXTS = {
 
 @pytest.fixture(scope="module")
 def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A folder that AutoTokenizer loads: the vocabulary of the shipped model, split as Qwen's."""
+    """A folder for AutoTokenizer: the vocabulary of the shipped model, split as Qwen's."""
     fields = GGUFReader(FILE).fields
     tokens, types, merges = (
         fields[f"tokenizer.ggml.{name}"].contents() for name in ("tokens", "token_type", "merges")
@@ -71,7 +72,8 @@ def tokenizer(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def _samples(
     url: str, tokenizer: Path, folder: Path, n_requests: int = 1, n_prompts: int = 1
 ) -> dict[str, list[dict[str, Any]]]:
-    """What lm-eval logs of both tasks: `n_requests` at a time, with `n_prompts` each."""
+    """Returns what lm-eval logs for both tasks, with `n_requests` at a time and `n_prompts` in
+    each."""
     for task, documents in ((CHOICES, QUESTIONS), (WHOLE_TEXTS, TEXTS)):
         data = folder / f"{task['task']}-data.json"
         data.write_text(json.dumps(documents), "utf-8")
@@ -118,7 +120,7 @@ def _tokens(url: str, text: str) -> list[int]:
 
 
 def _logarithms(url: str, before: list[int]) -> dict[int, float]:
-    """Those of the probabilities of all tokens behind `before`."""
+    """Returns the log probabilities of all tokens after `before`."""
     asked = {"prompt": before, "n_predict": 1, "n_probs": N_VOCAB, "temperature": 0}
     [entry] = _ask(url, "/completion", asked)["completion_probabilities"]
     found = {each["id"]: each["logprob"] for each in entry["top_logprobs"]}
@@ -127,8 +129,8 @@ def _logarithms(url: str, before: list[int]) -> dict[int, float]:
 
 
 def _check(url: str, before: list[int], text: list[int], said: list[str]) -> None:
-    """lm-eval has said the sum of the logarithms of `text` and, of a choice, whether each of its
-    tokens is the likeliest one."""
+    """Checks that lm-eval has reported the sum of the logarithms of `text` and, for a choice,
+    whether each of its tokens is the likeliest one."""
     total, leads = 0.0, []
     for token in text:
         values = _logarithms(url, before)
@@ -159,5 +161,5 @@ def test_probabilities(url: str, tokenizer: Path, tmp_path: Path) -> None:
 
 
 def test_probabilities_in_batches(url: str, tokenizer: Path, tmp_path: Path) -> None:
-    """Several prompts in a request, and several requests at a time."""
+    """Several prompts per request, and several requests at a time."""
     _check_all(url, _samples(url, tokenizer, tmp_path, n_requests=2, n_prompts=3))

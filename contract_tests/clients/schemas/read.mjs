@@ -1,4 +1,4 @@
-// Answers of a server as providers of the AI SDK read them, each held to the provider's own schemas.
+// Reads a server's answers with the providers of the AI SDK, each with the provider's own schemas.
 // Prints a JSON object: by the name of each reading, the kinds of parts that were read, or the error.
 const [url, model] = process.argv.slice(2);
 const tools = [
@@ -40,8 +40,8 @@ async function parts(given) {
   return [...found];
 }
 
-// The validation's own words, not what they are wrapped in.
-function told(error) {
+// The message of the validation itself, without the errors that wrap it.
+function messageOf(error) {
   let cause = error;
   while (cause.cause) cause = cause.cause;
   return `${error.name}: ${cause.message ?? JSON.stringify(cause)}`;
@@ -61,7 +61,7 @@ for (const [library, make] of Object.entries(models)) {
         try {
           read[`${name} ${way}`] = await ask();
         } catch (error) {
-          read[`${name} ${way}`] = told(error);
+          read[`${name} ${way}`] = messageOf(error);
         }
       }
     }

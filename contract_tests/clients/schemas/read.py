@@ -1,7 +1,7 @@
-"""Holds answers to the types of the official libraries, with pydantic.
+"""Validates answers against the types of the official libraries, with pydantic.
 
-Reads from stdin a JSON list of [type, answer], the type as a path of modules and a name, and prints
-the errors as a JSON list of texts.
+Reads from stdin a JSON list of [type, answer], with the type as a path of modules and a name.
+Prints the errors as a JSON list of texts.
 """
 
 import importlib

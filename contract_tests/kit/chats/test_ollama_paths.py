@@ -371,8 +371,8 @@ def test_a_long_text_is_cut_off_or_refused(embedding: Client, embedder: OwnServe
     tokens = embedder.ask("/tokenize", {"content": text, "add_special": True})["tokens"]
     first = embedder.ask("/v1/embeddings", {"input": [tokens[:n_ctx]]})["data"][0]["embedding"]
     assert list(answer.embeddings[1]) == first
-    answer = fails(400, lambda: embedding.embed(MODEL, text, truncate=False))
-    assert str(len(tokens)) in answer
+    message = fails(400, lambda: embedding.embed(MODEL, text, truncate=False))
+    assert str(len(tokens)) in message
     assert list(embedding.embeddings(MODEL, text).embedding)
 
 
