@@ -160,7 +160,7 @@ def bench_startup(session: nox.Session) -> None:
 
 @nox.session
 def evaluate(session: nox.Session) -> None:
-    """The shipped model's abilities, for the page docs/abilities.md (minutes)."""
+    """The shipped model's abilities, for the page docs/reports/abilities.md (minutes)."""
     session.run(
         "python",
         "-m",

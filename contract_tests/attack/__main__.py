@@ -33,7 +33,9 @@ def main() -> int:
     parser.add_argument("-k", dest="choice", default="", help="only shapes whose names match")
     parser.add_argument("--list", action="store_true", help="print the names of the shapes")
     parser.add_argument("--report", type=Path, help="also write the table to this file")
-    parser.add_argument("--record", action="store_true", help="keep the results for docs/attack.md")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the results for docs/reports/attack.md"
+    )
     parser.add_argument(
         "--memory",
         type=int,

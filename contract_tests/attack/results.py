@@ -21,6 +21,8 @@ NO_ANSWER = "-"
 HEAD = ("attack", "how many", "answers", "longest gap", "peak MiB", "kept MiB", "what went wrong")
 INTRODUCTION = f"""# Attacks
 
+Written by `python -m contract_tests.attack.results`; edit that, not this page.
+
 `nox -s attack` starts a server with four slots and attacks it with one shape after the other: small
 requests that are meant to freeze, fill or expose a server, odd bytes, and harm to processes. At the
 same time four honest clients send a greedy completion, the same as a stream, a chat, and an object

@@ -27,7 +27,9 @@ RECORDINGS = HERE.parent / "peer" / "recordings"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.clients", description=__doc__)
     parser.add_argument("-k", dest="choice", default="", help="only libraries whose names match")
-    parser.add_argument("--write", action="store_true", help="write the results to docs/clients.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the results to docs/reports/clients.md"
+    )
     parser.add_argument("--record", action="store_true", help="record requests for the peer test")
     parser.add_argument(
         "--environments",

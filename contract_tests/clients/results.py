@@ -27,6 +27,8 @@ KINDS = {
 """The kinds of cases, by the beginning of their names, which are the columns of the page."""
 INTRODUCTION = """# Clients
 
+Written by `python -m contract_tests.clients.results`; edit that, not this page.
+
 `nox -s clients` runs client libraries at pinned versions, each in its own environment, against two
 servers with the shipped model: a plain one with `--reasoning off` (the shortest answers would
 be reasoning alone), and one with `--embeddings --pooling mean`. `nox -s clients -- --write` updates

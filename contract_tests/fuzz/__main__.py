@@ -39,7 +39,9 @@ def arguments() -> argparse.ArgumentParser:
     parser.add_argument("--base-url", help="fuzz a running server instead of starting one")
     parser.add_argument("--api-key", help="the key of the server at --base-url")
     parser.add_argument("--report", type=Path, help="also write tables and faults to this file")
-    parser.add_argument("--record", action="store_true", help="keep the figures for docs/fuzz.md")
+    parser.add_argument(
+        "--record", action="store_true", help="keep the figures for docs/reports/fuzz.md"
+    )
     return parser
 
 

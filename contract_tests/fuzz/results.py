@@ -27,6 +27,8 @@ HEAD = (
 )
 INTRODUCTION = f"""# Fuzzing
 
+Written by `python -m contract_tests.fuzz.results`; edit that, not this page.
+
 `nox -s fuzz` sends random requests to eight servers, one after the other, from {CLIENTS} clients at
 once, over plain sockets. Most requests are made from the description. Their bodies have typical
 values, values at the edge of a schema and just beyond it, values of other types, and values that

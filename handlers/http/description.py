@@ -5,7 +5,8 @@ the pointer as its name, and the reference is adapted. Path items have no sectio
 so they replace the references to them. References inside the root file stay unchanged.
 
 The responses of an operation are sorted by their status, because a merge key in the YAML puts the
-merged responses first.
+merged responses first. The description of a field or parameter with `x-default` ends with its
+default.
 """
 
 import hashlib
@@ -173,6 +174,39 @@ def _kind(kind: str, parent: str, key: str) -> str:
     if key == "requestBody":
         return "requestBodies"
     return _SECTIONS.get(key, kind if parent in _SECTIONS else "document")
+
+
+# ---- Sentences about defaults
+
+
+def _describe_defaults(node: Any) -> None:
+    """Adds a sentence about `x-default` to the description beside it. A schema without description
+    is that of a parameter, whose description gets the sentence."""
+    if isinstance(node, list):
+        for child in node:
+            _describe_defaults(child)
+    if not isinstance(node, dict):
+        return
+    schema = node.get("schema")
+    described = schema if isinstance(schema, dict) and "description" not in schema else node
+    text = node.get("description")
+    if "x-default" in described and isinstance(text, str):
+        node["description"] = f"{text.rstrip()}\n{default_sentence(described['x-default'])}"
+    for name, child in node.items():
+        if name not in ("example", "examples", "x-default"):
+            _describe_defaults(child)
+
+
+def default_sentence(value: Any) -> str:
+    """Returns the sentence for a description, in Markdown."""
+    if value is None:
+        return "Default: none."
+    if value in ("", [], {}):
+        return "Default: empty."
+    if isinstance(value, float) and value.is_integer():
+        value = int(value)
+    text = value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+    return f"Default: `{text}`."
 
 
 # ---- The cache of bundled descriptions.

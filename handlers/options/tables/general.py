@@ -47,17 +47,17 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
     completion_zsh: Annotated[
         bool,
         _general(
-            names="Print a completion script for zsh and exit. Usage: source <(specllama "
+            names="--completion-zsh",
+            help="Print a completion script for zsh and exit. Usage: source <(specllama "
             "--completion-zsh).",
-            help="The same for zsh: source <(specllama --completion-zsh).",
         ),
     ] = False
     completion_fish: Annotated[
         bool,
         _general(
-            names="Print a completion script for fish and exit. Usage: specllama "
+            names="--completion-fish",
+            help="Print a completion script for fish and exit. Usage: specllama "
             "--completion-fish | source.",
-            help="The same for fish: specllama --completion-fish | source.",
         ),
     ] = False
     list_devices: Annotated[
