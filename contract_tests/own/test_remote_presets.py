@@ -57,9 +57,9 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     server = own_server("-hf", PRESETS, "-np", "1", named=True, wait=False, variables=variables)
     assert set(models(server)) == {"first", *REFUSED}
     for name in REFUSED:
-        assert "not for a file from another machine" in models(server)[name]["status"]["error"]
+        assert "be set by a file from another machine" in models(server)[name]["status"]["error"]
         refused = server.post("/completion", body("create_completion", model=name))
-        assert "not for a file" in contract.check(refused, 503)["error"]["message"]
+        assert "be set by a file" in contract.check(refused, 503)["error"]["message"]
     first = models(server)["first"]
     assert (first["source"], first["aliases"]) == ("preset", ["nickname"])
     assert server.ask("/completion", body("create_completion", model="nickname"))["stop"]
@@ -69,7 +69,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     log = server.log.read_text("utf-8", "replace")
     assert f"{PRESETS} is a repository of presets" in log
     assert f"{PRESETS}/preset.ini:10: model-url can't be set by a file from another machine" in log
-    assert f"{PRESETS}/preset.ini:13: chat-template-file is not for a file" in log
+    assert f"{PRESETS}/preset.ini:13: chat-template-file can't be set by a file" in log
     assert server.stop() == 0
 
     # What is in the cache does without the network; the file is read again like any other.

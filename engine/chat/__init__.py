@@ -1,1 +1,1 @@
-"""Chat templates: from messages to the text that a model reads."""
+"""Chat templates, and the syntax of a model's answers: prompts, grammars, parsers."""

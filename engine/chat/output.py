@@ -1,4 +1,5 @@
-"""The parts of a parsed answer: content, reasoning, tool calls; and the deltas that build them up.
+"""The parts of a parsed answer: content, reasoning, tool calls; and the deltas that they are built
+from.
 
 Every chat API translates a stream of `ChatDelta`.
 """
@@ -7,19 +8,19 @@ import msgspec
 
 
 class Content(msgspec.Struct, frozen=True, tag=True):
-    """More of the answer's text."""
+    """The next part of the answer's text."""
 
     text: str
 
 
 class Reasoning(msgspec.Struct, frozen=True, tag=True):
-    """More of what the model thinks before it answers."""
+    """The next part of the reasoning."""
 
     text: str
 
 
 class CallStart(msgspec.Struct, frozen=True, tag=True):
-    """A call of the tool `name` begins; `index` counts the calls of one answer from 0.
+    """The beginning of a call of the tool `name`. `index` counts the calls of one answer from 0.
     `free_text`: its arguments are a plain text."""
 
     index: int
@@ -29,7 +30,7 @@ class CallStart(msgspec.Struct, frozen=True, tag=True):
 
 
 class CallArguments(msgspec.Struct, frozen=True, tag=True):
-    """More of the JSON text of a call's arguments, or of the plain text that they are."""
+    """The next part of a call's arguments, which are JSON or a plain text."""
 
     index: int
     text: str
@@ -39,7 +40,7 @@ ChatDelta = Content | Reasoning | CallStart | CallArguments
 
 
 class ToolCall(msgspec.Struct):
-    """A whole call. `arguments` is the text of a JSON object, or with `free_text` any text."""
+    """A complete call. `arguments` is the text of a JSON object, or with `free_text` any text."""
 
     id: str
     name: str
@@ -48,8 +49,8 @@ class ToolCall(msgspec.Struct):
 
 
 class ChatMessage(msgspec.Struct):
-    """The sum of all deltas of one answer. `ends_in_call`: a stop string ended it before its last
-    call was whole."""
+    """The sum of all deltas of one answer. `ends_in_call`: a stop string ended it within its last
+    call."""
 
     content: str = ""
     reasoning: str = ""

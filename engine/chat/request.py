@@ -1,4 +1,4 @@
-"""The one internal chat request: every chat API is translated into it."""
+"""The internal chat request, into which every chat API is translated."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, Literal, NotRequired, TypedDict
@@ -7,12 +7,12 @@ import msgspec
 
 from specllama.engine.chat.syntax import OutputSyntax
 
-# ---- The text that a model reads, and the form of its answer.
+# ---- The prompt, and the syntax of its answer.
 
 
 class Continuation(msgspec.Struct, frozen=True):
-    """The beginning of an answer that the model goes on with: its content, or, with `thinks`, its
-    thoughts (then there is no content yet)."""
+    """The given beginning of an answer, which the model continues: its content, or, with `thinks`,
+    its reasoning (without content)."""
 
     content: str = ""
     reasoning: str = ""
@@ -20,12 +20,12 @@ class Continuation(msgspec.Struct, frozen=True):
 
 
 class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
-    """The text that the model reads, and the form of its answer.
+    """The prompt, and the syntax of its answer.
 
-    The special tokens that the tokenizer adds are still in `text`. At most one of `thinking`
-    and `answering` is set: the prompt ends inside of the model's thoughts, after
-    `syntax.reasoning.begin`; or inside of the answer's content, after `syntax.content.begin`,
-    as an answer that is continued does. `given` is the beginning of such an answer.
+    `text` still includes the special tokens that the tokenizer adds. At most one of `thinking` and
+    `answering` is set: the prompt ends within the reasoning, after `syntax.reasoning.begin`; or
+    within the answer's content, after `syntax.content.begin`, if an answer is continued. `given` is
+    the beginning of a continued answer.
     """
 
     text: str
@@ -36,14 +36,14 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
 
     @property
     def begun(self) -> str:
-        """The end of the prompt, with the markers that the answer already has: for the `prompt` of
-        a parser."""
+        """The end of the prompt, with the markers of the answer's beginning: the `prompt` of a
+        parser."""
         return (self.answering and self.syntax.content.begin) or self.text
 
 
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 THOUGHTS_IN_CONTENT: tuple[ReasoningFormat, ...] = ("none", "deepseek-legacy")
-"""With these, thoughts stand in the content, with their markers."""
+"""With these, reasoning is part of the content, with its markers."""
 ToolChoice = Literal["auto", "none", "required"]
 
 FREE_TEXT = "input"
@@ -51,8 +51,8 @@ FREE_TEXT = "input"
 
 
 class MessagePart(TypedDict):
-    """A part of a content: a `text`, or a medium (`handlers.running.media`), in whose place the
-    template sees a marker."""
+    """A part of a content: a `text`, or a medium (`handlers.running.media`), for which the template
+    gets a marker."""
 
     type: str
     text: NotRequired[str]
@@ -67,7 +67,7 @@ class CallOfFunction(TypedDict):
 
 
 class MessageCall(TypedDict):
-    """A call that the assistant has made."""
+    """A call in a message of the assistant."""
 
     id: NotRequired[str]
     type: Literal["function"]
@@ -75,8 +75,8 @@ class MessageCall(TypedDict):
 
 
 class Message(TypedDict):
-    """A message in the form of OpenAI's Chat Completions API, for which chat templates are
-    written. `tool_call_id` and `name` are those of a tool's result."""
+    """A message in the format of OpenAI's Chat Completions API, for which chat templates are
+    written. Messages with a tool's result have `tool_call_id` and `name`."""
 
     role: str
     content: str | list[MessagePart] | None
@@ -95,15 +95,16 @@ class ToolFunction(TypedDict):
 
 
 class OfferedTool(TypedDict):
-    """A tool in the form of the same API."""
+    """A tool in the format of the same API."""
 
     type: Literal["function"]
     function: ToolFunction
 
 
 class ThinkingBudget(msgspec.Struct, frozen=True):
-    """How much the model may think: `tokens`, 0 for not at all, -1 for no limit. `message` is put
-    at the end of thoughts that use it up; with `control` a client may end them earlier."""
+    """The limit of the reasoning: `tokens`, 0 for none at all, -1 for no limit. `message` is
+    appended to reasoning that exceeds it. With `control`, a client may end the reasoning
+    earlier."""
 
     tokens: int = -1
     message: str = ""
@@ -114,22 +115,21 @@ NO_BUDGET = ThinkingBudget()
 
 
 class ChatRequest(msgspec.Struct, kw_only=True):
-    """A conversation and what may come as the answer to it.
+    """A conversation and the constraints of its answer.
 
-    `tool_name` (with `tool_choice` "required") is the one tool that has to be called. The tools
-    named in `free_text` take a plain text: what they are to the model is a function whose one
-    parameter is `FREE_TEXT`. Beside each stands the grammar of its text in Lark, "" for any text.
-    An answer that goes on with a last message begins with what that says, unless `repeat_given` is
-    off.
-    `template_variables` are for the template only, those of the request over those of the
-    server. How to generate, a JSON schema for the answer included, is in `GenerationParams`.
+    `tool_name` (with `tool_choice` "required") is the one tool that has to be called. `free_text`
+    are the tools that take a plain text, with the grammar of the text in Lark, "" for any text: the
+    model gets a function whose only parameter is `FREE_TEXT`. If the last message is continued, the
+    answer begins with its text, unless `repeat_given` is off. `template_variables` are only for the
+    template; those of the request override those of the server. The parameters of the generation,
+    including a JSON schema, are in `GenerationParams`.
     """
 
     messages: list[Message]
     tools: list[OfferedTool] = []
     tool_choice: ToolChoice = "auto"
     tool_name: str | None = None
-    parallel_tool_calls: bool | None = None  # None: what the template can express
+    parallel_tool_calls: bool | None = None  # None: if the template supports it
     free_text: dict[str, str] = {}
     parse_tool_calls: bool = True
     reasoning_format: ReasoningFormat = "auto"
@@ -142,24 +142,25 @@ class ChatRequest(msgspec.Struct, kw_only=True):
     template_variables: dict[str, Any] = {}
 
 
-# ---- A conversation that is too long for the context loses its oldest part.
+# ---- Truncation: a conversation that is too long for the context loses its oldest turns.
 
 _SYSTEM = ("system", "developer")
 
 
 def room_for_answer(n_ctx: int, n_predict: int) -> int:
-    """The number of tokens of the context to keep free: `n_predict`, the limit of the answer, but
-    at most half of the context; a quarter if there is no limit (negative)."""
+    """Returns the number of tokens of the context to keep free: `n_predict`, the limit of the
+    answer, but at most half of the context; a quarter if there is no limit (negative)."""
     return n_ctx // 4 if n_predict < 0 else min(n_predict, n_ctx // 2)
 
 
 async def truncated(
     request: ChatRequest, n_max: int, count: Callable[[ChatRequest], Awaitable[int]]
 ) -> ChatRequest:
-    """`request` without as many of its oldest turns as it takes for at most `n_max` tokens.
+    """Returns `request` without its oldest turns, so that it has at most `n_max` tokens.
 
-    A turn goes from one message of the user to the next, so that no output of a tool loses its
-    call. Leading system messages stay, and so does the last turn, whatever its length.
+    A turn extends from one message of the user to the next, so that a tool's output is never
+    separated from its call. Leading system messages stay, and so does the last turn, whatever its
+    length.
     """
     messages = request.messages
     n_head = next((i for i, each in enumerate(messages) if each["role"] not in _SYSTEM), 0)
@@ -172,7 +173,7 @@ async def truncated(
     starts = [n_head, *turns]
     low, high = 0, len(starts) - 1  # the first start that fits, or the last one
     while low < high:
-        # The whole conversation first: mostly it fits.
+        # Check the whole conversation first, as it fits in most cases.
         middle = 0 if (low, high) == (0, len(starts) - 1) else (low + high) // 2
         if await count(without(starts[middle])) <= n_max:
             high = middle

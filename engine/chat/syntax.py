@@ -1,9 +1,9 @@
-"""Output syntax: how a model writes thoughts, content and tool calls. Plain data.
+"""Output syntax: how a model writes reasoning, content and tool calls. Plain data.
 
 `engine.helpers.render.detect` detects it in a chat template, `engine.chat.parse.parser` parses
-answers by it, and `engine.chat.grammar.answer` turns it into a constraint.
+answers by it, and `engine.chat.grammar.answer` translates it to a constraint.
 
-An answer is `thoughts? text? calls?`; each of the three has a syntax of its own.
+An answer is `reasoning? content? calls?`; each of the three has its own syntax.
 """
 
 import re
@@ -16,7 +16,7 @@ from specllama.engine.chat import harmony_markers
 Hole = Literal["name", "arguments", "id", "index"]
 """The variable parts of a call, between its fixed texts. `name` is the tool's, `arguments` are an
 object in JSON or in `CallSyntax.tagged`, `id` is up to 64 letters, digits, `-` and `_`, `index` the
-number of the call, counted from `CallSyntax.first_index`. The name may stand twice."""
+number of the call, counted from `CallSyntax.first_index`. The name may occur twice."""
 
 
 PLACEHOLDERS: dict[Hole, str] = {
@@ -25,11 +25,11 @@ PLACEHOLDERS: dict[Hole, str] = {
     "id": "\ue002",
     "index": "\ue003",
 }
-"""Stand-ins for holes in texts, from a private area of Unicode."""
+"""Placeholders of holes in texts, from a private area of Unicode."""
 KEY = "\ue004"
-"""Stands in `TaggedArguments.end` for the key once more."""
+"""Placeholder in `TaggedArguments.end` for a repetition of the key."""
 BARE_KEY = re.compile(r"[^\s,:=\"'`()\[\]{}<>|]*")
-"""The name of an argument that no marker stands before: what it can be told from."""
+"""The name of an argument without a marker before it."""
 HOLES_BY_PLACEHOLDER = {text: hole for hole, text in PLACEHOLDERS.items()}
 
 
@@ -41,14 +41,14 @@ JSON_TYPES: dict[type, str] = {
 
 
 class Fill(msgspec.Struct, frozen=True):
-    """A place in a call that differs from call to call."""
+    """A variable part of a call."""
 
     hole: Hole
 
 
 class Wrapper(msgspec.Struct, frozen=True):
-    """Fixed texts before and after something; "" for none. White space at their outer ends is
-    what the template writes, and may be missing in what a model writes."""
+    """Fixed texts before and after a part; "" for none. White space at their outer ends is written
+    by the template, but a model may omit it."""
 
     begin: str = ""
     end: str = ""
@@ -57,13 +57,13 @@ class Wrapper(msgspec.Struct, frozen=True):
 class TaggedArguments(msgspec.Struct, frozen=True):
     """Arguments one by one: `begin` KEY `middle` VALUE `end`, with `separator` between two.
 
-    Texts stand as they are unless `json_strings`; everything else is JSON. `end` may have `KEY` in
-    it. `middles` are the texts in place of `middle` before values of other JSON types than texts.
-    Texts may stand between `wrapper` as well. `item`: a list or an object is written as elements,
-    each like an argument; those of a list have this key.
+    Texts are written as they are unless `json_strings`; all other values are JSON. `end` may
+    contain `KEY`. `middles` are the texts that replace `middle` before values of other JSON types
+    than texts. Texts may also be enclosed in `wrapper`. `item`: a list or an object is written as
+    elements, each like an argument; the elements of a list have this key.
 
-    With a `quote` around texts, also those inside of other values, values are literals like
-    Python's: the keys of objects may have no quotes, and true may be True.
+    With a `quote` around texts, including texts within other values, values are literals like
+    Python's: the keys of objects may be unquoted, and true may be True.
     """
 
     begin: str
@@ -77,7 +77,7 @@ class TaggedArguments(msgspec.Struct, frozen=True):
     quote: str = ""
 
     def before(self, kind: str) -> str:
-        """The text between a key and a value of the JSON type `kind`."""
+        """Returns the text between a key and a value of the JSON type `kind`."""
         return dict(self.middles).get(kind, self.middle)
 
     def after(self, key: str) -> str:
@@ -102,7 +102,7 @@ class CallSyntax(msgspec.Struct, frozen=True):
     separator: str = ""
     end: str = ""
     tagged: TaggedArguments | None = None  # None: arguments in JSON
-    parallel: bool = True  # whether an answer may hold several calls
+    parallel: bool = True  # whether an answer may contain several calls
     stops: bool = False  # whether `end` is a token that ends the answer
     first_index: int = 0
 
@@ -114,12 +114,12 @@ class CallSyntax(msgspec.Struct, frozen=True):
 
 
 class OutputSyntax(msgspec.Struct, frozen=True):
-    """Everything about a model's answers. None: there is none."""
+    """The syntax of a model's answers. A field that is None: the model doesn't write that part."""
 
     reasoning: Wrapper | None = None
     content: Wrapper = Wrapper()
     calls: CallSyntax | None = None
-    harmony: bool = False  # channels, as gpt-oss has them: a parser of its own
+    harmony: bool = False  # channels, as in gpt-oss, with a separate parser
 
     @property
     def thinks(self) -> bool:
@@ -127,7 +127,7 @@ class OutputSyntax(msgspec.Struct, frozen=True):
 
     @property
     def markers(self) -> list[str]:
-        """All fixed texts: special tokens in them have to be visible in the generated text."""
+        """All fixed texts. Special tokens in them have to be included in generated text."""
         found = [self.content.begin, self.content.end]
         if self.reasoning is not None:
             found += [self.reasoning.begin, self.reasoning.end]
@@ -155,11 +155,12 @@ HERMES_CALLS = CallSyntax(
     ),
     separator="\n",
 )
-"""The most common syntax; that of models whose template knows no tools, too."""
+"""The most common syntax, also used for models whose template doesn't support tools."""
 
 
 def begun_by(prompt: str, text: str) -> str:
-    """The longest beginning of `text` that is the end of `prompt`, and no rest of a word there."""
+    """Returns the longest beginning of `text` that is the end of `prompt` and doesn't begin within
+    a word."""
     for length in range(len(text), 0, -1):
         if prompt.endswith(text[:length]):
             before = prompt[: len(prompt) - length]

@@ -1,1 +1,1 @@
-"""Jobs for sandboxed processes: a folder for each job."""
+"""Jobs of sandboxed processes, one folder for each job."""

@@ -1,9 +1,9 @@
-"""A pool of helper processes that do one job at a time, as rendering a template.
+"""A pool of helper processes that do one job at a time, such as rendering a template.
 
-Jobs take turns in the order they come, so a slow one leaves the other processes to the rest. Each
-process is started when it is needed first. A process that a job was too much for is ended; the next
-job that needs one starts a new one. A job with which a used process ends is done again by a new
-one: the fault may be an earlier job's, or somebody killed the process.
+Jobs start in the order of their arrival, on any free process, so a slow one leaves the other
+processes to the rest. Each process is started at its first job. A process that failed at a job is
+ended, and the next job that needs one starts a new one. If a used process ends during a job, a new
+one does the job again, as an earlier job may have caused the end, or another program killed it.
 """
 
 import asyncio
@@ -17,7 +17,7 @@ from specllama.engine.wire.framing import MAX_FRAME, Decoder, Started
 from specllama.engine.wire.process import Child, ChildError
 
 PROCESSES: Final = 2
-STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
+STOP_TIMEOUT: Final = 1.0  # s after which a process that should end is killed
 
 M = TypeVar("M")
 T = TypeVar("T")
@@ -26,8 +26,8 @@ T = TypeVar("T")
 class Helper(Generic[M]):
     """One process of a pool, which answers with messages `M`.
 
-    `known` numbers what earlier jobs have left in the process. A job sets `is_fit` to False if the
-    process is to be ended behind it.
+    `known` numbers the objects that earlier jobs have left in the process. A job sets `is_fit` to
+    False if the process has to be ended after it.
     """
 
     def __init__(self, child: Child[Started | M]) -> None:
@@ -36,8 +36,8 @@ class Helper(Generic[M]):
         self.is_fit = True
 
     async def ask(self, data: bytes, seconds: float) -> M:
-        """The answer to the frame `data`. A process that gives none is ended: raises TimeoutError
-        after `seconds`, ChildError if it ends or its answer is no message."""
+        """Returns the answer to the frame `data`. Ends a process without an answer: raises
+        TimeoutError after `seconds`, ChildError if the process ends or its answer is invalid."""
         answer = await self.child.ask(data, seconds)
         assert not isinstance(answer, Started)
         return answer
@@ -47,7 +47,7 @@ Job = Callable[[Helper[M]], Awaitable[T]]
 
 
 class HelperPool(Generic[M]):
-    """At most `processes` that run `command` and answer with messages `M`."""
+    """At most `processes` processes that run `command` and answer with messages `M`."""
 
     def __init__(
         self,
@@ -60,8 +60,9 @@ class HelperPool(Generic[M]):
         limit: int = MAX_FRAME,
         idle: float | None = None,
     ) -> None:
-        """`name` is for errors ("a template process"). `env` and `limit` are as in `Child.start`. A
-        process without a job is ended after `idle` seconds, unless that is None."""
+        """`name` is for error messages ("a template process"). `env` and `limit` are as in
+        `Child.start`. A process without a job is ended after `idle` seconds, unless that is
+        None."""
         self._name = name
         self._command = command
         self._decoder = decoder
@@ -79,32 +80,33 @@ class HelperPool(Generic[M]):
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return [helper.child.pid for helper in (*self._idle, *self._busy)]
 
     def prepare(self) -> None:
-        """Starts a process before it is needed. If that fails, the first job that needs it does."""
+        """Starts a process before the first job. If that fails, the first job starts it."""
         self._preparing = asyncio.create_task(self._prepare())
 
     async def run(self, job: Job[M, T], *, cancels: bool = False) -> T:
-        """The result of `job`, which has a process for itself.
+        """Returns the result of `job`, which gets a process to itself.
 
-        Cancelling ends the process of a job that `cancels`; every other job goes on to its end.
-        Raises what `job` raises, ChildError if a new process ends with it, server_error if there
-        is no starting one, and unavailable_error after `stop`.
+        Cancelling ends the process of a job with `cancels`; all other jobs run to their end. Raises
+        the exceptions of `job`, ChildError if a new process ends with it, server_error if no
+        process can be started, and unavailable_error after `stop`.
         """
         if cancels:
             async with self._turns:
                 return await self._take_turn(job)
         await self._turns.acquire()
-        # A task of its own: a client that leaves must not leave the process with a job half done.
+        # A separate task: a client that disconnects must not leave the process with an unfinished
+        # job.
         task = asyncio.create_task(self._take_turn(job))
         self._jobs.add(task)
         task.add_done_callback(self._done)
         return await asyncio.shield(task)
 
     async def stop(self) -> None:
-        """Ends all processes; open jobs end with an error."""
+        """Ends all processes; open jobs fail."""
         self._stopped = True
         if self._preparing is not None:
             await self._preparing
@@ -125,7 +127,7 @@ class HelperPool(Generic[M]):
         self._jobs.discard(task)
         self._turns.release()
         if not task.cancelled():
-            task.exception()  # seen, even if the client has left
+            task.exception()  # retrieved, even if the client has disconnected
 
     async def _take_turn(self, job: Job[M, T]) -> T:
         if self._preparing is not None:
@@ -192,7 +194,7 @@ class HelperPool(Generic[M]):
             self._end(self._idle.pop())
 
     def _end(self, helper: Helper[M]) -> None:
-        """Ends a process without a job. What it holds of the system is given back in a task."""
+        """Ends a process without a job. A task releases its resources."""
         task = asyncio.create_task(_end(helper.child))
         self._ending.add(task)
         task.add_done_callback(self._ending.discard)

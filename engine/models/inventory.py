@@ -52,7 +52,7 @@ class Inventory:
             try:
                 entry = await asyncio.to_thread(self._catalog.entry_to_download, name)
             except OptionError as error:
-                raise server_error(f"the list of models can't be read again: {error}") from None
+                raise server_error(f"the models can't be read again: {error}") from None
             is_here = not wants_fetch(entry.options)  # downloaded after the server's start
             if not is_here:
                 self._members.add(entry)
@@ -119,7 +119,7 @@ class Inventory:
         try:
             entries, default = await asyncio.to_thread(self._catalog.read)
         except OptionError as error:
-            raise server_error(f"the list of models can't be read again: {error}") from None
+            raise server_error(f"the models can't be read again: {error}") from None
         found = {entry.name: entry for entry in entries}
         found |= {entry.name: entry for entry in self._members.fetching()}
         before = dict(self._catalog.entries)

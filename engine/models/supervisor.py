@@ -122,8 +122,7 @@ class Supervisor:
         return self._n_leases
 
     def start(self, *, load: bool = True) -> None:
-        """Starts the supervisor. Without `load`, a missing model is only downloaded, and loaded
-        after `wake`."""
+        """Starts. Without `load`, a missing model is only downloaded, and loaded after `wake`."""
         if not self._stopped():
             self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
@@ -160,8 +159,7 @@ class Supervisor:
         return self._process.client if self._process and self.state in SERVING else None
 
     def sleeping_snapshot(self) -> ProcessSnapshot | None:
-        """Returns the last snapshot of a sleeping engine, without waking it; None if it isn't
-        asleep."""
+        """Returns the last snapshot of a sleeping engine; None if it isn't asleep."""
         return self._snapshot if self.state in ("dozing", "sleeping") else None
 
     def wake(self) -> None:
@@ -170,8 +168,7 @@ class Supervisor:
         self._changes.announce()
 
     def acquire(self) -> None:
-        """Begins a lease of the engine. Raises `EngineError` (unavailable) if it is being
-        stopped."""
+        """Begins a lease. Raises `EngineError` (unavailable) if the engine is being stopped."""
         if self._stop_reason:
             raise unavailable(self._stop_reason)
         self._n_leases += 1
@@ -319,8 +316,7 @@ class Supervisor:
     # ---- one process -----------------------------------------------------------------------
 
     async def _serve_once(self) -> float | None:
-        """Runs one engine process to its end. Returns the delay before the next one; None if there
-        is no next one."""
+        """Runs one engine process to its end. Returns the delay before the next one, or None."""
         engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
         try:
             process = self._process = await self._start_process(
@@ -429,8 +425,8 @@ class Supervisor:
             await process.end()
 
     def _conclude(self, process: EngineProcess, code: int) -> float | None:
-        """Makes the transition that follows the end of a process. Returns the delay before the next
-        one; None if there is no next one."""
+        """Makes the transition after the end of a process. Returns the delay before the next one;
+        None if there is none."""
         self._process = None
         # A process that was rejected after loading the model has ended regularly.
         self.exit_code = (code or None) if process.refusal else code

@@ -186,7 +186,7 @@ def test_list_devices() -> None:
         (["--alias", "two\nlines", "-c", "\n"], '-c: "\\n" is not a whole number'),
         (["-hf", "nonsense"], '-hf: "nonsense" does not look like USER/REPO'),
         (["-hf", "user/repo", "-m", "specllama-tiny"], "-m: excludes --hf-repo"),
-        (["--hf-file", "model.gguf"], "--hf-repo has to name"),
+        (["--hf-file", "model.gguf"], "it needs --hf-repo"),
         (["-dr", "Nonsense"], '-dr: "Nonsense" does not look like [HOST/]NAME[:TAG]: '),
         (["-dr", "gemma3", "-hf", "user/repo"], "-hf: excludes --docker-repo"),
         (["-mu", "nonsense"], '-mu: "nonsense" is not an address'),

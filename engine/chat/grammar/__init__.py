@@ -1,1 +1,1 @@
-"""Grammars for answers with tool calls. Runs in the server process."""
+"""Grammars for answers with tool calls. This package runs in the server process."""

@@ -1,8 +1,8 @@
 """Grammars for answers: calls of the given tools in the model's output syntax, with arguments that
 follow the tools' schemas; or JSON that follows a schema.
 
-The parts that stand in the answer's own syntax are rules of a grammar; arguments in JSON are
-schemas that the grammar refers to, which the engine translates and checks.
+The answer's own syntax becomes rules of a grammar. Arguments in JSON become schemas that the
+grammar refers to; the engine translates and checks them.
 """
 
 import logging
@@ -38,7 +38,7 @@ from specllama.engine.params import (
     Thoughts,
 )
 
-# ---- Arguments of calls in JSON: of a schema, or a plain text that follows a grammar of its own.
+# ---- Arguments of calls in JSON: an object of a schema, or a plain text that follows a grammar.
 
 
 log = logging.getLogger("specllama.engine.chat.grammar")
@@ -46,7 +46,7 @@ _SPACE_BETWEEN = "/[ \\t\\n]{1,8}/"
 
 
 class TextArguments(msgspec.Struct, frozen=True):
-    """Arguments with nothing but a text; `in_json` as in `NamedGrammar`."""
+    """Arguments that consist of one text; `in_json` as in `NamedGrammar`."""
 
     what: str
     lark: str
@@ -54,19 +54,17 @@ class TextArguments(msgspec.Struct, frozen=True):
 
 
 def text_arguments(what: str, lark: str) -> TextArguments | None:
-    """The arguments of a tool whose text follows the grammar `lark`, which error messages call
-    `what`; None if that can't be said in JSON."""
+    """Returns the arguments of a tool whose text follows the grammar `lark`, which error messages
+    call `what`; None if the grammar can't be written for texts in JSON."""
     try:
         return TextArguments(what, lark, in_json(lark))
     except TextGrammarError as error:
-        log.warning(
-            "%s: the prompt shows this grammar, but no answer is held to it: %s", what, error
-        )
+        log.warning("%s: the prompt contains this grammar, but it is not enforced: %s", what, error)
         return None
 
 
 def json_arguments(lark: Lark, what: str, parameters: Any, at: str) -> str:
-    """The symbols of an object that follows `parameters`, see `Lark.json`, or is
+    """Returns the symbols of an object that follows the schema `parameters`, see `Lark.json`, or of
     `TextArguments`."""
     if not isinstance(parameters, TextArguments):
         return lark.json(what, parameters, at)
@@ -79,18 +77,18 @@ def json_arguments(lark: Lark, what: str, parameters: Any, at: str) -> str:
 
 
 MAX_NAME = 128  # characters
-MAX_WORK = 20_000  # steps that the schemas of all tools may take: some tenths of a second
+MAX_WORK = 20_000  # steps for the schemas of all tools, which take some tenths of a second
 MIN_WORK = 500  # for each of many tools
-_NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has it as a marker
-_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models insist on this form, others take any
+_NAME = re.compile(rf"[\w.:/@$+-]{{1,{MAX_NAME}}}")  # no output syntax has such a name as a marker
+_ID = "/[a-zA-Z0-9]{9}/"  # Mistral's models require this form, others accept any
 _NEXT_INDEX = "/[1-9][0-9]{0,3}/"
-_SPACE = "/( |\\n{1,2}[ \\t]{0,20}){1,2}/"  # as llama-server lets it be before an answer
+_SPACE = "/( |\\n{1,2}[ \\t]{0,20}){1,2}/"  # white space that llama-server permits before an answer
 _HARMONY_JSON = f'(" {harmony.CONSTRAIN}json" | " json")?'
 
 
 class AnswerGrammar(msgspec.Struct, frozen=True):
-    """A constraint in the terms of `GenerationParams`: `AnswerRules.lark`, its schemas and what
-    it leaves out of them, and if it is `lazy` what starts it."""
+    """A constraint for `GenerationParams`: the `lark`, `schemas` and `relaxed` keywords of
+    `AnswerRules`, and, if it is `lazy`, the triggers that start it."""
 
     lark: str
     schemas: dict[str, NamedSchema]
@@ -109,11 +107,11 @@ def answer_params(
     budget: ThinkingBudget = NO_BUDGET,
     given: str = "",
 ) -> GenerationParams:
-    """`params` with everything that an answer in `syntax` needs: its markers are to be shown,
-    it follows `grammar`, and its thoughts end as `budget` says. The text of the answer begins with
-    `given`, which is in the prompt.
+    """Returns `params` with the settings for an answer in `syntax`: its markers are preserved, it
+    follows `grammar`, and `budget` limits its reasoning. The text of the answer begins with
+    `given`, which is part of the prompt.
 
-    Raises EngineError (invalid_request_error) if `params` has a grammar or schema of its own.
+    Raises EngineError (invalid_request_error) if `params` already has a grammar or schema.
     """
     wrapper = HARMONY_THOUGHTS if syntax.harmony else syntax.reasoning
     thoughts = Thoughts(wrapper.begin, wrapper.end, thinking) if wrapper else None
@@ -146,17 +144,17 @@ def answer_grammar(
     may_think: bool = True,
     texts: Mapping[str, str] = MappingProxyType({}),
 ) -> AnswerGrammar | None:
-    """The grammar of an answer in `syntax`; None if any text will do.
+    """Returns the grammar of an answer in `syntax`; None if any text is valid.
 
     `tools` are those of `ChatRequest`; without any, only `schema` counts, which the text of the
     answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
-    requires this one. `parallel`: several calls in one answer. `thinking`: the prompt has opened
-    the thoughts; whatever else of the answer's syntax `prompt` ends with is not written again.
-    Unless it `may_think`, an answer that isn't lazy has no thoughts but those. `texts` are the
-    grammars, in Lark, of tools that take a plain text.
+    requires a call of this tool. `parallel`: several calls in one answer. `thinking`: the prompt
+    has opened the reasoning; any other syntax of the answer that `prompt` ends with is not written
+    again. Unless it `may_think`, an answer that isn't lazy has no other reasoning. `texts` are the
+    grammars, in Lark, of tools that accept a plain text.
 
-    Raises EngineError (invalid_request_error) naming the tool at fault. What is wrong with a
-    schema comes to light only in the engine, whose error names the tool, too.
+    Raises EngineError (invalid_request_error) with the name of the invalid tool. Errors within a
+    schema are only detected in the engine, whose error contains the tool's name, too.
     """
     lark = Lark(max(MIN_WORK, MAX_WORK // max(1, len(tools))))
     functions = _functions(tools, tool_name, lark)
@@ -185,15 +183,15 @@ def answer_grammar(
 def no_calls_grammar(
     syntax: OutputSyntax, names: Collection[str], prompt: str = ""
 ) -> AnswerGrammar | None:
-    """The grammar of an answer in which no call of one of the tools `names` begins; None if no text
-    tells a call. `prompt` is as in `answer_grammar`."""
+    """Returns the grammar of an answer without calls of the tools `names`; None if calls can't be
+    recognized in the text. `prompt` is as in `answer_grammar`."""
     lark = Lark(MIN_WORK)
     text = without_calls(syntax, names, prompt)
     return AnswerGrammar(lark.text(lark.terminal(text)), {}) if text else None
 
 
 Functions = Mapping[str, Any]
-"""The schemas of the parameters by the names of the tools, or their `TextArguments`."""
+"""The schemas of the parameters, or the `TextArguments`, by the name of the tool."""
 
 
 def _functions(tools: list[OfferedTool], wanted: str | None, lark: Lark) -> dict[str, Any]:
@@ -222,7 +220,7 @@ def _functions(tools: list[OfferedTool], wanted: str | None, lark: Lark) -> dict
 def _add_texts(
     functions: dict[str, Any], texts: Mapping[str, str], syntax: OutputSyntax, lark: Lark
 ) -> None:
-    """Put the grammars of tools that take a text in place of their schemas, where calls have their
+    """Replaces the schemas of tools that accept a text by their grammars, if calls have their
     arguments in JSON."""
     tagged = syntax.calls is not None and syntax.calls.tagged is not None
     for name, text in texts.items():
@@ -240,12 +238,12 @@ def _parameters_of(name: str) -> str:
 
 
 def _place_of(name: str) -> str:
-    """Where the schema of a tool stands, as in `NamedSchema.at`."""
+    """Returns the location of a tool's schema, as in `NamedSchema.at`."""
     return f"{name}#"
 
 
 def _object_schema(name: str, parameters: Any, lark: Lark) -> Any:
-    """Arguments are an object, also if the schema would let them be something else."""
+    """Arguments are always an object, even if the schema permits other types."""
     if parameters in (None, True, {}):
         return ANY_OBJECT
     what = f"Failed to parse {_parameters_of(name)}: JSON schema error at #"
@@ -277,7 +275,7 @@ class _Answer:
         return self._row(functions, parallel, self._begun)
 
     def lazy_calls(self, functions: Functions, parallel: bool) -> str:
-        """The grammar of a trigger and of all that follows it."""
+        """Returns the grammar of a trigger and of the text after it."""
         rows = [self._row(functions, parallel, "")]
         if self._begun:
             rows.append(self._row(functions, parallel, self._begun))
@@ -289,7 +287,7 @@ class _Answer:
         more = ""
         if parallel and calls.parallel:
             more = f"{self.lark.rule(self._one_of(functions, calls.separator, _NEXT_INDEX))}*"
-        # A token that ends the answer is no text: the grammar ends before it.
+        # The grammar doesn't include a token that ends the answer, as that isn't text.
         end = "" if calls.stops else calls.end.rstrip()
         return sequence(self.lark.rule(first), more, literal(end))
 
@@ -306,10 +304,10 @@ class _Answer:
     def _call(
         self, name: str, parameters: Any, before: str, index: str | None, begun: str
     ) -> list[str]:
-        """One call. `index`: what its number looks like, the first one's if None."""
+        """Returns the symbols of a call. `index`: the pattern of its number; None: the first."""
         symbols: list[str] = []
-        # All fixed text up to something that varies is one literal: names of which one begins
-        # with the other must not be decided on before their ends.
+        # All fixed text up to a variable part is one literal: if one name is the beginning of
+        # another, the lexer must not decide between them before their ends.
         text = before
 
         def flush() -> None:
@@ -346,8 +344,8 @@ class _Answer:
         return tagged_arguments(self.lark, self._calls.tagged, what, parameters, at)
 
     def text(self, body: str) -> str:
-        """The text of an answer, which is `body`. Models leave its markers out at times, but not
-        the first of two alone."""
+        """Returns the text of an answer, which is `body`. Models sometimes omit its markers, but
+        the first one is never written without the second one."""
         content = self._syntax.content
         begin = content.begin.lstrip().removeprefix(self._text_begun)
         marked = sequence(body, optional(literal(content.end.strip())))
@@ -376,8 +374,8 @@ class _Answer:
         return f"{self.lark.terminal(_SPACE)}?"
 
     def check_mixable(self) -> None:
-        """Raises EngineError if calls and JSON begin with the same text, so that no token decides
-        between the two."""
+        """Raises EngineError if calls and JSON begin with the same text, so that their first tokens
+        can't distinguish them."""
         if is_plain_json(self._opening.removeprefix(self._begun)):
             raise invalid_request(
                 "response_format and tools can't be used together with this model, whose calls "
@@ -386,20 +384,20 @@ class _Answer:
 
 
 class _Harmony:
-    """Answers in channels. A call ends the answer; the recipient may stand before the channel
-    or behind it."""
+    """Answers in channels. A call ends the answer. The recipient is written before or after the
+    channel."""
 
     def __init__(self, lark: Lark) -> None:
         self.lark = lark
 
     def calls(self, functions: Functions, parallel: bool) -> str:
-        return self._one_of(functions, _behind_channel, _before_channel)
+        return self._one_of(functions, _after_channel, _before_channel)
 
     def lazy_calls(self, functions: Functions, parallel: bool) -> str:
         before = _before_channel
         return self._one_of(
             functions,
-            _behind_channel,
+            _after_channel,
             lambda name: before(name).lstrip(),
             lambda name: harmony.NEXT + before(name),
         )
@@ -432,10 +430,10 @@ class _Harmony:
         return body
 
     def check_mixable(self) -> None:
-        """Calls and text are in different channels."""
+        """Does nothing: calls and text are in different channels."""
 
 
-def _behind_channel(name: str) -> str:
+def _after_channel(name: str) -> str:
     return f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}{name}"
 
 

@@ -1,6 +1,5 @@
-"""The JSON schemas of tools, read for arguments that are written one by one: the properties, and
-what may stand for each of them. Keywords that can't be kept to are left out, and told.
-"""
+"""Reads the JSON schemas of tools for arguments that are written one by one: the properties, and
+the schemas of their values. Keywords that can't be enforced are left out and reported."""
 
 import json
 from collections.abc import Iterable
@@ -13,8 +12,8 @@ from specllama.engine.formats.json_schema import Work, at_pointer, escaped, impl
 MAX_DEPTH = 32  # of references and alternatives
 MAX_PROPERTIES = 1000
 MAX_BRANCHES = 200  # of one property
-MAX_NESTING = 8  # of parts that name properties
-CHARACTERS = 256  # of a schema's text that are a step of work
+MAX_NESTING = 8  # levels of parts that name properties
+CHARACTERS = 256  # characters of a schema that count as one step of work
 
 Schema = dict[str, Any]
 
@@ -26,7 +25,7 @@ ANNOTATIONS = frozenset(
     ]
 )
 _PARTS = ("allOf", "anyOf", "oneOf")
-# Keywords of the whole object that choosing its properties one by one can't keep to.
+# Keywords of the whole object, which can't be enforced for properties one by one.
 _WHOLE = frozenset(
     [
         *(*_PARTS, "not", "if", "patternProperties", "propertyNames"),
@@ -37,15 +36,15 @@ _WHOLE = frozenset(
 
 
 class Branch(NamedTuple):
-    """A schema, and where it stands."""
+    """A schema, and its location."""
 
     schema: Any
     at: str
 
 
 class Arguments(NamedTuple):
-    """The arguments of a tool by name, and the schema of those without one, None if there are to
-    be none."""
+    """The schemas of a tool's arguments by name, and the schema of arguments without one; None if
+    no others are permitted."""
 
     named: dict[str, Branch]
     required: list[str]
@@ -53,8 +52,8 @@ class Arguments(NamedTuple):
 
 
 class ArgumentSchemas:
-    """The schemas in `root`, that of a tool; `what` is what error messages call it, and `at` is
-    where it stands (`engine.params.NamedSchema`)."""
+    """The schemas in `root`, the schema of a tool. Error messages call it `what`; `at` is its
+    location (`engine.params.NamedSchema`)."""
 
     def __init__(self, lark: Lark, what: str, root: Schema, at: str) -> None:
         self._lark = lark
@@ -66,7 +65,7 @@ class ArgumentSchemas:
         self._carried_length = 0
 
     def spend(self, steps: int) -> None:
-        """Raises OutOfWorkError, as all methods may do."""
+        """Counts the work. Raises OutOfWorkError, as all methods may do."""
         self._work.spend(steps)
 
     def leave_out(self, branch: Branch, *words: str) -> None:
@@ -74,7 +73,7 @@ class ArgumentSchemas:
             self._lark.leave_out(f"{branch.at}/{escaped(word)}")
 
     def arguments(self) -> Arguments:
-        """The arguments that the tool has."""
+        """Returns the arguments of the tool."""
         whole = self._resolved(Branch(self._root, self._at_root))
         schema = whole.schema
         self.leave_out(whole, *sorted(_WHOLE & schema.keys()))
@@ -92,7 +91,7 @@ class ArgumentSchemas:
         return Arguments(every, required, None if every or is_closed else other)
 
     def _properties(self, whole: Branch, depth: int) -> dict[str, Branch]:
-        """The properties that the schema names, also in its parts."""
+        """Returns the properties in the schema and in its parts."""
         self.spend(1 + len(self._mapping(whole.schema, "properties")))
         found = {
             name: Branch(each, f"{whole.at}/properties/{escaped(name)}")
@@ -107,7 +106,7 @@ class ArgumentSchemas:
         return found
 
     def branches(self, branch: Branch, depth: int = 0) -> list[Branch]:
-        """Schemas of which the value follows any."""
+        """Returns schemas of which the value follows any."""
         self.spend(1)
         if branch.schema is True:
             return [Branch({}, branch.at)]
@@ -145,7 +144,7 @@ class ArgumentSchemas:
         return found
 
     def fixed_values(self, branch: Branch) -> list[Any] | None:
-        """The only values of a schema; None if it has others."""
+        """Returns the only permitted values of a schema; None if it permits others."""
         schema = branch.schema
         if "const" in schema:
             values = [schema["const"]]
@@ -161,7 +160,7 @@ class ArgumentSchemas:
         return fitting or values
 
     def narrowed(self, branch: Branch, kinds: list[str]) -> Branch | None:
-        """`branch` for values of some types only; None if it has none of them."""
+        """Returns `branch` restricted to values of some types; None if it has no such values."""
         if (fixed := self.fixed_values(branch)) is not None:
             values = [value for value in fixed if is_a(value, kinds)]
             return Branch({"enum": values}, branch.at) if values else None
@@ -169,7 +168,7 @@ class ArgumentSchemas:
         return Branch({**branch.schema, "type": types}, branch.at) if types else None
 
     def items(self, schema: Schema) -> Any:
-        """The schema of all items of a list; None if there is no such schema."""
+        """Returns the schema of all items of a list; None if there is no such schema."""
         items = None if "prefixItems" in schema else schema.get("items")
         for _ in range(MAX_DEPTH):
             if not isinstance(items, dict) or "$ref" not in items:
@@ -178,7 +177,7 @@ class ArgumentSchemas:
         return items
 
     def json(self, branch: Branch) -> str:
-        """A reference to the JSON of `branch`."""
+        """Returns a reference to the JSON of `branch`."""
         schema: Any = branch.schema
         if isinstance(schema, dict):
             text = _dumped(schema)
@@ -190,7 +189,7 @@ class ArgumentSchemas:
         return self._lark.json(self._what, schema, branch.at)
 
     def _definitions(self) -> Schema:
-        """The definitions of the root, which come along with every schema that refers to any."""
+        """Returns the definitions of the root, which each schema with a reference includes."""
         if self._carried is None:
             words = ("$defs", "definitions")
             self._carried = {word: self._root[word] for word in words if word in self._root}
@@ -202,7 +201,7 @@ class ArgumentSchemas:
         return invalid_request(f"Failed to parse {self._what}: {why}")
 
     def _resolved(self, branch: Branch) -> Branch:
-        """`branch`, or what it refers to."""
+        """Returns `branch`, or the schema that it refers to."""
         for _ in range(MAX_DEPTH):
             schema = branch.schema
             if not isinstance(schema, dict):
@@ -213,7 +212,7 @@ class ArgumentSchemas:
             self.leave_out(branch, *sorted(schema.keys() - ANNOTATIONS - {"$ref"}))
             place = self._at_root.partition("#")[0]
             branch = Branch(self._at(reference), f"{place}{reference}")
-        raise self.error("a reference that leads to no schema")
+        raise self.error("a reference that doesn't lead to a schema")
 
     def _at(self, reference: Any) -> Any:
         target = at_pointer(self._root, reference) if isinstance(reference, str) else None
@@ -234,7 +233,7 @@ def types_of(schema: Schema) -> list[str]:
 
 
 def is_free(schema: Schema) -> bool:
-    """True if all values of its types are allowed."""
+    """Returns whether all values of its types are allowed."""
     return not schema.keys() - ANNOTATIONS
 
 
@@ -261,4 +260,4 @@ def _dumped(schema: Schema) -> str:
     try:
         return json.dumps(schema)
     except RecursionError:
-        return '"$ref"'  # too deep, as will be found out
+        return '"$ref"'  # too deep; a later step reports that

@@ -1,8 +1,8 @@
-"""Grammars of texts, rewritten for such a text inside of a string of JSON.
+"""Rewrites grammars of texts for texts inside a JSON string.
 
-A character is escaped or it isn't, whatever stands beside it: so characters and classes of them
-are rewritten each for itself, and what is made of them stays as it is. Terminals become rules:
-where one ends before an escape and the next begins with one, the lexer couldn't tell them apart.
+Whether a character is escaped doesn't depend on its neighbours. So characters and classes of them
+are rewritten one by one, and their combinations stay the same. Terminals become rules: if one ended
+before an escape and the next began with one, the lexer couldn't separate them.
 """
 
 import json
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 ESCAPED = frozenset('"\\') | {chr(code) for code in range(0x20)}
-"""The characters that a string of JSON has only in an escaped form."""
+"""The characters that a JSON string contains only in escaped form."""
 _PLAIN_CLASS = r"[^\x22\x5c\x00-\x1f]"
 _TOKEN = re.compile(
     r"""(?P<comment>//[^\n]*)
@@ -52,7 +52,7 @@ _COMMON = {
     "SQL_COMMENT": r"/--[^\n]*/",
 }
 _RUN = re.compile(r"\(*(?P<one>\.|\\[dDsSwW]|\[\^?\]?(?:\\.|[^\]\\])*\])(?P<times>[*+])\)*")
-"""A regular expression of nothing but one class of characters, any number of times."""
+"""A regular expression that consists of one class of characters, repeated any number of times."""
 _OPEN = re.compile(r"\(\?P?<\w+>|\((?!\?)")
 _CLOSE, _BAR = re.compile(r"\)"), re.compile(r"\|")
 _TIMES = re.compile(r"(\{\d+(?:,\d*)?\}|[*+?])\??")
@@ -62,12 +62,12 @@ _NOT_IN_A_CLASS = re.compile(r"(?<!\\)(\[|&&|--|~~)|\\[pP]")
 
 
 class TextGrammarError(ValueError):
-    """A part of a grammar that isn't rewritten."""
+    """A part of a grammar that can't be rewritten."""
 
 
 def in_json(lark: str) -> str:
-    """`lark`, a grammar in llguidance's dialect of Lark, for the same texts between the quotes of a
-    string of JSON. What is wrong with a grammar mostly stays as it is.
+    """Returns `lark`, a grammar in llguidance's dialect of Lark, for the same texts between the
+    quotes of a JSON string. Most errors in a grammar are left as they are.
 
     Raises TextGrammarError.
     """
@@ -77,7 +77,9 @@ def in_json(lark: str) -> str:
 def _tokens(lark: str) -> Iterator[str]:
     for token in _TOKEN.finditer(lark):
         if token["unknown"]:
-            raise TextGrammarError(f"no {token['unknown']} in a grammar of a text in JSON")
+            raise TextGrammarError(
+                f"{token['unknown']} is not supported in a grammar of a text in JSON"
+            )
         if token["range"]:
             first, last = (_decoded(each) for each in re.findall(r'"((?:\\.|[^"\\])+)"', token[0]))
             yield _class(f"[{_in_class(first)}-{_in_class(last)}]")
@@ -113,7 +115,7 @@ def _decoded(literal: str) -> str:
 
 
 def _escape(char: str) -> str:
-    """The literal of a character as JSON escapes it."""
+    """Returns the literal of a character as JSON escapes it."""
     return json.dumps(json.dumps(char)[1:-1])
 
 
@@ -138,14 +140,14 @@ def _in_class(char: str) -> str:
 
 @dataclass
 class _Flags:
-    """Those in force inside of one pair of parentheses."""
+    """The flags in force within one pair of parentheses."""
 
     ignore_case: bool
     dot_all: bool
 
 
 def _rule(regex: str, flags: str) -> str:
-    """A regular expression as part of a rule."""
+    """Returns a regular expression as part of a rule."""
     if unknown := set(flags) - set("is"):
         raise TextGrammarError(f"regular expressions have no flag {min(unknown)}")
     now = _Flags("i" in flags, "s" in flags)
@@ -176,18 +178,20 @@ def _rule(regex: str, flags: str) -> str:
         elif found := _BAR.match(regex, at):
             made += _nothing_before(made, "|")
         elif found := _TIMES.match(regex, at):
-            made.append(found[1])  # whether it is greedy makes no other texts
+            made.append(found[1])  # lazy or greedy makes no difference to the texts
         elif found := _ATOM.match(regex, at):
             made.append(f"({_atom(found[0], now)})")
         else:
-            raise TextGrammarError(f"no {regex[at : at + 10]} in a regular expression in JSON")
+            raise TextGrammarError(
+                f"{regex[at : at + 10]} is not supported in a regular expression in JSON"
+            )
         at = found.end()
     made += _nothing_before(made, "")
     return f"({' '.join(made)})"
 
 
 def _nothing_before(made: list[str], symbol: str) -> list[str]:
-    """`symbol`, with an empty text before it where a choice would have none."""
+    """Returns `symbol`, preceded by an empty text if the choice before it would be empty."""
     empty = not made or made[-1] in ("(", "|")
     return ['""', symbol] if empty else [symbol]
 
@@ -200,7 +204,7 @@ _ATOM = re.compile(
 
 
 def _atom(atom: str, flags: _Flags, times: str = "") -> str:
-    """One character, or one of a class. `times` is for those that aren't escaped."""
+    """Returns one character, or one of a class. `times` applies to unescaped characters."""
     if atom == ".":
         return _class(r"[\s\S]" if flags.dot_all else r"[^\n]", times)
     if atom[0] == "[" and len(atom) > 1:
@@ -217,7 +221,8 @@ def _atom(atom: str, flags: _Flags, times: str = "") -> str:
 
 
 def _class(written: str, times: str = "", *, ignore_case: bool = False) -> str:
-    """A class of characters: those of it that JSON has as they are, and the others' escapes."""
+    """Returns a class of characters: those that JSON contains unescaped, and the escapes of the
+    others."""
     if _NOT_IN_A_CLASS.search(written[1:-1]):
         raise TextGrammarError(f"a class of characters too intricate for JSON: {written[:80]}")
     try:

@@ -1,6 +1,6 @@
 """Writes grammars in llguidance's dialect of Lark: literals, rules, and references to schemas.
 
-A sequence of symbols is a text in which a space stands between two; "" is the empty one.
+A sequence of symbols is a text with spaces between them; "" is the empty sequence.
 """
 
 import json
@@ -16,8 +16,8 @@ _PLAIN = re.compile(r"[a-zA-Z0-9]")
 
 
 class Lark:
-    """The rules and schemas of one grammar. `steps` is the budget of work for each tool whose
-    schema is analysed for it."""
+    """The rules and schemas of one grammar. `steps` is the budget of work for analysing the schema
+    of each tool."""
 
     def __init__(self, steps: int) -> None:
         self.steps = steps
@@ -29,28 +29,28 @@ class Lark:
         self._relaxed: dict[str, None] = {}
 
     def rule(self, body: str) -> str:
-        """The name of a rule for `body`."""
+        """Returns the name of a rule for `body`."""
         return self._define("r", "", body)
 
     def terminal(self, body: str) -> str:
-        """The name of a terminal, which is one regular expression."""
+        """Returns the name of a terminal, which is one regular expression."""
         return self._define("T", "", body)
 
     def lazily(self, body: str) -> str:
-        """The name of a rule for the shortest text that the terminal `body` matches."""
+        """Returns the name of a rule for the shortest text that the terminal `body` matches."""
         return self._define("r", "[lazy]", self.terminal(body))
 
     @property
     def relaxed(self) -> list[str]:
-        """The keywords of schemas that the grammar leaves out, each once."""
+        """The keywords of schemas that the grammar leaves out, without repetition."""
         return list(self._relaxed)
 
     def leave_out(self, where: str) -> None:
-        """Note that the keyword at `where` is left out, in the form of `NamedSchema.at`."""
+        """Records that the keyword at `where` (as in `NamedSchema.at`) is left out."""
         self._relaxed[where] = None
 
     def json(self, what: str, schema: Any, at: str = "#") -> str:
-        """A reference to JSON of `schema`, which error messages call `what`; `at` as in
+        """Returns a reference to JSON of `schema`, which error messages call `what`; `at` as in
         `NamedSchema`.
 
         Raises EngineError (invalid_request_error) for a schema that is nested too deep.
@@ -66,13 +66,15 @@ class Lark:
         return f"@{self._names[key]}"
 
     def text_in_json(self, what: str, lark: str, in_json: str) -> str:
-        """A reference to what stands between the quotes of a string of JSON, see `NamedGrammar`."""
+        """Returns a reference to the text between the quotes of a JSON string, see
+        `NamedGrammar`."""
         name = f"g{len(self.grammars)}"
         self.grammars[name] = NamedGrammar(what, lark, in_json)
         return f"@{name}"
 
     def reserved(self) -> str:
-        """The name of a rule that `define` gives a body: it may refer to itself."""
+        """Returns the name of a rule whose body `define` adds later, so that it may refer to
+        itself."""
         self._reserved += 1
         return f"x{self._reserved}"
 
@@ -91,12 +93,12 @@ class Lark:
 
 
 def literal(text: str) -> str:
-    """Exactly `text`."""
+    """Returns the symbol for exactly `text`."""
     return json.dumps(text) if text else ""
 
 
 def regex(text: str) -> str:
-    """A regular expression of exactly `text`, to stand between slashes."""
+    """Returns a regular expression for exactly `text`, without slashes."""
     return "".join(c if _PLAIN.match(c) else f"\\u{{{ord(c):x}}}" for c in text)
 
 
@@ -105,7 +107,7 @@ def sequence(*symbols: str) -> str:
 
 
 def choice(symbols: list[str]) -> str:
-    """A choice among several symbols, none of them empty."""
+    """Returns a choice among several non-empty symbols."""
     return symbols[0] if len(symbols) == 1 else f"({' | '.join(symbols)})"
 
 
@@ -128,7 +130,7 @@ _TIME = (
 _BYTE = "(25[0-5]|2[0-4][0-9]|1[0-9]{2}|[1-9]?[0-9])"
 _LABEL = "[a-zA-Z0-9]([a-zA-Z0-9-]{0,61}[a-zA-Z0-9])?"
 _WORD = "[a-zA-Z0-9_+-]{1,32}"
-# Some of what each format allows: the usual forms, so that everybody takes them for valid.
+# Each format's most common forms, which all validators accept.
 _FORMATS = {
     "date": _DATE,
     "time": _TIME,
@@ -142,7 +144,7 @@ _FORMATS = {
         r"(/([a-zA-Z0-9._~=,@-]|%[0-9A-F]{2})*)*(\?[a-zA-Z0-9._~=&,/-]*)?(#[a-zA-Z0-9._~-]*)?"
     ),
 }
-# Formats that validators check; any other is an annotation.
+# Other formats that validators check. All remaining ones are annotations.
 _CHECKED = frozenset(
     [
         *("duration", "idn-email", "idn-hostname", "ipv6", "uri-reference", "iri", "regex"),
@@ -152,11 +154,11 @@ _CHECKED = frozenset(
 
 
 class StringError(ValueError):
-    """A keyword of a schema that can't be followed."""
+    """A keyword of a schema can't be enforced."""
 
 
 def string_regex(schema: dict[str, Any]) -> list[str]:
-    """Regular expressions in slashes; a text that all of them match follows `minLength`,
+    """Returns regular expressions in slashes; a text that all of them match follows `minLength`,
     `maxLength`, `pattern` and `format` of `schema`. Raises StringError."""
     found: list[str] = []
     low, high = schema.get("minLength", 0), schema.get("maxLength")
@@ -177,7 +179,7 @@ def string_regex(schema: dict[str, Any]) -> list[str]:
 
 
 def _searched(pattern: Any) -> str:
-    """The texts in which `pattern` is found."""
+    """Returns the regular expression of the texts in which `pattern` is found."""
     if not isinstance(pattern, str):
         raise StringError("a pattern is not a text")
     try:
@@ -200,7 +202,7 @@ def _ends_with_anchor(pattern: str) -> bool:
 
 
 def _outside_of_classes(pattern: str) -> list[tuple[str, int]]:
-    """The characters of a pattern that aren't quoted, with the depth of their parentheses."""
+    """Returns the unquoted characters of a pattern, with the depth of their parentheses."""
     found: list[tuple[str, int]] = []
     depth, in_class, at = 0, False, 0
     while at < len(pattern):
@@ -228,7 +230,7 @@ def _has_choice(pattern: str) -> bool:
 
 
 def _slashed(pattern: str) -> str:
-    """`pattern` for between slashes, where a slash would be the end, and a line's end an error."""
+    """Returns `pattern` for use between slashes: slashes and line ends are escaped."""
     quoted, at = "", 0
     while at < len(pattern):
         step = 2 if pattern[at] == "\\" else 1

@@ -1,9 +1,10 @@
-"""Arguments that a model writes one by one between tags, following a tool's JSON schema.
+"""Grammars of arguments that a model writes one by one between tags, following a tool's JSON
+schema.
 
-Texts stand between the tags as they are, everything else is JSON. Who reads such an argument
-takes it for JSON if it is JSON of a type that the schema allows, and for a text otherwise; what
-is allowed here is what is valid when it is read like that. Keywords of a schema that can't be kept
-to between tags are left out, and told.
+Texts are written between the tags as they are, all other values in JSON. The parser reads an
+argument as JSON if it is JSON of a type that the schema allows, else as a text. The grammar permits
+the arguments that are valid when read this way. Keywords of a schema that can't be enforced between
+tags are left out and reported.
 """
 
 import json
@@ -42,23 +43,23 @@ _SCALARS = frozenset({"number", "integer", "boolean", "null"})
 _SCALAR_WORDS = frozenset(
     ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "multipleOf")
 )
-# What JSON of a type begins with.
+# The first characters of JSON of a type.
 _FIRST = {
     **{"number": r"\-0-9", "integer": r"\-0-9", "boolean": "tf", "null": "n"},
     **{"array": r"\[", "object": r"\{"},
 }
-_QUOTES = ("'", '"')  # of literals that JSON is, too
+_QUOTES = ("'", '"')  # of literals that are also JSON
 _KEY = "/[a-zA-Z_][a-zA-Z0-9_-]{0,63}/"
 
 
 def tagged_arguments(
     lark: Lark, tags: TaggedArguments, what: str, parameters: Schema, at: str
 ) -> str:
-    """The symbol of all arguments of a tool; `what` is what error messages call its schema,
-    `parameters`, and `at` is where that stands (`engine.params.NamedSchema`). May be empty.
+    """Returns the symbol of all arguments of a tool; may be empty. Error messages call its schema,
+    `parameters`, `what`; `at` is its location (`engine.params.NamedSchema`).
 
     A schema that takes too much work is left out. Raises EngineError (invalid_request_error) for
-    one that is wrong or too large.
+    one that is invalid or too large.
     """
     try:
         return _Arguments(lark, tags, ArgumentSchemas(lark, what, parameters, at)).symbol()
@@ -69,8 +70,8 @@ def tagged_arguments(
 
 
 class _Values(NamedTuple):
-    """What may stand for an argument: texts and terminals of texts, each with the place that they
-    come from, any text if it is `free`, and schemas of other values."""
+    """The permitted values of an argument: any text if it is `free`, else texts and terminals of
+    texts, each with the location of its schema; and schemas of other values."""
 
     free: bool
     texts: list[tuple[str, str]]
@@ -112,9 +113,13 @@ class _Arguments:
         return True
 
     def _row(self, arguments: list[tuple[str, bool]]) -> str:
-        """Arguments in their order, those that are not required left out or not."""
+        """Returns the symbol of arguments in their order, of which the optional ones may be
+        missing."""
         separator = literal(self._tags.separator)
-        first, next_ = "", ""  # what may follow if there is nothing before it, and if there is
+        first, next_ = (
+            "",
+            "",
+        )  # symbols of what may follow the start, and of what may follow another argument
         for symbol, is_required in reversed(arguments):
             begin, go_on = sequence(symbol, next_), sequence(separator, symbol, next_)
             if is_required:
@@ -126,11 +131,11 @@ class _Arguments:
         return first
 
     def _any_arguments(self, branch: Branch) -> str:
-        """Arguments of any name."""
+        """Returns the symbol of arguments of any name."""
         tags = self._tags
         if branch.schema is False:
             return ""
-        if KEY in tags.end:  # no grammar repeats a name that it doesn't know
+        if KEY in tags.end:  # a grammar can't repeat a name that isn't fixed
             if branch.schema is not True:
                 self._lark.leave_out(branch.at)
             return ""
@@ -143,7 +148,7 @@ class _Arguments:
         return self._lark.rule(self._announced(key, branch, self._tags.begin + key))
 
     def _announced(self, key: str, argument: Branch, begin: str) -> str:
-        """`begin`, what stands between a key and the value, and the value."""
+        """Returns the symbol of `begin`, the text between a key and its value, and the value."""
         tags = self._tags
         if tags.json_strings or tags.quote in _QUOTES:
             end = literal(tags.after(key))
@@ -164,7 +169,7 @@ class _Arguments:
     # ---- values, each with the end tag ---------------------------------------------------
 
     def _value(self, key: str, argument: Branch, branches: list[Branch]) -> str:
-        """A value of any of `branches`."""
+        """Returns the symbol of a value of any of `branches`."""
         end = literal(self._tags.after(key))
         free, texts, patterns, inner = self._values(key, branches)
         if not (free or texts or patterns or inner):
@@ -173,7 +178,7 @@ class _Arguments:
         if self._tags.quote:
             return sequence(self._quoted(free, texts, patterns, inner), end)
         if patterns and any(name != "null" for each in inner for name in types_of(each.schema)):
-            # Texts that are restricted can't be told from other values.
+            # Restricted texts can't be distinguished from other values.
             for _, at in patterns:
                 self._lark.leave_out(at)
             free = True
@@ -210,7 +215,7 @@ class _Arguments:
         return _Values(free, texts, patterns, inner)
 
     def _can_be_told(self, key: str, text: str, at: str, inner: Iterable[Branch]) -> bool:
-        """Whether a fixed text can be written, and isn't taken for JSON."""
+        """Returns whether a fixed text can be written, and isn't read as JSON."""
         told = self._end_tag(key) not in text
         if not self._tags.quote:
             told &= text == text.strip() and text[:1] != '"'
@@ -220,7 +225,7 @@ class _Arguments:
                     fixed = each.schema.get("enum")
                     self._schemas.spend(1 + len(fixed) if isinstance(fixed, list) else 1)
                     if isinstance(fixed, list) and value in fixed:
-                        return False  # which is allowed, and written there
+                        return False  # the value is allowed as JSON
                     values = fixed if isinstance(fixed, list) else []
                     types = [name for one in values for name in TYPES if is_a(one, [name])]
                     told &= not is_a(value, types if values else types_of(each.schema))
@@ -229,7 +234,8 @@ class _Arguments:
         return told
 
     def _text_or_json(self, key: str, restricted: list[Branch]) -> str:
-        """Any text that isn't JSON of the types in `restricted`, or such JSON."""
+        """Returns the symbol of any text that isn't JSON of the types in `restricted`, or of such
+        JSON."""
         end = literal(self._tags.after(key))
         text = self._plain(key, ANY)
         types = {name for each in restricted for name in types_of(each.schema)}
@@ -241,18 +247,18 @@ class _Arguments:
         return choice(symbols)
 
     def _plain(self, key: str, pattern: str) -> str:
-        """A text like `pattern` without the end tag in it."""
+        """Returns the terminal of a text like `pattern` that doesn't contain the end tag."""
         end = regex(self._end_tag(key))
         return self._lark.terminal(f"{pattern} & ~/(?s:.*){end}(?s:.*)/")
 
     def _end_tag(self, key: str) -> str:
-        """A text ends where the tag after it begins, whatever white space is around that; or with
-        its quote."""
+        """Returns the text that ends a value: its quote, or the tag after it without the white
+        space around it."""
         end = self._tags.after(key)
         return self._tags.quote or end.strip() or end
 
     def _string(self, key: str, branch: Branch) -> str:
-        """The terminal of the texts that a schema allows; "" if those are all."""
+        """Returns the terminal of the texts that a schema allows; "" for any text."""
         patterns: list[str] = []
         for word in sorted(_STRING_WORDS & branch.schema.keys()):
             try:
@@ -262,10 +268,10 @@ class _Arguments:
         patterns = [pattern for pattern in patterns if pattern != ANY]
         if not patterns:
             return ""
-        # In quotes it would be read as JSON, which is shorter.
+        # In quotes it would be read as JSON, without the quotes.
         return self._plain(key, " & ".join(['/([^\\s"](?s:.*))?/', *patterns]))
 
-    # ---- values with a quote of the model's own ------------------------------------------
+    # ---- values in the model's own quotes ------------------------------------------------
 
     def _quoted(
         self,
@@ -274,7 +280,8 @@ class _Arguments:
         patterns: list[tuple[str, str]],
         inner: list[Branch],
     ) -> str:
-        """A text in the model's own quotes, or a literal with such texts in it."""
+        """Returns the symbol of a text in the model's own quotes, or of a literal that contains
+        such texts."""
         quote = self._tags.quote
         symbols = [literal(quote + text + quote) for text in dict.fromkeys(t for t, _ in texts)]
         plain = [self._any_text()] if free else []
@@ -286,7 +293,8 @@ class _Arguments:
         return choice(symbols)
 
     def _unquoted(self, branch: Branch) -> list[str]:
-        """Values other than texts: JSON, if there are no texts and keys in them."""
+        """Returns the symbols of values other than texts: JSON if they contain no texts and
+        keys."""
         if "enum" in branch.schema:
             plain = [each for each in branch.schema["enum"] if is_a(each, _SCALARS)]
             symbols = [self._schemas.json(Branch({"enum": plain}, branch.at))] if plain else []
@@ -307,12 +315,13 @@ class _Arguments:
         return symbols
 
     def _holds_scalars(self, schema: Schema) -> bool:
-        """Whether the items of a list have neither texts nor keys, and so are JSON."""
+        """Returns whether the items of a list contain neither texts nor keys, so that they are
+        JSON."""
         items = self._schemas.items(schema)
         return isinstance(items, dict) and "type" in items and _SCALARS.issuperset(types_of(items))
 
     def _literal(self, kind: str) -> str:
-        """A list or an object of anything: what is further inside follows no schema."""
+        """Returns a list or an object of any content; no schema applies to its content."""
         lark, quote = self._lark, literal(self._tags.quote)
         if not self._literals:
             text = sequence(quote, lark.lazily(f"{self._any_text()} {quote}"))
@@ -326,7 +335,7 @@ class _Arguments:
         return self._literals[kind]
 
     def _any_text(self) -> str:
-        """A text without the quote in it."""
+        """Returns the terminal of a text without the quote."""
         return self._lark.terminal(f"{ANY} & ~/(?s:.*){regex(self._tags.quote)}(?s:.*)/")
 
 

@@ -1,5 +1,5 @@
-"""The texts that calls begin with: those that start a lazy grammar, and those that an answer
-without calls has none of."""
+"""The texts that calls begin with. They start a lazy grammar, and a grammar of answers without
+calls excludes them."""
 
 import re
 from collections.abc import Collection
@@ -11,20 +11,20 @@ from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
 from specllama.engine.chat.syntax import HERMES_CALLS, CallSyntax, Fill, OutputSyntax, begun_by
 from specllama.engine.params import Aside, GrammarTrigger, StopScope
 
-_MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # of which no plain text has any
+_MARKER = re.compile(r"<[^<>\s]*[>=]|\[[A-Z_]+\]")  # a marker that never occurs in plain text
 _TAG = re.compile(r"<[^<>\s]{2,}|\[[A-Z_]+\]")
 _PLAIN_JSON = re.compile(r"[{\[]\s*[\[{\"]")
 
 
 def is_plain_json(opening: str) -> bool:
-    """True if calls that begin with `opening` begin as JSON does."""
+    """Returns whether calls that begin with `opening` begin like JSON."""
     return _PLAIN_JSON.match(opening) is not None
 
 
 def triggers(syntax: OutputSyntax, names: Collection[str], prompt: str) -> list[GrammarTrigger]:
-    """The texts that start the grammar of calls of the tools `names`, as early as a call is
-    certain: models don't always write what follows the marker as their templates do. `prompt` is
-    as in `engine.chat.grammar.answer.answer_grammar`."""
+    """Returns the texts that start the grammar of calls of the tools `names`, as early as a call is
+    certain, because models sometimes deviate from their templates after the marker. `prompt` is as
+    in `engine.chat.grammar.answer.answer_grammar`."""
     if syntax.harmony:
         return [
             GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
@@ -50,8 +50,9 @@ def triggers(syntax: OutputSyntax, names: Collection[str], prompt: str) -> list[
 
 
 def tags(syntax: OutputSyntax) -> list[GrammarTrigger]:
-    """The tags that the parser takes for the beginning of a call, wherever they stand: models
-    forget the outer ones. None that content or thoughts begin or end with."""
+    """Returns the tags that the parser treats as the beginning of a call at any place, as models
+    sometimes omit the outer ones. Tags that are part of the markers of content or reasoning are
+    excluded."""
     if syntax.harmony or (shape := shape_of(syntax.calls or HERMES_CALLS)) is None:
         return []
     others = [syntax.content.begin, syntax.content.end]
@@ -61,8 +62,9 @@ def tags(syntax: OutputSyntax) -> list[GrammarTrigger]:
 
 
 def without_calls(syntax: OutputSyntax, names: Collection[str], prompt: str) -> str:
-    """A terminal of all texts in which no call of the tools `names` begins; "" for a syntax whose
-    calls begin as other JSON does. What begins no call may be in the text: a bracket, a name."""
+    """Returns a terminal of all texts in which no call of the tools `names` begins; "" for a syntax
+    whose calls begin like other JSON. The text may contain brackets and names that don't begin a
+    call."""
     anywhere, at_start = _openings(syntax, names, prompt)
     if not anywhere and not at_start:
         return ""
@@ -76,9 +78,10 @@ def without_calls(syntax: OutputSyntax, names: Collection[str], prompt: str) -> 
 def _openings(
     syntax: OutputSyntax, names: Collection[str], prompt: str
 ) -> tuple[list[str], list[str]]:
-    """Regular expressions of what begins a call anywhere, and at the beginning of the text."""
+    """Returns regular expressions of texts that begin a call anywhere, and at the beginning of the
+    text."""
     if syntax.harmony:
-        to = regex("to=")  # any recipient: without calls there is none
+        to = regex("to=")  # any recipient, as no calls are permitted
         return [f"({regex(harmony.CHANNEL)}|{regex(harmony.START)})[^<]*{to}"], [to]
     calls = syntax.calls or HERMES_CALLS
     anywhere = [each.text for each in tags(syntax)]
@@ -98,7 +101,7 @@ def _openings(
 
 
 def _named_opening(calls: CallSyntax, name: str) -> str:
-    """All fixed text of a call of the tool `name` up to its arguments."""
+    """Returns all fixed text of a call of the tool `name` up to its arguments."""
     text = calls.begin
     for part in calls.parts:
         match part:
@@ -131,10 +134,10 @@ def stop_scope(
     prompt: str = "",
     continued: bool = False,
 ) -> StopScope:
-    """The scope of one answer. `tools` are the names of those whose calls are parsed, `required` if
-    the answer has nothing else; `reasoning`, `thinking`, `prompt` and `continued` are as in
-    `engine.chat.parse.parser.answer_parser`. Thoughts that are content count as text; behind the
-    first call nothing does."""
+    """Returns the scope of stop strings in one answer. `tools` are the names of tools whose calls
+    are parsed, `required` if the answer contains nothing else; `reasoning`, `thinking`, `prompt`
+    and `continued` are as in `engine.chat.parse.parser.answer_parser`. Reasoning in the content
+    counts as text; after the first call nothing does."""
     shown = reasoning in THOUGHTS_IN_CONTENT
     asides = _harmony(shown) if syntax.harmony else _others(syntax, shown)
     if tools:
@@ -142,7 +145,7 @@ def stop_scope(
         asides += [Aside(each.text, at_start=each.at_start) for each in begins if each.text]
     begun = None
     if required and tools and not shown:
-        begun = Aside("")  # thoughts and calls: there is no text at all
+        begun = Aside("")  # only reasoning and calls, no text
     elif thinking and not shown:
         begun = Aside("", _ENDS if syntax.harmony else _end(syntax))
     calls_after_space = bool(tools and syntax.calls and syntax.calls.opening[:1].isspace())
@@ -163,14 +166,16 @@ def _others(syntax: OutputSyntax, shown: bool) -> list[Aside]:
     begin, end = (text.strip() for text in (syntax.content.begin, syntax.content.end))
     asides = [Aside(text, alone=True) for text in (begin, end) if text]
     if ends := [] if shown else _end(syntax):
-        asides.append(Aside(ends[0], at_start=True, alone=True))  # of what wasn't opened
+        asides.append(
+            Aside(ends[0], at_start=True, alone=True)
+        )  # the end of reasoning that wasn't opened
         if syntax.reasoning and (begin := syntax.reasoning.begin.strip()):
             asides.append(Aside(begin, ends, at_start=True))
     return asides
 
 
 def _harmony(shown: bool) -> list[Aside]:
-    """Headers, ends, and the channel of thoughts."""
+    """Returns headers, ends, and the channel of reasoning as asides."""
     alone = [Aside(text, alone=True) for text in (*_ENDS, harmony.NEXT, harmony.MESSAGE)]
     asides = [*alone, Aside(harmony.CHANNEL, [harmony.MESSAGE])]
     return asides if shown else [*asides, Aside(f"{harmony.CHANNEL}analysis", _ENDS)]

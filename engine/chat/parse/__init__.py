@@ -1,1 +1,2 @@
-"""From the text of an answer to content, thoughts and calls. Runs in the server process."""
+"""Parses the text of an answer into content, reasoning and calls. This package runs in the server
+process."""

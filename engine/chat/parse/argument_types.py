@@ -1,6 +1,6 @@
 """The JSON types that a tool's schema allows for an argument.
 
-Tagged arguments write the text 123 and the number alike: the schema says which it is.
+Tagged arguments don't distinguish the text 123 from the number; only the schema does.
 """
 
 import json
@@ -13,10 +13,10 @@ from specllama.engine.chat.parse.json_stream import JsonError, Sink, read_escape
 from specllama.engine.chat.parse.reader import Reader, Step
 from specllama.engine.formats.json_schema import at_pointer, types_of_value
 
-# ---- Translates literals, as programming languages have them, to JSON while their text arrives.
+# ---- Translates literals of programming languages to JSON while their text arrives.
 #
-# Python's literals, JSON, and everything between them: texts in single quotes, in double ones or
-# in quotes of the model's own, keys with or without quotes, True and true.
+# Supports Python's literals, JSON, and mixtures: texts in single quotes, in double quotes or
+# in the model's own quotes, keys with or without quotes, True and true.
 
 
 _MAX_DEPTH = 64
@@ -24,17 +24,17 @@ _WORD = re.compile(r"[^\s,:\"'()\[\]{}<>=]*")
 _NUMBER = re.compile(r"-?(?:0|[1-9]\d*)(?:\.\d+)?(?:[eE][+-]?\d+)?")
 _NAMED = {"True": "true", "False": "false", "None": "null"}
 _JSON_WORDS = frozenset({"true", "false", "null"})
-_CODES = {"x": 2, "U": 8}  # digits of the numbers that Python writes, and JSON doesn't
+_CODES = {"x": 2, "U": 8}  # digits of the escapes that Python has in addition to JSON's
 _HEX = re.compile(r"[0-9a-fA-F]+")
 _ESCAPED = "\\\"'/bfnrtu"
 _CLOSERS = {"[": "]", "(": ")", "{": "}"}
 
 
 def copy_literal(reader: Reader, out: Sink, quote: str, depth: int = 0) -> Step[None]:
-    """Copy the next value to `out` as JSON. `quote` is one of texts beside the usual ones; without
-    it, words have to be in quotes.
+    """Copies the next value to `out` as JSON. `quote` is an additional quote of texts; without it,
+    words have to be in quotes.
 
-    Raises JsonError for anything that is no value, and for one that doesn't end.
+    Raises JsonError for text that isn't a value, and for a value without an end.
     """
     if depth > _MAX_DEPTH:
         raise JsonError
@@ -56,7 +56,7 @@ def copy_literal(reader: Reader, out: Sink, quote: str, depth: int = 0) -> Step[
 
 
 def literal_as_json(text: str) -> str | None:
-    """The JSON of a whole literal, if `text` is one."""
+    """Returns the JSON of a whole literal; None if `text` isn't one."""
     reader, pieces = Reader(), list[str]()
     reader.push(text.strip())
     reader.end()
@@ -69,7 +69,7 @@ def literal_as_json(text: str) -> str | None:
 
 
 def _copy_items(reader: Reader, out: Sink, quote: str, opening: str, depth: int) -> Step[None]:
-    """The rest of a list, a tuple or an object."""
+    """Copies the rest of a list, a tuple or an object."""
     is_object, closing = opening == "{", _CLOSERS[opening]
     out("{" if is_object else "[")
     count = 0
@@ -98,7 +98,7 @@ def _copy_items(reader: Reader, out: Sink, quote: str, opening: str, depth: int)
 
 
 def _copied_text(reader: Reader, out: Sink, quote: str) -> Step[bool]:
-    """Copy a text in quotes, if there is one."""
+    """Copies a text in quotes. Returns False if there is none."""
 
     def escaped(text: str) -> None:
         out(json.dumps(text, ensure_ascii=False)[1:-1])
@@ -133,8 +133,8 @@ def _copied_text(reader: Reader, out: Sink, quote: str) -> Step[bool]:
 
 
 def _is_last(reader: Reader) -> Step[bool]:
-    """Take a quote if it ends its text: what follows can stand behind a value. Some models and
-    templates don't escape the quotes in texts."""
+    """Takes a quote if it ends its text, so that the next character can follow a value. Some models
+    and templates don't escape the quotes in texts."""
     place = reader.mark()
     reader.take(1)
     yield from reader.space()
@@ -156,7 +156,7 @@ def _escape(reader: Reader) -> Step[str]:
         if len(code) == size and _HEX.fullmatch(code) and int(code, 16) <= sys.maxunicode:
             reader.take(2 + size)
             return chr(int(code, 16)).encode(errors="replace").decode()
-    # A backslash before anything else stands for itself.
+    # A backslash before any other character stands for itself.
     return (yield from read_escape(reader)) if pair[1] in _ESCAPED else reader.take(1)
 
 
@@ -166,13 +166,13 @@ _MAX_SCHEMA_DEPTH = 64
 
 
 def argument_types(parameters: Any, key: str) -> frozenset[str]:
-    """JSON Schema's names of the types that `parameters` (an object's schema) allows for the
-    property `key`; all of them if it doesn't say."""
+    """Returns JSON Schema's names of the types that `parameters` (an object's schema) allows for
+    the property `key`; all types if it doesn't restrict them."""
     return _types(inner_schema(parameters, key), parameters, {}, 0)
 
 
 def inner_schema(parameters: Any, key: str) -> Any:
-    """The schema that the property `key` follows, or, in a list's schema, that of its items."""
+    """Returns the schema of the property `key`, or, in a list's schema, of its items."""
     found = _property(parameters, parameters, key, set())
     if found is None and isinstance(parameters, Mapping):
         found = parameters.get("items")
@@ -180,7 +180,8 @@ def inner_schema(parameters: Any, key: str) -> Any:
 
 
 def as_json(text: str, types: frozenset[str]) -> str:
-    """The JSON text of an argument that a model wrote as `text`, either in JSON or as it is."""
+    """Returns the JSON text of an argument that a model wrote as `text`, either in JSON or as it
+    is."""
     if is_json(text) and types_of_value(json.loads(text)) & types:
         return text.strip()
     if "string" not in types:
@@ -202,7 +203,7 @@ def is_json(text: str) -> bool:
 
 
 def _property(schema: Any, root: Any, key: str, seen: set[int]) -> Any:
-    # Each schema once: references may go round in circles.
+    # Visit each schema once, as references may be circular.
     if not isinstance(schema, Mapping) or id(schema) in seen or len(seen) > _MAX_SCHEMA_DEPTH:
         return None
     seen.add(id(schema))
@@ -225,7 +226,7 @@ def _types(schema: Any, root: Any, known: dict[int, frozenset[str]], depth: int)
         return ANY
     if id(schema) in known:
         return known[id(schema)]
-    known[id(schema)] = ANY  # what a schema that contains itself says about itself
+    known[id(schema)] = ANY  # used for the recursion if the schema contains itself
     types = ANY
     declared = schema.get("type")
     if isinstance(declared, str):
@@ -255,7 +256,7 @@ def _parts(schema: Mapping[str, Any], word: str) -> list[Any]:
 
 
 def _target(reference: Any, root: Any) -> Any:
-    """The target of a JSON pointer into the same document (`#/$defs/X`)."""
+    """Returns the target of a JSON pointer into the same document (`#/$defs/X`)."""
     return at_pointer(root, reference) if isinstance(reference, str) else None
 
 

@@ -1,8 +1,8 @@
 """Parses the calls of tools in an answer, given a `CallShape`.
 
-What a call turns out not to be, is given back: the text up to a place where the call has been
-announced is read again as content. After that there is no way back, and of a call that goes
-wrong everything that came as its arguments stays.
+If a text turns out not to be a call, the parser goes back and reads it again as content, up to the
+point where the call has been announced. After the announcement there is no way back: the text of a
+malformed call stays in its arguments.
 """
 
 import re
@@ -21,7 +21,7 @@ from specllama.engine.chat.syntax import Fill, TaggedArguments
 
 Emit = Callable[[ChatDelta], None]
 Tools = Mapping[str, Any] | Collection[str]
-"""Names of tools, with the schemas of their parameters if they are known."""
+"""Names of tools, with the schemas of their parameters if known."""
 
 _NAME_LIMIT = 256
 _NOT_IN_NAMES = "\\s\"'<>{}\\[\\](),\uff5c"
@@ -31,12 +31,12 @@ _ALPHANUMERIC = string.ascii_letters + string.digits
 
 
 def new_call_id() -> str:
-    """Letters and digits only: some templates refuse anything else."""
+    """Returns an id of letters and digits, as some templates reject other characters."""
     return "".join(secrets.choice(_ALPHANUMERIC) for _ in range(32))
 
 
 class NotACallError(Exception):
-    """The text doesn't go on as a call would."""
+    """The text doesn't continue like a call."""
 
 
 class CallParser:
@@ -50,16 +50,16 @@ class CallParser:
         self._count = 0
         self._ids: set[str] = set()
         self.calling = False
-        """Inside of a call, up to the end of its arguments."""
+        """True within a call, up to the end of its arguments."""
 
     @property
     def markers(self) -> tuple[str, ...]:
-        """The texts that calls begin with."""
+        """The texts that begin calls."""
         return tuple(self._shape.openings)
 
     @property
     def bare(self) -> bool:
-        """True if calls begin with nothing that content can't begin with."""
+        """True if calls have no opening that distinguishes them from content."""
         return not self._shape.openings
 
     @property
@@ -68,9 +68,9 @@ class CallParser:
         return self._shape.end.marker
 
     def calls(self, reader: Reader, opening: str = "") -> Step[bool]:
-        """Read the calls that begin with the marker `opening`, which has been taken; false, and
-        nothing else taken, if there is no call. If the answer is cut off in the middle of
-        that, everything is taken."""
+        """Reads the calls that begin with the marker `opening`, which has been taken. Returns
+        False, without taking any more text, if there is no call. If the answer is cut off before
+        that is decided, all text is taken."""
         shape = self._shape
         tokens = shape.openings[opening] if opening else shape.begin + shape.head
         found = yield from self._call(reader, tokens)
@@ -79,7 +79,7 @@ class CallParser:
                 pass
             yield from _closing(reader, shape.end)
         if reader.cut_off:
-            reader.drop()  # the head of a call, or half of what ends one
+            reader.drop()  # the head of a call, or a part of the marker that ends one
         return found or reader.cut_off
 
     def _next(self, reader: Reader) -> Step[bool]:
@@ -90,7 +90,7 @@ class CallParser:
         if isinstance(self._shape.items[0], Envelope) and (
             (yield from reader.accept_spaced(",")) or (yield from reader.accept_spaced(";"))
         ):
-            # A list, whether the syntax has one or not.
+            # A list, whether the syntax has lists or not.
             yield from reader.accept_all(tokens)
             tokens = ()
         if (yield from self._call(reader, tokens)):
@@ -125,7 +125,7 @@ class CallParser:
         call.finish(whole)
         self._count += 1
         if not whole:
-            # Its end may come all the same.
+            # The marker after it may follow nevertheless.
             for item in self._shape.items:
                 if isinstance(item, MarkerTokens) and item.marker == self._shape.after_arguments:
                     yield from _closing(reader, item)
@@ -149,7 +149,7 @@ class CallParser:
                 elif not (yield from reader.accept_all(item.tokens)):
                     if following not in (Fill("id"), Fill("index")):
                         raise NotACallError
-                    skip = True  # an id that the model doesn't care to write
+                    skip = True  # an optional id that the model omits
             elif item.hole == "arguments":
                 yield from reader.space()
                 if self._tagged:
@@ -170,7 +170,7 @@ class CallParser:
             pattern = re.compile(f"[^{_NOT_IN_NAMES}{re.escape(stop)}]*")
             name = yield from reader.run(pattern, _NAME_LIMIT)
             if reader.cut_off:
-                raise NotACallError  # it may be half a name
+                raise NotACallError  # the name may be incomplete
             call.set_name(name)
         else:
             text = yield from reader.run(_ID, _NAME_LIMIT)
@@ -183,7 +183,7 @@ class CallParser:
     def _object(
         self, reader: Reader, call: "_Call", envelope: Envelope, path: tuple[str, ...]
     ) -> Step[None]:
-        """The JSON object at `path` of an envelope; the reader stands at its brace."""
+        """Reads the JSON object at `path` of an envelope, from its brace on."""
         if not (yield from reader.accept("{")):
             raise NotACallError
         if (yield from reader.accept_spaced("}")):
@@ -198,13 +198,13 @@ class CallParser:
             if role is None and here[-1] in ALIASES:
                 role = envelope.roles.get((*path, ALIASES[here[-1]]))
             elif role is None and self.bare and here not in envelope.paths:
-                raise NotACallError  # JSON that is meant for the user
+                raise NotACallError  # JSON for the user
             first = yield from reader.peek()
             if role == "name":
                 call.set_name((yield from _string(reader)))
             elif role == "arguments" and not call.has_arguments:
                 yield from self._arguments(reader, call)
-                self.calling = not call.announced  # its name may come behind
+                self.calling = not call.announced  # its name may follow
             elif role == "id" and first == '"':
                 call.id = yield from _string(reader)
             elif first == "{" and here in envelope.paths and here not in envelope.roles:
@@ -227,7 +227,7 @@ class CallParser:
     def _arguments(
         self, reader: Reader, call: "_Call", following: Item | None = None
     ) -> Step[None]:
-        """A JSON object, or one in a JSON string, or nothing at all before `following`."""
+        """Reads a JSON object, or one in a JSON string, or nothing before `following`."""
         first = yield from reader.peek()
         if first == '"':
             call.begin_arguments()
@@ -237,7 +237,7 @@ class CallParser:
             stop = self._shape.after_arguments
             yield from copy_value(reader, call.add, strict=not call.announced, stop=stop)
         elif following is None and not self.bare:
-            # Null is nothing; any other value is passed on, to be refused by who knows the tool.
+            # Null means no arguments. Any other value is passed on, so that the tool can reject it.
             value = yield from self._value(reader, call)
             if not is_json(value):
                 raise NotACallError
@@ -253,9 +253,9 @@ class CallParser:
 
 
 class _Call:
-    """A call that is being read. It is announced when its arguments begin, so that a mere
-    mention of a name is no call, or once its id is known if that comes later. Its id is none of
-    `ids`, those of the calls before it, and is added to them."""
+    """A call while it is read. It is announced when its arguments begin, so that the mere mention
+    of a name is no call, or when its id is known if that comes later. Its id differs from `ids`,
+    those of earlier calls, and is added to them."""
 
     def __init__(
         self,
@@ -301,8 +301,9 @@ class _Call:
             self._held.append(text)
 
     def finish(self, whole: bool) -> None:
-        """No more of it will come. A whole call without arguments has an empty object, one that
-        is cut off before them the beginning of an object, which no client takes for a whole one."""
+        """Ends the call. A complete call without arguments gets an empty object. One that is cut
+        off before its arguments gets the beginning of an object, so that no client takes it for
+        complete."""
         if not self.announced:
             self._announce()
         if self._empty:
@@ -310,7 +311,7 @@ class _Call:
 
     def _announce(self) -> None:
         self.announced = True
-        if not self.id or self.id in self._ids:  # small models repeat theirs
+        if not self.id or self.id in self._ids:  # small models repeat ids
             self.id = new_call_id()
         self._ids.add(self.id)
         self._emit(CallStart(self._index, self.id, self.name))
@@ -321,7 +322,7 @@ class _Call:
 
 def _expect(reader: Reader, tokens: tuple[str, ...]) -> Step[None]:
     for token in tokens:
-        # The bracket of a list is forgotten where there is one call.
+        # Models often omit the bracket of a list with one call.
         if not (yield from reader.accept_spaced(token)) and token != "[":
             raise NotACallError
 
@@ -334,8 +335,8 @@ def _is_next(reader: Reader, token: str) -> Step[bool]:
 
 
 def _closing(reader: Reader, text: MarkerTokens) -> Step[None]:
-    """Take as much of `text` as there is. Brackets too many before a marker are dropped:
-    a common mistake."""
+    """Takes as many tokens of `text` as follow. Surplus brackets before a marker, a common mistake,
+    are dropped."""
     for token in text.tokens:
         if (yield from reader.accept_spaced(token)) or token != text.marker:
             continue

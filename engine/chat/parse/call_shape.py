@@ -1,9 +1,9 @@
-"""A `CallSyntax` prepared for parsing: what to look for, and what to be lenient about.
+"""A `CallSyntax` prepared for parsing with tolerance.
 
-A template shows one way to write a call; models vary it. White space is never decisive, JSON
-may be formatted in any way and have its keys in any order, and the brackets around a list of
-calls are often forgotten. So fixed texts become lists of tokens, and a JSON object around name
-and arguments becomes an `Envelope`: the keys of what is looked for in it.
+A template shows one way to write a call; models vary it. White space is never significant, JSON may
+have any format and order of keys, and models often omit the brackets around a list of calls. So
+fixed texts become lists of tokens, and a JSON object around name and arguments becomes an
+`Envelope`: the keys to search in it.
 """
 
 import json
@@ -26,19 +26,19 @@ _PUNCTUATION = frozenset('[]{},:"')
 _BARE_MARK = re.compile('(?<!")([\ue000-\ue003])')
 
 ALIASES = {"arguments": "parameters", "parameters": "arguments"}
-"""Keys that models mistake for one another."""
+"""Keys that models confuse."""
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A JSON object: all paths to its members, and those to what is filled in, such as
-    {("function", "name"): "name"}."""
+    """A JSON object: the paths of all its members, and of its variable parts, such as {("function",
+    "name"): "name"}."""
 
     paths: frozenset[tuple[str, ...]]
     roles: dict[tuple[str, ...], Hole]
 
 
 class MarkerTokens(msgspec.Struct, frozen=True):
-    """A fixed text: its tokens, and the white space at its outer ends."""
+    """A fixed text: its tokens, and the white space at its ends."""
 
     tokens: tuple[str, ...]
     leading: str = ""
@@ -50,7 +50,7 @@ class MarkerTokens(msgspec.Struct, frozen=True):
 
     @property
     def marker(self) -> str:
-        """The first token that can't be mistaken for a piece of JSON."""
+        """The first token that can't be a piece of JSON."""
         return next((t for t in self.tokens if _is_marker(t)), "")
 
 
@@ -58,10 +58,10 @@ Item = MarkerTokens | Fill | Envelope
 
 
 class CallShape(msgspec.Struct, frozen=True):
-    """`openings` are the markers that calls begin with, each with the tokens that follow up to
-    the first hole; empty if calls begin with nothing but JSON. `head` are the tokens that each
-    call begins with, `items` what comes then. `spelled_id`: an id is spelled out of name and
-    index, with these texts before and between."""
+    """`openings` are the markers that begin calls, each with the tokens that follow up to the first
+    hole; empty if calls begin with plain JSON. `head` are the tokens that begin each call, `items`
+    the parts after them. `spelled_id`: an id consists of name and index, with these texts before
+    and between."""
 
     openings: dict[str, tuple[str, ...]]
     begin: tuple[str, ...]
@@ -74,7 +74,7 @@ class CallShape(msgspec.Struct, frozen=True):
 
     @property
     def after_arguments(self) -> str:
-        """The marker that ends the arguments if they don't end by themselves."""
+        """The marker that ends arguments without an end of their own."""
         rest: list[Item] = []
         for item in reversed(self.items):
             if isinstance(item, Envelope) or item == Fill("arguments"):
@@ -85,11 +85,11 @@ class CallShape(msgspec.Struct, frozen=True):
 
 
 def shape_of(calls: CallSyntax) -> CallShape | None:
-    """None for a syntax that can't be parsed: without a name or arguments, or with tags that
-    consist of white space."""
+    """Returns None for a syntax that can't be parsed: without a name or arguments, or with tags
+    that consist of white space."""
     tagged = calls.tagged
     if tagged:
-        # Quotes end a value by themselves.
+        # A quoted value needs no end tag.
         needed = (tagged.middle,) if tagged.quote else (tagged.begin, tagged.middle, tagged.end)
         if not all(map(split, needed)):
             return None
@@ -139,7 +139,7 @@ def _spelled_id(head: tuple[str, ...], items: list[Item]) -> tuple[str, str] | N
 def _openings(begin: tuple[str, ...], head: tuple[str, ...]) -> dict[str, tuple[str, ...]]:
     openings: dict[str, tuple[str, ...]] = {}
     for tokens in (begin + head, head):
-        # Tags further inside count, too: models forget the outer ones.
+        # Inner tags count, too, as models sometimes omit the outer ones.
         for index, token in enumerate(tokens):
             if _is_marker(token) and (index == 0 or token.startswith("<")):
                 openings.setdefault(token, tokens[index + 1 :])
@@ -147,7 +147,8 @@ def _openings(begin: tuple[str, ...], head: tuple[str, ...]) -> dict[str, tuple[
 
 
 def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]:
-    """`parts` with the JSON object that contains name and arguments, if any, as one part."""
+    """Returns `parts`, in which the JSON object that contains name and arguments, if any, is one
+    part."""
     flat = "".join(p if isinstance(p, str) else PLACEHOLDERS[p.hole] for p in parts)
     for start in (match.start() for match in re.finditer(r"\{", flat)):
         quoted = _BARE_MARK.sub(r'"\1"', flat[start:])
@@ -159,7 +160,7 @@ def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]
         roles = {path: hole for path, hole in members.items() if hole}
         if not {"name", "arguments"} <= set(roles.values()):
             continue
-        # Back to a length in `flat`, which has no quotes around bare holes.
+        # Convert `length` to a length in `flat`, which has no quotes around bare holes.
         end = len(flat)
         for cut in range(start, len(flat) + 1):
             if len(_BARE_MARK.sub(r'"\1"', flat[start:cut])) >= length:
@@ -172,7 +173,7 @@ def _with_envelope(parts: tuple[str | Fill, ...]) -> list[str | Fill | Envelope]
 def _members(
     value: dict[str, Any], path: tuple[str, ...]
 ) -> Iterator[tuple[tuple[str, ...], Hole | None]]:
-    """All members of an object and of the objects in it, with the hole that a member is."""
+    """Yields all members of an object and of its inner objects, with the hole of a member."""
     for key, inner in value.items():
         here = (*path, key)
         yield here, HOLES_BY_PLACEHOLDER.get(inner) if isinstance(inner, str) else None

@@ -1,14 +1,14 @@
-"""Harmony: answers in channels, as gpt-oss models write them.
+"""Parses Harmony: answers in channels, as gpt-oss models write them.
 
-An answer is a row of messages, `HEADER<|message|>BODY<|end|>`, where the header is
-`<|start|>ROLE to=RECIPIENT<|channel|>CHANNEL to=RECIPIENT <|constrain|>json` with most of it
-optional; the prompt ends with the first `<|start|>assistant`. What is in the channel `analysis`
-are thoughts. A message to `functions.NAME` is a call of this tool, and `<|call|>` ends it. All
-else is for the user: the channel `final`, and `commentary` without a recipient.
+An answer is a row of messages, `HEADER<|message|>BODY<|end|>`, where the header is `<|start|>ROLE
+to=RECIPIENT<|channel|>CHANNEL to=RECIPIENT <|constrain|>json` with most of it optional; the prompt
+ends with the first `<|start|>assistant`. The channel `analysis` contains the reasoning. A message
+to `functions.NAME` is a call of this tool, and `<|call|>` ends it. All other messages are for the
+user: the channel `final`, and `commentary` without a recipient.
 (https://cookbook.openai.com/articles/openai-harmony)
 
-The `openai-harmony` package parses tokens of its own vocabulary, which it downloads when it is
-first used; here the text of any model is at hand, and four markers are simple to find.
+The `openai-harmony` package isn't used: it parses tokens of its own vocabulary, which it downloads
+at the first use. This parser works on the text of any model, with four markers.
 """
 
 import re
@@ -39,7 +39,7 @@ _HEADER_LIMIT = 1024  # characters
 
 
 class HarmonyParser(IncrementalParser):
-    """See `engine.chat.parse.parser.answer_parser` for the parameters."""
+    """The parameters are described in `engine.chat.parse.parser.answer_parser`."""
 
     def __init__(
         self, *, reasoning: ReasoningFormat, thinking: bool, tools: Tools | None, prompt: str = ""
@@ -63,7 +63,7 @@ class HarmonyParser(IncrementalParser):
         return self._in_call
 
     def answer(self) -> Step[None]:
-        marker = ""  # the one that the next message begins with, if it has been read
+        marker = ""  # the first marker of the next message, if it has been read
         if self._opened:
             marker = yield from self._body(self._opened, opened=True)
         while marker or (yield from self.reader.peek()):
@@ -71,8 +71,8 @@ class HarmonyParser(IncrementalParser):
             marker = "" if header is None else (yield from self._body(header))
 
     def _header(self, marker: str) -> Step[str | None]:
-        """All up to `<|message|>`, "" for a text without a header, None if something that looked
-        like one has become content, or nothing at the end of the answer."""
+        """Returns all text up to `<|message|>`; "" for a text without a header; None if a malformed
+        header has become content, or at the end of the answer."""
         reader = self.reader
         space = ""
         if not marker:
@@ -106,7 +106,7 @@ class HarmonyParser(IncrementalParser):
         return ""
 
     def _body(self, header: str, *, opened: bool = False) -> Step[str]:
-        """The text of a message; returns the marker after it if that begins the next one."""
+        """Reads the text of a message. Returns the marker after it if that begins the next one."""
         recipient = found[1] if (found := _RECIPIENT.search(header)) else ""
         name = recipient.removeprefix(FUNCTIONS)
         is_call = bool(name) and (name != recipient or name in (self._tools or ()))

@@ -20,13 +20,13 @@ class JsonError(Exception):
 
 
 def copy_value(reader: Reader, out: Sink, *, strict: bool, stop: str = "") -> Step[None]:
-    """Copy the text of the next value to `out`; the reader must stand at its first character.
+    """Copies the text of the next value to `out`; the reader must be at its first character.
 
-    Only what is needed to find its end is checked. `strict` refuses characters that JSON has
-    no use for outside of strings; otherwise the value goes on to where its brackets close or,
-    outside of strings, to the text `stop`, which is not taken.
+    Only the structure that determines the value's end is checked. `strict` rejects characters that
+    are invalid outside of strings; otherwise the value continues until its brackets close or,
+    outside of strings, until the text `stop`, which is not taken.
 
-    Raises JsonError for anything that is no value, and for one that doesn't end.
+    Raises JsonError for text that isn't a value, and for a value without an end.
     """
     first = yield from reader.peek()
     if first == '"':
@@ -38,7 +38,7 @@ def copy_value(reader: Reader, out: Sink, *, strict: bool, stop: str = "") -> St
             raise JsonError
         out(scalar)
         return
-    # `stop` may begin with any character, so it has to end the runs, too.
+    # `stop` may begin with any character, so that character has to end the runs, too.
     pattern = _STRICT_STRUCTURE if strict else _structure(stop[:1])
     depth = 0
     while True:
@@ -65,7 +65,7 @@ def copy_value(reader: Reader, out: Sink, *, strict: bool, stop: str = "") -> St
 
 
 def decode_string(reader: Reader, out: Sink) -> Step[None]:
-    """Copy what the next string stands for to `out`; the reader stands at its first quote.
+    """Copies the decoded text of the next string to `out`; the reader is at its first quote.
 
     Raises JsonError if it is not a string, or doesn't end.
     """
@@ -82,8 +82,8 @@ def _copy_string(reader: Reader, out: Sink) -> Step[None]:
 
 
 def _characters(reader: Reader, out: Sink, escape: Callable[[Reader], Step[str]]) -> Step[None]:
-    """Copy what is between the quotes of a string, escapes as `escape` reads them; the reader
-    stands behind the first quote, and then at the last."""
+    """Copies the text between the quotes of a string, with escapes read by `escape`. The reader is
+    after the first quote, and at the last quote in the end."""
     while True:
         text = reader.take_while(_IN_STRING)
         if text:
@@ -103,7 +103,7 @@ def _written_escape(reader: Reader) -> Step[str]:
 
 
 def read_escape(reader: Reader) -> Step[str]:
-    """What the escape that the reader stands at stands for."""
+    """Returns the character of the escape at the reader's position."""
     pair = yield from reader.peek(2)
     if len(pair) < 2:
         raise JsonError
@@ -112,21 +112,21 @@ def read_escape(reader: Reader) -> Step[str]:
         return _ESCAPES.get(pair[1], pair[1])
     code = yield from _code(reader, 0)
     if code is None:
-        return reader.take(2)  # not JSON: as it stands
+        return reader.take(2)  # invalid escape, copied as it is
     if 0xD800 <= code < 0xDC00:
         low = yield from _code(reader, 6)
         if low is not None and 0xDC00 <= low < 0xE000:
             reader.take(12)
             return chr(0x10000 + ((code - 0xD800) << 10) + (low - 0xDC00))
     reader.take(6)
-    # Half a surrogate pair is no character, and no encoding has a form for it.
+    # Half of a surrogate pair is no character and can't be encoded.
     return "\ufffd" if 0xD800 <= code < 0xE000 else chr(code)
 
 
 def _code(reader: Reader, offset: int) -> Step[int | None]:
-    """The number in the `\\uXXXX` that comes after `offset` characters, if there is one."""
+    """Returns the number in the `\\uXXXX` after `offset` characters; None if there isn't one."""
     text = ""
-    for length in range(1, 7):  # one by one: what can't be an escape is not waited for
+    for length in range(1, 7):  # one by one, to wait only while it may still be an escape
         text = (yield from reader.peek(offset + length))[offset:]
         if len(text) < length or not "\\u"[:length].startswith(text[:2][:length]):
             return None

@@ -1,8 +1,8 @@
-"""Parses an answer into content, thoughts and tool calls while it is generated.
+"""Parses an answer into content, reasoning and tool calls while it is generated.
 
-A parser takes text of any length and returns the deltas that are certain. Text that may become a
-marker is held back, so the content never has a part of one; if it becomes none, it comes later.
-Time is in proportion to the length of the text.
+A parser accepts pieces of text of any length and returns the deltas that are certain. Text that may
+become a marker is held back, so the content never contains a part of one; if it isn't a marker, it
+is returned later. The time is linear in the length of the text.
 """
 
 import json
@@ -22,14 +22,14 @@ from specllama.engine.chat.syntax import OutputSyntax, begun_by
 class AnswerParser(Protocol):
     @property
     def calling(self) -> bool:
-        """True inside of a call: from its marker to the end of its arguments."""
+        """True within a call: from its marker to the end of its arguments."""
 
     def feed(self, text: str) -> list[ChatDelta]:
-        """More of the answer."""
+        """Returns the deltas of the next piece of the answer."""
 
     def finish(self, *, cut_off: bool = False) -> list[ChatDelta]:
-        """End the answer; to be called once. With `cut_off` it ended early: held-back text that may
-        begin a marker or a call is dropped."""
+        """Ends the answer; to be called once. With `cut_off` it ended early: held-back text that
+        may begin a marker or a call is dropped."""
 
 
 def answer_parser(
@@ -41,16 +41,16 @@ def answer_parser(
     prompt: str = "",
     continued: bool = False,
 ) -> AnswerParser:
-    """A parser for one answer.
+    """Returns a parser for one answer.
 
-    `reasoning`: with "none" thoughts are content, markers included; with "deepseek" and "auto" they
-    are deltas of their own; with "deepseek-legacy" both. `thinking`: the prompt has opened the
-    thoughts already. `tools`: without any, calls are left in the text; a mapping from names to the
-    schemas of parameters decides what is a text in tagged arguments, where names alone leave that
-    to what an argument looks like. `prompt`: what its end has of the syntax of an answer is taken
-    for the answer's beginning. `continued`: the answer goes on with what stands in the prompt, its
-    thoughts or its content, so that white space at its beginning is kept, as it is where the prompt
-    has closed the thoughts; else models that may think first have none there.
+    `reasoning`: with "none" reasoning is part of the content, with its markers; with "deepseek" and
+    "auto" it has its own deltas; with "deepseek-legacy" both. `thinking`: the prompt has opened the
+    reasoning. `tools`: if empty, calls are left in the text. A mapping from names to the schemas of
+    parameters decides whether a tagged argument is a text; with names alone, its form decides.
+    `prompt`: any beginning of the answer's syntax at its end counts as the answer's beginning.
+    `continued`: the answer continues reasoning or content in the prompt, so white space at its
+    beginning is kept. It is also kept if the prompt has closed the reasoning. Otherwise the white
+    space at the beginning is dropped for models that may think first.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)
@@ -76,7 +76,7 @@ class _SyntaxParser(IncrementalParser):
         shape = shape_of(syntax.calls) if syntax.calls and tools else None
         if shape and syntax.calls and tools:
             self._calls = CallParser(shape, syntax.calls.tagged, tools, self.emit)
-        self._held = ""  # white space before more content, or before something else
+        self._held = ""  # white space that belongs to the content only if more content follows
         closing = syntax.reasoning.end.strip() if syntax.reasoning else ""
         self._closed = bool(closing) and prompt.rstrip().endswith(closing)
         self._given = "" if thinking else _opened_by(prompt, syntax)
@@ -102,7 +102,7 @@ class _SyntaxParser(IncrementalParser):
             self._held = space if kept else ""
             if not begin or not (yield from reader.accept(begin)):
                 if (yield from reader.accept(end)):
-                    # Some models close what they haven't opened when they don't think.
+                    # Without reasoning, some models write only the marker that closes it.
                     self.think_markup(self._held + end)
                     self._held = ""
                 return
@@ -112,7 +112,7 @@ class _SyntaxParser(IncrementalParser):
             self.think(space)
         else:
             self.think_markup(space)
-            # Some models open what the prompt has opened.
+            # Some models open reasoning that the prompt has already opened.
             if begin and (yield from reader.accept(begin)):
                 self.think_markup(begin)
                 self.think_markup((yield from reader.space()))
@@ -127,7 +127,7 @@ class _SyntaxParser(IncrementalParser):
             self._held = space
 
     def _text(self) -> Step[None]:
-        """Content and calls, in whatever order."""
+        """Reads content and calls, in any order."""
         reader, calls = self.reader, self._calls
         leading, end = _leading_space(self._syntax.content.end), self._syntax.content.end.strip()
         at_start, wrapped, called = True, False, False
@@ -167,7 +167,7 @@ class _SyntaxParser(IncrementalParser):
                 yield from reader.accept(_trailing_space(self._syntax.content.end))
                 at_start, wrapped = True, False
             else:
-                self._held = ""  # the end of calls with something before it that is none
+                self._held = ""  # a marker that ends calls without a call before it
 
     def _open_content(self) -> Step[None]:
         self._held = self._given = ""
@@ -183,7 +183,7 @@ class _SyntaxParser(IncrementalParser):
 
 
 def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
-    """The end of the prompt that answers may begin with."""
+    """Returns the end of the prompt with which answers may begin."""
     beginnings = [syntax.content.begin, syntax.calls.opening if syntax.calls else ""]
     found = ""
     for text in map(str.lstrip, beginnings):
@@ -193,7 +193,8 @@ def _opened_by(prompt: str, syntax: OutputSyntax) -> str:
 
 
 def _marker_with_space(text: str) -> str:
-    """The marker in `text`; one that ends with a word needs the white space after it."""
+    """Returns the marker in `text`; if it ends with a word, it includes the white space after
+    it."""
     marker = text.strip()
     return marker + _trailing_space(text) if marker[-1:].isalnum() else marker
 
@@ -208,7 +209,7 @@ def _trailing_space(text: str) -> str:
 
 # ---- Calls of tools that take a plain text, which models write as a function's only argument.
 #
-# The JSON around the text is taken away while it comes, so that a client sees the text grow.
+# The JSON around the text is removed while the text arrives, so that it can be streamed.
 
 
 _BEGIN = re.compile(rf'\s*\{{\s*"{FREE_TEXT}"\s*:\s*"')
@@ -220,8 +221,8 @@ _PIECE = re.compile(
 
 
 class FreeTextCalls:
-    """An `AnswerParser` around another one: calls of the tools in `names` have the text alone as
-    their arguments."""
+    """An `AnswerParser` around another one, which replaces the arguments in calls of the tools in
+    `names` by their text."""
 
     def __init__(self, parser: AnswerParser, names: Collection[str]) -> None:
         self._parser = parser
@@ -254,14 +255,14 @@ class FreeTextCalls:
 
 
 class _Text:
-    """The text in `{"input": "..."}`, which comes in pieces."""
+    """The text in `{"input": "..."}`, which arrives in pieces."""
 
     def __init__(self) -> None:
-        self._held = ""  # the beginning of the JSON, later an escape sequence that is incomplete
+        self._held = ""  # the beginning of the JSON, later an incomplete escape sequence
         self._begun = self._ended = False
 
     def feed(self, text: str) -> str:
-        """What is new of the text."""
+        """Returns the new part of the text."""
         if self._ended:
             return ""
         self._held += text
@@ -276,5 +277,5 @@ class _Text:
         self._held = self._held[piece.end() :]
         self._ended = self._held.startswith('"')
         found = json.loads(f'"{piece[0]}"', strict=False)
-        # Half of a pair of surrogates is no character, and no text of an answer.
+        # Half of a surrogate pair is no character.
         return str(found.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))

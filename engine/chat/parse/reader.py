@@ -1,9 +1,9 @@
-"""A reader of text that arrives bit by bit, for parsers that are written like grammars.
+"""A reader of text that arrives in pieces, for parsers that are written like grammars.
 
-A parser built on `Reader` is a set of generators that call each other with `yield from`. When
-the text at hand doesn't decide what comes next, the innermost one yields, and goes on at the
-same place when more has arrived. So nothing is looked at twice, and a parser reads like the
-syntax that it parses.
+A parser built on `Reader` is a set of generators that call each other with `yield from`. If the
+available text doesn't decide how to continue, the innermost generator yields, and resumes at the
+same place when more has arrived. So no text is examined twice, and a parser reads like the syntax
+that it parses.
 """
 
 import re
@@ -18,7 +18,7 @@ from specllama.engine.chat.request import THOUGHTS_IN_CONTENT, ReasoningFormat
 
 T = TypeVar("T")
 Step = Generator[None, None, T]
-"""A part of a parser: yields to wait for more text, returns what it has found."""
+"""A part of a parser: yields to wait for more text, returns its result."""
 
 _SPACE = re.compile(r"\s*")
 
@@ -26,14 +26,14 @@ _SPACE = re.compile(r"\s*")
 class Reader:
     """The text that has arrived and was not yet taken.
 
-    What is taken is forgotten, except between `mark` and `rewind` or `release`.
+    Taken text is discarded, except between `mark` and `rewind` or `release`.
     """
 
     def __init__(self) -> None:
         self._text = ""
-        self._at = 0  # of the next character in _text
+        self._at = 0  # position of the next character in _text
         self._base = 0  # characters before _text
-        self._kept: list[str] = []  # of those, the ones back to the outermost mark
+        self._kept: list[str] = []  # earlier characters, back to the outermost mark
         self._kept_from = 0
         self._marks = 0
         self._ended = False
@@ -47,8 +47,8 @@ class Reader:
         self._at = 0
 
     def end(self, *, cut_off: bool = False) -> None:
-        """No more text will come. With `cut_off` there should have been more: what may be the
-        beginning of a marker is dropped then, rather than taken for text."""
+        """Marks the end of the text. With `cut_off` the text is incomplete: a possible beginning of
+        a marker is dropped then, instead of counting as text."""
         self._ended = True
         self.cut_off = cut_off
 
@@ -58,15 +58,15 @@ class Reader:
         return self._base + self._at
 
     def rest(self) -> str:
-        """What has arrived and was not taken."""
+        """Returns the text that has arrived and was not taken."""
         return self._text[self._at :]
 
     def drop(self) -> None:
-        """Forget all text that has arrived."""
+        """Discards all text that has arrived."""
         self._at = len(self._text)
 
     def mark(self) -> int:
-        """A place to come back to with `rewind`; either that or `release` must follow."""
+        """Returns a place for `rewind`. Either `rewind` or `release` must follow."""
         if not self._marks:
             self._kept_from = self._base
         self._marks += 1
@@ -86,19 +86,19 @@ class Reader:
         self.release()
 
     def more(self) -> Step[bool]:
-        """Wait for more text; false at the end."""
+        """Waits for more text; returns False at the end."""
         if not self._ended:
             yield
         return not self._ended
 
     def peek(self, count: int = 1) -> Step[str]:
-        """The next `count` characters, fewer only at the end."""
+        """Returns the next `count` characters without taking them; fewer only at the end."""
         while len(self._text) - self._at < count and (yield from self.more()):
             pass
         return self._text[self._at : self._at + count]
 
     def take(self, count: int) -> str:
-        """The next characters, which must have arrived."""
+        """Takes the next characters, which must have arrived."""
         text = self._text[self._at : self._at + count]
         self._at += count
         return text
@@ -109,8 +109,8 @@ class Reader:
         return self.take(match.end() - match.start()) if match else ""
 
     def run(self, pattern: re.Pattern[str], limit: int | None = None) -> Step[str]:
-        """All of the text that matches `pattern`, a repeated class of characters; stops soon
-        after `limit` characters."""
+        """Takes all text that matches `pattern`, a repeated class of characters; stops soon after
+        `limit` characters."""
         pieces = [self.take_while(pattern)]
         length = len(pieces[0])
         while self._at == len(self._text) and (limit is None or length <= limit):
@@ -124,7 +124,7 @@ class Reader:
         return (yield from self.run(_SPACE))
 
     def accept(self, text: str) -> Step[bool]:
-        """Take `text` if it comes next, and wait for it only as long as it can."""
+        """Takes `text` if it is next. Waits only while that is undecided."""
         while True:
             if self._text.startswith(text, self._at):
                 self._at += len(text)
@@ -137,7 +137,7 @@ class Reader:
                 return False
 
     def accept_spaced(self, text: str) -> Step[bool]:
-        """Take white space and `text`, or neither."""
+        """Takes white space and `text`, or neither."""
         place = self.mark()
         yield from self.space()
         if (yield from self.accept(text)):
@@ -147,7 +147,7 @@ class Reader:
         return False
 
     def accept_all(self, texts: tuple[str, ...]) -> Step[bool]:
-        """Take all of the texts, each after any white space, or none."""
+        """Takes all of the texts, each after optional white space, or none."""
         place = self.mark()
         for text in texts:
             if not (yield from self.accept_spaced(text)):
@@ -157,10 +157,10 @@ class Reader:
         return True
 
     def until(self, markers: tuple[str, ...], out: Callable[[str], None]) -> Step[tuple[str, str]]:
-        """Copy text to `out` up to the first of `markers` or the end.
+        """Copies text to `out` up to the first of `markers` or the end.
 
-        What may become a marker is held back, and white space before it: returned are this
-        white space, not copied, and the marker, "" at the end. Both have been taken.
+        A possible marker is held back, with the white space before it. Returns this white space,
+        which is not copied, and the marker, "" at the end. Both have been taken.
         """
         whole_or_part, whole = _searches(markers)
         space: list[str] = []
@@ -188,8 +188,8 @@ class Reader:
 def _searches(
     markers: tuple[str, ...],
 ) -> tuple[re.Pattern[str], re.Pattern[str]] | tuple[None, None]:
-    """Finds the first marker, with and without regard to what may become one: the beginning of
-    a marker at the very end of the text, which goes before a shorter whole one."""
+    """Returns patterns of the first marker, with and without incomplete ones: the beginning of a
+    marker at the very end of the text, which has priority over a shorter complete one."""
     if not markers:
         return None, None
     beginnings = {marker[:length] for marker in markers for length in range(1, len(marker))}
@@ -206,11 +206,11 @@ def _any_of(texts: set[str]) -> str:
 
 
 class IncrementalParser(ABC):
-    """Runs `answer`, a parser written over `reader`, as text arrives."""
+    """Runs `answer`, a parser that reads from `reader`, as text arrives."""
 
     def __init__(self, reasoning: ReasoningFormat) -> None:
         self.reader = Reader()
-        self._told_apart = reasoning != "none"
+        self._separates_reasoning = reasoning != "none"
         self.thoughts_in_content = reasoning in THOUGHTS_IN_CONTENT
         self._deltas: list[ChatDelta] = []
         self._running = self.answer()
@@ -222,7 +222,7 @@ class IncrementalParser(ABC):
 
     @abstractmethod
     def answer(self) -> Step[None]:
-        """Read the whole answer."""
+        """Reads the whole answer."""
 
     def feed(self, text: str) -> list[ChatDelta]:
         if text:
@@ -240,13 +240,13 @@ class IncrementalParser(ABC):
         self._deltas.append(delta)
 
     def think(self, text: str) -> None:
-        """More of the thoughts."""
+        """Emits reasoning."""
         self.think_markup(text)
-        if text and self._told_apart:
+        if text and self._separates_reasoning:
             self.emit(Reasoning(text))
 
     def think_markup(self, text: str) -> None:
-        """A marker or white space around thoughts."""
+        """Emits a marker or white space around reasoning."""
         if text and self.thoughts_in_content:
             self.emit(Content(text))
 
@@ -257,8 +257,8 @@ class IncrementalParser(ABC):
 
 
 def joined(deltas: Sequence[ChatDelta]) -> list[ChatDelta]:
-    """`deltas`, those of one kind in a row as one."""
-    if len(deltas) < 2:  # nearly always
+    """Returns `deltas`, with consecutive deltas of one kind joined."""
+    if len(deltas) < 2:  # the most frequent case
         return [*deltas]
     return [delta for _, same in groupby(deltas, _kind) for delta in _joined([*same])]
 
@@ -268,7 +268,7 @@ def _kind(delta: ChatDelta) -> Any:
 
 
 def _joined(deltas: list[ChatDelta]) -> Iterator[ChatDelta]:
-    """Deltas of one kind as one."""
+    """Yields deltas of one kind as one delta."""
     match deltas[0]:
         case CallStart():
             yield from deltas

@@ -22,10 +22,11 @@ _MAX_DEPTH = 64
 def tagged_arguments(
     reader: Reader, tagged: TaggedArguments, parameters: Any, out: Sink
 ) -> Step[None]:
-    """Copy the arguments to `out`, as long as there are any.
+    """Copies the arguments to `out`, until there are no more.
 
-    `parameters` is the schema of the arguments, or None. What can only be a string is copied while
-    it comes, everything else when it is complete: only then is it certain whether it is JSON.
+    `parameters` is the schema of the arguments, or None. Arguments that can only be strings are
+    copied while they arrive. Others are copied when they are complete, as only then it is certain
+    whether they are JSON.
 
     Raises JsonError if an argument, or all of them, don't end.
     """
@@ -36,7 +37,7 @@ def tagged_arguments(
         before = ", "
         yield from arguments.value(key, parameters, out)
     if reader.cut_off:
-        raise JsonError  # there might have been more
+        raise JsonError  # more arguments may be missing
     out("{}" if before == "{" else "}")
 
 
@@ -50,8 +51,8 @@ class _Arguments:
         self._separator = split(tagged.separator)
 
     def key(self) -> Step[str | None]:
-        """The next key, if there is one, and the text behind it up to where the value says what
-        it is."""
+        """Returns the next key, if there is one, and takes the text after it up to the place that
+        shows the type of the value."""
         reader, middle = self._reader, self._middle
         if not self._begin.tokens:
             place = reader.mark()
@@ -71,7 +72,7 @@ class _Arguments:
         return "".join(pieces).strip()
 
     def value(self, key: str, parameters: Any, out: Sink) -> Step[None]:
-        """The value that the reader stands before, and what ends it."""
+        """Copies the value at the reader's position, and takes the text that ends it."""
         reader, tagged = self._reader, self._tagged
         end = self._end_of(key)
         is_other = yield from self._is_other()
@@ -100,8 +101,8 @@ class _Arguments:
             yield from reader.accept_spaced(token)
 
     def _is_other(self) -> Step[bool]:
-        """Take the rest of what stands between key and value; whether it announces a value that
-        is no text."""
+        """Takes the rest of the text between key and value. Returns whether it announces a value
+        that is no text."""
         reader = self._reader
         if (yield from reader.accept_all(self._middle.tokens[1:])):
             return False
@@ -114,12 +115,12 @@ class _Arguments:
         return tokens_of(self._tagged.after(key)) if KEY in self._tagged.end else self._end
 
     def _opened(self) -> Step[bool]:
-        """Take the tag that an argument begins with."""
+        """Takes the tag that begins an argument."""
         reader = self._reader
         if KEY not in self._tagged.end:
             return (yield from reader.accept_all(self._begin.tokens))
         place = reader.mark()
-        # Where the key is the tag, what ends an argument begins like one.
+        # If the key is the tag, the end of an argument begins like a tag, too.
         found = yield from reader.accept_all(self._begin.tokens)
         if found and (yield from reader.peek()) != "/":
             reader.release()
@@ -130,7 +131,7 @@ class _Arguments:
     # ---- values between tags ---------------------------------------------------------------
 
     def _string(self, end: MarkerTokens, out: Sink) -> Step[None]:
-        """A text as it is to a JSON string."""
+        """Copies plain text as a JSON string."""
         reader, wrapper = self._reader, self._tagged.wrapper
 
         def escaped(text: str) -> None:
@@ -149,7 +150,7 @@ class _Arguments:
         out('"')
 
     def _any(self, end: MarkerTokens, types: frozenset[str], out: Sink) -> Step[None]:
-        """A text as it is, or JSON."""
+        """Copies plain text as a JSON string, or JSON."""
         reader, wrapper = self._reader, self._tagged.wrapper
         if wrapper.begin and (yield from _is_next(reader, wrapper.begin)):
             yield from self._string(end, out)
@@ -159,7 +160,7 @@ class _Arguments:
     def _element(
         self, key: str, parameters: Any, end: MarkerTokens, out: Sink, depth: int = 0
     ) -> Step[None]:
-        """A value that may be elements, and the first token of what ends it."""
+        """Copies a value that may consist of elements, and takes the first token of its end."""
         schema, types = inner_schema(parameters, key), argument_types(parameters, key)
         if depth > _MAX_DEPTH:
             raise JsonError
@@ -188,7 +189,7 @@ class _Arguments:
 
 
 def _value(reader: Reader, end: MarkerTokens, types: frozenset[str], out: Sink) -> Step[None]:
-    """A text as it is, or JSON."""
+    """Copies plain text as a JSON string, or JSON."""
     pieces: list[str] = []
     space, marker = yield from reader.until(end.tokens[:1], pieces.append)
     if not marker:
@@ -204,7 +205,7 @@ def _is_next(reader: Reader, text: str) -> Step[bool]:
 
 
 def _json(reader: Reader, end: MarkerTokens, out: Sink) -> Step[None]:
-    """JSON; what it isn't, is a text."""
+    """Copies JSON; other text becomes a JSON string."""
     yield from reader.space()
     if (yield from reader.peek()) != '"':
         yield from _value(reader, end, ANY, out)

@@ -1,1 +1,1 @@
-"""Checking request bodies with very many values."""
+"""Validation of very large request bodies."""

@@ -1,7 +1,7 @@
-"""The messages between the server and a process that checks bodies.
+"""The messages between the server and a process that validates bodies.
 
-They go as frames (`engine.wire.framing`). A process works on one job at a time, so messages
-need no ids; each `CheckJob` is answered with one `BodyVerdict`.
+They are frames (`engine.wire.framing`). A process works on one job at a time, so messages need no
+ids. Each `CheckJob` is answered with one `BodyVerdict`.
 """
 
 import msgspec
@@ -10,10 +10,10 @@ from specllama.engine.wire.framing import Started
 
 
 class CheckJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """A body, and the schema that it has to follow.
+    """A body, and its schema.
 
-    `schema` is a number for the schema; `source` is what it is, in JSON, and comes along with the
-    first job for it.
+    `schema` is a number for the schema. `source`, its JSON, is only sent with the first job for the
+    schema.
     """
 
     schema: int
@@ -22,9 +22,8 @@ class CheckJob(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BodyVerdict(msgspec.Struct, frozen=True, tag="verdict", omit_defaults=True):
-    """The fault of a body in one sentence, "" for none. `discreet` is the same without the client's
-    own words, where it has some. `exhausted`: the process ran out of memory, and is not fit for
-    another job."""
+    """The fault of a body in one sentence, "" for none. `discreet` is the same sentence without
+    text from the client. `exhausted`: the process ran out of memory and can't do another job."""
 
     fault: str = ""
     discreet: str = ""

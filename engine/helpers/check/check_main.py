@@ -1,10 +1,10 @@
-"""A process that checks bodies: does one job after the other until its stdin ends.
+"""A process that validates bodies, one after the other, until its stdin ends.
 
     python -m specllama.engine.helpers.check.check_main BYTES SECONDS       (started by
     engine.helpers.check.checker)
 
-BYTES is the limit of the address space, where the platform can set one. The server ends a process
-whose job takes more than SECONDS; if the server is no more, an alarm does.
+BYTES is the limit of the address space, if the platform supports one. The server ends a process
+whose job takes more than SECONDS. If the server no longer exists, an alarm ends it.
 """
 
 import sys
@@ -22,13 +22,13 @@ from specllama.engine.wire.link import Link, do_jobs, take_over
 
 
 class CheckJobs:
-    """Checks bodies; keeps the validators that it has compiled."""
+    """Validates bodies, and keeps the compiled validators."""
 
     def __init__(self) -> None:
         self._validators: dict[int, Draft202012Validator] = {}
 
     def reply(self, job: CheckJob) -> bytes:
-        """The verdict on `job`, ready to be written."""
+        """Returns the verdict on `job` as a frame."""
         try:
             return frame(self.verdict(job))
         except MemoryError:

@@ -1,7 +1,7 @@
-"""Checks large bodies in processes of their own (`engine.helpers.check.check_main`).
+"""Validates large bodies in separate processes (`engine.helpers.check.check_main`).
 
-Validating many values, and finding the words for what is wrong with them, holds the GIL: done in
-the server process, it would stop everybody.
+Validating many values and describing their faults holds the GIL. In the server process, it would
+block all requests.
 """
 
 import logging
@@ -21,13 +21,13 @@ from specllama.engine.wire.process import ChildError
 log = logging.getLogger("specllama.engine.helpers.check")
 
 TIME_LIMIT: Final = 30.0  # s for one body
-MEMORY: Final = 512 << 20  # bytes of address space, beside what bodies take
-PER_BYTE: Final = 10  # of the largest body: in the frame, in the job, decoded
+MEMORY: Final = 512 << 20  # bytes of address space, in addition to the memory for bodies
+PER_BYTE: Final = 10  # times the size of the largest body: in the frame, in the job, decoded
 IDLE: Final = 10.0  # s after which a process without a job is ended
 
 
 class Checker:
-    """Holds bodies to their schemas, away from the event loop."""
+    """Validates bodies by their schemas, without blocking the event loop."""
 
     def __init__(
         self, max_body: int = 64 << 20, *, time_limit: float = TIME_LIMIT, idle: float = IDLE
@@ -44,22 +44,22 @@ class Checker:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return self._pool.pids
 
     async def check(self, schema: Schema, body: bytes | bytearray) -> BodyVerdict:
-        """The verdict on `body`, a JSON text.
+        """Returns the verdict on `body`, a JSON text.
 
-        Raises EngineError: invalid_request_error if it takes too long, server_error if there is no
-        process to do it, unavailable_error after `stop`.
+        Raises EngineError: invalid_request_error if it takes too long, server_error if no process
+        can be started, unavailable_error after `stop`.
         """
         try:
             return await self._pool.run(partial(self._ask, schema=schema, body=body))
         except ChildError as error:
-            raise server_error("checking the body ended the process that did it") from error
+            raise server_error("checking the body crashed its process") from error
 
     async def stop(self) -> None:
-        """Ends all processes; open jobs end with an error."""
+        """Ends all processes; open jobs fail."""
         await self._pool.stop()
 
     async def _ask(
@@ -68,7 +68,7 @@ class Checker:
         """Raises ChildError if the process ends."""
         number = id(schema)
         source = b"" if number in helper.known else self._source(schema)
-        job = CheckJob(number, cast(bytes, body), source)  # both are written alike
+        job = CheckJob(number, cast(bytes, body), source)  # both types are written alike
         try:
             verdict = await helper.ask(frame(job), self._time_limit)
         except TimeoutError:
@@ -84,6 +84,6 @@ class Checker:
 
     def _source(self, schema: Schema) -> bytes:
         if (known := self._schemas.get(id(schema))) is None:
-            # Keeping the schema keeps its id from being used again.
+            # Keeping a reference to the schema prevents the reuse of its id.
             known = self._schemas[id(schema)] = (schema, msgspec.json.encode(to_2020_12(schema)))
         return known[1]

@@ -1,1 +1,1 @@
-"""Decoding images, sounds and PDF files."""
+"""Decoding of images, sounds and PDF files."""

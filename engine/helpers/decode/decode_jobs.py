@@ -1,8 +1,8 @@
-"""The messages between the server and a process that decodes images and sounds.
+"""The messages between the server and a process that decodes images, sounds and PDF files.
 
-A process works on one job at a time. Each `DecodeJob` is answered with one `Answer`;
-`DecodingStarted` has the pixels or samples behind it, in `DecodedPart`s: the server reads many
-megabytes in small pieces, so that others have their turns in between.
+A process works on one job at a time. Each `DecodeJob` is answered with one `Answer`.
+`DecodingStarted` is followed by the pixels or samples in `DecodedPart`s: the server reads many
+megabytes in small pieces, so that other requests get their turns in between.
 """
 
 from typing import Final
@@ -14,17 +14,17 @@ from specllama.engine.wire.media import Format, Page
 
 
 class Decode(msgspec.Struct, frozen=True, tag="decode"):
-    """A file of an image or a sound, and how large it may be when it is decoded."""
+    """The file of an image or a sound, and the limits of its decoded size."""
 
     data: bytes
     format: Format
     max_pixels: int
-    sample_rate: int  # of the samples that are wanted
+    sample_rate: int  # sample rate of the decoded samples
     max_seconds: float
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """A PDF file whose texts are wanted: a `list[Page]` in MessagePack."""
+    """A PDF file whose texts are read: the result is a `list[Page]` in MessagePack."""
 
     data: bytes
     max_pages: int
@@ -32,14 +32,14 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
 
 
 class Draw(msgspec.Struct, frozen=True, tag="draw"):
-    """A PDF file, one of whose pages is wanted as a picture."""
+    """A PDF file of which one page is rendered as an image."""
 
     data: bytes
     page: int  # from 0
 
 
 class Decoded(msgspec.Struct, frozen=True):
-    """The pixels or samples, as `engine.wire.media.Media` has them, or the pages."""
+    """The pixels or samples, in the format of `engine.wire.media.Media`, or the pages."""
 
     data: bytes
     width: int = 0
@@ -47,9 +47,10 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class DecodeRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """The file can't be decoded, or is too large: why, as the rest of a sentence about it.
+    """The file can't be decoded, or is too large. `reason` is the rest of a sentence about the
+    file.
 
-    A process that is `exhausted` ran out of memory, and is not fit for another job.
+    A process that is `exhausted` ran out of memory and can't do another job.
     """
 
     reason: str
@@ -57,7 +58,7 @@ class DecodeRefused(msgspec.Struct, frozen=True, tag="refused"):
 
 
 class DecodingStarted(msgspec.Struct, frozen=True, tag="begun"):
-    """The size of what follows."""
+    """The size of the parts that follow."""
 
     n_bytes: int
     width: int

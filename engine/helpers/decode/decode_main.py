@@ -3,11 +3,11 @@
     python -m specllama.engine.helpers.decode.decode_main BYTES PROCESSOR SECONDS       (started by
     engine.helpers.decode.decoder)
 
-Requests bring the bytes, and decoders are large programs in C: in here they may crash, loop or ask
-for any memory without harm to the server. BYTES is the limit of the address space, PROCESSOR that
-of the processor's time for one job in seconds, where the platform can set them; no file and no
-socket can be opened. The server ends a process that takes more than SECONDS for a job; if the
-server is no more, an alarm does.
+The bytes come from requests, and decoders are large C programs. In this process they may crash,
+loop or allocate any amount of memory without harm to the server. BYTES limits the address space,
+PROCESSOR the CPU time of one job in seconds, if the platform supports that. The process can't open
+files and sockets. The server ends a process that takes more than SECONDS for a job. If the server
+no longer exists, an alarm ends it.
 """
 
 import sys
@@ -33,7 +33,7 @@ from specllama.engine.wire.link import Link, do_jobs, take_over
 
 
 def answer(job: DecodeJob) -> Decoded | DecodeRefused:
-    """What is in a file, or why that can't be told."""
+    """Returns the content of a file, or why it can't be decoded."""
     try:
         match job:
             case Read():
@@ -47,7 +47,7 @@ def answer(job: DecodeJob) -> Decoded | DecodeRefused:
                 return images.decode_image(job.data, job.format, job.max_pixels)
     except MemoryError:
         return DecodeRefused("it needs too much memory", exhausted=True)
-    except Exception:  # the libraries raise anything for damaged files
+    except Exception:  # the libraries raise any exception for damaged files
         format = job.format if isinstance(job, Decode) else "PDF"
         return DecodeRefused(f"it is a damaged or incomplete {format} file")
 

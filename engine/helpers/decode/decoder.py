@@ -1,4 +1,4 @@
-"""Decodes images, sounds and PDF files, which are not trusted, in processes of their own
+"""Decodes images, sounds and PDF files, which are not trusted, in separate processes
 (`engine.helpers.decode.decode_main`)."""
 
 import asyncio
@@ -25,9 +25,9 @@ from specllama.engine.wire.process import GRACE, Child, ChildError
 
 log = logging.getLogger("specllama.engine.helpers.decode")
 
-MEMORY_LIMIT: Final = 2 << 30  # bytes of address space, the interpreter included
-PROCESSOR_LIMIT: Final = 20.0  # s of one job
-TIME_LIMIT: Final = 120.0  # s of one job, on a machine that has much else to do
+MEMORY_LIMIT: Final = 2 << 30  # bytes of address space, including the interpreter
+PROCESSOR_LIMIT: Final = 20.0  # s of CPU time of one job
+TIME_LIMIT: Final = 120.0  # s of one job, on a busy machine
 LARGE: Final = 1 << 20  # bytes of a job
 
 _TOO_LONG: Final = "decoding it takes too long"
@@ -56,30 +56,30 @@ class Decoders:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return self._pool.pids
 
     async def decode(self, job: DecodeJob) -> Decoded:
-        """The pixels, samples or pages of a file.
+        """Returns the pixels, samples or pages of a file.
 
-        Raises EngineError: invalid_request_error if the file can't be decoded within the limits,
-        whatever it does to the process; server_error if there is no starting one; unavailable_error
-        after `stop`. Cancelling ends the work.
+        Raises EngineError: invalid_request_error if the file can't be decoded within the limits, or
+        crashes the process; server_error if no process can be started; unavailable_error after
+        `stop`. Cancelling ends the work.
         """
         data = frame(job)
         if len(data) > LARGE:
-            await asyncio.sleep(0)  # writing it copies it: others have their turn first
+            await asyncio.sleep(0)  # writing copies the data: let other tasks run first
         try:
             answer = await self._pool.run(partial(self._answer, data=data), cancels=True)
         except ChildError as e:
-            log.warning("a medium ended the process that decoded it with code %d", e.code)
+            log.warning("decoding a file crashed its process with code %d", e.code)
             raise invalid_request("it makes its decoder crash") from e
         if isinstance(answer, DecodeRefused):
             raise invalid_request(answer.reason)
         return answer
 
     async def stop(self) -> None:
-        """Ends all processes; open jobs end with an error."""
+        """Ends all processes; open jobs fail."""
         await self._pool.stop()
 
     async def _answer(
@@ -103,20 +103,20 @@ class Decoders:
 async def _whole(
     process: Child[Started | Answer | DecodedPart], data: bytes
 ) -> Decoded | DecodeRefused:
-    """The answer to the frame `data`, put together. Raises ChildError if the process ends or its
-    answer is no message."""
+    """Returns the complete answer to the frame `data`. Raises ChildError if the process ends or its
+    answer is invalid."""
     process.say(data)
     try:
         begun = await process.receive()
         if isinstance(begun, DecodeRefused):
             return begun
         if not isinstance(begun, DecodingStarted) or begun.n_bytes > MEMORY_LIMIT:
-            raise FrameError("something else than an answer")
-        found = io.BytesIO()  # gives what was written to it without a copy
+            raise FrameError("not an answer")
+        found = io.BytesIO()  # `getvalue` returns the data without a copy
         while found.tell() < begun.n_bytes:
             part = await process.receive()
             if not isinstance(part, DecodedPart) or not part.data:
-                raise FrameError("something else than a part")
+                raise FrameError("not a part")
             found.write(part.data)
     except (EOFError, FrameError) as error:
         raise ChildError(await process.reap(GRACE)) from error

@@ -1,4 +1,4 @@
-"""From a PDF file to the texts and the pictures of its pages, with PDFium."""
+"""Reads the texts of a PDF file's pages, and renders pages as images, with PDFium."""
 
 from contextlib import closing
 from typing import Final
@@ -11,10 +11,10 @@ from pypdfium2 import raw
 from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import Page
 
-SCALE: Final = 150 / 72  # pixels of a point: 150 of an inch
-MAX_SIDE: Final = 2048  # pixels of a picture
+SCALE: Final = 150 / 72  # pixels for a point, which are 150 dpi
+MAX_SIDE: Final = 2048  # pixels of an image
 
-_SHOWN_AS_HYPHEN: Final = "\ufffe"  # where a word is divided at the end of a line
+_SHOWN_AS_HYPHEN: Final = "\ufffe"  # marks a word division at the end of a line
 _SAMPLE_PAGES: Final = (
     b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
     b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]/Contents 4 0 R/Resources<</Font<</F<</Type/Font"
@@ -24,7 +24,7 @@ _SAMPLE_PAGES: Final = (
 
 
 def warm_up() -> None:
-    """Read and draw one page: a process that can open no file can't look for fonts later."""
+    """Reads and renders one page, as a process that can't open files can't load fonts later."""
     objects = (b"<</Type/Catalog/Pages 2 0 R>>", *_SAMPLE_PAGES)
     body = b"".join(b"%d 0 obj%s endobj\n" % (n, each) for n, each in enumerate(objects, 1))
     sample = b"%PDF-1.4\n" + body + b"trailer<</Root 1 0 R>>\n%%EOF"
@@ -33,7 +33,7 @@ def warm_up() -> None:
 
 
 def read_pages(data: bytes, max_pages: int, max_characters: int) -> Decoded | DecodeRefused:
-    """The pages in MessagePack: `list[Page]`. Raises PdfiumError for damaged files."""
+    """Returns the pages in MessagePack: `list[Page]`. Raises PdfiumError for damaged files."""
     try:
         document = pdfium.PdfDocument(data)
     except pdfium.PdfiumError as e:
@@ -42,25 +42,27 @@ def read_pages(data: bytes, max_pages: int, max_characters: int) -> Decoded | De
         raise
     with closing(document):
         if len(document) > max_pages:
-            return DecodeRefused(f"it has {len(document)} pages, and there may be {max_pages}")
+            return DecodeRefused(
+                f"it has {len(document)} pages, more than the {max_pages} that are allowed"
+            )
         if not len(document):
             return DecodeRefused("it has no pages")
         pages: list[Page] = []
         for number in range(len(document)):
             found = _page(document, number, max_characters)
             if found is None:
-                return DecodeRefused("its text is longer than a request may have")
+                return DecodeRefused("its text is longer than allowed in a request")
             max_characters -= len(found.text)
             pages.append(found)
     return Decoded(msgspec.msgpack.encode(pages))
 
 
 def draw_page(data: bytes, number: int) -> Decoded:
-    """The picture of a page. Raises PdfiumError if it can't be drawn."""
+    """Returns the image of a page. Raises PdfiumError if it can't be rendered."""
     with closing(pdfium.PdfDocument(data)) as document, closing(document[number]) as page:
         longest = max(page.get_size())
         if not 0 < longest < 1e6:
-            raise ValueError("no page has that size")
+            raise ValueError("the page size is invalid")
         scale = min(SCALE, MAX_SIDE / longest)
         with closing(page.render(scale=scale, rev_byteorder=True, maybe_alpha=False)) as bitmap:
             rows = np.ascontiguousarray(bitmap.to_numpy()[:, :, :3])
@@ -68,7 +70,7 @@ def draw_page(data: bytes, number: int) -> Decoded:
 
 
 def _page(document: pdfium.PdfDocument, number: int, max_characters: int) -> Page | None:
-    """The page; None if its text is too long."""
+    """Returns the page; None if its text is too long."""
     with closing(document[number]) as page, closing(page.get_textpage()) as words:
         if words.count_chars() > max_characters:
             return None

@@ -1,7 +1,7 @@
-"""From the file of an image to its pixels, as llama-server has them.
+"""Decodes the file of an image to pixels, like llama-server.
 
-What is transparent shows the colours that the file has there (over black in a GIF), the orientation
-that a camera wrote is not followed, and a moving picture is its first frame.
+Transparent pixels have the colours in the file (on black in a GIF), a camera's orientation is
+ignored, and an animation is reduced to its first frame.
 """
 
 import io
@@ -16,7 +16,7 @@ from specllama.engine.wire.media import ImageFormat
 
 MAX_SIDE: Final = 32768  # pixels
 
-_OF_METADATA: Final = (MpoImagePlugin, TiffImagePlugin)  # imported for that of JPEGs
+_OF_METADATA: Final = (MpoImagePlugin, TiffImagePlugin)  # imported for the metadata of JPEGs
 _DEEP: Final = ("I", "I;16", "I;16B", "I;16L")  # grey, 16 bits
 
 _SAMPLES: Final[tuple[tuple[str, ImageFormat], ...]] = (
@@ -24,13 +24,13 @@ _SAMPLES: Final[tuple[tuple[str, ImageFormat], ...]] = (
     *(("P", "GIF"), ("RGB", "BMP"), ("RGBA", "WEBP")),
 )
 
-Image.MAX_IMAGE_PIXELS = None  # checked here, with a limit of the request
-warnings.simplefilter("ignore")  # of Pillow, about files
+Image.MAX_IMAGE_PIXELS = None  # checked in this module, with the limit of the request
+warnings.simplefilter("ignore")  # Pillow's warnings about files
 
 
 def warm_up() -> None:
-    """Decode one image of each format: Pillow imports some modules when they are needed first,
-    which a process that can open no file couldn't."""
+    """Decodes one image of each format, because Pillow imports some modules at their first use,
+    when the process can't open files any more."""
     for mode, format in _SAMPLES:
         file = io.BytesIO()
         Image.new(mode, (2, 2)).save(file, format)
@@ -38,11 +38,11 @@ def warm_up() -> None:
 
 
 def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Decoded | DecodeRefused:
-    """The RGB rows of the image. Raises whatever the library raises for damaged files."""
+    """Returns the RGB rows of the image. Raises any exception of the library for damaged files."""
     if format == "WEBP" and (reason := _too_large(_webp_size(data), max_pixels)):
         return DecodeRefused(
             reason
-        )  # its decoder takes memory for all pixels before it tells the size
+        )  # its decoder allocates memory for all pixels before it returns the size
     with Image.open(io.BytesIO(data), formats=(format,)) as image:
         if reason := _too_large(image.size, max_pixels):
             return DecodeRefused(reason)
@@ -57,9 +57,9 @@ def _too_large(size: tuple[int, int], max_pixels: int) -> str:
     if width <= 0 or height <= 0:
         return "it has no pixels"
     if max(size) > MAX_SIDE:
-        return f"it has {width} x {height} pixels, and a side may have {MAX_SIDE}"
+        return f"it has {width} x {height} pixels; the maximum of a side is {MAX_SIDE}"
     if width * height > max_pixels:
-        return f"it has {width} x {height} pixels, and there may be {max_pixels}"
+        return f"it has {width} x {height} pixels; the maximum is {max_pixels}"
     return ""
 
 
@@ -76,7 +76,8 @@ def _rgb(image: Image.Image) -> Image.Image:
 
 
 def _webp_size(data: bytes) -> tuple[int, int]:
-    """The width and height in the header of a WebP file. Raises IndexError or ValueError."""
+    """Returns the width and height in the header of a WebP file. Raises IndexError or
+    ValueError."""
 
     def number(at: int, n_bytes: int) -> int:
         if at + n_bytes > len(data):
@@ -91,4 +92,4 @@ def _webp_size(data: bytes) -> tuple[int, int]:
             return (bits & 0x3FFF) + 1, (bits >> 14 & 0x3FFF) + 1
         case b"VP8 ":
             return number(26, 2) & 0x3FFF, number(28, 2) & 0x3FFF
-    raise ValueError("no WebP image")
+    raise ValueError("not a WebP image")

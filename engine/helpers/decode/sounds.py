@@ -1,4 +1,4 @@
-"""From the file of a sound to its samples, with the library and the settings of llama-server."""
+"""Decodes the file of a sound to samples, with the library and the settings of llama-server."""
 
 from typing import Final
 
@@ -9,19 +9,19 @@ from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import SoundFormat
 
 AT_ONCE: Final = 1 << 14  # samples
-LOUDEST: Final = 1e6  # a usual sample is at most 1; squares of these can still be added up
+LOUDEST: Final = 1e6  # samples are at most 1 normally; squares of this value can still be added up
 
 
 def decode_sound(
     data: bytes, format: SoundFormat, sample_rate: int, max_seconds: float
 ) -> Decoded | DecodeRefused:
-    """The samples, of one channel. Raises whatever the library raises for damaged files."""
-    told = 0.0
+    """Returns the samples of one channel. Raises any exception of the library for damaged files."""
+    duration = 0.0
     if format == "WAV":
-        told = miniaudio.wav_get_info(data).duration
+        duration = miniaudio.wav_get_info(data).duration
     elif format == "FLAC":
-        told = miniaudio.flac_get_info(data).duration
-    if told > max_seconds:
+        duration = miniaudio.flac_get_info(data).duration
+    if duration > max_seconds:
         return DecodeRefused(_too_long(max_seconds))
     samples, most = bytearray(), int(max_seconds * sample_rate) * 4
     for some in miniaudio.stream_memory(
@@ -31,12 +31,12 @@ def decode_sound(
         if len(samples) > most:
             return DecodeRefused(_too_long(max_seconds))
     if not samples:
-        return DecodeRefused("there is no sound in it")
+        return DecodeRefused("it contains no sound")
     values = np.frombuffer(samples, "<f4")
-    if not -LOUDEST <= float(values.min()) <= float(values.max()) <= LOUDEST:  # nor with NaN
+    if not -LOUDEST <= float(values.min()) <= float(values.max()) <= LOUDEST:  # also false for NaN
         return DecodeRefused("its samples are out of range")
     return Decoded(bytes(samples))
 
 
 def _too_long(seconds: float) -> str:
-    return f"it takes longer than the {seconds:g} s that there may be"
+    return f"it is longer than the {seconds:g} s that are allowed"

@@ -1,1 +1,1 @@
-"""Downloading models from hubs, registries and URLs."""
+"""Downloads of models from the Hugging Face Hub, OCI registries and URLs."""

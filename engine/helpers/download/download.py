@@ -1,8 +1,8 @@
-"""Downloads a file over HTTP: goes on where an earlier download broke off, tries again when the
-network fails, and checks what came.
+"""Downloads a file over HTTP: resumes partial downloads, retries after network failures, and
+verifies the result.
 
-The cache, its locks, names and tokens are huggingface_hub's. Its own download is not used: it
-begins anew whenever its process ended, and compares no checksum.
+The cache, its locks, names and tokens are those of huggingface_hub. Its download function isn't
+used: it starts from the beginning after its process ended, and doesn't verify checksums.
 """
 
 import hashlib
@@ -35,38 +35,40 @@ T = TypeVar("T")
 log = logging.getLogger("specllama.engine.catalog")
 
 MAGIC = b"GGUF"
-BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; counted anew after every byte
-PIECE = 8 << 30  # bytes asked for at once: content networks refuse a file over 50 GB in one
-POLL = 0.5  # s between two looks at what another process downloads
+BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; restarts after every received byte
+PIECE = (
+    8 << 30
+)  # bytes of one request: content delivery networks reject a file over 50 GB in one request
+POLL = 0.5  # s between two checks of another process's download
 READ_SIZE = 1 << 20  # bytes
 
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 
 Report = Callable[[int], None]
-"""Called with the number of bytes of the file that are there."""
+"""Called with the number of bytes of the file on this machine."""
 
 
 @dataclass(frozen=True)
 class Item:
-    """A file to be had."""
+    """A file to download."""
 
-    name: str  # for the user
+    name: str  # name for the user
     url: str
-    target: Path  # of the complete file
-    partial: Path  # what is there of this very content
+    target: Path  # path of the complete file
+    partial: Path  # path of the partial file, which belongs to the same content
     lock: Path
-    is_done: Callable[[], bool]  # everything is there, also what on_arrival makes
-    is_complete: Callable[[], bool]  # the file is there
-    on_arrival: Callable[[], None]  # called with the lock held
-    size: int | None = None  # bytes; None = not known beforehand
-    resumable: bool = True  # else what is there may be of another content
-    digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be checked
-    magic: bytes = MAGIC  # what it has to begin with
+    is_done: Callable[[], bool]  # the file and the results of on_arrival exist
+    is_complete: Callable[[], bool]  # the file exists
+    on_arrival: Callable[[], None]  # called while the lock is held
+    size: int | None = None  # bytes; None = unknown
+    resumable: bool = True  # else a partial file may belong to other content
+    digest: str = ""  # SHA-256, or git's SHA-1 of a blob; "" = can't be verified
+    magic: bytes = MAGIC  # the beginning of a valid file
     headers: dict[str, str] = field(default_factory=dict)
     check: Callable[[httpx2.Response, str], None] = check_status  # raises DownloadError
 
     def n_there(self) -> int:
-        """Bytes of it that need no downloading."""
+        """Returns the number of its bytes that needn't be downloaded."""
         if self.is_done() or self.is_complete():
             return self.size or 0
         with suppress(OSError):
@@ -75,12 +77,12 @@ class Item:
 
 
 def obtain(client: httpx2.Client, item: Item, report: Report) -> None:
-    """Have the file in its place. While another process downloads it, waits for that one.
+    """Downloads the file to its target, or waits while another process downloads it.
 
     Raises DownloadError, and OSError of the file system.
     """
     if item.is_done():
-        return  # without a trace, in a cache that may be read-only
+        return  # without writing, as the cache may be read-only
     item.target.parent.mkdir(parents=True, exist_ok=True)
     item.lock.parent.mkdir(parents=True, exist_ok=True)
     while True:
@@ -96,8 +98,8 @@ def obtain(client: httpx2.Client, item: Item, report: Report) -> None:
 
 
 def patiently(action: Callable[[], T], n_done: Callable[[], int] = lambda: 0) -> T:
-    """Repeat `action` while it raises TransientError, more and more slowly; not for ever,
-    unless `n_done()` grows from one attempt to the next. Raises DownloadError."""
+    """Repeats `action` while it raises TransientError, with increasing delays. Gives up after some
+    attempts, unless `n_done()` increases from one to the next. Raises DownloadError."""
     n_failures, before = 0, n_done()
     while True:
         try:
@@ -114,7 +116,7 @@ def patiently(action: Callable[[], T], n_done: Callable[[], int] = lambda: 0) ->
 
 
 def _download(client: httpx2.Client, item: Item, report: Report) -> None:
-    for _ in range(2):  # what is damaged may be so in what an earlier download left
+    for _ in range(2):  # the damaged part may come from an earlier download
         patiently(lambda: _receive(client, item, report), item.n_there)
         if _is_intact(item):
             _sync(item.partial)
@@ -123,13 +125,13 @@ def _download(client: httpx2.Client, item: Item, report: Report) -> None:
         item.partial.unlink()
         log.debug("%s: wrong checksum", item.name)
     raise DownloadError(
-        f"{item.name} arrived damaged, twice: its checksum is not what the server says; "
-        "try again later"
+        f"{item.name} arrived damaged twice: its checksum differs from the server's; try again "
+        "later"
     )
 
 
 def _sync(path: Path) -> None:
-    """Writes the file to the disk, so that it is whole under its final name, even after a power
+    """Writes the file to the disk, so that it is complete under its final name even after a power
     failure."""
     with open(path, "r+b") as file:
         os.fsync(file.fileno())
@@ -140,7 +142,7 @@ def _is_intact(item: Item) -> bool:
         return True
     with open(item.partial, "rb") as file:
         hasher = hashlib.sha256()
-        if len(item.digest) == 40:  # git's, of the content behind a header
+        if len(item.digest) == 40:  # git's hash, of a header and the content
             header = b"blob %d\0" % os.fstat(file.fileno()).st_size
             hasher = hashlib.sha1(header, usedforsecurity=False)
         while data := file.read(READ_SIZE):
@@ -149,7 +151,7 @@ def _is_intact(item: Item) -> bool:
 
 
 def _receive(client: httpx2.Client, item: Item, report: Report) -> None:
-    """Append to the partial file what is missing. Raises DownloadError, OSError."""
+    """Appends the missing bytes to the partial file. Raises DownloadError, OSError."""
     with open(item.partial, "a+b", buffering=0) as file:
         partial = _Partial(file, item, report)
         if item.size is None or not item.resumable or partial.n > item.size:
@@ -172,17 +174,17 @@ def _receive_piece(client: httpx2.Client, item: Item, partial: "_Partial") -> No
         host = response.url.host
         item.check(response, item.name)
         if response.headers.get("Content-Encoding", "identity") != "identity":
-            raise DownloadError(f"{host} sends {item.name} in an encoding of its own")
+            raise DownloadError(f"{host} sends {item.name} in an unsupported encoding")
         if response.status_code == 200:
-            if start:  # all of it, asked for a part or not
+            if start:  # the whole file, even if a part was requested
                 partial.clear()
         elif not _is_range(response, start, item.size):
             partial.clear()
-            raise TransientError(f"{host} sends another part of {item.name} than asked for")
+            raise TransientError(f"{host} sends another part of {item.name} than requested")
         for chunk in response.iter_raw():
             partial.append(chunk)
     if partial.n == start:
-        raise TransientError(f"{host} sends nothing of {item.name}")
+        raise TransientError(f"{host} sends no data of {item.name}")
 
 
 def _is_range(response: httpx2.Response, start: int, size: int | None) -> bool:
@@ -193,8 +195,8 @@ def _is_range(response: httpx2.Response, start: int, size: int | None) -> bool:
 
 
 class _Partial:
-    """The file that is being written; refuses what begins otherwise than it has to, or more than
-    announced, at once."""
+    """The partial file. Rejects content with a wrong beginning, or that is longer than announced,
+    at once."""
 
     def __init__(self, file: FileIO, item: Item, report: Report) -> None:
         self._file = file
@@ -217,7 +219,7 @@ class _Partial:
             raise DownloadError(f"{self._item.name} is not a GGUF file: check the name")
         if self._item.size is not None and self.n + len(chunk) > self._item.size:
             self.clear()
-            raise TransientError(f"more arrives of {self._item.name} than was announced")
+            raise TransientError(f"the server sends more of {self._item.name} than announced")
         rest = memoryview(chunk)
         while rest:
             written = self._file.write(rest)
@@ -226,7 +228,7 @@ class _Partial:
         self._report(self.n)
 
 
-# ---- Files that the cache of a repository keeps by their digests.
+# ---- Files that the cache of a repository stores by their digests.
 
 
 def blob_item(
@@ -241,7 +243,7 @@ def blob_item(
     magic: bytes = MAGIC,
     check: Callable[[httpx2.Response, str], None] = check_status,
 ) -> Item:
-    """The file `name` of `commit`, which becomes a link to a blob."""
+    """Returns the file `name` of `commit`, which becomes a link to a blob."""
     path, blob = cache.file(commit, name), cache.blob(digest)
 
     def link() -> None:

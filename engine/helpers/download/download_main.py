@@ -2,9 +2,9 @@
 
     python -m specllama.engine.helpers.download.download_main   (started by the downloader)
 
-One message comes in and says what is wanted; those that go out say how far it is.
-A process of its own can be ended at any moment, whatever the network does; what it has got so
-far is kept, and the next download resumes it. The end of stdin ends it.
+It receives one message with the files to download, and sends reports of the progress. A separate
+process can be ended at any time, whatever the network does. Its partial files are kept, and the
+next download resumes them. The process ends when its stdin ends.
 """
 
 import errno
@@ -43,7 +43,7 @@ ServerLink = Link[Wanted, Report]
 
 
 class Meter:
-    """Adds up what is there of all files, and reports it now and then."""
+    """Adds up the bytes of all files, and reports the sum from time to time."""
 
     def __init__(self, items: Sequence[Item], link: ServerLink) -> None:
         self._link = link
@@ -54,7 +54,7 @@ class Meter:
         self._reported = 0.0
 
     def of(self, index: int, item: Item) -> Callable[[int], None]:
-        """The callback that counts the bytes of item number `index`."""
+        """Returns the callback that counts the bytes of item number `index`."""
         return lambda n_there: self._report(index, item, n_there)
 
     def _report(self, index: int, item: Item, n_there: int) -> None:
@@ -66,9 +66,9 @@ class Meter:
 
 
 def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
-    """Have all files that are wanted. Raises DownloadError, and OSError of the file system."""
+    """Downloads all files of `wanted`. Raises DownloadError, and OSError of the file system."""
     if not wanted.token.isascii() or not wanted.token.isprintable() or " " in wanted.token:
-        raise DownloadError("--hf-token is no token: it has spaces or other odd characters")
+        raise DownloadError("--hf-token is not a token: it has spaces or other invalid characters")
     offline = wanted.offline or constants.is_offline_mode()
     timeout = httpx2.Timeout(constants.HF_HUB_DOWNLOAD_TIMEOUT)
     with httpx2.Client(follow_redirects=True, timeout=timeout) as client:
@@ -150,8 +150,8 @@ def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: ServerLink) 
 
 
 def check_space(items: Sequence[Item]) -> None:
-    """Raise DownloadError, before hours are spent, if the disk can't hold all of it. (All files
-    of a model go to one file system.)"""
+    """Raises DownloadError, before the download, if the disk is too small for the files. (All files
+    of a model have the same file system.)"""
     n_needed = sum(max((item.size or 0) - item.n_there(), 0) for item in items)
     if n_needed == 0:
         return
@@ -160,13 +160,13 @@ def check_space(items: Sequence[Item]) -> None:
     n_free = shutil.disk_usage(existing).free
     if n_needed > n_free:
         raise DownloadError(
-            f"the model needs {shown_size(n_needed)} more in {folder}, where "
-            f"{shown_size(n_free)} are free: set LLAMA_CACHE to a directory with more"
+            f"the model needs {shown_size(n_needed)} more in {folder}, where {shown_size(n_free)} "
+            "are free: set LLAMA_CACHE to a directory with more space"
         )
 
 
 def explain(error: OSError) -> str:
-    """An error of the file system, in one line for the user."""
+    """Returns an error of the file system in one line for the user."""
     where = f" ({error.filename})" if error.filename else ""
     match error.errno:
         case errno.ENOSPC | errno.EDQUOT:
@@ -180,7 +180,7 @@ def explain(error: OSError) -> str:
 
 
 def _end_with(link: ServerLink) -> None:
-    """The server is gone, or wants no model any more."""
+    """Ends the process when the server has ended, or doesn't need the model any more."""
     while link.receive():
         pass
     os._exit(1)
@@ -189,7 +189,7 @@ def _end_with(link: ServerLink) -> None:
 def main() -> int:
     link: ServerLink = take_over(wanted_decoder)
     logging.basicConfig(level=logging.WARNING, format="%(name)s: %(message)s")
-    # Failures are in this process's own reports.
+    # This process reports failures itself.
     logging.getLogger("huggingface_hub").setLevel(logging.CRITICAL)
     match link.receive():
         case [Wanted() as wanted]:
@@ -200,7 +200,7 @@ def main() -> int:
     try:
         link.send(fetch(wanted, link))
     except BrokenPipeError:
-        return 1  # the server is gone
+        return 1  # the server has ended
     except DownloadError as error:
         link.send(FetchFailed(" ".join(str(error).split())))
         return 1
@@ -211,4 +211,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    system.leave(main())  # the thread that waits for the end of stdin must not hold this up
+    system.leave(main())  # don't wait for the thread that reads stdin

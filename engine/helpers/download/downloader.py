@@ -1,4 +1,4 @@
-"""Downloads the model that options name, in a process of its own."""
+"""Downloads the model that options name, in a separate process."""
 
 import logging
 import os
@@ -27,23 +27,24 @@ __all__ = ["FetchError", "Transfer", "fetch", "fetch_preset", "find_remote_prese
 
 log = logging.getLogger("specllama.engine.catalog")
 
-STALL_SECONDS = "30"  # without a byte; then the connection is given up, and another one tried
+STALL_SECONDS = (
+    "30"  # s without a byte, after which the connection is closed and another one opened
+)
 MAX_REPORT = 1 << 20  # bytes
-ENDING_SECONDS = 5.0  # that the process has to end when it is done
+ENDING_SECONDS = 5.0  # s for the process to end after its work
 
 
 class FetchError(Exception):
-    """The model can't be downloaded; one line for the user."""
+    """The model can't be downloaded. The message is one line for the user."""
 
 
 async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Options:
-    """Have the model, the projector and the draft model that `options` name by repository or URL
-    on this machine: downloaded, unless they are in the cache already.
+    """Downloads the model, the projector and the draft model that `options` name by repository or
+    URL, unless they are in the cache.
 
-    Returns the options with the paths of the files in `model` and `model_draft` (of the first
-    part) and `mmproj`.
-    `on_progress` is called at most ten times a second. When cancelled, the download ends at
-    once; the next one of the same files goes on from there. Raises FetchError.
+    Returns the options with the paths of the files in `model` and `model_draft` (of the first part)
+    and `mmproj`. `on_progress` is called at most ten times a second. Cancelling ends the download
+    at once; the next download of the same files resumes it. Raises FetchError.
     """
     found = await _run(_wanted(options), on_progress)
     return replaced(
@@ -55,8 +56,8 @@ async def fetch(options: Options, on_progress: Callable[[Transfer], None]) -> Op
 
 
 async def fetch_preset(options: Options) -> str:
-    """The path of the preset file of the repository that `options` name, downloaded like a model;
-    "" if the repository has none. Raises FetchError."""
+    """Returns the path of the preset file of the repository that `options` name, downloaded like a
+    model; "" if the repository has none. Raises FetchError."""
     source = options.source
     wanted = Wanted(
         repository=source.hf_repo, token=source.hf_token, offline=source.offline, preset=True
@@ -93,7 +94,7 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
     child = await Child.start(
         download_command(),
         report_decoder,
-        first=first,  # stdin stays open: its end would end the process
+        first=first,  # stdin stays open, as its end would end the process
         env={
             "HF_HUB_DOWNLOAD_TIMEOUT": STALL_SECONDS,
             **environment(),
@@ -109,7 +110,7 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
                 case Notice(text=text):
                     log.warning("%s", text)
                 case Fetched() as found:
-                    # Not killed: asyncio warns of a child that ends in that very moment.
+                    # Not killed: asyncio logs a warning if a child ends at the moment of a kill.
                     await child.end(ENDING_SECONDS)
                     return found
                 case FetchFailed(message=message):
@@ -118,19 +119,19 @@ async def _run(wanted: Wanted, on_progress: Callable[[Transfer], None]) -> Fetch
         raise FetchError(f"the download process sent an invalid message: {error}") from error
     except EOFError:
         raise FetchError(
-            "the download process ended before it was done; see its messages above"
+            "the download process ended unexpectedly; see its messages above"
         ) from None
     finally:
         await child.reap()
 
 
 async def find_remote_preset(options: Options, environ: Mapping[str, str]) -> RemotePreset | None:
-    """The preset file of the repository that `options` name; None if that has none, or if they
-    name a file.
+    """Returns the preset file of the repository that `options` name; None if it has none, or if the
+    options name a file.
 
-    Asks the hub, unless the cache has a model of the repository and no preset file: such a
-    repository holds models, and the start needn't wait for the hub. Raises OptionError if the hub
-    doesn't answer, or has no such repository.
+    Asks the Hub, unless the cache has a model of the repository and no preset file: such a
+    repository contains models, and the start needn't wait for the Hub. Raises OptionError if the
+    Hub doesn't answer, or the repository doesn't exist.
     """
     repository = options.source.hf_repo
     if not repository or options.engine.model.model:
@@ -146,5 +147,7 @@ async def find_remote_preset(options: Options, environ: Mapping[str, str]) -> Re
         raise OptionError(str(error)) from error
     if not path:
         return None
-    log.warning("%s is a repository of presets: the models of its %s are served", name, PRESET)
+    log.warning(
+        "%s is a repository of presets: the server offers the models of its %s", name, PRESET
+    )
     return RemotePreset(repository=name, path=path)

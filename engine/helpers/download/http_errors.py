@@ -1,29 +1,29 @@
-"""Failures of downloads, as one line for the user that says what to do."""
+"""Failures of downloads, each as one line for the user with advice."""
 
 import httpx2
 
 _GATED = "GatedRepo"
 NETWORK_FAILURES = (httpx2.HTTPError, httpx2.StreamError, httpx2.InvalidURL, UnicodeError)
-"""What a request raises; the last is of a host's name that can't be one."""
+"""Exceptions of a request; UnicodeError is raised for an invalid host name."""
 
 _PASSING = {408, 425, 429, 500, 502, 503, 504}
 
 
 class DownloadError(Exception):
-    """A download that can't succeed; one line for the user."""
+    """A download can't succeed. The message is one line for the user."""
 
 
 class TransientError(DownloadError):
-    """It failed this time; the next attempt may succeed."""
+    """An attempt failed; the next one may succeed."""
 
 
 def check_status(response: httpx2.Response, what: str) -> None:
-    """Raise the DownloadError (a TransientError, if it may pass) that an answer's status means.
+    """Raises the DownloadError (a TransientError, if it may be temporary) for an answer's status.
 
-    `what` names what was asked for.
+    `what` names the requested file.
     """
     status, host = response.status_code, response.url.host
-    if response.is_success or status in (304, 416):  # those two are for the caller
+    if response.is_success or status in (304, 416):  # these two are for the caller
         return
     if response.headers.get("X-Error-Code") == _GATED:
         raise DownloadError(
@@ -43,7 +43,7 @@ def check_status(response: httpx2.Response, what: str) -> None:
 
 
 def network_failure(error: Exception, url: str, what: str) -> DownloadError:
-    """An exception of the HTTP library as a message for the user."""
+    """Returns an exception of the HTTP library as a message for the user."""
     host = _host(url)
     match error:
         case (
@@ -52,13 +52,11 @@ def network_failure(error: Exception, url: str, what: str) -> DownloadError:
             | httpx2.InvalidURL()
             | UnicodeError()
         ):
-            return DownloadError(
-                f"{host} redirects {what} to an address that can't be used: {_reason(error)}"
-            )
+            return DownloadError(f"{host} redirects {what} to an invalid address: {_reason(error)}")
         case httpx2.ConnectTimeout() | httpx2.PoolTimeout():
             return TransientError(f"{host} does not answer: check the network connection")
         case httpx2.TimeoutException():
-            return TransientError(f"{host} sends nothing any more of {what}")
+            return TransientError(f"{host} stopped sending {what}")
         case httpx2.ConnectError() | httpx2.ProxyError():
             return TransientError(
                 f"can't connect to {host} ({_reason(error)}): check the network connection"
@@ -71,7 +69,7 @@ def _reason(error: Exception) -> str:
 
 
 def _host(url: str) -> str:
-    """The host alone: the whole address may hold a password or a signature."""
+    """Returns only the host, as the whole address may contain a password or a signature."""
     try:
         return httpx2.URL(url).host or "the server"
     except httpx2.InvalidURL:

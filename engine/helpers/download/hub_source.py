@@ -1,4 +1,4 @@
-"""Models of repositories on the Hugging Face hub: which files are wanted, and where they go."""
+"""Models of repositories on the Hugging Face Hub: which files to download, and their paths."""
 
 import logging
 from collections.abc import Callable, Sequence
@@ -47,11 +47,11 @@ class HubFiles(NamedTuple):
     items: list[Item]
     first: Path  # the (first part of the) model, or the preset file
     projector: Path | None
-    finish: Callable[[], None]  # once everything is there
+    finish: Callable[[], None]  # called when all files exist
 
 
 class _File(NamedTuple):
-    """A file as the hub describes it."""
+    """The Hub's description of a file."""
 
     name: str
     size: int  # bytes
@@ -64,7 +64,7 @@ class _Snapshot(NamedTuple):
 
 
 def split_quant(repository: str) -> tuple[str, str]:
-    """`user/repo[:quant]` as (user/repo, quant or ""). Raises DownloadError."""
+    """Returns `user/repo[:quant]` as (user/repo, quant or ""). Raises DownloadError."""
     name, _, quant = repository.partition(":")
     try:
         validate_repo_id(name)
@@ -78,10 +78,11 @@ def split_quant(repository: str) -> tuple[str, str]:
 def open_hub_model(
     repository: str, *, file: str, projector: bool, token: str, offline: bool, notify: Notify
 ) -> HubFiles:
-    """The files of a model of `repository` (user/repo[:quant]): of its file `file`, if named.
+    """Returns the files of a model of `repository` (user/repo[:quant]), of its file `file` if
+    given.
 
-    With `projector`, the multimodal projector as well, if there is one. When the hub can't be
-    asked, what an earlier download left is taken, and the user notified. Raises DownloadError.
+    With `projector`, they include the multimodal projector, if there is one. If the Hub isn't
+    reachable, an earlier download is used, and `notify` is called. Raises DownloadError.
     """
     name, quant = split_quant(repository)
     cache = RepositoryCache(Path(constants.HF_HUB_CACHE), name)
@@ -95,7 +96,7 @@ def open_hub_model(
         try:
             return cached()
         except DownloadError as error:
-            raise DownloadError(f"{error} (in offline mode nothing is downloaded)") from None
+            raise DownloadError(f"{error} (downloads are disabled by offline mode)") from None
     found = None
     with suppress(DownloadError):
         found = cached()
@@ -110,10 +111,10 @@ def open_hub_model(
 def open_hub_preset(
     repository: str, *, token: str, offline: bool, notify: Notify
 ) -> HubFiles | None:
-    """The preset file of `repository`, whatever quantization is named; None if it has none.
+    """Returns the preset file of `repository`, regardless of the quantization; None if it has none.
 
-    When the hub can't be asked, what an earlier download left is taken, and the user notified.
-    Raises DownloadError.
+    If the Hub isn't reachable, an earlier download is used, and `notify` is called. Raises
+    DownloadError.
     """
     name, _ = split_quant(repository)
     cache = RepositoryCache(Path(constants.HF_HUB_CACHE), name)
@@ -128,8 +129,8 @@ def open_hub_preset(
         return None
     if file.size > MAX_PRESET:
         raise DownloadError(
-            f"the {PRESET} of {name} has {shown_size(file.size)}, more than "
-            f"{shown_size(MAX_PRESET)}: it is not read"
+            f"the {PRESET} of {name} has {shown_size(file.size)}, more than the limit of "
+            f"{shown_size(MAX_PRESET)}"
         )
     return _from_hub(cache, name, snapshot, [PRESET], None, headers=_headers(token))
 
@@ -137,24 +138,25 @@ def open_hub_preset(
 def _ask(
     repository: str, token: str, found: HubFiles | None, notify: Notify
 ) -> _Snapshot | HubFiles:
-    """The repository as the hub describes it; what was `found` in the cache if the hub can't be
-    asked. Raises DownloadError."""
+    """Returns the Hub's description of the repository; `found`, the files in the cache, if the Hub
+    isn't reachable. Raises DownloadError."""
     try:
-        # Who can do without the network is not kept waiting for it.
+        # Without retries if the cache has the files.
         if found is not None:
             return _ask_once(repository, token)
         return patiently(lambda: _ask_once(repository, token))
     except DownloadError as error:
         if found is None:
             raise
-        notify(f"{error}; what is in the cache is used")
+        notify(f"{error}; the files in the cache are used")
         return found
 
 
 def _choose(
     files: Sequence[str], quant: str, file: str, projector: bool, where: str
 ) -> tuple[list[str], str | None]:
-    """The files of the model, the first part first, and its projector. Raises DownloadError."""
+    """Returns the files of the model, the first part first, and its projector. Raises
+    DownloadError."""
     models = [name for name in files if is_gguf(name)]
     if not models:
         raise DownloadError(f"{where} has no GGUF files")
@@ -232,7 +234,7 @@ def _headers(token: str) -> dict[str, str]:
 
 
 def _ask_once(repository: str, token: str) -> _Snapshot:
-    """The repository as the hub describes it. Raises DownloadError."""
+    """Returns the Hub's description of the repository. Raises DownloadError."""
     try:
         info = HfApi().model_info(
             repository,
@@ -249,7 +251,7 @@ def _ask_once(repository: str, token: str) -> _Snapshot:
         commit = str(info.sha)
     except HfHubHTTPError as error:
         check_status(error.response, repository)
-        raise DownloadError(f"the hub's answer is not valid: {_first_line(error)}") from error
+        raise DownloadError(f"the Hub's answer is invalid: {_first_line(error)}") from error
     except (httpx2.HTTPError, httpx2.InvalidURL) as error:
         raise network_failure(error, constants.ENDPOINT, repository) from error
     except (ValueError, TypeError, KeyError, AttributeError) as error:
@@ -261,13 +263,13 @@ def _ask_once(repository: str, token: str) -> _Snapshot:
 
 def _nonsense(repository: str) -> DownloadError:
     return DownloadError(
-        f"{constants.ENDPOINT} does not describe {repository} as a Hugging Face hub does: check "
+        f"{constants.ENDPOINT} does not describe {repository} like a Hugging Face Hub: check "
         "HF_ENDPOINT"
     )
 
 
 def _is_sound(file: _File) -> bool:
-    """True if it can be put into the cache; the hub may be hostile."""
+    """Returns whether the file can be stored in the cache; the Hub may be hostile."""
     sound = (
         isinstance(file.name, str)
         and isinstance(file.size, int)
@@ -277,7 +279,7 @@ def _is_sound(file: _File) -> bool:
         and file.size > 0
     )
     if not sound:
-        log.debug("a file of the repository is left out: %r", file)
+        log.debug("a file of the repository is ignored: %r", file)
     return sound
 
 

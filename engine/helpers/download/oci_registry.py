@@ -1,7 +1,8 @@
-"""Asks a registry for manifests, as the OCI's distribution specification has it.
+"""Requests manifests from a registry, following the OCI distribution specification.
 
-Nobody is logged in: whatever is public can be had. A registry that wants a token says where one
-is given, and gets it; it never sees one of another registry, and other servers see none.
+Without login: only public repositories are available. A registry that requires a token names the
+server that issues it, and receives it. Tokens are only sent to the registry that they were issued
+for.
 """
 
 import re
@@ -24,7 +25,7 @@ from specllama.engine.helpers.download.hub_layout import is_inside
 
 # ---- Manifests of registries: which of their layers are a model's files.
 #
-# Those of Docker have a media type for GGUF, and leave the files' names out; those of ModelPack
+# Docker's manifests have a media type for GGUF, but no file names. Those of ModelPack
 # (https://github.com/modelpack/model-spec) name each file in an annotation. A
 # manifest may be hostile: its names and sizes are checked.
 
@@ -34,11 +35,11 @@ _MAX_SIZE: Final = 1 << 53  # bytes
 
 _TITLES: Final = ("org.cncf.model.filepath", "org.opencontainers.image.title")
 _RAW: Final = "application/vnd.cncf.model.weight.v1.raw"
-_ADAPTER: Final = ".lora"  # what ends the media type of one, in Docker's manifests
+_ADAPTER: Final = ".lora"  # end of an adapter's media type in Docker's manifests
 
 
 class Descriptor(msgspec.Struct, frozen=True):
-    """Points to a layer, or to a manifest of an index."""
+    """A reference to a layer, or to a manifest of an index."""
 
     mediaType: str = ""  # noqa: N815
     digest: str = ""
@@ -54,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True):
 
 
 class File(NamedTuple):
-    """A file of the model, under the name that it has on this machine."""
+    """A file of the model, with its name on this machine."""
 
     name: str
     digest: str  # SHA-256 in hexadecimal
@@ -65,11 +66,11 @@ _manifest_decoder = msgspec.json.Decoder(Manifest)
 
 
 def read_manifest(data: bytes, what: str) -> Manifest:
-    """Raises DownloadError, in which `what` is the name of what `data` should describe."""
+    """Raises DownloadError, in which `what` names the content that `data` should describe."""
     try:
         return _manifest_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-        raise DownloadError(f"the registry sends no valid manifest of {what}") from None
+        raise DownloadError(f"the registry sent an invalid manifest of {what}") from None
 
 
 def digest_of(descriptor: Descriptor, what: str) -> str:
@@ -77,11 +78,11 @@ def digest_of(descriptor: Descriptor, what: str) -> str:
     try:
         return sha256(descriptor.digest)
     except ValueError as error:
-        raise DownloadError(f"the manifest of {what} is not valid: {error}") from None
+        raise DownloadError(f"the manifest of {what} is invalid: {error}") from None
 
 
 def model_files(manifest: Manifest, what: str) -> list[File]:
-    """The files of the model, the first part first; none if no layer has one. Raises
+    """Returns the files of the model, the first part first; empty if no layer is a model. Raises
     DownloadError."""
     layers = [layer for layer in manifest.layers or [] if _is_model(layer)]
     if not layers:
@@ -107,7 +108,7 @@ def _is_model(layer: Descriptor) -> bool:
 
 
 def _title(layer: Descriptor) -> str:
-    """The file's name; "" if the layer has none."""
+    """Returns the file's name; "" if the layer has none."""
     annotations = layer.annotations or {}
     titles = (annotations.get(title) for title in _TITLES)
     return next((title for title in titles if isinstance(title, str) and title), "")
@@ -119,7 +120,7 @@ def _file(name: str, layer: Descriptor, what: str) -> File:
     ):
         raise DownloadError(f"the manifest of {what} has an unsafe file name: {_legible(name)}")
     if not 0 < layer.size < _MAX_SIZE:
-        raise DownloadError(f"the manifest of {what} is not valid: a layer has {layer.size} bytes")
+        raise DownloadError(f"the manifest of {what} is invalid: a layer has {layer.size} bytes")
     return File(name, digest_of(layer, what), layer.size)
 
 
@@ -127,8 +128,8 @@ def _legible(text: str) -> str:
     return ascii(text[:100])
 
 
-MAX_MANIFEST: Final = 4 << 20  # bytes: what the specification wants to be possible
-MAX_TOKEN: Final = 64 << 10  # bytes of the answer that holds one
+MAX_MANIFEST: Final = 4 << 20  # bytes, the size that the specification recommends to accept
+MAX_TOKEN: Final = 64 << 10  # bytes of the answer with a token
 
 _ACCEPT: Final = ", ".join(
     (
@@ -143,7 +144,7 @@ _TOKEN: Final = re.compile(r"[!-~]{1,32768}")
 
 
 class _Answer(msgspec.Struct, frozen=True):
-    """What a token server says; the two names mean the same."""
+    """A token server's answer; the two names are equivalent."""
 
     token: str | None = None
     access_token: str | None = None
@@ -153,8 +154,7 @@ _token_decoder = msgspec.json.Decoder(_Answer)
 
 
 class Registry:
-    """One repository of a registry. `headers` are those of requests to it, and change with
-    its token."""
+    """One repository of a registry. `headers` are for requests to it, and change with its token."""
 
     def __init__(self, client: httpx2.Client, reference: Reference) -> None:
         self._client = client
@@ -168,8 +168,8 @@ class Registry:
         return f"{self._root}blobs/sha256:{digest}"
 
     def manifest(self, version: str, what: str, *, may_renew: bool = True) -> bytes:
-        """The manifest of a tag or a digest, which `what` is the name of; with `may_renew`, the
-        registry may ask for a token before. Raises DownloadError."""
+        """Returns the manifest of a tag or a digest, which messages call `what`. With `may_renew`,
+        the registry may ask for a token first. Raises DownloadError."""
         url = f"{self._root}manifests/{version}"
         headers = {**self.headers, "Accept": _ACCEPT, "Accept-Encoding": "identity"}
         try:
@@ -183,18 +183,18 @@ class Registry:
         return self.manifest(version, what, may_renew=False)
 
     def check(self, response: httpx2.Response, what: str) -> None:
-        """Raise the DownloadError that an answer's status means. Tokens are good for minutes:
-        when one has expired, the next attempt has a new one."""
+        """Raises the DownloadError for an answer's status. Tokens are valid for minutes: if one has
+        expired, the next attempt uses a new one."""
         if self._is_challenge(response):
             self._renew(response, what)
-            raise TransientError(f"{self._host} refuses the token that it gave for {what}")
+            raise TransientError(f"{self._host} rejects the token that it issued for {what}")
         self._check(response, what)
 
     def _check(self, response: httpx2.Response, what: str) -> None:
         if response.status_code in (401, 403):
             raise DownloadError(
                 f"{response.url.host} refuses {what} (status {response.status_code}): check the "
-                "name; what needs an account can't be had"
+                "name; private repositories are not supported"
             )
         check_status(response, what)
 
@@ -202,7 +202,7 @@ class Registry:
         return response.status_code == 401 and response.url.origin == self._root.origin
 
     def _renew(self, response: httpx2.Response, what: str) -> None:
-        """Get a token where the answer says. Raises DownloadError."""
+        """Requests a token from the server that the answer names. Raises DownloadError."""
         challenge = _bearer_challenge(response.headers.get_list("WWW-Authenticate"))
         if not challenge:
             self._check(response, what)
@@ -211,7 +211,7 @@ class Registry:
         name = f"the token for {what}"
         try:
             headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-            # Without redirects: what a server of this network says must not become a token.
+            # Without redirects: an answer of a server in this network must not become a token.
             with self._client.stream("GET", url, headers=headers, follow_redirects=False) as answer:
                 self._check(answer, name)
                 data = _read(answer, MAX_TOKEN, name)
@@ -223,7 +223,7 @@ class Registry:
             said = _Answer()
         token = said.token or said.access_token or ""
         if not _TOKEN.fullmatch(token):
-            raise DownloadError(f"{url.host} gives no valid token for {what}")
+            raise DownloadError(f"{url.host} issued no valid token for {what}")
         self.headers["Authorization"] = f"Bearer {token}"
 
     def _token_url(self, challenge: dict[str, str]) -> httpx2.URL:
@@ -233,10 +233,10 @@ class Registry:
             url.host.encode("idna")
         except (httpx2.InvalidURL, UnicodeError):
             url = httpx2.URL("")
-        # A server on this machine is asked only for a registry that is on this machine, too.
+        # A server on this machine is only asked for tokens of a registry on this machine.
         if not url.host or url.scheme not in {"https", self._root.scheme}:
             raise DownloadError(
-                f"{self._host} names no https address where a token is given: {realm[:200]!a}"
+                f"{self._host} names no https address of a token server: {realm[:200]!a}"
             )
         asked = {"scope": challenge.get("scope") or self._scope}
         if service := challenge.get("service"):
@@ -245,8 +245,8 @@ class Registry:
 
 
 def _bearer_challenge(headers: list[str]) -> dict[str, str]:
-    """The parameters of the first challenge that asks for a bearer token; none if there is none,
-    or if it can't be read."""
+    """Returns the parameters of the first challenge that asks for a bearer token; empty if there is
+    none, or if it is malformed."""
     for header in headers:
         scheme, _, rest = header.partition(" ")
         if scheme.lower() == "bearer":

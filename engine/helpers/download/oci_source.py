@@ -1,6 +1,6 @@
-"""Models of registries of containers: which files are wanted, and where they go.
+"""Models of container registries: which files to download, and their paths.
 
-They lie in folders as the hub's cache has them, by the manifest; see
+They are stored in folders with the layout of the Hub's cache, by the manifest; see
 `engine.catalog.registry_cache`.
 """
 
@@ -29,7 +29,7 @@ from specllama.engine.helpers.download.oci_registry import (
     read_manifest,
 )
 
-MAX_MANIFESTS: Final = 16  # of an index that are looked at
+MAX_MANIFESTS: Final = 16  # manifests of an index that are examined
 
 _ODD = re.compile(r"[^A-Za-z0-9.-]")
 
@@ -37,7 +37,7 @@ Notify = Callable[[str], None]
 
 
 class _Model(NamedTuple):
-    """A model as a registry describes it."""
+    """A registry's description of a model."""
 
     manifest: bytes
     files: list[File]
@@ -48,16 +48,16 @@ class _Model(NamedTuple):
 
 
 class _ModelCache(RepositoryCache):
-    """The cache's part that belongs to one repository of a registry."""
+    """The part of the cache that belongs to one repository of a registry."""
 
     def __init__(self, cache: Path, named: Reference) -> None:
-        # Two repositories may look alike in the first part.
+        # The first part may be equal for two repositories.
         place = f"{named.host}/{named.repository}"
         shown = _ODD.sub("_", place)[:100]
         super().__init__(cache, f"{shown}-{_sha256(place.encode())[:10]}")
 
     def model(self, named: Reference) -> _Model | None:
-        """The model that was downloaded last; None if it isn't there any more."""
+        """Returns the last downloaded model; None if its files don't exist any more."""
         with suppress(OSError, ValueError, DownloadError):
             digest = read_version(self._version(named)).digest
             with self._manifest(digest).open("rb") as file:
@@ -69,7 +69,7 @@ class _ModelCache(RepositoryCache):
         return None
 
     def is_listed(self, named: Reference) -> bool:
-        """False if the name wasn't kept beside what it stands for."""
+        """Returns whether the stored version contains the name."""
         with suppress(OSError, ValueError):
             return read_version(self._version(named)).name == spelled(named)
         return False
@@ -86,7 +86,7 @@ class _ModelCache(RepositoryCache):
         return self._folder / "manifests" / digest
 
     def _version(self, named: Reference) -> Path:
-        # Tags differ in the case of letters, which not all file systems see.
+        # Tags are case-sensitive, which some file systems aren't.
         version = named.version
         name = f"{_ODD.sub('_', version)}-{_sha256(version.encode())[:10]}"
         return self._folder / "versions" / name
@@ -95,28 +95,30 @@ class _ModelCache(RepositoryCache):
 def open_registry_model(
     client: httpx2.Client, name: str, cache: Path, *, offline: bool, notify: Notify
 ) -> HubFiles:
-    """The files of the model of a registry: `[HOST/]NAME[:TAG]`, or with a digest.
+    """Returns the files of a model in a registry: `[HOST/]NAME[:TAG]`, or with a digest.
 
-    Asks the registry what the tag stands for. If it can't be asked, what an earlier download left
-    is taken, and the user notified. Raises DownloadError.
+    Asks the registry for the manifest of the tag. If the registry isn't reachable, an earlier
+    download is used, and `notify` is called. Raises DownloadError.
     """
     try:
         named = reference(name)
     except ValueError as error:
-        raise DownloadError(f"{name!a} names nothing in a registry: {error}") from None
+        raise DownloadError(f"{name!a} is not a name in a registry: {error}") from None
     there = _ModelCache(cache, named)
     found = there.model(named)
     if found is None and offline:
-        raise DownloadError(f"{name} has not been downloaded; in offline mode nothing is")
+        raise DownloadError(
+            f"{name} has not been downloaded; downloads are disabled by offline mode"
+        )
     registry = Registry(client, named)
     if found is None:
         found = patiently(lambda: _ask(registry, named, name))
-    elif not offline and not named.digest:  # a digest stands for the same for ever
+    elif not offline and not named.digest:  # a digest never changes its meaning
         try:
-            # Who can do without the network is not kept waiting for it.
+            # Without retries if the cache has the files.
             found = _ask(registry, named, name)
         except DownloadError as error:
-            notify(f"{error}; what was downloaded before is used")
+            notify(f"{error}; the earlier download is used")
     return _files(there, registry, named, found)
 
 
@@ -154,13 +156,13 @@ def _ask(registry: Registry, named: Reference, what: str) -> _Model:
         data = _fetch(registry, f"sha256:{digest}", digest, what)
         if files := model_files(read_manifest(data, what), what):
             return _Model(data, files)
-    raise DownloadError(f"{what} has no model in GGUF: check the name")
+    raise DownloadError(f"{what} has no GGUF model: check the name")
 
 
 def _fetch(registry: Registry, version: str, digest: str, what: str) -> bytes:
     data = registry.manifest(version, what)
     if digest and _sha256(data) != digest:
-        raise DownloadError(f"the registry sends another manifest of {what} than was asked for")
+        raise DownloadError(f"the registry sent another manifest of {what} than requested")
     return data
 
 

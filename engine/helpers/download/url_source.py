@@ -1,4 +1,4 @@
-"""Models of plain URLs: which files are wanted, and where they go."""
+"""Models at URLs: which files to download, and their paths."""
 
 import hashlib
 import re
@@ -22,33 +22,33 @@ from specllama.engine.helpers.download.http_errors import (
 )
 
 _ODD = re.compile(r"[^A-Za-z0-9_.+-]")
-_MAX_NAME = 180  # characters; file systems take 255, with what is appended here
+_MAX_NAME = 180  # characters; file systems permit 255, including suffixes
 
 Notify = Callable[[str], None]
 
 
 class UrlFile(NamedTuple):
-    """The files that a URL offers, and their places in the cache."""
+    """The files at a URL, and their places in the cache."""
 
-    items: list[Item]  # the parts, the first one first
-    path: Path  # of the first
+    items: list[Item]  # the parts in their order
+    path: Path  # path of the first part
 
 
 class _Content(NamedTuple):
     """A server's description of a file."""
 
     size: int | None  # bytes
-    validator: str  # differs whenever the content does; "" = nothing does
+    validator: str  # changes with the content; "" if there is no such value
 
 
 def open_url(
     client: httpx2.Client, url: str, cache: Path, *, token: str, offline: bool, notify: Notify
 ) -> UrlFile:
-    """The files of a model (or of something else in GGUF) at an http(s) address: all parts, if
-    it is part of a split.
+    """Returns the files of a model (or of another GGUF file) at an http(s) address: all parts, if
+    it is part of a split model.
 
-    Asks the server for the sizes. If it can't be asked, what an earlier download left is
-    taken, and the user notified. Raises DownloadError.
+    Asks the server for the sizes. If it isn't reachable, an earlier download is used, and `notify`
+    is called. Raises DownloadError.
     """
     items = []
     for address in _parts(_parse(url)):
@@ -57,8 +57,8 @@ def open_url(
         if offline:
             if not target.exists():
                 raise DownloadError(
-                    f"{_shown(address)} has not been downloaded (it would be {target}); in "
-                    "offline mode nothing is"
+                    f"{_shown(address)} has not been downloaded (it would be {target}); downloads "
+                    "are disabled by offline mode"
                 )
             content = None
         else:
@@ -87,14 +87,15 @@ def _parts(address: httpx2.URL) -> list[httpx2.URL]:
 
 
 def _name(address: httpx2.URL) -> str:
-    """The name of the file, fit for every file system."""
+    """Returns the name of the file, valid on every file system."""
     last = unquote(address.path.rsplit("/", 1)[-1])
     return _ODD.sub("_", last).strip(".")[-_MAX_NAME:]
 
 
 def _place(address: httpx2.URL, cache: Path) -> Path:
-    """One directory for each that is downloaded from: other places have files of that name,
-    too. Without the query, which may be a signature that is new each time."""
+    """Returns the path of the file. Each remote directory has its own local one, as the same
+    name may occur in several. The query doesn't count, as it may be a signature that changes
+    each time."""
     directory = address.path.rsplit("/", 1)[0]
     origin = f"{address.scheme}://{address.host}:{address.port}{directory}"
     digest = hashlib.sha256(origin.encode()).hexdigest()[:10]
@@ -102,7 +103,7 @@ def _place(address: httpx2.URL, cache: Path) -> Path:
 
 
 def _headers(address: httpx2.URL, token: str) -> dict[str, str]:
-    """The hub's token is for the hub only."""
+    """Returns the headers of a request. Only the Hub gets the Hub's token."""
     hub = httpx2.URL(constants.ENDPOINT)
     if (address.scheme, address.host, address.port) != (hub.scheme, hub.host, hub.port):
         return {}
@@ -111,7 +112,7 @@ def _headers(address: httpx2.URL, token: str) -> dict[str, str]:
 
 
 def _shown(address: httpx2.URL) -> str:
-    """The address without what may be secret."""
+    """Returns the address without parts that may be secret."""
     return str(address.copy_with(userinfo=b"", query=None, fragment=None))
 
 
@@ -122,19 +123,19 @@ def _ask(
     target: Path,
     notify: Notify,
 ) -> _Content | None:
-    """The server's description; None if the file from an earlier download is to be used."""
+    """Returns the server's description; None if the file of an earlier download is to be used."""
     if not target.exists():
         return patiently(lambda: _ask_once(client, address, headers))
     try:
-        # Who can do without the network is not kept waiting for it.
+        # Without retries if the cache has the file.
         return _ask_once(client, address, headers)
     except DownloadError as error:
-        notify(f"{error}; what was downloaded before is used")
+        notify(f"{error}; the earlier download is used")
         return None
 
 
 def _ask_once(client: httpx2.Client, address: httpx2.URL, headers: dict[str, str]) -> _Content:
-    """Asks for the first bytes: signed addresses are often good for GET only."""
+    """Requests only the first bytes. GET, because signed addresses are often not valid for HEAD."""
     shown = _shown(address)
     asked = {**headers, "Range": f"bytes=0-{len(MAGIC) - 1}", "Accept-Encoding": "identity"}
     try:
@@ -156,7 +157,7 @@ def _item(
 ) -> Item:
     name = target.name
     size, validator = content or (None, "")
-    # Its name has the digest of the content that it is a part of.
+    # The name contains the digest of the content that the partial file belongs to.
     digest = hashlib.sha256(validator.encode()).hexdigest()[:12]
     partial = target.with_name(f"{name}.{digest}.part")
     note = target.with_name(f"{name}.etag")
@@ -180,7 +181,7 @@ def _item(
         partial=partial,
         lock=target.with_name(f"{name}.lock"),
         is_done=is_done,
-        is_complete=lambda: False,  # known by `is_done` only
+        is_complete=lambda: False,  # only `is_done` determines that
         on_arrival=on_arrival,
         size=size,
         resumable=validator != "",

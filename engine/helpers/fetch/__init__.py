@@ -1,1 +1,1 @@
-"""Fetching what requests name by URL."""
+"""Fetching of URLs in requests."""

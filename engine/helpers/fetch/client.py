@@ -1,7 +1,8 @@
 """Fetches a file over HTTP, within the rules of a request.
 
-One GET without credentials or cookies, straight to the host whatever proxies the environment names:
-a proxy would resolve the name anew. Redirects, a few of them, are held to the same rules.
+One GET without credentials or cookies, directly to the host: proxies of the environment are
+ignored, as a proxy would resolve the name again. Up to MAX_REDIRECTS redirects are followed, to
+which the same rules apply.
 """
 
 import asyncio
@@ -29,22 +30,22 @@ _HEADERS: Final = [
 async def fetch(
     url: str, rules: Rules, *, resolve: Resolve = resolve, tls: ssl.SSLContext | None = None
 ) -> bytes:
-    """The body of the answer. Raises UnfetchableError."""
+    """Returns the body of the answer. Raises UnfetchableError."""
     try:
         async with asyncio.timeout(rules.seconds):
             return await _fetch(target(url, rules), rules, resolve, tls)
     except (TimeoutError, httpcore2.TimeoutException):
         raise UnfetchableError(f"fetching it takes more than {rules.seconds:g} s") from None
-    except httpcore2.ConnectError:  # of TLS: others are FetchErrors already
+    except httpcore2.ConnectError:  # of TLS; other ones are UnfetchableErrors
         raise UnfetchableError(
-            "its host can't be reached securely: its certificate is not valid, perhaps"
+            "its host can't be reached securely: its certificate may be invalid"
         ) from None
     except (httpcore2.ProtocolError, httpcore2.NetworkError, httpcore2.UnsupportedProtocol):
-        raise UnfetchableError("its host's answer breaks off, or is no HTTP") from None
+        raise UnfetchableError("its host's answer is incomplete, or not HTTP") from None
 
 
 def target(url: str, rules: Rules, base: httpx2.URL | None = None) -> httpx2.URL:
-    """The address that `url` is, as seen from `base`. Raises UnfetchableError if the rules forbid
+    """Returns the address `url`, relative to `base`. Raises UnfetchableError if the rules forbid
     it."""
     if len(url) > MAX_URL:
         raise UnfetchableError(f"its URL is longer than {MAX_URL} characters")
@@ -54,7 +55,7 @@ def target(url: str, rules: Rules, base: httpx2.URL | None = None) -> httpx2.URL
     except (httpx2.InvalidURL, UnicodeError, ValueError):
         raise UnfetchableError("its URL is not valid") from None
     if found.scheme not in ("http", "https") or not host:
-        raise UnfetchableError("its URL is neither of http nor of https")
+        raise UnfetchableError("its URL is neither http nor https")
     if base is not None and (base.scheme, found.scheme) == ("https", "http"):
         raise UnfetchableError("its host redirects from https to http")
     if "%" in host or not 0 < (found.port or 80) < 65536:
@@ -91,7 +92,7 @@ async def _body(response: httpcore2.Response, headers: dict[bytes, bytes], rules
     if response.status != 200:
         raise UnfetchableError(f"its host answers with status {response.status}")
     if headers.get(b"content-encoding", b"identity").lower() != b"identity":
-        raise UnfetchableError("its host's answer is compressed, though that was not asked for")
+        raise UnfetchableError("its host's answer is compressed, which was not requested")
     length = headers.get(b"content-length", b"")
     if length.isdigit() and int(length) > rules.max_bytes:
         raise UnfetchableError(_too_large(rules))
@@ -104,4 +105,4 @@ async def _body(response: httpcore2.Response, headers: dict[bytes, bytes], rules
 
 
 def _too_large(rules: Rules) -> str:
-    return f"it has more than the {rules.max_bytes} bytes that there may be"
+    return f"it is larger than the limit of {rules.max_bytes} bytes"

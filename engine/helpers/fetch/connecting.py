@@ -1,4 +1,4 @@
-"""Connections to addresses that were checked, and to no others."""
+"""Connections to checked addresses only."""
 
 import asyncio
 import socket
@@ -10,10 +10,10 @@ import httpcore2
 
 from specllama.engine.helpers.fetch.fetch_jobs import Rules, UnfetchableError
 
-# ---- Which addresses are public: only those lead to other people's servers.
+# ---- Public addresses: only they lead to servers on the internet.
 #
-# All others could be this machine, a network that only it reaches, or what a provider of machines
-# tells each of them about itself.
+# All others could be this machine, a network that only it reaches, or a metadata service that a
+# cloud provider offers to each machine.
 
 
 Address = IPv4Address | IPv6Address
@@ -28,22 +28,23 @@ _NOT_PUBLIC_4: Final = tuple(
         "168.63.129.16/32",  # a provider's service on each of its machines
         "169.254.0.0/16",  # link-local, and the metadata of machines
         "172.16.0.0/12",  # private
-        "192.0.0.0/24",  # protocols
+        "192.0.0.0/24",  # IETF protocol assignments
         "192.0.2.0/24",  # documentation
         "192.88.99.0/24",  # relays of 6to4
         "192.168.0.0/16",  # private
-        "198.18.0.0/15",  # measurements
+        "198.18.0.0/15",  # benchmarks
         "198.51.100.0/24",  # documentation
         "203.0.113.0/24",  # documentation
         "224.0.0.0/3",  # multicast, reserved, broadcast
     )
 )
 _GLOBAL_6: Final = IPv6Network("2000::/3")
-"""All others are private, local, multicast, or forms of IPv4 addresses (mapped, translated)."""
+"""All other addresses are private, local, multicast, or forms of IPv4 addresses (mapped,
+translated)."""
 _NOT_PUBLIC_6: Final = tuple(
     IPv6Network(text)
     for text in (
-        "2001::/23",  # protocols, Teredo among them
+        "2001::/23",  # protocols, including Teredo
         "2001:db8::/32",  # documentation
         "2002::/16",  # 6to4: an IPv4 address
         "2620:4f:8000::/48",  # names of private addresses
@@ -53,7 +54,7 @@ _NOT_PUBLIC_6: Final = tuple(
 
 
 def is_public(address: Address) -> bool:
-    """True if the address is that of a host in the internet."""
+    """Returns whether the address belongs to a host on the internet."""
     if isinstance(address, IPv4Address):
         return not any(address in network for network in _NOT_PUBLIC_4)
     return (
@@ -64,31 +65,32 @@ def is_public(address: Address) -> bool:
 
 
 def parsed(texts: Iterable[str]) -> list[Address]:
-    """The addresses, each once. Raises ValueError for a text that is none."""
+    """Returns the addresses without repetition. Raises ValueError for an invalid text."""
     return list(dict.fromkeys(ip_address(text) for text in texts))
 
 
 MAX_TRIED: Final = 4  # addresses of a host
 
 Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
-"""Finds the addresses of a host, as text. Raises OSError."""
+"""Returns the addresses of a host, as text. Raises OSError."""
 
 
 async def resolve(host: str, port: int) -> list[str]:
-    """The addresses of `host` by the system. Raises OSError, UnicodeError."""
+    """Returns the addresses of `host` from the system's resolver. Raises OSError, UnicodeError."""
     found = await asyncio.get_running_loop().getaddrinfo(host, port, type=socket.SOCK_STREAM)
     return [str(sockaddr[0]) for *_, sockaddr in found]
 
 
 def is_allowed(host: str, domains: Sequence[str]) -> bool:
-    """True if `host` is one of `domains`, or below one, or if there are none."""
+    """Returns whether `host` is one of `domains`, or a subdomain of one. Always true without
+    domains."""
     host = host.lower().rstrip(".")
     return not domains or any(host == name or host.endswith(f".{name}") for name in domains)
 
 
 class Connecting(httpcore2.AsyncNetworkBackend):
-    """Resolves the name of a host once, checks every address that it has, and connects to one of
-    these. What resolves the name a second time could be told another address."""
+    """Resolves the name of a host once, checks all of its addresses, and connects to one of them. A
+    second resolution could return other addresses."""
 
     def __init__(self, rules: Rules, resolve: Resolve = resolve) -> None:
         self._rules = rules
@@ -103,7 +105,7 @@ class Connecting(httpcore2.AsyncNetworkBackend):
         local_address: str | None = None,
         socket_options: Iterable[Any] | None = None,
     ) -> httpcore2.AsyncNetworkStream:
-        """Raises UnfetchableError if the rules forbid it, or if no address answers."""
+        """Raises UnfetchableError if the rules forbid the connection, or if no address answers."""
         if not is_allowed(host, self._rules.domains):
             raise UnfetchableError("its host is not in the list of --media-domains")
         addresses = await self._addresses(host, port)
@@ -135,6 +137,6 @@ _NOT_PUBLIC: Final = "its host has an address that is not public"
 
 
 def _is_own(stream: httpcore2.AsyncNetworkStream) -> bool:
-    """True if the other end is this machine, under a public address."""
+    """Returns whether the other end is this machine, under a public address."""
     ours, theirs = (stream.get_extra_info(name)[0] for name in ("client_addr", "server_addr"))
     return ip_address(ours) == ip_address(theirs)

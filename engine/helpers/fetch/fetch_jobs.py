@@ -1,33 +1,35 @@
-"""The messages between the server and the process that fetches.
+"""The messages between the server and the process that fetches URLs.
 
-It does many jobs at a time, which have ids; each `Fetch` is answered with one `Answer`, unless a
-`CancelFetch` comes first.
+It does many jobs at a time, so they have ids. Each `Fetch` is answered with one `Answer`, unless a
+`CancelFetch` precedes it.
 """
 
 import msgspec
 
 from specllama.engine.wire.framing import Started
 
-# ---- The error of a URL that is not fetched.
+# ---- The error of a URL that can't be fetched.
 
 
 class UnfetchableError(Exception):
-    """The rest of a sentence about what was to be fetched, for the user."""
+    """A URL can't be fetched. The message is the rest of a sentence about the file, for the
+    user."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """Where to fetch from, and how much. `directory` is that of file URLs, "" for none."""
+    """From where to fetch, and how much. `directory` is the directory of file URLs, "" to disable
+    them."""
 
     urls: bool = False
     domains: tuple[str, ...] = ()  # (): all
-    private: bool = False  # addresses that are not public, too
+    private: bool = False  # also permit addresses that are not public
     directory: str = ""
     max_bytes: int
     seconds: float
 
 
 class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
-    """Asks for the file at `url`."""
+    """A request for the file at `url`."""
 
     id: int
     url: str
@@ -35,7 +37,7 @@ class Fetch(msgspec.Struct, frozen=True, tag="fetch"):
 
 
 class CancelFetch(msgspec.Struct, frozen=True, tag="cancel"):
-    """Says that nobody waits for it any more."""
+    """Cancels a `Fetch`."""
 
     id: int
 
@@ -48,7 +50,7 @@ class FetchedFile(msgspec.Struct, frozen=True, tag="fetched"):
 
 
 class NotFetched(msgspec.Struct, frozen=True, tag="failed"):
-    """The reason why it can't be had, as the rest of a sentence about it."""
+    """The file can't be fetched. `reason` is the rest of a sentence about it."""
 
     id: int
     reason: str

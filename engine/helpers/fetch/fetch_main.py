@@ -1,9 +1,9 @@
-"""A process that fetches what requests name by URL, many at a time, until its stdin ends.
+"""A process that fetches URLs of requests, many at a time, until its stdin ends.
 
     python -m specllama.engine.helpers.fetch.fetch_main BYTES   (started by the fetcher)
 
-BYTES is the limit of the address space, where the platform can set one. Each job has a time limit
-of its own.
+BYTES is the limit of the address space, if the platform supports one. Each job has its own time
+limit.
 """
 
 import asyncio
@@ -34,7 +34,7 @@ from specllama.engine.wire.link import Link, take_over
 # ---- Files of file URLs, below one directory.
 
 
-MAX_PATH: Final = 255  # characters, as with llama-server
+MAX_PATH: Final = 255  # characters, as in llama-server
 
 _FORBIDDEN: Final = re.compile(
     # Control characters, wildcards and streams of Windows, and look-alikes of dots and slashes.
@@ -43,10 +43,10 @@ _FORBIDDEN: Final = re.compile(
 
 
 def read(url: str, directory: str, max_bytes: int) -> bytes:
-    """The contents of the file that `url` names. Raises UnfetchableError.
+    """Returns the contents of the file that `url` names. Raises UnfetchableError.
 
-    What follows `file://` is a path below `directory`, as it is: nothing in it is decoded. What a
-    link leads to has to be below it, too.
+    The text after `file://` is a path below `directory`, which is not decoded. The target of a link
+    has to be below it, too.
     """
     path = url[len("file://") :].lstrip("/")
     if len(path) > MAX_PATH or _FORBIDDEN.search(path) or path != path.strip(" ").rstrip("."):
@@ -61,17 +61,17 @@ def read(url: str, directory: str, max_bytes: int) -> bytes:
     except (OSError, OptionError):
         raise UnfetchableError("it does not exist, or can't be read") from None
     if len(data) > max_bytes:
-        raise UnfetchableError(f"it has more than the {max_bytes} bytes that there may be")
+        raise UnfetchableError(f"it is larger than the limit of {max_bytes} bytes")
     return data
 
 
-THREADS: Final = 64  # resolving a name takes one, for as long as it takes
+THREADS: Final = 64  # a name resolution blocks one of them until it ends
 
 ServerLink = Link[Job, Started | Answer]
 
 
 async def serve(link: ServerLink) -> None:
-    """Do the jobs that come, until no more can come."""
+    """Does jobs until the input ends."""
     tasks: dict[int, asyncio.Task[None]] = {}
     loop = asyncio.get_running_loop()
     loop.set_default_executor(ThreadPoolExecutor(THREADS))
@@ -92,9 +92,9 @@ async def _do(job: Fetch, link: ServerLink) -> None:
         answer = NotFetched(job.id, str(e))
     except MemoryError:
         answer = NotFetched(job.id, "fetching it needs too much memory")
-    except Exception as e:  # whatever it is, somebody waits for an answer
+    except Exception as e:  # of any kind, as the server waits for an answer
         answer = NotFetched(job.id, f"fetching it failed ({type(e).__name__})")
-    with suppress(BrokenPipeError):  # the server is gone: `receive` sees its end
+    with suppress(BrokenPipeError):  # the server has ended: `receive` will notice
         await asyncio.to_thread(link.send, answer)
 
 
@@ -102,10 +102,10 @@ async def _fetched(job: Fetch) -> bytes:
     rules = job.rules
     if not job.url.lower().startswith("file:"):
         if not rules.urls:
-            raise UnfetchableError("fetching is switched off")
+            raise UnfetchableError("fetching URLs is disabled (see --media-urls)")
         return await fetch(job.url, rules)
     if not rules.directory:
-        raise UnfetchableError("reading files is switched off")
+        raise UnfetchableError("reading files is disabled (see --media-path)")
     reading = asyncio.to_thread(read, job.url, rules.directory, rules.max_bytes)
     try:
         return await asyncio.wait_for(reading, rules.seconds)
@@ -118,7 +118,7 @@ def main() -> None:
     startup.limit_memory(int(sys.argv[1]))
     startup.resume_gc()
     link.send(Started())
-    # Not `asyncio.run`, which waits at its end for threads that still resolve a name.
+    # Not `asyncio.run`, which waits at its end for threads that still resolve names.
     asyncio.new_event_loop().run_until_complete(serve(link))
 
 

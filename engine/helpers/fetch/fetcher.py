@@ -1,7 +1,7 @@
-"""The asyncio side of the process that fetches (`engine.helpers.fetch.fetch_main`).
+"""The asyncio side of the process that fetches URLs (`engine.helpers.fetch.fetch_main`).
 
-One process, started when it is needed first, does up to `MAX_OPEN` jobs at a time; others wait. If
-it ends or gives no answer, what it was doing fails, and the next job starts another one.
+One process, started at the first job, does up to `MAX_OPEN` jobs at a time; others wait. If it ends
+or doesn't answer, its jobs fail, and the next job starts another process.
 """
 
 import asyncio
@@ -25,9 +25,11 @@ from specllama.engine.wire.process import Child, ChildError
 log = logging.getLogger("specllama.engine.media")
 
 MAX_OPEN: Final = 16
-MEMORY_LIMIT: Final = 8 << 30  # bytes of address space: threads reserve far more than they use
-GRACE: Final = 30.0  # s from a job's time limit to that of the process which should have kept it
-STOP_TIMEOUT: Final = 1.0  # s until a process that should end is killed
+MEMORY_LIMIT: Final = (
+    8 << 30
+)  # bytes of address space, of which threads reserve far more than they use
+GRACE: Final = 30.0  # s that the process gets in addition to a job's time limit
+STOP_TIMEOUT: Final = 1.0  # s after which a process that should end is killed
 
 Process = Child[Started | Answer]
 
@@ -46,14 +48,14 @@ class Fetcher:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return [] if self._process is None else [self._process.pid]
 
     async def fetch(self, url: str, rules: Rules) -> bytes:
-        """The file at `url`.
+        """Returns the file at `url`.
 
-        Raises EngineError: invalid_request_error if it can't be had within the rules, server_error
-        if the process fails, unavailable_error after `stop`. Cancelling ends the work.
+        Raises EngineError: invalid_request_error if it can't be fetched within the rules,
+        server_error if the process fails, unavailable_error after `stop`. Cancelling ends the work.
         """
         async with self._turns:
             process = await self._running()
@@ -74,7 +76,7 @@ class Fetcher:
                 del self._open[id]
 
     async def stop(self) -> None:
-        """End the process; open jobs end with an error."""
+        """Ends the process; open jobs fail."""
         self._stopped = True
         async with self._starting:
             if self._process is not None:

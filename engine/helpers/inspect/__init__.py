@@ -1,1 +1,1 @@
-"""Reading the metadata of model files."""
+"""Reading of the metadata in model files."""

@@ -1,4 +1,4 @@
-"""Digests by which model files are told apart, without reading gigabytes."""
+"""Digests that identify model files, without reading gigabytes."""
 
 import hashlib
 import os
@@ -6,17 +6,17 @@ import re
 from collections.abc import Iterable
 from typing import Final
 
-WHOLE: Final = 8 << 20  # bytes; files up to this size are read as a whole
-SAMPLES: Final = 64  # of a larger file, evenly spread from its beginning to its end
+WHOLE: Final = 8 << 20  # bytes; files up to this size are read completely
+SAMPLES: Final = 64  # pieces of a larger file, evenly spread from its beginning to its end
 SAMPLE_SIZE: Final = 64 << 10  # bytes
 
 _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 
 
 def model_digest(paths: Iterable[str]) -> str:
-    """The digest of a model, 64 hexadecimal digits; `paths` are its files in order.
+    """Returns the digest of a model, 64 hexadecimal digits; `paths` are its files in order.
 
-    It depends on nothing but their contents. Raises OSError.
+    It only depends on their contents. Raises OSError.
     """
     digests = [file_digest(path) for path in paths]
     if len(digests) == 1:
@@ -25,8 +25,9 @@ def model_digest(paths: Iterable[str]) -> str:
 
 
 def file_digest(path: str) -> str:
-    """The SHA-256 of a file that the hub's cache names by it, or of one of at most `WHOLE` bytes;
-    otherwise the SHA-256 of its size and of `SAMPLES` pieces of it. Raises OSError."""
+    """Returns the SHA-256 of a file if it is the file's name in the Hub's cache, or if the file has
+    at most `WHOLE` bytes; else the SHA-256 of its size and of `SAMPLES` pieces of it. Raises
+    OSError."""
     if named := digest_in_cache(path):
         return named
     with open(path, "rb", buffering=0) as file:
@@ -41,8 +42,8 @@ def file_digest(path: str) -> str:
 
 
 def digest_in_cache(path: str) -> str:
-    """The SHA-256 that the hub's cache has for the file, by which it names what `path` is a link
-    to; "" of any other file."""
+    """Returns the SHA-256 that is the name of the file in the Hub's cache, if `path` is a link into
+    the cache; else ""."""
     if not os.path.islink(path):
         return ""
     name = os.path.basename(os.path.realpath(path))

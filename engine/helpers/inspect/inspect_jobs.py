@@ -1,7 +1,7 @@
 """The messages between the server and the process that reads model files.
 
-They go as frames (`engine.wire.framing`) with JSON inside: sums over a hostile file's tensors
-may have more than the 64 bits that msgpack has. A job is a path, the answer to it an `Outcome`.
+They are frames (`engine.wire.framing`) with JSON inside: sums over a hostile file's tensors may
+exceed the 64 bits of msgpack's integers. A job is a path, its answer an `Outcome`.
 """
 
 from typing import Literal
@@ -16,12 +16,12 @@ Capability = Literal["completion", "insert", "tools", "embedding", "rerank"]
 
 
 class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
-    """The metadata of a GGUF file, or of the parts of a split model together.
+    """The metadata of a GGUF file, or of all parts of a split model.
 
-    Numbers mean the same as in `engine.wire.replies.ModelInfo`. `file_type` is llama.cpp's
-    number for the kind of most weights, None if the file doesn't say. `causal` is False for
-    encoders. `fim` is true if the vocabulary has the tokens for filling in the middle, `tools`
-    whether the chat template is written for tool calls.
+    Numbers have the same meaning as in `engine.wire.replies.ModelInfo`. `file_type` is llama.cpp's
+    number for the type of most weights, None if the file doesn't contain it. `causal` is False for
+    encoders. `fim` is true if the vocabulary has the tokens for filling in the middle, `tools` if
+    the chat template supports tool calls.
     """
 
     architecture: str
@@ -29,13 +29,13 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
     n_params: int
     size: int  # bytes of all tensors
     file_size: int  # bytes of all files
-    digest: str = ""  # of all files (`engine.helpers.inspect.digest`)
+    digest: str = ""  # digest of all files (`engine.helpers.inspect.digest`)
     file_type: int | None
     n_ctx_train: int
     n_embd: int
     vocab_type: int
     n_vocab: int
-    pooling: Pooling | None = None  # None: the file says nothing of embeddings
+    pooling: Pooling | None = None  # None: the file doesn't set it
     causal: bool = True
     chat_template: bool = False
     tools: bool = False
@@ -43,7 +43,7 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
 
     @property
     def capabilities(self) -> tuple[Capability, ...]:
-        """The purposes that the model was made for, whatever the server's options make of it."""
+        """The capabilities of the model, regardless of the server's options."""
         if self.pooling == "rank":
             return ("rerank",)
         if not self.causal or self.pooling not in (None, "none"):
@@ -57,7 +57,7 @@ class FileMetadata(msgspec.Struct, tag="metadata", frozen=True, kw_only=True):
 
 
 class ProjectorMetadata(msgspec.Struct, tag="projector", frozen=True):
-    """What a projector's file lets into a model."""
+    """The media that a projector supports."""
 
     modalities: list[Modality]
 

@@ -3,8 +3,8 @@
     python -m specllama.engine.helpers.inspect.inspect_main BYTES SECONDS       (started by
     engine.helpers.inspect.inspector)
 
-BYTES is the limit of the address space, where the platform can set one. The server ends a process
-that takes more than SECONDS for a file; if the server is no more, an alarm does.
+BYTES is the limit of the address space, if the platform supports one. The server ends a process
+that takes more than SECONDS for a file. If the server no longer exists, an alarm ends it.
 """
 
 import os
@@ -33,12 +33,12 @@ from specllama.engine.wire.framing import JSON, Started, frame
 from specllama.engine.wire.link import Link, do_jobs, take_over
 from specllama.engine.wire.replies import Modality
 
-MAX_NAME: Final = 200  # characters of a name that are kept
+MAX_NAME: Final = 200  # characters; longer names are cut
 MAX_COUNT: Final = (1 << 32) - 1
 
 _TOKENS: Final = "tokenizer.ggml.tokens"
 _FIM_TEXTS: Final = {
-    # The spellings by which llama.cpp knows these tokens in files that don't name them.
+    # Spellings by which llama.cpp recognizes these tokens in files that don't name them.
     "prefix": frozenset(
         text.encode()
         for text in (
@@ -81,7 +81,7 @@ _FIM_TEXTS: Final = {
 }
 _FIM_KEYS: Final = {"prefix": "fim_pre", "suffix": "fim_suf", "middle": "fim_mid"}
 _VOCAB_TYPES: Final = {
-    # By the tokenizer's name in the file: llama.cpp's enum llama_vocab_type.
+    # llama.cpp's enum llama_vocab_type by the tokenizer's name in the file.
     "llama": 1,
     "gpt2": 2,
     "hybriddna": 2,
@@ -97,7 +97,7 @@ _POOLING: Final[Mapping[int, Pooling]] = dict(enumerate(get_args(Pooling)))
 
 
 def inspect(path: str) -> Outcome:
-    """The metadata of the file `path`, or of the split model whose first part it is."""
+    """Returns the metadata of the file `path`, or of the split model whose first part it is."""
     try:
         header = _open(path)
         if _text(header.values, "general.architecture") == "clip":
@@ -124,10 +124,10 @@ def _described(header: Header, file_size: int) -> FileMetadata:
         raise HeaderError("it doesn't name its architecture")
     kind = _text(values, "general.type") or "model"
     if kind != "model":
-        raise HeaderError(f"it is no model of its own ({_short(kind)}, {_short(architecture)})")
+        raise HeaderError(f"it is not a complete model ({_short(kind)}, {_short(architecture)})")
     tokens = values.get(_TOKENS)
     if not isinstance(tokens, Array | None):
-        raise HeaderError(f"{_TOKENS} is no list")
+        raise HeaderError(f"{_TOKENS} is not a list")
     template = _text(values, "tokenizer.chat_template")
     return FileMetadata(
         architecture=_short(architecture),
@@ -154,28 +154,30 @@ def _modalities(values: Mapping[str, Value]) -> list[Modality]:
 
 
 def _with_parts(metadata: FileMetadata, first: Header, path: str) -> FileMetadata:
-    """`metadata` of the first part, with the sums over all parts."""
+    """Returns `metadata`, which is of the first part, with the sums of all parts."""
     split, count = part(path), _count(first.values, "split.count") or 1
     n_tensors, n_params, size = first.n_tensors, first.n_params, first.n_bytes
     file_size, paths = metadata.file_size, [path]
     if count > 1:
         if split is None or split.count != count:
-            raise HeaderError(f"it is one of {count} parts, but its name doesn't say so")
+            raise HeaderError(f"it is one of {count} parts, but its name isn't that of a part")
         if split.index != 1:
             raise HeaderError(f"it is part {split.index} of a model, not the first")
         for index in range(2, count + 1):
             header = _open(split.file_name(index))
             if _count(header.values, "split.no") != index - 1:
-                raise HeaderError(f"part {index} of {count} belongs to another place")
+                raise HeaderError(f"part {index} of {count} has another number in its metadata")
             n_tensors += header.n_tensors
             n_params += header.n_params
             size += header.n_bytes
             file_size += os.path.getsize(split.file_name(index))
             paths.append(split.file_name(index))
         if n_tensors != _count(first.values, "split.tensors.count"):
-            raise HeaderError("its parts don't hold the tensors that the first one counts")
+            raise HeaderError(
+                "its parts don't contain the number of tensors that the first one declares"
+            )
     if not n_tensors:
-        raise HeaderError("it holds no tensors")
+        raise HeaderError("it contains no tensors")
     return msgspec.structs.replace(
         metadata,
         n_params=n_params,
@@ -188,7 +190,7 @@ def _with_parts(metadata: FileMetadata, first: Header, path: str) -> FileMetadat
 def _text(values: Mapping[str, Value], key: str) -> str:
     value = values.get(key, "")
     if not isinstance(value, str):
-        raise HeaderError(f"{_short(key)} is no text")
+        raise HeaderError(f"{_short(key)} is not a text")
     return value
 
 
@@ -197,7 +199,7 @@ def _count(values: Mapping[str, Value], key: str) -> int | None:
     if value is None:
         return None
     if isinstance(value, bool) or not isinstance(value, int) or not 0 <= value <= MAX_COUNT:
-        raise HeaderError(f"{_short(key)} is no possible number")
+        raise HeaderError(f"{_short(key)} is not a valid number")
     return value
 
 
@@ -223,12 +225,12 @@ def _has_fim(values: Mapping[str, Value], tokens: Array | None) -> bool:
 def _is_for_tools(template: str) -> bool:
     try:
         return "tools" in ChatTemplate(template).variables
-    except (EngineError, MemoryError):  # then it is good for nothing
+    except (EngineError, MemoryError):  # an invalid template doesn't support tools
         return False
 
 
 def _short(text: str) -> str:
-    """`text` on one line, and not all of it if it is long."""
+    """Returns `text` on one line, cut if it is long."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:MAX_NAME])
 
 

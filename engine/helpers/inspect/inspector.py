@@ -1,8 +1,8 @@
 """Reads the metadata of model files without loading the models.
 
-Files come from anywhere, and reading a hostile one may take for ever: it is done by a child
-process (`engine.helpers.inspect.inspect_main`), one for all files of a `read_all`. A process that
-takes too long for a file is killed, and another one goes on with the rest.
+Files are not trusted, and reading a hostile one may take for ever. So a child process
+(`engine.helpers.inspect.inspect_main`) reads them, one process for all files of a `read_all`. A
+process that takes too long for a file is killed, and another one continues with the next files.
 """
 
 import asyncio
@@ -21,14 +21,14 @@ from specllama.engine.wire.process import ChildError
 log = logging.getLogger("specllama.engine.helpers.inspect")
 
 TIME_LIMIT: Final = 10.0  # s for one file
-MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, the interpreter included
+MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, including the interpreter
 MAX_OUTCOME: Final = 1 << 16  # bytes
 
 _Identity = tuple[str, int, int]  # path, time of the last change in ns, size in bytes
 
 
 class MetadataReader:
-    """Reads files, and remembers their metadata for as long as they don't change."""
+    """Reads files, and caches their metadata until they change."""
 
     def __init__(self, *, time_limit: float = TIME_LIMIT, memory_limit: int = MEMORY_LIMIT) -> None:
         self._time_limit = time_limit
@@ -37,17 +37,17 @@ class MetadataReader:
         self._turn = asyncio.Lock()
 
     def known(self, path: str) -> Outcome | None:
-        """The outcome for the file as it is now, if it was read already; never waits."""
+        """Returns the cached outcome for the current version of the file, if any; never waits."""
         try:
             return self._outcomes.get(_identity(path))
         except (OSError, ValueError) as e:
             return Unreadable(_no_such_file(e))
 
     async def read_all(self, paths: Iterable[str]) -> dict[str, Outcome]:
-        """The outcome for each file; of a split model name the first part.
+        """Returns the outcome for each file; for a split model, pass the first part.
 
-        Raises nothing: a file that can't be read, and one that takes more than the limits allow,
-        is `Unreadable`. Cancelling ends the child process.
+        Never raises: a file that can't be read, or that exceeds the limits, is `Unreadable`.
+        Cancelling ends the child process.
         """
         async with self._turn:
             return await self._read_all(dict.fromkeys(paths))
@@ -66,7 +66,7 @@ class MetadataReader:
                     self._outcomes[identity] = await self._inspect(pool, path)
                 found[path] = self._outcomes[identity]
         except EngineError as e:
-            # Not the files' fault, so it isn't remembered.
+            # Not the files' fault, so it isn't cached.
             log.error("model files can't be read: %s", e)
             found |= {
                 path: Unreadable("the process that reads model files can't be started")
@@ -88,7 +88,7 @@ class MetadataReader:
         )
 
     async def _inspect(self, pool: HelperPool[Outcome], path: str) -> Outcome:
-        """The facts in the file. Raises EngineError if there is no starting a process."""
+        """Returns the outcome for a file. Raises EngineError if no process can be started."""
         try:
             request = frame(path, JSON)
         except UnicodeEncodeError:
@@ -100,7 +100,7 @@ class MetadataReader:
         except TimeoutError:
             return Unreadable(f"reading it takes more than {self._time_limit:g} s")
         except ChildError as e:
-            return Unreadable(f"reading it ended a process with code {e.code}")
+            return Unreadable(f"reading it crashed a process with code {e.code}")
 
 
 def _identity(path: str) -> _Identity:

@@ -1,1 +1,1 @@
-"""Rendering chat templates, and detecting how a model writes by them."""
+"""Rendering of chat templates, and detection of the syntax of a model's answers."""

@@ -1,8 +1,8 @@
 """The messages between the server and a template process.
 
-They go as frames (`engine.wire.framing`) with JSON inside: what requests hold is JSON, whose
-integers have no bounds, whereas those of msgpack have 64 bits. A process works on one job at a
-time, so messages need no ids; each `RenderJob` is answered with one `Answer`.
+They are frames (`engine.wire.framing`) with JSON inside: requests contain JSON, whose integers are
+unbounded, whereas msgpack's have 64 bits. A process works on one job at a time, so messages need no
+ids. Each `RenderJob` is answered with one `Answer`.
 """
 
 import msgspec
@@ -23,10 +23,10 @@ class TemplateSource(msgspec.Struct, frozen=True):
 
 
 class RenderJob(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The prompt for `request`, or, without one, the `Description` of a template.
+    """A job for the prompt of `request`, or, without a request, for the `Description` of a
+    template.
 
-    `template` is a number for the template; `source` is what it is, and comes along with the
-    first job for it.
+    `template` is a number for the template. `source` is only sent with the first job for it.
     """
 
     template: int
@@ -42,8 +42,8 @@ class Description(msgspec.Struct, frozen=True, tag="description"):
 
 
 class RenderRefused(msgspec.Struct, frozen=True, tag="refused", omit_defaults=True):
-    """The job failed. `exhausted`: the process ran out of memory. What filled it may still be
-    there, so the process is not fit for another job."""
+    """The job failed. `exhausted`: the process ran out of memory. Its memory may still be full, so
+    it can't do another job."""
 
     error: ErrorInfo
     exhausted: bool = False

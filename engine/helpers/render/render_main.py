@@ -3,10 +3,10 @@
     python -m specllama.engine.helpers.render.render_main BYTES SECONDS       (started by
     engine.helpers.render.renderer)
 
-A template comes with a downloaded model, and requests choose what it works on: in here it may
-loop for ever or fill the memory without harm to the server. BYTES is the limit of the address
-space, where the platform can set one. The server ends a process whose job takes more than SECONDS;
-if the server is no more, an alarm does.
+A template comes with a downloaded model, and requests choose its input. In this process it may loop
+for ever or fill the memory without harm to the server. BYTES is the limit of the address space, if
+the platform supports one. The server ends a process whose job takes more than SECONDS. If the
+server no longer exists, an alarm ends it.
 """
 
 import sys
@@ -38,18 +38,18 @@ _Known = tuple[ChatTemplate, OutputSyntax]
 
 
 class RenderJobs:
-    """Answers jobs; keeps the templates that it has compiled, or why they can't be."""
+    """Answers jobs, and keeps the compiled templates, or the errors of their compilation."""
 
     def __init__(self) -> None:
         self._templates: dict[int, _Known | EngineError] = {}
 
     def reply(self, job: RenderJob) -> bytes:
-        """The answer to `job`, ready to be written."""
+        """Returns the answer to `job` as a frame."""
         exhausted = False
         try:
             return frame(self._answer(job), JSON)
         except EngineError as e:
-            # The words may be the template's own.
+            # The message may be the template's own.
             message = e.info.message.encode(errors="replace").decode()
             info = msgspec.structs.replace(e.info, message=message[:MAX_MESSAGE])
         except MemoryError:

@@ -1,5 +1,5 @@
-"""Renders chat templates, which are not trusted, in processes of their own
-(`engine.helpers.render.render_main`), and says which template is in force."""
+"""Renders chat templates, which are not trusted, in separate processes
+(`engine.helpers.render.render_main`), and chooses the template of a model."""
 
 import asyncio
 import logging
@@ -33,7 +33,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template for models without a chat template: that of ChatML."""
+"""The template for models without a chat template, which is ChatML's."""
 
 
 log = logging.getLogger("specllama.engine.helpers.render")
@@ -45,7 +45,7 @@ LARGE: Final = 1 << 20  # bytes of a job
 class Renderer:
     """Renders chat templates.
 
-    All methods raise EngineError: server_error if the template itself is not valid or the process
+    All methods raise EngineError: server_error if the template itself is invalid or the process
     crashes, invalid_request_error if it takes too long or too much memory, unavailable_error after
     `stop`.
     """
@@ -59,17 +59,18 @@ class Renderer:
         self._descriptions: dict[TemplateSource, Description] = {}
 
     def prepare(self) -> None:
-        """Starts a process before it is needed. If that fails, the first job that needs it does."""
+        """Starts a process before the first job. If that fails, the first job starts it."""
         self._pool.prepare()
 
     async def prompt(self, template: TemplateSource, request: ChatRequest) -> ChatPrompt:
-        """`engine.helpers.render.template.prompt.chat_prompt`, whose errors are raised, too."""
+        """Returns the result of `engine.helpers.render.template.prompt.chat_prompt`; also raises
+        its errors."""
         answer = await self._answer(template, request)
         assert isinstance(answer, ChatPrompt)
         return answer
 
     async def describe(self, template: TemplateSource) -> Description:
-        """The traits of `template`; detected once."""
+        """Returns the traits of `template`, which are detected once."""
         if template not in self._descriptions:
             answer = await self._answer(template, None)
             assert isinstance(answer, Description)
@@ -80,11 +81,11 @@ class Renderer:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return self._pool.pids
 
     async def stop(self) -> None:
-        """Ends all processes; open jobs end with an error."""
+        """Ends all processes; open jobs fail."""
         await self._pool.stop()
 
     async def _answer(self, template: TemplateSource, request: ChatRequest | None) -> Answer:
@@ -105,9 +106,9 @@ class Renderer:
         try:
             data = frame(RenderJob(number, None if known else template, request), JSON)
         except (UnicodeEncodeError, RecursionError) as e:
-            raise invalid_request(f"this request can't be given to a chat template: {e}") from e
+            raise invalid_request(f"this request can't be passed to a chat template: {e}") from e
         if len(data) > LARGE:
-            await asyncio.sleep(0)  # writing it copies it: others have their turn first
+            await asyncio.sleep(0)  # writing copies the data: let other tasks run first
         try:
             answer = await helper.ask(data, self._time_limit)
         except TimeoutError:
@@ -116,7 +117,7 @@ class Renderer:
                 "was stopped"
             ) from None
         except ChildError as e:
-            log.error("a template process ended with code %d, in the middle of a job", e.code)
+            log.error("a template process ended with code %d during a job", e.code)
             raise
         helper.known[template] = number
         helper.is_fit = not (isinstance(answer, RenderRefused) and answer.exhausted)
@@ -127,8 +128,8 @@ _read_once = cache(read_text)
 
 
 def template_source(options: Options, info: ModelInfo, *, tools: bool = False) -> str:
-    """The Jinja text, or the name of one of llama.cpp's formats: from the command line, else
-    from the model, which may have one of its own for `tools`, else ChatML.
+    """Returns the template as Jinja text, or as the name of one of llama.cpp's formats: from the
+    command line, else from the model, which may have a separate one for `tools`, else ChatML.
 
     Raises OptionError if `--chat-template-file` can't be read; the command line has checked it.
     """
@@ -140,48 +141,48 @@ def template_source(options: Options, info: ModelInfo, *, tools: bool = False) -
 
 
 def tool_template_source(options: Options, info: ModelInfo) -> str:
-    """The Jinja text that the model has for requests with tools; "" without one, and where the
-    command line has another template."""
+    """Returns the Jinja text of the model's template for requests with tools; "" without one, or if
+    the command line sets another template."""
     given = options.chat.chat_template_file or options.chat.chat_template
     return "" if given else info.tool_template
 
 
 def renders_with_jinja(options: Options, source: str) -> bool:
-    """Otherwise llama.cpp's own formats are to be used."""
+    """Returns whether to use Jinja; else one of llama.cpp's own formats is used."""
     return options.chat.jinja and source not in BUILTIN_NAMES
 
 
 def with_tokens(source: str, info: ModelInfo) -> TemplateSource:
-    """`source` with the special tokens of its model."""
+    """Returns `source` with the special tokens of its model."""
     return TemplateSource(source, info.bos_token, info.eos_token)
 
 
 async def examined(renderer: Renderer, options: Options, info: ModelInfo) -> ModelInfo:
-    """What requests may use of a model that has been loaded: a template for tools that can't be
-    parsed is left out with a warning.
+    """Returns the information that requests may use of a loaded model. A template for tools that
+    can't be parsed is left out with a warning.
 
-    Raises EngineError with the line and the column if the template for everything else can't be.
+    Raises EngineError with the line and the column if the main template can't be parsed.
     """
     if options.engine.embedding.embeds():
         return info
     if fault := await _fault(renderer, options, info, template_source(options, info)):
         raise server_error(
-            f"{fault}; another one is named by --chat-template or --chat-template-file, and "
-            "--no-jinja takes llama.cpp's built-in formats"
+            f"{fault}; choose another one with --chat-template or --chat-template-file, or use "
+            "llama.cpp's built-in formats with --no-jinja"
         )
     for_tools = template_source(options, info, tools=True)
     if fault := await _fault(renderer, options, info, for_tools):
-        log.warning("the model's template for tools is left out: %s", fault)
+        log.warning("the model's template for tools is ignored: %s", fault)
         return msgspec.structs.replace(info, tool_template="")
     return info
 
 
 async def _fault(renderer: Renderer, options: Options, info: ModelInfo, source: str) -> str:
-    """Why a template can't be parsed; "" if it can be, or isn't Jinja."""
+    """Returns why a template can't be parsed; "" if it can, or isn't Jinja."""
     if not renders_with_jinja(options, source):
         return ""
     try:
         await renderer.describe(with_tokens(source, info))
-    except EngineError as error:  # one that never ends, say, may do so for some requests alone
+    except EngineError as error:  # an endless loop, for example, may only affect some requests
         return error.info.message if error.info.final else ""
     return ""

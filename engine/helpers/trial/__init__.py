@@ -1,1 +1,1 @@
-"""Compiling grammars for a trial."""
+"""Trial compilation of grammars."""

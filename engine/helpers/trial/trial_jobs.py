@@ -1,4 +1,5 @@
-"""The messages between the engine and a trial process. One job at a time, so they need no ids."""
+"""The messages between the engine and a trial process. There is one job at a time, so they need no
+ids."""
 
 import msgspec
 
@@ -7,17 +8,16 @@ from specllama.engine.wire.framing import Started
 
 
 class TrialTokens(msgspec.Struct, frozen=True):
-    """A vocabulary: the bytes of every token, and those that end a text."""
+    """A vocabulary: the bytes of every token, and the tokens that end a text."""
 
     texts: list[bytes]
     eog: list[int]
 
 
 class TrialJob(msgspec.Struct, frozen=True):
-    """A source to be tried against a vocabulary, which has a number; `tokens` come along with the
-    first job for it. `ids` are the tokens that names in a grammar stand for, as far as they are
-    known; `seconds` is the time of the processor that the job may take;
-    `leniently` as in `relaxing.compilable`."""
+    """A source to try with a vocabulary, which has a number; `tokens` are only sent with the first
+    job for it. `ids` are the known tokens for names in a grammar; `seconds` is the limit of CPU
+    time; `leniently` as in `relaxing.compilable`."""
 
     source: GrammarSource
     vocabulary: int
@@ -28,14 +28,14 @@ class TrialJob(msgspec.Struct, frozen=True):
 
 
 class Unknown(msgspec.Struct, frozen=True, tag="unknown"):
-    """The grammar names tokens that are not among `TrialJob.ids`."""
+    """The grammar names tokens that are not in `TrialJob.ids`."""
 
     names: list[str]
 
 
 class Tried(msgspec.Struct, frozen=True, tag="tried"):
-    """The source in the notation of llguidance, which can compile it and go on with it; the
-    keywords that are left out of its schemas; the memory that it keeps."""
+    """The result of a successful trial: the source in llguidance's notation; the keywords left out
+    of its schemas; the memory that it keeps, in bytes."""
 
     grammar: str
     relaxed: tuple[str, ...]
@@ -43,13 +43,13 @@ class Tried(msgspec.Struct, frozen=True, tag="tried"):
 
 
 class TrialRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """A fault in the source, as a message for its author."""
+    """An error in the source, as a message for its author."""
 
     message: str
 
 
 class Costly(msgspec.Struct, frozen=True, tag="costly"):
-    """It takes too much work, or memory."""
+    """The source takes too much work, or memory."""
 
 
 Answer = Unknown | Tried | TrialRefused | Costly

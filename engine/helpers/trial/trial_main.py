@@ -3,15 +3,14 @@
     python -m specllama.engine.helpers.trial.trial_main BYTES SECONDS       (started by
     engine.worker.constraints.trial)
 
-Requests bring grammars and schemas, and what small ones take to be analysed and compiled has no
-bounds that could be told beforehand: in here that may end the process, without harm to the engine.
-BYTES is the limit of the address space, where the platform can set one; each job has a limit of
-the processor's time, where the platform can set one. The engine ends a process that takes more
-than SECONDS for a job.
+Requests contain grammars and schemas. Even for small ones, the cost of analysing and compiling
+can't be predicted. This process may end from it, without harm to the engine. BYTES is the limit of
+the address space, and each job has a limit of CPU time, if the platform supports these. The engine
+ends a process that takes more than SECONDS for a job.
 
-Where the platform can, a job is done by a copy of the process. A costly job ends the copy alone: to
-start another process, and to read a large vocabulary anew, would take ten times as long as all that
-a job of the first lane may take.
+If the platform supports it, a forked copy of the process does the job. A costly job only ends the
+copy. Starting another process, and reading a large vocabulary again, would take ten times as long
+as a job of the first lane may take.
 """
 
 import os
@@ -54,11 +53,11 @@ from specllama.engine.wire.framing import Started, frame
 from specllama.engine.wire.link import Link, do_jobs, take_over
 from specllama.engine.wire.startup import FORKS, forked, resident
 
-WALKS: Final = 2  # texts that are begun under each grammar
-STEPS: Final = 16  # their tokens
+WALKS: Final = 2  # texts that are begun with each grammar
+STEPS: Final = 16  # tokens of each text
 STEP_SECONDS: Final = 0.1
-"""The processor's time that one step may take. What is beside the mask holds the engine's GIL."""
-MAX_KEPT: Final = 256 << 20  # bytes that a compiled grammar may keep
+"""CPU time of one step. The parts of a step other than the mask hold the engine's GIL."""
+MAX_KEPT: Final = 256 << 20  # bytes of memory for a compiled grammar
 
 T = TypeVar("T")
 
@@ -72,8 +71,8 @@ class _Vocabulary:
 
 
 class _Tokens:
-    """What llguidance asks of a tokenizer. It tokenizes by the bytes: what is forced need not be
-    spelled as the model would."""
+    """The tokenizer interface of llguidance. It tokenizes by bytes, as forced text need not be
+    tokenized as the model would."""
 
     bos_token_id = None
 
@@ -87,20 +86,20 @@ class _Tokens:
 
 
 class Trials:
-    """Answers jobs; keeps the vocabularies."""
+    """Answers jobs, and keeps the vocabularies."""
 
     def __init__(self) -> None:
         self._vocabularies: dict[int, _Vocabulary] = {}
 
     def reply(self, job: TrialJob) -> bytes:
-        """The answer to `job`, ready to be written."""
+        """Returns the answer to `job` as a frame."""
         if job.tokens is not None:
             self._vocabularies[job.vocabulary] = _Vocabulary(job.tokens)
         answer = forked(partial(self._reply, job)) if FORKS else self._reply(job)
         return frame(Costly()) if answer is None else answer
 
     def _reply(self, job: TrialJob) -> bytes:
-        thread = DeepThread()  # llguidance recurses as deep as a schema's references
+        thread = DeepThread()  # llguidance's recursion is as deep as a schema's references
         try:
             with _limited(job.seconds):
                 return frame(thread.submit(lambda: self._answer(job)).result())
@@ -139,7 +138,7 @@ class Trials:
 
 
 def _try(vocabulary: _Vocabulary, grammar: str) -> None:
-    """Compile `grammar`, and begin texts under it. Raises GrammarError."""
+    """Compiles `grammar`, and begins texts with it. Raises GrammarError."""
     before = resident()
     matcher = begin(vocabulary.tokenizer, grammar)
     if resident() - before > MAX_KEPT:
@@ -162,7 +161,7 @@ def _try(vocabulary: _Vocabulary, grammar: str) -> None:
 
 
 def _walk(matcher: LLMatcher, bits: bytes, eog: frozenset[int], chance: random.Random) -> None:
-    """Begin a text by chance. Raises ConstraintError if the matcher fails, GrammarError if it is
+    """Begins a random text. Raises ConstraintError if the matcher fails, GrammarError if it is
     slow."""
     for _ in range(STEPS):
         token = _any_of(bits, chance)
@@ -177,14 +176,14 @@ def _walk(matcher: LLMatcher, bits: bytes, eog: frozenset[int], chance: random.R
 
 
 def _any_of(bits: bytes, chance: random.Random) -> int:
-    """The number of a bit that is set, one of any eight in a row by chance."""
+    """Returns the number of a set bit, chosen randomly from the first group of eight with one."""
     start = chance.randrange(len(bits))
     rest = bits[start:].lstrip(b"\0") or bits.lstrip(b"\0")
     return 8 * (len(bits) - len(rest)) + chance.choice([i for i in range(8) if rest[0] >> i & 1])
 
 
 def _quick(work: Callable[[], T]) -> T:
-    """The result of a part of a step. Raises GrammarError if it takes too long."""
+    """Returns the result of a part of a step. Raises GrammarError if it takes too long."""
     begun = system.processor_seconds()
     result = work()
     if system.processor_seconds() - begun > STEP_SECONDS:
@@ -194,8 +193,8 @@ def _quick(work: Callable[[], T]) -> T:
 
 @contextmanager
 def _limited(seconds: float) -> Iterator[None]:
-    """End this process when it has used the processor for `seconds`."""
-    if not hasattr(signal, "ITIMER_PROF"):  # Windows: the engine looks at the clock
+    """Ends this process when it has used `seconds` of CPU time."""
+    if not hasattr(signal, "ITIMER_PROF"):  # Windows: the engine checks the elapsed time
         yield
         return
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -206,7 +205,7 @@ def _limited(seconds: float) -> Iterator[None]:
 def main() -> None:
     link: Link[TrialJob, Started] = take_over(job_decoder)
     if hasattr(os, "nice"):
-        os.nice(5)  # whoever generates comes first
+        os.nice(5)  # generation has priority
     startup.resume_gc()
     do_jobs(link, Trials().reply, memory=int(sys.argv[1]), seconds=float(sys.argv[2]))
 

@@ -41,8 +41,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--strict-schemas",
             negative="--no-strict-schemas",
             env="LLAMA_ARG_STRICT_SCHEMAS",
-            help="Reject a JSON schema with a keyword that can't be enforced, instead of "
-            "ignoring the keyword.",
+            help="Reject JSON schemas with keywords that can't be enforced; else ignore these.",
         ),
     ] = False
     keep: Annotated[
@@ -103,8 +102,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-l --logit-bias",
             metavar="TOKEN_ID(+/-)BIAS",
-            help="Change the likelihood of a token: raise (15043+1), lower (15043-1) or exclude "
-            "it (15043-inf).",
+            help="Raise (15043+1) or lower (15043-1) a token's logit, or exclude it (15043-inf).",
             default="none",
             repeats=True,
             one_each=True,
@@ -157,8 +155,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Top-p sampling: keep the likeliest tokens whose probabilities add up to P (1: "
-            "disabled).",
+            help="Top-p sampling: likeliest tokens with a total probability of P (1: disabled).",
             default=_unless_model("0.95"),
         ),
     ] = None
@@ -170,8 +167,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Min-p sampling: keep tokens with at least P times the probability of the "
-            "likeliest one (0: disabled).",
+            help="Min-p sampling: minimum probability, relative to the maximum (0: disabled).",
             default=_unless_model("0.05"),
         ),
     ] = None
@@ -190,8 +186,8 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--top-nsigma --top-n-sigma",
             metavar="N",
-            help="Top-n-sigma sampling: keep tokens whose logits are within N standard "
-            "deviations of the maximum (-1: disabled).",
+            help="Top-n-sigma: keep logits within N standard deviations of the best (-1: "
+            "disabled).",
         ),
     ] = -1.0
     xtc_probability: Annotated[
@@ -233,8 +229,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--repeat-penalty",
             env="LLAMA_ARG_REPEAT_PENALTY",
             metavar="X",
-            help="Penalty for repeated tokens: divides their logits (1: disabled; must be above "
-            "0).",
+            help="Repetition penalty: divisor of repeated tokens' logits, above 0 (1: disabled).",
             read=values.positive,
             default=_unless_model("1.0"),
         ),
@@ -245,8 +240,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--presence-penalty",
             env="LLAMA_ARG_PRESENCE_PENALTY",
             metavar="X",
-            help="Presence penalty: subtracted once from the logit of each token in the text (0: "
-            "disabled).",
+            help="Presence penalty, subtracted from the logit of used tokens (0: disabled).",
         ),
     ] = 0.0
     frequency_penalty: Annotated[
@@ -255,8 +249,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--frequency-penalty",
             env="LLAMA_ARG_FREQUENCY_PENALTY",
             metavar="X",
-            help="Frequency penalty: subtracted from the logit of a token for each occurrence "
-            "(0: disabled).",
+            help="Frequency penalty, subtracted from the logit for each use (0: disabled).",
         ),
     ] = 0.0
     dry_multiplier: Annotated[
@@ -274,8 +267,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--dry-base",
             metavar="X",
             min=1,
-            help="DRY sampling: base; the penalty grows exponentially with the length of a "
-            "repetition.",
+            help="DRY sampling: base of the exponential growth with a repetition's length.",
         ),
     ] = 1.75
     dry_allowed_length: Annotated[
@@ -295,8 +287,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="TOKENS",
             min=-1,
             max=INT32_MAX,
-            help="DRY sampling: number of last tokens to search for repetitions (0: disabled, "
-            "-1: context size).",
+            help="DRY sampling: number of last tokens to search (0: disabled, -1: context size).",
         ),
     ] = 64
     dry_sequence_breaker: Annotated[
@@ -424,8 +415,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--jump-forward",
             negative="--no-jump-forward",
             env="LLAMA_ARG_JUMP_FORWARD",
-            help="Add tokens that a grammar or schema determines to the next step, instead of "
-            "running one step for each.",
+            help="Evaluate tokens that a grammar or schema determines along with the next step.",
         ),
     ] = True
     backend_sampling: Annotated[
@@ -444,8 +434,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-r --reverse-prompt",
             metavar="TEXT",
-            help="Stop generation at this text, in requests without stop texts of their own; may "
-            "be given several times.",
+            help="Stop text for requests without their own; may be given several times.",
             default="none",
             repeats=True,
             one_each=True,
@@ -462,12 +451,11 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="-e --escape",
             negative="--no-escape",
-            help="Process escape sequences (\n, \t, \\, \x41) in --reverse-prompt and "
-            "--dry-sequence-breaker.",
+            help=r"Process \n, \t, \\, \x41 etc. in --reverse-prompt and --dry-sequence-breaker.",
         ),
     ] = True
 
     def unescaped(self, text: str) -> str:
-        """Returns `text` with its escape sequences resolved, unless `--no-escape` is given. Raises
+        """Returns `text` with its escape sequences resolved, unless with `--no-escape`. Raises
         `OptionError` for a null character in the result."""
         return text_values.unescape(text) if self.escape else text

@@ -223,7 +223,7 @@ def test_errors_name_the_line(tmp_path: Path, text: str, place: str, reason: str
         ("[a]\nfim-qwen-3b-defalt = 1", ":2: ", "did you mean fim-qwen-3b-default?"),
         ("[a]\nLLAMA_ARG_CTX_SIZ = 1", ":2: ", "did you mean LLAMA_ARG_CTX_SIZE?"),
         ("[a]\nqqqqqqq = 1", ":2: ", "unknown key"),
-        ("[a]\n--ctx-size = 1", ":2: ", "without the dashes"),
+        ("[a]\n--ctx-size = 1", ":2: ", "without leading dashes"),
         ("[a]\nspec-ngram-size-n = 1", ":2: spec-ngram-size-n is not available: ", "removed"),
         ("[a]\nLLAMA_ARG_KV_UNIFIED_PER_SLOT = 1", ":2: ", "is not available: "),
     ],

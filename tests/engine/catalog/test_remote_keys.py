@@ -67,5 +67,5 @@ def test_what_protects_the_server_ends_the_start(tmp_path: Path, key: str) -> No
 
 
 def test_for_all_models_it_ends_the_start(tmp_path: Path) -> None:
-    with pytest.raises(OptionError, match="not for a file from another machine"):
+    with pytest.raises(OptionError, match="be set by a file from another machine"):
         remote("[*]\nlora = x.gguf\n", tmp_path)

@@ -116,7 +116,11 @@ def test_no_media_need_no_process() -> None:
         (SOUNDS["WAV"], "image", "it is a WAV file where an image is expected"),
         (IMAGES["PNG"], "audio", "it is a PNG file where a sound is expected"),
         (IMAGES["PNG"][:40], "image", "it is a damaged or incomplete PNG file"),
-        (png_of_size(40_000, 2), "image", "it has 40000 x 2 pixels, and a side may have 32768"),
+        (
+            png_of_size(40_000, 2),
+            "image",
+            "it has 40000 x 2 pixels; the maximum of a side is 32768",
+        ),
         ("ftp://a/b", "image", "its URL is none of http, https and file"),
     ],
 )

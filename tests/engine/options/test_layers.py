@@ -96,7 +96,7 @@ def test_one_source_names_one_model(argv: list[str]) -> None:
 
 
 def test_a_file_needs_its_repository() -> None:
-    with pytest.raises(OptionError, match="--hf-repo has to name"):
+    with pytest.raises(OptionError, match="it needs --hf-repo"):
         parse(["-hff", "f"], {})
 
 

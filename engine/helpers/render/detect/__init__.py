@@ -1,1 +1,2 @@
-"""Detects the output syntax of a model from its chat template. Runs in the template processes."""
+"""Detects the output syntax of a model from its chat template. This package runs in the template
+processes."""

@@ -1,6 +1,5 @@
-"""Finds the syntax of calls: renders answers with one call and with two, puts placeholders where
-names, arguments and ids stand, and works out from what repeats which fixed text belongs where.
-"""
+"""Finds the syntax of calls: renders answers with one call and with two, replaces names, arguments
+and ids by placeholders, and derives the role of each fixed text from the repetitions."""
 
 import json
 import re
@@ -61,11 +60,11 @@ _MARK = re.compile("([\ue000-\ue003])")
 _INDEX_GUESSES = 8
 
 Body = Callable[[str], str]
-"""Takes from a rendered answer what comes before its calls: the turn's header, empty thoughts."""
+"""Removes the text before the calls from a rendered answer: the turn's header, empty reasoning."""
 
 
 def shows_calls(prober: Prober, style: Style) -> str | None:
-    """The answer with one call, if the template shows the call when put in this style."""
+    """Returns the answer with one call, if the template shows the call in this style; else None."""
     text = prober.answer(Answer(calls=[ONE]), style)
     if text is None or ONE.name not in text:
         return None
@@ -74,9 +73,9 @@ def shows_calls(prober: Prober, style: Style) -> str | None:
 
 
 def find_calls(prober: Prober, style: Style, body: Body, end_of_turn: str) -> CallSyntax | None:
-    """The syntax of calls if there is one that reads further probes rightly.
+    """Returns the syntax of calls, if there is one that also matches further probes.
 
-    `end_of_turn` is what ends an answer of plain text.
+    `end_of_turn` is the end of a plain text answer.
     """
 
     def render(*calls: Call, content: str = "") -> str | None:
@@ -128,12 +127,13 @@ def _tagged_spans(
 
 
 def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | None:
-    """The syntax of arguments written one by one; `none` is the answer with a call without any."""
+    """Returns the syntax of arguments written one by one; `none` is the answer with a call without
+    arguments."""
     words = ("zqkey_a", "Zqvalue_a", "zqkey_b", "Zqvalue_b")
     for key, value in (words[:2], words[2:]):
         before, found, after = one.partition(value)
         one = before + found + after.replace(key, KEY, 1)  # the tag that ends an argument
-    # Where the name stands twice, the calls begin with the last one.
+    # If the name occurs twice, the arguments follow the last one.
     head, _, rest = one.rpartition(ONE.name)
     pieces = _between(rest, *words)
     if pieces is None or pieces[1] != pieces[3]:
@@ -159,7 +159,7 @@ def _tagged(one: str, none: str | None, end_of_turn: str) -> TaggedArguments | N
 
 
 def _refined(tagged: TaggedArguments, render: Callable[..., str | None]) -> TaggedArguments:
-    """`tagged` with what values other than plain words have around them."""
+    """Returns `tagged` with the texts around values other than plain words."""
     if tagged.quote or tagged.json_strings:
         return tagged
     before, found, after = (render(_CHECKS[0]) or "").partition(str(_CHECKS[0].arguments["text"]))
@@ -177,7 +177,7 @@ def _refined(tagged: TaggedArguments, render: Callable[..., str | None]) -> Tagg
             if at > 0:
                 middles[json_type(value)] = rest[:at]
         elif isinstance(value, list):
-            # The tag of an item is where an element stands in place of JSON.
+            # The tag of an item replaces JSON before an element.
             inner, found, _ = rest.removeprefix(tagged.middle).partition(tagged.middle + "4242")
             if found and KEY in tagged.end:
                 tagged = msgspec.structs.replace(tagged, item=inner.removeprefix(tagged.begin))
@@ -193,9 +193,9 @@ def _compact(value: Json) -> str:
 def _split_arguments(
     first: str, second: str, tail: str, empty: str | None
 ) -> tuple[str, str, str] | None:
-    """(begin, end, separator) such that, with some `before` and `after`, `first` is before +
-    begin, `second` is end + separator + begin, `tail` is end + after, and `empty` before + after.
-    """
+    """Returns (begin, end, separator) such that, with some `before` and `after`, `first` is
+    before + begin, `second` is end + separator + begin, `tail` is end + after, and `empty`
+    before + after."""
     for cut in range(len(empty or ""), -1, -1):
         if empty is None:
             break
@@ -214,7 +214,8 @@ def _split_arguments(
 
 
 def _between(text: str, *words: str) -> list[str] | None:
-    """The texts before, between and after the words, which stand in this order, once each."""
+    """Returns the texts before, between and after the words, which must occur in this order, once
+    each."""
     pieces = []
     for word in words:
         if text.count(word) != 1:
@@ -227,8 +228,8 @@ def _between(text: str, *words: str) -> list[str] | None:
 def _patterns(
     text: str, calls: Sequence[Call], style: Style, tagged: TaggedArguments | None
 ) -> Iterator[tuple[int, str]]:
-    """`text` with placeholders for all that varies, the likeliest first, and what calls are
-    counted from. Several, because a digit may count the calls or just stand there."""
+    """Yields the number of the first call, and `text` with placeholders for all variable parts; the
+    most likely one first. There are several, as a digit may be a call's number or fixed text."""
     spans = _json_spans(text, calls) if tagged is None else _tagged_spans(text, calls, tagged)
     if spans is None or any(a[1] > b[0] for a, b in pairwise(spans)):
         return
@@ -251,7 +252,7 @@ def _patterns(
 
 
 def _counted(text: str, first: int) -> Iterator[tuple[int, int]]:
-    """Where `first` and the next number stand between the same characters."""
+    """Yields the places where `first` and the next number occur between the same characters."""
     for one in re.finditer(rf"(?<!\d){first}(?!\d)", text):
         for two in re.finditer(rf"(?<!\d){first + 1}(?!\d)", text):
             a, b = one.start(), two.start()
@@ -263,7 +264,7 @@ def _counted(text: str, first: int) -> Iterator[tuple[int, int]]:
 def _solve(
     pattern: str, count: int, tagged: TaggedArguments | None, end_of_turn: str, first_index: int
 ) -> CallSyntax | None:
-    """The syntax that writes `pattern`, an answer of `count` calls (1 or 2)."""
+    """Returns the syntax that writes `pattern`, an answer of `count` calls (1 or 2)."""
     pieces = _MARK.split(pattern)
     texts, holes = pieces[::2], [HOLES_BY_PLACEHOLDER[each] for each in pieces[1::2]]
     size = len(holes) // count
@@ -272,7 +273,7 @@ def _solve(
         return None
     before = own[: own.index("arguments")]
     if len(set(own)) != size - max(before.count("name") - 1, 0):
-        return None  # only the name may stand twice, before the arguments
+        return None  # only the name may occur twice, before the arguments
     inner = texts[1:size]
     if count == 2 and texts[size + 1 : -1] != inner:
         return None
@@ -283,14 +284,14 @@ def _solve(
         head = common_suffix(opening, middle).lstrip()
         tail = common_prefix(middle, closing).rstrip()
         if len(head) + len(tail) > len(middle):
-            head = middle[len(tail) :]  # a marker that ends both is the first call's
+            head = middle[len(tail) :]  # a marker that ends both belongs to the first call
         begin = opening[: len(opening) - len(head)].lstrip()
         separator = middle[len(tail) : len(middle) - len(head)]
         end = closing[len(tail) :].rstrip()
     else:
         head, tail = opening.lstrip(), closing.rstrip()
     if not (begin + head).strip():
-        return None  # nothing to know the calls by
+        return None  # no text to recognize the calls by
     fixed = [head, *inner, tail]
     parts: list[str | Fill] = []
     for text, hole in zip(fixed, own, strict=False):
@@ -303,7 +304,7 @@ def _solve(
 
 
 def _cut(tail: str, end_of_turn: str, opening: str) -> str:
-    """`tail` up to the end of the turn."""
+    """Returns `tail` up to the end of the turn."""
     ending = end_of_turn.strip()
     if not ending:
         return tail
@@ -316,7 +317,7 @@ def _cut(tail: str, end_of_turn: str, opening: str) -> str:
         ends.append(tail.rindex(shared))
     if ends:
         return tail[: min(ends)]
-    # Some models end an answer with calls by another token than one of text.
+    # Some models end an answer with calls by another token than a text answer.
     last = (tags(tail) or [""])[-1]
     closes = any(last in closings(tag) for tag in tags(opening))
     if last and not closes and tail.rstrip().endswith(last):
@@ -330,7 +331,7 @@ def _holds(
     style: Style,
     end_of_turn: str,
 ) -> bool:
-    """True if `syntax` reads what the template writes for other calls."""
+    """Returns whether `syntax` matches the template's output for other calls."""
     # Some templates can't describe tools with arguments of all types.
     checks = [call for call in _CHECKS if render(call) is not None]
     groups = [[call] for call in checks]
@@ -348,6 +349,6 @@ def _holds(
             return False
     with_text = render(_CHECKS[0], content="Some words")
     if with_text is None or _CHECKS[0].name not in with_text or "Some words" not in with_text:
-        return True  # the template shows one of the two only
+        return True  # the template shows only one of the two
     starts = [found.start() for found in re.finditer(re.escape(syntax.opening), with_text)]
     return any(end_of_calls(syntax, with_text, _CHECKS[:1], style, at) is not None for at in starts)

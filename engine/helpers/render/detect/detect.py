@@ -1,8 +1,9 @@
-"""Detects in a chat template how its model writes thoughts, content and tool calls.
+"""Detects in a chat template how its model writes reasoning, content and tool calls.
 
-The template is rendered with probe conversations whose words are unmistakable; what stands around
-them is the syntax. Nothing is believed that doesn't explain further renderings, too: a template
-whose calls can't be explained has none. About twenty to fifty renderings; callers keep the result.
+The template is rendered with probe conversations whose words are unmistakable; the text around them
+is the syntax. A result is only accepted if it also explains further renderings: a template whose
+calls can't be explained has no call syntax. This takes about 20 to 50 renderings; callers cache the
+result.
 """
 
 import re
@@ -35,11 +36,11 @@ _LFM = CallSyntax(
 )
 
 KNOWN = (("<|tool_list_start|>", _LFM), ("List of tools: [", _LFM))
-"""What a template writes around the tools, and how its model calls them."""
+"""Texts that a template writes around the tools, with the call syntax of its model."""
 
 
 def known_calls(source: str) -> CallSyntax | None:
-    """The syntax of calls that `source`, a chat template, is known to go with."""
+    """Returns the known syntax of calls for `source`, a chat template."""
     return next((calls for words, calls in KNOWN if words in source), None)
 
 
@@ -48,25 +49,26 @@ _CHECKED, _CHECKED_THOUGHTS = "Another answer,\nin 2 lines", "Other ideas\n\nabo
 _THINKING = re.compile("think|thought|reason|reflect", re.IGNORECASE)
 _CHANNEL = re.compile(r"<\|channel\|>[^<]*<\|message\|>$")
 _PAIR = re.compile(r"(<[^<>{}\s]+>|\[[A-Z_]+\])(\s*)(<[^<>{}\s]+>|\[/?[A-Z_]+\])")
-_CANDIDATES = 6  # closing markers named in the source of a template that are tried out
+_CANDIDATES = 6  # maximum number of closing markers in a template's source to try
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """The text between the question and the answer, and what the prompt for an answer adds to it:
-    with thinking and without."""
+    """The text between the question and the answer, and the text that the prompt for an answer adds
+    to it: with thinking and without."""
 
     head: str
-    plain: str  # of an answer of text: what is between the head and the text
+    plain: str  # of a text answer: the text between the head and the content
     thinking: str
     silent: str
 
     def body(self, text: str) -> str:
-        """A rendered answer without the head, or without as much of it as it has."""
+        """Returns a rendered answer without the head, or without the part of it that it has."""
         return text[len(common_prefix(self.head, text)) :]
 
 
 class _Shown(msgspec.Struct, frozen=True):
-    """A rendered answer, cut at its thoughts and at what comes after them: a text or `calls`."""
+    """A rendered answer, split at its reasoning and at the text or, if `calls`, the call after
+    it."""
 
     before: str
     between: str
@@ -75,9 +77,9 @@ class _Shown(msgspec.Struct, frozen=True):
 
 
 def detect(template: ChatTemplate) -> OutputSyntax:
-    """The syntax of the answers of the model that `template` belongs to.
+    """Returns the syntax of the answers of the model that `template` belongs to.
 
-    Never raises. What is not found is None, also where a template contradicts itself.
+    Never raises. Parts that aren't found, or are contradictory, are None.
     """
     prober = Prober(template)
     plain = prober.answer(Answer(content=_CONTENT))
@@ -115,7 +117,7 @@ def detect(template: ChatTemplate) -> OutputSyntax:
 
 
 def _end_of_turn(prober: Prober) -> str:
-    """The end of a turn that another one follows, in templates that leave the last one open."""
+    """Returns the end of a turn before another turn, for templates that don't end the last one."""
     text = prober.answer(Answer(content=_CONTENT), followed=True) or ""
     ending = text.partition(_CONTENT)[2].lstrip()
     return next((tag for tag in tags(ending) if ending.startswith(tag)), "")
@@ -124,10 +126,10 @@ def _end_of_turn(prober: Prober) -> str:
 def _frame(
     prober: Prober, before: str, thinking: str, silent: str, shown: _Shown | None, calling: str
 ) -> _Frame:
-    """`before` is what stands before the text of an answer, `calling` an answer with a call."""
+    """`before` is the text before the content of an answer, `calling` an answer with a call."""
     head = common_prefix(before, thinking)
     if 0 < len(before) - len(head) <= len(common_suffix(before, thinking)):
-        # Something else comes before the prompt, and the same header after it.
+        # The prompt has a different beginning, followed by the same header.
         head = thinking = before
     if shown is not None:
         head = common_prefix(head, shown.before)
@@ -139,15 +141,15 @@ def _frame(
         opened = _opened_calls(head, prober)
     head = head[: len(head) - len(opened)]
     if head.strip() and head in silent:
-        # Without thinking, the question may have been changed.
+        # Without thinking, the template may have changed the question.
         silent = silent[silent.rindex(head) :]
     rests = (text[len(common_prefix(head, text)) :] for text in (before, thinking, silent))
     return _Frame(head, *rests)
 
 
 def _opened_calls(head: str, prober: Prober) -> str:
-    """The end of `head`, common to all answers, that begins a call as well as a text: it stands
-    between two calls, too."""
+    """Returns the end of `head`, common to all answers, that begins calls as well as text: it also
+    occurs between two calls."""
     for style in prober.styles():
         text = prober.answer(Answer(calls=[ONE, TWO]), style) or ""
         between = text.partition(ONE.name)[2].partition(TWO.name)[0]
@@ -158,7 +160,7 @@ def _opened_calls(head: str, prober: Prober) -> str:
 
 
 def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer, Style]]:
-    """The ways of giving a template an answer with thoughts."""
+    """Yields the ways of passing an answer with reasoning to a template."""
     for calls in ((), (ONE,)):
         for key in ("reasoning_content", "reasoning", "thinking"):
             for style in prober.styles()[:2] if calls else (USUAL,):
@@ -169,7 +171,7 @@ def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer
 
 
 def _shown_thoughts(prober: Prober) -> _Shown | None:
-    """The wrapper of thoughts, if the template shows them and does so with other words as well."""
+    """Returns the text around reasoning, if the template shows it, and the same for other words."""
     forms = _forms(prober, _THOUGHTS, _CONTENT)
     checks = _forms(prober, _CHECKED_THOUGHTS, _CHECKED)
     for (answer, style), (check, _) in zip(forms, checks, strict=True):
@@ -188,8 +190,8 @@ def _shown_thoughts(prober: Prober) -> _Shown | None:
 
 
 def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | None) -> str:
-    """The end of `head`, common to all answers, that opens thoughts: every answer begins with
-    thoughts there, possibly empty."""
+    """Returns the end of `head`, common to all answers, that opens reasoning: every answer then
+    begins with reasoning, which may be empty."""
     following = [text[len(head) :] for text in texts]
     if shown is not None:
         following.append(shown.between)
@@ -204,21 +206,21 @@ def _opened_thoughts(head: str, source: str, texts: list[str], shown: _Shown | N
 
 
 def _reasoning(frame: _Frame, shown: _Shown) -> Wrapper | None:
-    """The wrapper of thoughts that an answer shows."""
+    """Returns the wrapper of the reasoning that an answer shows."""
     begin = frame.body(shown.before)
     for tag in reversed(tags(begin)):
         for closing in closings(tag):
             end = _through(shown.between, closing, begin.rpartition(tag)[2])
             if end:
                 return Wrapper(begin, end)
-    # Not markup: a sentence that the prompt ends with, and one that announces the answer.
+    # No markup, but a sentence at the end of the prompt, and one that announces the answer.
     begin = begin or frame.thinking
     end = "" if shown.calls else shown.between
     return Wrapper(begin, end) if begin.strip() and end.strip() else None
 
 
 def _prompted(frame: _Frame, source: str) -> Wrapper | None:
-    """The wrapper of thoughts that prompts open, or show empty."""
+    """Returns the wrapper of reasoning that prompts open, or contain empty."""
     for text in (frame.silent, frame.plain):
         found = _PAIR.search(text)
         if found is None or found[3] not in closings(found[1]):
@@ -247,13 +249,14 @@ def _prompted(frame: _Frame, source: str) -> Wrapper | None:
 
 
 def _balanced(begin: str, end: str) -> Wrapper:
-    """If only the opening is on a line of its own, so is the closing, with a blank line after."""
+    """Returns the wrapper. If only the opening is on its own line, the closing becomes one, too,
+    with a blank line after it."""
     space = begin[len(begin.rstrip()) :]
     return Wrapper(begin, space + end + 2 * space if end == end.strip() else end)
 
 
 def _stripped(prober: Prober) -> Wrapper | None:
-    """The wrapper of the thoughts that the template takes out of a content."""
+    """Returns the wrapper of the reasoning that the template removes from a content."""
     named = tags(prober.source)
     pairs = [(opening, closing) for closing in named for opening in openings(closing)]
     likely = [pair for pair in dict.fromkeys(pairs) if _THINKING.search(pair[1])]
@@ -270,10 +273,10 @@ def _stripped(prober: Prober) -> Wrapper | None:
 def _content(
     frame: _Frame, reasoning: Wrapper | None, ending: str, shown: _Shown | None
 ) -> Wrapper:
-    """The wrapper of text; `ending` is what follows the text of an answer."""
+    """Returns the wrapper of text; `ending` is the text after the content of an answer."""
     begin, after = _after_thoughts(frame.plain, reasoning), ending
     if not begin.strip() and reasoning is not None and shown is not None and shown.after:
-        # Some models mark the text only where it comes after thoughts.
+        # Some models mark the content only after reasoning.
         begin, after = shown.between.removeprefix(reasoning.end), shown.after
     begin = begin.lstrip()
     for tag in reversed(tags(begin)):
@@ -293,7 +296,7 @@ def _content_holds(
 
 
 def _after_thoughts(text: str, reasoning: Wrapper | None) -> str:
-    """`text`, the beginning of an answer, without thoughts that are empty."""
+    """Returns `text`, the beginning of an answer, without empty reasoning."""
     if reasoning is None:
         return text
     begin, end = reasoning.begin.strip(), reasoning.end.strip()
@@ -303,7 +306,8 @@ def _after_thoughts(text: str, reasoning: Wrapper | None) -> str:
 
 
 def _through(text: str, closing: str, title: str) -> str:
-    """`text` through the marker, the title if what was opened had one, and white space."""
+    """Returns `text` up to and including the marker, the title if the opening marker had one, and
+    white space."""
     before, found, after = text.partition(closing)
     if not found:
         return ""

@@ -1,4 +1,4 @@
-"""Checks a detected syntax: reads calls by it from a rendered answer."""
+"""Verifies a detected syntax: reads calls from a rendered answer."""
 
 import json
 import re
@@ -17,10 +17,10 @@ from specllama.engine.helpers.render.detect.probing import (
     schema_of,
 )
 
-# ---- Compares texts with markers in them: where two of them differ, a marker stays whole.
+# ---- Compares texts without splitting the markers in them.
 #
-# A marker is a tag in angle brackets (open-ended, too: a name may follow `<function=`) or a word
-# in capitals in square ones. Words stay whole like markers.
+# A marker is a tag in angle brackets (also an incomplete one, such as `<function=`) or a word
+# in capitals in square brackets. Words aren't split either.
 
 
 TAG = re.compile(r"<[^<>{}]*>|\[/?[A-Z][A-Z_ ]*\]")
@@ -36,7 +36,7 @@ _OPPOSITES = tuple(
 
 
 def common_prefix(first: str, *others: str) -> str:
-    """The longest common prefix of all texts that ends with a whole marker or word."""
+    """Returns the longest common prefix of all texts that ends with a complete marker or word."""
     size = len(first)
     for other in others:
         pairs = zip(first[:size], other, strict=False)
@@ -48,7 +48,8 @@ def common_prefix(first: str, *others: str) -> str:
 
 
 def common_suffix(first: str, second: str) -> str:
-    """The longest common suffix of both texts that begins with a whole marker or word."""
+    """Returns the longest common suffix of both texts that begins with a complete marker or
+    word."""
     size = 0
     while size < min(len(first), len(second)) and first[-1 - size] == second[-1 - size]:
         size += 1
@@ -60,12 +61,12 @@ def common_suffix(first: str, second: str) -> str:
 
 
 def inside(text: str, position: int) -> bool:
-    """True if a cut at `position` would go through a marker or a word of `text`."""
+    """Returns whether a cut at `position` would split a marker or a word of `text`."""
     return _around(text, position) != (position, position)
 
 
 def closings(tag: str) -> list[str]:
-    """The markers that may close what `tag` opens, by the habits of markup."""
+    """Returns the markers that may close `tag`, by the conventions of markup."""
     brackets = re.match(r"<\||<\uff5c|<|\[", tag)
     found = [f"{tag[: brackets.end()]}/{tag[brackets.end() :]}"] if brackets else []
     if tag.startswith("<|"):
@@ -76,13 +77,13 @@ def closings(tag: str) -> list[str]:
 
 
 def openings(tag: str) -> list[str]:
-    """The markers that `tag` may close."""
+    """Returns the markers that `tag` may close."""
     found = [tag.replace("/", "", 1)] if "/" in tag[:3] else []
     return found + [tag.replace(end, begin) for begin, end in _OPPOSITES if end in tag]
 
 
 def tags(text: str) -> list[str]:
-    """The closed markers in `text`, in order."""
+    """Returns the closed markers in `text`, in order."""
     return TAG.findall(text)
 
 
@@ -99,7 +100,7 @@ _decoder = json.JSONDecoder()
 
 
 def objects_in(text: str) -> Iterator[tuple[int, int, Any]]:
-    """(start, end, value) of every JSON object in `text`, outer ones before those in them."""
+    """Yields (start, end, value) of every JSON object in `text`, outer ones before inner ones."""
     start = text.find("{")
     while start >= 0:
         decoded = _decode(text, start)
@@ -109,14 +110,15 @@ def objects_in(text: str) -> Iterator[tuple[int, int, Any]]:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Equal as JSON: True is not 1."""
+    """Returns whether the values are equal as JSON, where True is not 1."""
     return json.dumps(a, sort_keys=True) == json.dumps(b, sort_keys=True)
 
 
 def end_of_calls(
     syntax: CallSyntax, text: str, calls: Sequence[Call], style: Style, start: int = 0
 ) -> int | None:
-    """The end of `calls` in `text` if they stand at `start` just as `syntax` says, else None."""
+    """Returns the end of `calls` in `text` if they are at `start` as `syntax` describes, else
+    None."""
     at: int | None = _after(syntax.begin, text, start)
     for index, call in enumerate(calls):
         if index and at is not None:
@@ -138,7 +140,7 @@ def end_of_calls(
     if at is None:
         return None
     end = _after(syntax.end, text, at)
-    return at if end is None else end  # some templates forget it where there is one call
+    return at if end is None else end  # some templates omit it after a single call
 
 
 def _after(wanted: str, text: str, at: int) -> int | None:
@@ -167,7 +169,7 @@ def _after_arguments(tagged: TaggedArguments | None, text: str, at: int, call: C
 
 
 def _after_read_arguments(tagged: TaggedArguments, text: str, at: int, call: Call) -> int | None:
-    """As the parser reads them: what is written in many ways isn't compared letter by letter."""
+    """Compares the arguments as the parser reads them, as they can be written in several ways."""
     reader, pieces = Reader(), list[str]()
     reader.push(text[at:])
     reader.end()
@@ -176,7 +178,7 @@ def _after_read_arguments(tagged: TaggedArguments, text: str, at: int, call: Cal
             pass
     except JsonError:
         return None
-    # Some templates leave null out.
+    # Some templates omit null.
     expected = {key: value for key, value in call.arguments.items() if value is not None}
     found = json.loads("".join(pieces))
     given = {key: value for key, value in found.items() if value is not None}
@@ -187,7 +189,7 @@ def _after_value(value: Any, end: str, text: str, at: int) -> int | None:
     decoded = _decode(text, at)
     if decoded is not None and same(decoded[0], value):
         return _after(end, text, decoded[1])
-    # Python's own spelling is a habit of some templates, not of the models trained with them.
+    # Some templates use Python's spelling, but the models trained with them don't.
     return None if isinstance(value, str) else _after(str(value) + end, text, at)
 
 

@@ -14,11 +14,11 @@ from specllama.engine.helpers.render.template.template import ChatTemplate
 Json = str | int | float | bool | None | list[Any] | dict[str, Any]
 
 QUESTION = "Zqquestion"
-_LONGEST = 8000  # characters of an answer; a template that writes more repeats itself
+_LONGEST = 8000  # characters of an answer; a longer one indicates repetitions
 
 
 class Call(msgspec.Struct, frozen=True):
-    """A probe's call of a tool; the tool offered with it takes just these arguments."""
+    """A probe's call of a tool. The tool has exactly these arguments."""
 
     name: str
     arguments: dict[str, Json]
@@ -26,18 +26,18 @@ class Call(msgspec.Struct, frozen=True):
 
 
 class Style(msgspec.Struct, frozen=True):
-    """A form of messages with calls that some templates need to show the calls."""
+    """A form of messages with calls; some templates show calls only in one form."""
 
-    objects: bool = True  # the arguments are an object rather than JSON text
-    null: bool = False  # no content is None rather than ""
-    named_ids: bool = False  # ids name the function called
+    objects: bool = True  # the arguments are an object instead of JSON text
+    null: bool = False  # empty content is None instead of ""
+    named_ids: bool = False  # ids contain the function's name
 
 
 USUAL = Style()
 
 
 class Answer(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message of a probe. `thoughts` are fields of the message that carry the
+    """The assistant's message of a probe. `thoughts` are fields of the message with the
     reasoning."""
 
     content: str | list[dict[str, str]] | None = ""
@@ -54,8 +54,8 @@ class Prober:
         self._caps = probe(template)
 
     def styles(self) -> list[Style]:
-        """All ways of showing a call, the likeliest first."""
-        # Where objects do, JSON text is printed in a makeshift way, or twice encoded.
+        """Returns all ways of showing a call, the most likely first."""
+        # With support for objects, templates print JSON text badly, or encode it twice.
         forms = (True,) if self._caps["supports_object_arguments"] else (False, True)
         return [
             Style(form, null, named)
@@ -65,16 +65,16 @@ class Prober:
         ]
 
     def prompt(self, thinking: bool) -> str | None:
-        """The text behind the question when an answer is to be generated."""
+        """Returns the prompt's text after the question."""
         variables = {"enable_thinking": thinking, "thinking": thinking}
         return self._render([], [], True, variables)
 
     def answer(
         self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
     ) -> str | None:
-        """The text behind the question when it has been answered; None if the template fails or
+        """Returns the text after the question for an answered one; None if the template fails or
         doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
-        question comes after the answer."""
+        question follows the answer."""
         content = answer.content
         if not content and style.null:
             content = None
@@ -117,7 +117,7 @@ class Prober:
 
 
 def call_id(call: Call, index: int, style: Style) -> str:
-    """The id of a call as the template is given it."""
+    """Returns the id of a call as passed to the template."""
     return f"functions.{call.name}:{index}" if style.named_ids else call.id
 
 
@@ -131,12 +131,12 @@ def _tool_call(call: Call, index: int, style: Style) -> dict[str, Any]:
 
 
 def json_type(value: Json) -> str:
-    """JSON Schema's name for the type of `value`."""
+    """Returns JSON Schema's name for the type of `value`."""
     return JSON_TYPES[type(value)]
 
 
 def schema_of(value: Json) -> dict[str, Any]:
-    """The schema that says no more than the types of `value` and of what is in it."""
+    """Returns a schema with only the types of `value` and of its content."""
     if isinstance(value, dict):
         properties = {key: schema_of(inner) for key, inner in value.items()}
         return {"type": "object", "properties": properties}
@@ -162,7 +162,7 @@ def _tool(call: Call) -> dict[str, Any]:
 def _schema(value: Json) -> dict[str, Any]:
     kind = "string" if value is None else json_type(value)
     schema: dict[str, Any] = {"type": kind, "description": "A probe"}
-    # Templates that write signatures in prose take the details for granted.
+    # Templates that write signatures as text require these details.
     if isinstance(value, list):
         schema["items"] = {"type": "string"}
     if isinstance(value, dict):

@@ -1,1 +1,1 @@
-"""From a conversation to a prompt. Runs in the template processes."""
+"""Renders a conversation to a prompt. This package runs in the template processes."""

@@ -1,8 +1,8 @@
-"""From a conversation to the messages that a particular template renders.
+"""Adapts the messages of a conversation to a particular template.
 
-Templates differ in what they take: contents as text or in parts, arguments as objects or as JSON,
-one call in a message or several, ids of one length. Whatever says the same in another form is put
-into the template's; what a template really can't express is left for it to refuse.
+Templates differ in their input: content as text or in parts, arguments as objects or as JSON, one
+call in a message or several, ids of a fixed length. Messages are converted to the template's form
+if the meaning stays the same. The template itself rejects what it can't express.
 """
 
 import hashlib
@@ -17,13 +17,13 @@ _ID_LETTERS = "0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz"
 _SHORT_ID = 9
 _INSTRUCTING = ("system", "developer")
 _MARKED = "<system>\n{}\n</system>"
-"""How a system message looks that stands in the turn of the user."""
+"""The form of a system message within the user's turn."""
 _BETWEEN = "\n\n"
-INVALID_JSON = "INVALID_JSON"  # what Anthropic tells its clients to do with such arguments
+INVALID_JSON = "INVALID_JSON"  # as Anthropic recommends to its clients for such arguments
 
 
 def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str, Any]]:
-    """`messages` in the form that a template with these traits renders."""
+    """Returns `messages` in the form that a template with these traits renders."""
     result = list(messages)
     if not traits.developer_role:
         result = [
@@ -44,7 +44,7 @@ def adapted(messages: Sequence[dict[str, Any]], traits: Traits) -> list[dict[str
 
 
 def short_id(id: str) -> str:
-    """`id` as nine letters and digits, always the same for the same id."""
+    """Returns `id` as nine letters and digits, which only depend on `id`."""
     if len(id) == _SHORT_ID and id.isascii() and id.isalnum():
         return id
     number = int.from_bytes(hashlib.sha256(id.encode()).digest())
@@ -79,7 +79,7 @@ def _adapted(message: dict[str, Any], traits: Traits) -> dict[str, Any]:
 
 def _content(message: Mapping[str, Any], traits: Traits) -> Any:
     content, caps = message["content"], traits.caps
-    if message["role"] != "user":  # parts are there for media, which are the user's
+    if message["role"] != "user":  # parts are needed for media, which only users send
         text = text_of(content)
         role = "system" if message["role"] == "developer" else message["role"]
         return text if role in traits.text_roles or role not in ROLES else _parts(text)
@@ -108,10 +108,10 @@ def _call(call: Mapping[str, Any], traits: Traits) -> dict[str, Any]:
 
 
 def object_arguments(arguments: Any) -> dict[str, Any]:
-    """The arguments of a call as an object; an empty text stands for none.
+    """Returns the arguments of a call as an object; an empty text stands for an empty object.
 
-    A model may have been cut off in the middle of them, or have written something else. Its text
-    is then the one member of an object whose name says so.
+    The text may be incomplete, or no object, if the model was cut off or made an error. It then
+    becomes the only member of an object, with the name INVALID_JSON.
     """
     value = arguments
     if isinstance(arguments, str):
@@ -123,7 +123,7 @@ def object_arguments(arguments: Any) -> dict[str, Any]:
 
 
 def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
-    """A message that says something and calls tools as two messages."""
+    """Returns a message with text and calls as two messages."""
     if "tool_calls" not in message or not message["content"]:
         return [message]
     said = {key: value for key, value in message.items() if key != "tool_calls"}
@@ -132,8 +132,8 @@ def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 
 def _text_as_thought(message: dict[str, Any]) -> dict[str, Any]:
-    """What a message says before it calls tools, as the end of its thoughts: these are shown before
-    the calls. Behind the results it would end the turn in which the model is to go on."""
+    """Moves the text before calls to the end of the message's reasoning, which the template shows
+    before the calls. After the results it would end the turn that the model has to continue."""
     if "tool_calls" not in message or not message["content"]:
         return message
     thoughts = (message.get("reasoning_content"), text_of(message["content"]))
@@ -141,7 +141,7 @@ def _text_as_thought(message: dict[str, Any]) -> dict[str, Any]:
 
 
 def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Calls that were made together as if they had been made one after the other."""
+    """Returns messages in which parallel calls are made one after the other."""
     result: list[dict[str, Any]] = []
     index = 0
     while index < len(messages):
@@ -164,7 +164,7 @@ def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _results_in_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Results as a part of the message that asked for them, and so what was said thereafter."""
+    """Moves results into the message with their calls, and also the answer that follows them."""
     result: list[dict[str, Any]] = []
     for message in messages:
         asking = result[-1] if result and "tool_calls" in result[-1] else None
@@ -194,9 +194,9 @@ def _parsed(content: str | list[dict[str, Any]]) -> Any:
 def _with_systems_placed(
     messages: Sequence[dict[str, Any]], traits: Traits
 ) -> list[dict[str, Any]]:
-    """System messages where the template shows them, in their order among the others. Those at the
-    beginning are one, if it takes no more. What comes later and has no place of its own is, marked,
-    a part of the user's turn beside it."""
+    """Places system messages where the template shows them, in their order. Those at the beginning
+    are joined if the template accepts only one. Later ones that the template can't show become a
+    marked part of the adjacent user's turn."""
     n_first = 0
     while n_first < len(messages) and messages[n_first]["role"] in _INSTRUCTING:
         n_first += 1
@@ -234,8 +234,8 @@ def _place(
     after: dict[str, Any] | None,
     traits: Traits,
 ) -> str:
-    """Puts system messages at the end of `before`. Returns the text that belongs into the message
-    `after` them instead, a user's; else an empty one."""
+    """Appends system messages to `before`. Returns the text to add to the user's message `after`
+    instead; "" if there is none."""
     if traits.late_system:
         before += late
         return ""
@@ -244,7 +244,7 @@ def _place(
         return text
     last = before[-1] if before else {"role": ""}
     if last["role"] == "user" or (last["role"] == "tool" and not traits.user_after_result):
-        before[-1] = _with_text_behind(last, text, _BETWEEN)
+        before[-1] = _with_text_after(last, text, _BETWEEN)
     else:
         before.append({"role": "user", "content": text})
     return ""
@@ -257,7 +257,7 @@ def _with_text_before(message: dict[str, Any], text: str, between: str) -> dict[
     return {**message, "content": [*_parts(text), *content]}
 
 
-def _with_text_behind(message: dict[str, Any], text: str, between: str) -> dict[str, Any]:
+def _with_text_after(message: dict[str, Any], text: str, between: str) -> dict[str, Any]:
     content = message["content"]
     if isinstance(content, str):
         return {**message, "content": between.join(filter(None, (content, text)))}

@@ -1,7 +1,7 @@
 """Detects what a chat template can express, by rendering probes with it.
 
-Each probe is a small conversation with marked words; a capability is there when its mark
-comes out in the prompt. The names in `Caps` are those of llama-server's `chat_template_caps`.
+Each probe is a small conversation with marked words. A capability exists if its mark occurs in the
+prompt. The names in `Caps` are those of llama-server's `chat_template_caps`.
 """
 
 import json
@@ -38,7 +38,7 @@ KEEP_REASONING = {
     "drop_thinking": False,
 }
 _REASONING_KEYS = ("reasoning_content", "reasoning", "thinking")
-_PRINTED = re.compile(r"""(['"])parts_mark\1""")  # as Python or JSON would
+_PRINTED = re.compile(r"""(['"])parts_mark\1""")  # as printed by Python or JSON
 _PRINTED_PART = re.compile(r"""(['"])thinking\1""")
 _LONG_ID = "call_0123456789abcdefABCDEF01"
 
@@ -49,9 +49,9 @@ ROLES = frozenset(("system", "user", "assistant", "tool"))
 class Caps(TypedDict):
     """The parts of a conversation that a template renders.
 
-    String and typed content are the two forms of a message's content: a text and a list of
-    parts. Object arguments: the arguments of a tool call are an object rather than a JSON
-    string. Preserved reasoning: that of earlier turns is shown again.
+    String and typed content are the two forms of a message's content: a text and a list of parts.
+    Object arguments: the arguments of a tool call are an object instead of a JSON string. Preserved
+    reasoning: the reasoning of earlier turns is shown.
     """
 
     supports_string_content: bool
@@ -66,21 +66,21 @@ class Caps(TypedDict):
 
 
 class Traits(msgspec.Struct, frozen=True):
-    """`caps`, and in which form the template wants what has several forms.
+    """The `caps` of a template, and the forms of messages that it requires.
 
-    `reasoning_key` is the field of a message that thoughts are read from; with
-    `thoughts_or_content` a message that calls tools may have one of the two only. With
-    `null_content` calls are rendered only if the content beside them is null; `text_hides_calls`:
-    they are not if there is a text beside them; `text_behind_results`: it stands behind their
-    results. With `short_ids` the id of a call has nine letters and digits. With `developer_role`
-    developers have a voice of their own. With `thoughts_in_parts` thoughts are a part of the
-    content; with `results_in_call` the results of calls stand in the message that asks for them.
+    `reasoning_key` is the field of a message with the reasoning. With `thoughts_or_content`, a
+    message with calls may have either reasoning or content. With `null_content`, calls are rendered
+    only if the message's content is null; with `text_hides_calls`, only if the message has no text.
+    With `text_behind_results`, that text is shown after the results. With `short_ids`, the id of a
+    call has nine letters and digits. With `developer_role`, the role developer is supported. With
+    `thoughts_in_parts`, reasoning is a part of the content; with `results_in_call`, the results of
+    calls are in the message with the calls.
 
-    System messages: `several_systems` may begin a conversation, and with `system_alone` be all of
-    it; with `late_system` they may stand behind other messages, too, and are shown there; with
-    `system_before_result` even between a call and its result. With `user_after_result` the user may
-    speak right after a result. In `text_roles` are the roles whose content may be a text; `Caps`
-    speaks of the user's alone.
+    System messages: with `several_systems`, several may begin a conversation; with `system_alone`,
+    it may consist of them. With `late_system`, they are also shown after other messages; with
+    `system_before_result`, even between a call and its result. With `user_after_result`, a user's
+    message may follow a result. `text_roles` are the roles whose content may be a text; `Caps`
+    describes only the user's.
     """
 
     caps: Caps
@@ -102,13 +102,13 @@ class Traits(msgspec.Struct, frozen=True):
 
 
 def probe(template: "ChatTemplate") -> Caps:
-    """The capabilities of `template`."""
+    """Returns the capabilities of `template`."""
     return traits_of(template).caps
 
 
 @lru_cache(maxsize=16)
 def traits_of(template: "ChatTemplate") -> Traits:
-    """The traits of `template`. They cost about twenty renderings, once per template."""
+    """Returns the traits of `template`. This takes about twenty renderings, once per template."""
     probe = _Probe(template)
     string = probe.render({"role": "user", "content": "string_mark"})
     parts = probe.render({"role": "user", "content": [{"type": "text", "text": "parts_mark"}]})
@@ -119,7 +119,7 @@ def traits_of(template: "ChatTemplate") -> Traits:
     tool_calls = object_arguments = False
     for probe.empty in ("", None):
         as_object = probe.call(mark)
-        # Printed as Python would print it: the template meant to print a string.
+        # Printed by Python's rules: the template expected a string.
         object_arguments = "call_mark" in as_object and "{'a'" not in as_object
         tool_calls = object_arguments or "call_mark" in probe.call(json.dumps(mark))
         if tool_calls:
@@ -175,7 +175,7 @@ def traits_of(template: "ChatTemplate") -> Traits:
         text_behind_results=tool_calls
         and (results_in_call or _in_order(before_result, "A result", "content_mark")),
         short_ids=tool_calls and not long_ids,
-        # Only templates with channels give developers a voice.
+        # Only templates with channels support the role developer.
         thoughts_in_parts=(
             "reasoning_mark" in in_parts
             and not _PRINTED_PART.search(in_parts)
@@ -189,14 +189,14 @@ def traits_of(template: "ChatTemplate") -> Traits:
 
 
 def _in_order(text: str, *marks: str) -> bool:
-    """True if all marks are in the text, each behind the one before."""
+    """Returns whether all marks are in the text, in this order."""
     places = [text.find(mark) for mark in marks]
     return -1 not in places and places == sorted(places)
 
 
 class _Probe:
-    """Renders probes; `empty` is the content of messages that only call tools. With `in_parts`
-    contents that are a text are given as a part."""
+    """Renders probes. `empty` is the content of messages that only call tools. With `in_parts`,
+    text content is passed as a part."""
 
     def __init__(self, template: "ChatTemplate") -> None:
         self._template = template
@@ -204,7 +204,7 @@ class _Probe:
         self.in_parts = False
 
     def render(self, *messages: dict[str, Any], tools: bool = False, **variables: Any) -> str:
-        """The prompt, or nothing if the template fails on these messages."""
+        """Returns the prompt; "" if the template fails on these messages."""
         given = [self._with_parts(message) if self.in_parts else message for message in messages]
         try:
             return self._template.render(
@@ -214,9 +214,10 @@ class _Probe:
             return ""
 
     def call(self, arguments: Any, **fields: Any) -> str:
-        """A conversation with one call; `fields` are further ones of the message with it.
+        """Returns the prompt of a conversation with one call; `fields` are additional fields of its
+        message.
 
-        The id has nine letters and digits: what the strictest templates want.
+        The id has nine letters and digits, which the strictest templates require.
         """
         return self.calls([_call(arguments, "call00001")], **fields)
 
@@ -225,7 +226,7 @@ class _Probe:
         return self.render(*turn, _ANSWER, _USER, tools=True)
 
     def open_call(self, arguments: Any, **fields: Any) -> str:
-        """The same with a call that is not followed by an answer yet."""
+        """Returns the prompt of a conversation that ends with the result of a call."""
         return self.render(*self._turn([_call(arguments, "call00001")], fields), tools=True)
 
     def _turn(self, calls: list[dict[str, Any]], fields: dict[str, Any]) -> list[dict[str, Any]]:
@@ -234,8 +235,9 @@ class _Probe:
         return [_USER, asking, *({**result, "tool_call_id": call["id"]} for call in calls)]
 
     def text_roles(self, arguments: Any) -> frozenset[str]:
-        """The roles whose content is shown if it is a text; `arguments` are those of a call, if the
-        template shows calls. Where neither a text nor parts are shown, a text does no harm."""
+        """Returns the roles whose content is shown if it is a text; `arguments` are those of a
+        call, if the template shows calls. If neither a text nor parts are shown, a text does no
+        harm."""
 
         def shown(role: str, content: Any) -> bool:
             message = {"role": role, "content": content}
@@ -254,8 +256,8 @@ class _Probe:
         return found
 
     def places_of_systems(self, arguments: Any) -> dict[str, bool]:
-        """Where system messages are shown, and not moved; and whether the user may speak after the
-        result of a call. `arguments` are as above."""
+        """Returns where system messages are shown in their place, and whether a user's message may
+        follow the result of a call. `arguments` are as in `text_roles`."""
         system = {"role": "system", "content": "system_mark"}
         more = {"role": "user", "content": "more_mark"}
         middle = self.render(_USER, _ANSWER, system, more)
@@ -290,15 +292,16 @@ class _Probe:
         return {**message, "content": [{"type": "text", "text": content}]}
 
     def wants_results_in_call(self, arguments: Any) -> bool:
-        """Whether results are shown in another way if they stand in the message of the call."""
+        """Returns whether results are shown differently if they are in the message with the
+        call."""
         turn = self._turn([_call(arguments, "call00001")], {})
         inside = {"tool_responses": [{"name": "probe_tool", "response": "A result"}]}
         within = self.render(_USER, {**turn[1], **inside}, tools=True)
         return "A result" in within and within != self.render(*turn, tools=True)
 
     def shows_thoughts(self, key: str, arguments: Any) -> bool:
-        """True if thoughts in the field `key` are rendered anywhere: most templates show those of
-        the turn that is not answered yet, and no others."""
+        """Returns whether reasoning in the field `key` is rendered anywhere. Most templates only
+        show the reasoning of the last, unanswered turn."""
         thoughts = {key: "reasoning_mark"}
         return "reasoning_mark" in self.open_call(
             arguments, **thoughts

@@ -1,8 +1,8 @@
-"""From the messages of a request to messages that make sense by themselves, whatever the template.
+"""Checks and completes the messages of a request, independently of the template.
 
-Here a conversation is checked and completed: contents in parts, calls without ids and results
-without names, and a last answer that is to be continued. What a particular template needs beyond
-that is done by `engine.helpers.render.template.adapting`.
+It joins parts of contents, adds missing ids of calls and names of results, and splits off a last
+answer that is to be continued. `engine.helpers.render.template.adapting` then adapts the messages
+to a particular template.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,15 +14,13 @@ import msgspec
 from specllama.engine.chat.request import Continuation
 from specllama.engine.errors import invalid_request, not_supported
 
-_PARAGRAPHS = "\n\n"  # between the parts of an answer that goes on, as llama-server has it
+_PARAGRAPHS = "\n\n"  # between the parts of a continued answer, as in llama-server
 _OPTIONAL = ("tool_calls", "reasoning_content", "tool_call_id", "name")
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """Messages, each with a content of text or of text parts, and the beginning of the answer to
-    them, if there is one. Every call has an id, every tool's result the id and the name of the
-    call that it answers.
-    """
+    them, if given. Every call has an id, every tool's result the id and the name of its call."""
 
     messages: list[dict[str, Any]]
     add_generation_prompt: bool = True
@@ -36,14 +34,14 @@ def conversation(
     continue_final_message: bool | str | None = None,
     prefill: bool = True,
 ) -> Conversation:
-    """Check `messages` and split off a last message of the assistant, if the model is to go on
-    with it: always with `continue_final_message`, otherwise if `prefill` allows it.
+    """Checks `messages` and splits off a last message of the assistant, if the model has to
+    continue it: always with `continue_final_message`, otherwise if `prefill` allows it.
 
-    `continue_final_message` as a text names the part of the message that goes on; without, it is
-    the content, or else the thoughts if there is no content yet. `add_generation_prompt` is on by
-    default. No messages at all are a conversation, too: the template decides what it is worth.
+    `continue_final_message` as a text names the part of the message to continue; else it is the
+    content, or the reasoning if there is no content yet. `add_generation_prompt` is on by default.
+    An empty list of messages is accepted; the template decides whether it is valid.
 
-    Raises EngineError: invalid_request_error for messages that can't be continued as wished,
+    Raises EngineError: invalid_request_error for messages that can't be continued as requested,
     not_supported_error for media.
     """
     plain = _with_ids([_plain(message, index) for index, message in enumerate(messages)])
@@ -66,14 +64,14 @@ def conversation(
 
 
 def text_of(content: str | list[dict[str, Any]], between: str = "\n") -> str:
-    """A content as one text; parts become lines."""
+    """Returns a content as one text; parts become lines."""
     if isinstance(content, str):
         return content
     return between.join(part["text"] for part in content)
 
 
 def pairs(messages: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """(role, text) of each message, for template engines that know no more."""
+    """Returns (role, text) of each message, for template engines without other fields."""
     return [
         ("system" if role == "developer" else role, text_of(message["content"]))
         for message in messages
@@ -86,7 +84,8 @@ def _continuation(last: Mapping[str, Any], part: bool | str | None) -> Continuat
     if part == "reasoning_content":
         if content:
             raise invalid_request(
-                "continue_final_message: the thoughts can't go on, the answer has begun already"
+                "continue_final_message: the reasoning can't be continued, as the answer has "
+                "content"
             )
         return Continuation(reasoning=reasoning, thinks=True)
     thinks = part != "content" and bool(reasoning) and not content
@@ -99,24 +98,24 @@ def _plain(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         for number, part in enumerate(content):
             if part["type"] != "text":
                 where = f"messages[{index}].content[{number}]"
-                raise not_supported(f"{where}: this server can't take {part['type']} yet")
+                raise not_supported(f"{where}: this server doesn't support {part['type']} yet")
         content = [{"type": "text", "text": part["text"]} for part in content]
-    # Many templates ask whether a field is there, not whether there is something in it.
+    # Many templates check whether a field exists, not whether it is empty.
     plain = {key: value for key, value in message.items() if value or key not in _OPTIONAL}
-    # An empty text for null: most templates add the content to a text without a look at it.
+    # An empty text instead of null, as most templates append the content without a check.
     return {**plain, "content": content or ""}
 
 
 def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """`messages` with each call and its result tied together.
+    """Returns `messages` in which each result has the id and the name of its call.
 
-    A result that names its call by id belongs to the latest one of that id. One that doesn't
-    answers the first call that waits for a result. A result without a call stays what it is: the
-    beginning of the conversation may have been cut off.
+    A result with a call's id belongs to the latest call with that id. Without one, it answers the
+    first call without a result. A result without a call is kept, as the beginning of the
+    conversation may be missing.
     """
-    calls: dict[str, str] = {}  # the names by id
-    waiting: dict[str, str] = {}  # those of the last turn with calls, until they are answered
-    unnamed: set[str] = set()  # ids of our own
+    calls: dict[str, str] = {}  # names of calls by id
+    waiting: dict[str, str] = {}  # unanswered calls of the last turn with calls
+    unnamed: set[str] = set()  # generated ids
     result: list[dict[str, Any]] = []
     for message in messages:
         if message["role"] == "assistant" and "tool_calls" in message:
@@ -146,7 +145,7 @@ def _with_ids(messages: list[dict[str, Any]]) -> list[dict[str, Any]]:
 def _first_waiting(
     waiting: Mapping[str, str], message: Mapping[str, Any], unnamed: set[str]
 ) -> str | None:
-    """The id of the call that a tool's result answers although it doesn't have its id; None if
+    """Returns the id of the call that a tool's result answers although it has another id; None if
     there is no such call."""
     given, name = message.get("tool_call_id"), message.get("name")
     open_calls = {id: n for id, n in waiting.items() if not given or id in unnamed}

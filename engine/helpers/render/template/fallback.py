@@ -1,8 +1,8 @@
-"""Tools for models whose chat template knows none: a system message explains them in words.
+"""Tools for models whose chat template doesn't support them: a system message explains them.
 
-The system message lists the tools and shows how a call is written; earlier calls stand in the
-assistant's text in that form, and their results come from the user between `<tool_response>`
-tags. The form of the calls is `HERMES_CALLS`, which most models have seen.
+The system message lists the tools and shows how to write a call. Earlier calls are written in this
+form in the assistant's text, and their results are user messages between `<tool_response>` tags.
+The form of calls is `HERMES_CALLS`, which most models were trained with.
 """
 
 import json
@@ -26,8 +26,8 @@ def with_tools_as_text(
     *,
     parallel: bool = True,
 ) -> list[dict[str, Any]]:
-    """`messages` of a conversation with `tools`, for a template that renders roles and texts
-    only."""
+    """Returns `messages` of a conversation with `tools`, for a template that only renders roles and
+    texts."""
     result: list[dict[str, Any]] = []
     after_result = False
     for message in messages:
@@ -41,7 +41,7 @@ def with_tools_as_text(
         else:
             plain = dict(message)
         if after_result and plain["role"] == "user":
-            # One turn of the user: many of these templates want the roles to alternate.
+            # One turn of the user, as many of these templates require alternating roles.
             result[-1] = {**result[-1], "content": f"{result[-1]['content']}\n{text}"}
         else:
             result.append(plain)
@@ -52,8 +52,8 @@ def with_tools_as_text(
 def with_calls_as_text(
     messages: Sequence[Mapping[str, Any]], calls: CallSyntax
 ) -> list[dict[str, Any]]:
-    """`messages` for a template that shows no calls: they stand in the text, as the model writes
-    them."""
+    """Returns `messages` for a template that doesn't show calls: they become text, in the model's
+    own syntax."""
     return [
         _with_calls(message, calls) if "tool_calls" in message else dict(message)
         for message in messages
@@ -80,8 +80,8 @@ def with_tool_notes(
     parallel: bool = True,
     results: bool = False,
 ) -> list[dict[str, Any]]:
-    """`messages` with a first system message that says what the tools are and how they are
-    called; with `results`, also how these come back."""
+    """Returns `messages` with a first system message that describes the tools and the form of
+    calls; with `results`, also the form of results."""
     if not tools:
         return list(messages)
     form = calls.begin + written_call(calls, "NAME", {"ARGUMENT": "VALUE"}) + calls.end
@@ -99,7 +99,8 @@ def with_tool_notes(
 
 
 def written_call(calls: CallSyntax, name: str, arguments: Mapping[str, Any]) -> str:
-    """One call as a model writes it, without what stands before the first and after the last."""
+    """Returns one call as a model writes it, without the text before the first and after the last
+    call."""
     fills = {
         "name": name,
         "arguments": _arguments(calls, arguments),
@@ -117,14 +118,14 @@ def _arguments(calls: CallSyntax, arguments: Mapping[str, Any]) -> str:
 
 
 def written_argument(tagged: TaggedArguments, key: str, value: Any) -> str:
-    """One of the arguments that stand one by one."""
+    """Returns one of the arguments that are written one by one."""
     kind = JSON_TYPES[type(value)]
     between = tagged.before(kind)
     return tagged.begin + key + between + _written(tagged, value) + tagged.after(key)
 
 
 def _written(tagged: TaggedArguments, value: Any) -> str:
-    quote = '"' if tagged.quote == "'" else tagged.quote  # JSON is a literal, too
+    quote = '"' if tagged.quote == "'" else tagged.quote  # JSON is also a valid literal
     match value:
         case str() if tagged.json_strings or quote == '"':
             return json.dumps(value, ensure_ascii=False)

@@ -1,6 +1,5 @@
 """Makes the prompt for a chat request from the conversation, the template and the output syntax.
-Pure functions; `engine.helpers.render.renderer` runs them in a process of their own.
-"""
+The functions are pure; `engine.helpers.render.renderer` runs them in a separate process."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
@@ -35,14 +34,14 @@ _MARK = "0000mark0000"
 
 
 def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatRequest) -> ChatPrompt:
-    """The prompt for `request`; `syntax` is that of the template.
+    """Returns the prompt for `request`; `syntax` is that of the template.
 
-    Tools are shown to the model whatever `tool_choice` is: a conversation may speak of tools that
-    must not be called just now. If the template knows no tools, they are explained in words, and
-    the syntax of the prompt is that of the explanation.
+    Tools are included in the prompt regardless of `tool_choice`: a conversation may mention tools
+    that must not be called now. If the template doesn't support tools, they are explained in text,
+    and the prompt has the syntax of the explanation.
 
-    Raises EngineError: invalid_request_error for messages that can't be rendered, quoting the
-    template if it refuses them; not_supported_error for media.
+    Raises EngineError: invalid_request_error for messages that can't be rendered, with the
+    template's message if it rejects them; not_supported_error for media.
     """
     traits = traits_of(template)
     talk = _conversation(request)
@@ -65,7 +64,7 @@ def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatReq
         if messages:
             raise
         reason = e.info.message
-        raise invalid_request(f"messages: there is none before the answer, and {reason}") from e
+        raise invalid_request(f"messages: there are none before the answer, and {reason}") from e
     if not talk.add_generation_prompt:
         return ChatPrompt(text, syntax)
     if talk.continuation is None:
@@ -84,10 +83,10 @@ def chat_prompt(template: "ChatTemplate", syntax: OutputSyntax, request: ChatReq
 def plain_messages(
     request: ChatRequest,
 ) -> tuple[list[tuple[str, str]], Conversation, OutputSyntax]:
-    """For llama.cpp's own formats, which know roles and texts only: (role, text) of each message,
-    the conversation they come from, and the syntax of the answer.
+    """Returns the messages for llama.cpp's own formats, which only support roles and texts: (role,
+    text) of each message, the conversation, and the syntax of the answer.
 
-    Raises EngineError as `chat_prompt` does.
+    Raises EngineError like `chat_prompt`.
     """
     if request.template_variables.get("documents"):
         raise invalid_request("documents: this chat template has no place for documents")
@@ -99,14 +98,14 @@ def plain_messages(
 
 
 def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
-    """`prompt`, which ends with the opening of the assistant's turn, with the model's thoughts
-    opened or closed as `request` wants it."""
+    """Returns `prompt`, which ends with the opening of the assistant's turn, with the reasoning
+    opened or closed as `request` asks."""
     text, (thoughts, _) = prompt.text, _wrappers(prompt.syntax)
     if thoughts is None:
         return prompt
     is_open = _ends_with(text, thoughts.begin)
     if request.thinking_budget.tokens == 0:
-        # Templates without a switch open them all the same.
+        # Templates without a switch open it nevertheless.
         return msgspec.structs.replace(prompt, text=text + thoughts.end) if is_open else prompt
     if request.thinking_forced_open and not is_open:
         return msgspec.structs.replace(prompt, text=_joined(text, thoughts.begin), thinking=True)
@@ -118,17 +117,20 @@ def continued(
     answer: Continuation,
     before_text: Callable[[], str] = str,
 ) -> ChatPrompt:
-    """`prompt`, which ends with the opening of the assistant's turn, with the beginning of the
-    answer, which has thoughts, be they empty, if the model thinks. `before_text` gives what the
-    template writes before the text of an answer: it may have a marker there or not.
+    """Returns `prompt`, which ends with the opening of the assistant's turn, with the beginning of
+    the answer, including reasoning (possibly empty) if the model writes any. `before_text` returns
+    the template's text before the content of an answer, which may include the content's marker.
 
-    Raises EngineError (invalid_request_error) if thoughts are to go on, but there are none.
+    Raises EngineError (invalid_request_error) if reasoning has to be continued, but isn't
+    supported.
     """
     text, (thoughts, content) = prompt.text, _wrappers(prompt.syntax)
-    answer = _told_apart(answer, thoughts)
+    answer = _separated(answer, thoughts)
     prompt = msgspec.structs.replace(prompt, given=answer)
     if thoughts is None and answer.thinks:
-        raise invalid_request("messages: this model's chat template has no thoughts to go on with")
+        raise invalid_request(
+            "messages: this model's chat template has no reasoning that could be continued"
+        )
     if thoughts is not None:
         is_open, is_closed = _ends_with(text, thoughts.begin), _ends_with(text, thoughts.end)
         head = text
@@ -139,7 +141,7 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        # Thoughts are over when the text has begun: empty ones say so to the model.
+        # With content, the reasoning has ended; an empty one shows that to the model.
         text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
         before = content.begin
     else:
@@ -149,9 +151,9 @@ def continued(
     return msgspec.structs.replace(prompt, text=text + answer.content, answering=True)
 
 
-def _told_apart(answer: Continuation, thoughts: Wrapper | None) -> Continuation:
-    """`answer`, whose content may begin with the model's own markers and thoughts between them:
-    these are its thoughts, and they go on if they aren't closed."""
+def _separated(answer: Continuation, thoughts: Wrapper | None) -> Continuation:
+    """Returns `answer` with reasoning separated from its content, if the content begins with the
+    model's own markers. Reasoning that isn't closed is continued."""
     if thoughts is None or answer.reasoning or answer.thinks:
         return answer
     begin, end = thoughts.begin.strip(), thoughts.end.strip()
@@ -165,8 +167,8 @@ def _told_apart(answer: Continuation, thoughts: Wrapper | None) -> Continuation:
 
 
 def _variables(request: ChatRequest, syntax: OutputSyntax) -> dict[str, Any]:
-    """The variables of the template beside the messages. Templates have several names for the same
-    thing."""
+    """Returns the variables of the template, without the messages. Templates have several names for
+    the same variable."""
     given = request.template_variables
     variables: dict[str, Any] = {"enable_thinking": syntax.thinks}
     preserved = given.get("preserve_reasoning", True)
@@ -194,7 +196,7 @@ def _conversation(request: ChatRequest) -> Conversation:
 def _with_tools(
     talk: Conversation, request: ChatRequest, caps: Caps, syntax: OutputSyntax
 ) -> tuple[list[dict[str, Any]], OutputSyntax, bool]:
-    """The messages, the syntax of the answer, and whether the template is to be given the tools."""
+    """Returns the messages, the syntax of the answer, and whether the template gets the tools."""
     if syntax.harmony:
         return talk.messages, syntax, True
     shows_calls = caps["supports_tool_calls"]
@@ -224,7 +226,7 @@ def _has_calls(messages: Sequence[Mapping[str, Any]]) -> bool:
 
 
 def _wrappers(syntax: OutputSyntax) -> tuple[Wrapper | None, Wrapper]:
-    """The markers around thoughts and content."""
+    """Returns the markers around reasoning and content."""
     if syntax.harmony:
         return _THOUGHTS_BEFORE_MORE, HARMONY_CONTENT
     return syntax.reasoning, syntax.content
@@ -240,7 +242,7 @@ def _without_end(text: str, marker: str) -> str:
 
 
 def _joined(text: str, marker: str) -> str:
-    """`text` and `marker`, whose beginning the text may end with. Between them is not more white
-    space than one of them has."""
+    """Returns `text` and `marker`, whose beginning `text` may already end with. White space between
+    them isn't doubled."""
     overlap = len(begun_by(text, marker))
     return text + (marker[overlap:] if overlap or not text[-1:].isspace() else marker.lstrip())

@@ -1,10 +1,10 @@
-"""Renders chat templates: Jinja2 in a sandbox, with the helpers that published ones rely on.
+"""Renders chat templates: Jinja2 in a sandbox, with the helpers that published templates use.
 
 The dialect is that of the Hugging Face `apply_chat_template` function, for which nearly all
 templates are written: `trim_blocks` and `lstrip_blocks`, loop controls, `raise_exception`,
-`strftime_now`, a `tojson` that leaves HTML alone, and `{% generation %}` blocks, which mark the
-assistant's text for training and mean nothing here. A template comes with a downloaded model,
-so it runs sandboxed and can neither reach Python's internals nor change its input.
+`strftime_now`, a `tojson` without HTML escapes, and `{% generation %}` blocks, which mark the
+assistant's text for training and have no effect here. A template comes with a downloaded model, so
+it runs sandboxed and can neither access Python's internals nor change its input.
 """
 
 import json
@@ -57,13 +57,13 @@ class ChatTemplate:
             self.variables = meta.find_undeclared_variables(_environment.parse(source))
         except TemplateSyntaxError as e:
             line, column = _place(source, e)
-            told = f"The chat template is not valid: {e.message} (line {line}, column {column})"
-            raise server_error(told, final=True) from e
+            text = f"The chat template is not valid: {e.message} (line {line}, column {column})"
+            raise server_error(text, final=True) from e
         except MemoryError:
             raise
-        except Exception as e:  # constants are folded here: anything can happen
-            told = f"The chat template is not valid: {type(e).__name__}: {e}"
-            raise server_error(told, final=True) from e
+        except Exception as e:  # Jinja folds constants here: any exception is possible
+            text = f"The chat template is not valid: {type(e).__name__}: {e}"
+            raise server_error(text, final=True) from e
 
     def render(
         self,
@@ -73,11 +73,12 @@ class ChatTemplate:
         tools: Sequence[Mapping[str, Any]] | None = None,
         variables: Mapping[str, Any] | None = None,
     ) -> str:
-        """The prompt for `messages`; `variables` are further names that the template may use.
+        """Returns the prompt for `messages`; `variables` are further names that the template may
+        use.
 
-        Raises EngineError (invalid_request_error) with the template's own words if it refuses
-        the messages, or fails in any other way: what it fails on is what it was given; MemoryError
-        if it needs too much.
+        Raises EngineError (invalid_request_error) with the template's own message if it rejects the
+        messages, or fails in any other way, which the messages have caused; MemoryError if it needs
+        too much memory.
         """
         now = datetime.now()
         context = {
@@ -103,7 +104,7 @@ class ChatTemplate:
             raise invalid_request(f"the chat template refuses this request: {e}") from e
         except MemoryError:
             raise
-        except Exception as e:  # a template is foreign code: any exception in it is its failure
+        except Exception as e:  # a template is foreign code: any exception is possible
             raise invalid_request(
                 f"the chat template fails on this request: {type(e).__name__}: {e}"
             ) from e
@@ -118,14 +119,14 @@ class ChatTemplate:
 
 
 def _place(source: str, error: TemplateSyntaxError) -> tuple[int, int]:
-    """The line and the column, from 1, of a fault: Jinja knows the line alone. They are those of
-    the last token that the parser has read, or of the text that is no token."""
+    """Returns the line and the column, from 1, of an error, of which Jinja only reports the line.
+    They are those of the last token that the parser has read, or of the invalid text."""
     source = "\n".join(newline_re.split(source)[::2])
-    places: list[tuple[int, int]] = []  # of the tokens that the parser sees
+    places: list[tuple[int, int]] = []  # positions of the tokens that the parser reads
     end = 0
     try:
         for line, kind, text in _environment.lexer.tokeniter(source, None):
-            begin = max(source.find(text, end), end)  # white space may be left out between two
+            begin = max(source.find(text, end), end)  # white space between tokens may be missing
             end = begin + len(text)
             if kind not in ignored_tokens and kind not in (TOKEN_RAW_BEGIN, TOKEN_RAW_END):
                 places.append((line, begin - source.rfind("\n", 0, begin)))
@@ -151,12 +152,12 @@ def _place(source: str, error: TemplateSyntaxError) -> tuple[int, int]:
 
 
 class _GivenList(list[Any]):
-    """A list that templates must not change, as they may change their own."""
+    """A list that templates must not change, unlike their own ones."""
 
 
 class _NoMessages(list[Any]):
-    """A conversation without messages: what templates ask of the first one is undefined, and no
-    error. Templates look at it before they know that there is one."""
+    """A conversation without messages: the first message is undefined, and no error, as templates
+    access it without a check."""
 
     def __getitem__(self, index: Any) -> Any:
         return [] if isinstance(index, slice) else ChainableUndefined(name="message")
@@ -171,7 +172,7 @@ def _protected(value: Any) -> Any:
 
 
 class _GenerationBlocks(Extension):
-    """`{% generation %}...{% endgeneration %}` stands for what it contains."""
+    """`{% generation %}...{% endgeneration %}` is replaced by its content."""
 
     tags = {"generation"}  # noqa: RUF012  # as the base class declares it
 
@@ -206,22 +207,21 @@ def _tojson(
 
 
 def _listed(value: Any) -> list[Any]:
-    """The items that a filter such as `map` gives one by one."""
+    """Returns the items of an iterator, which filters such as `map` return."""
     if isinstance(value, Iterator):
         return list(value)
     raise TypeError(f"Object of type {type(value).__name__} is not JSON serializable")
 
 
 class _Environment(ImmutableSandboxedEnvironment):
-    """A template may change lists that it has made, though nothing that it is given.
-    What is missing or null adds nothing to a text: some templates take all that they ask for
-    to be there."""
+    """A template may change lists that it has created, but not its input. Undefined and null values
+    add nothing to a text, as some templates don't check their input."""
 
     intercepted_binops = frozenset("+")
 
     def is_safe_attribute(self, obj: Any, attr: str, value: Any) -> bool:
         if attr in ("append", "pop") and type(obj) is list:
-            return True  # a list of the template's own
+            return True  # a list that the template has created
         return super().is_safe_attribute(obj, attr, value)
 
     def call_binop(self, context: Context, operator: str, left: Any, right: Any) -> Any:
@@ -243,7 +243,7 @@ def _make_environment() -> ImmutableSandboxedEnvironment:
         extensions=[_GenerationBlocks, loopcontrols],
     )
     environment.filters["tojson"] = _tojson
-    environment.filters["safe"] = str  # rather than a text that escapes what is added to it
+    environment.filters["safe"] = str  # instead of a text that escapes what is added to it
     environment.globals["raise_exception"] = _raise_exception
     environment.globals["strftime_now"] = _strftime_now
     return environment

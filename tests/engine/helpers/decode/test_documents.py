@@ -49,8 +49,8 @@ def test_a_huge_page_is_drawn_small() -> None:
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (pdf(*[words("a")] * 10), "it has 10 pages, and there may be 9"),
-        (pdf(*[words("a" * 28)] * 4), "its text is longer than a request may have"),
+        (pdf(*[words("a")] * 10), "it has 10 pages, more than the 9 that are allowed"),
+        (pdf(*[words("a" * 28)] * 4), "its text is longer than allowed in a request"),
         (encrypted(), "it is encrypted, and can't be read without its password"),
     ],
 )

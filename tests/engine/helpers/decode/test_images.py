@@ -103,7 +103,7 @@ def test_the_orientation_of_a_camera_is_not_followed() -> None:
 def test_as_many_pixels_as_there_may_be(format: ImageFormat) -> None:
     assert isinstance(tried(IMAGES[format], format), Decoded)
     refused = tried(IMAGES[format], format, PIXELS - 1)
-    assert refused == DecodeRefused("it has 5 x 3 pixels, and there may be 14")
+    assert refused == DecodeRefused("it has 5 x 3 pixels; the maximum is 14")
 
 
 @pytest.mark.parametrize(
@@ -114,7 +114,7 @@ def test_a_header_is_enough_to_refuse(data: bytes) -> None:
     assert format is not None
     refused = tried(data, format, 1 << 26)
     assert isinstance(refused, DecodeRefused)
-    assert "pixels, and" in refused.reason
+    assert "pixels; the maximum" in refused.reason
 
 
 def test_extreme_sides() -> None:
@@ -126,7 +126,7 @@ def test_extreme_sides() -> None:
         assert (found.width, found.height) == size
     refused = tried(png_of_size(1, MAX_SIDE + 1), "PNG", 1 << 26)
     assert refused == DecodeRefused(
-        f"it has 1 x {MAX_SIDE + 1} pixels, and a side may have {MAX_SIDE}"
+        f"it has 1 x {MAX_SIDE + 1} pixels; the maximum of a side is {MAX_SIDE}"
     )
 
 

@@ -124,7 +124,7 @@ def test_a_killed_process_is_an_error(hub: Hub) -> None:
             await asyncio.sleep(0.02)
         for child in children():
             child.kill()
-        with pytest.raises(FetchError, match="ended before it was done"):
+        with pytest.raises(FetchError, match="ended unexpectedly"):
             await task
 
     asyncio.run(killed())

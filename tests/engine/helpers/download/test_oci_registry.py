@@ -112,7 +112,7 @@ def test_sizes_are_bounded(size: int) -> None:
     ],
 )
 def test_garbage_is_refused(data: bytes) -> None:
-    assert failure(data) == "the registry sends no valid manifest of it"
+    assert failure(data) == "the registry sent an invalid manifest of it"
 
 
 JSON = st.recursive(

@@ -78,7 +78,7 @@ def test_an_unreachable_hub_leaves_what_is_in_the_cache(
     monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": nobody listens there
     with caplog.at_level(logging.WARNING):
         assert found() == online
-    assert "what is in the cache is used" in caplog.text
+    assert "the files in the cache are used" in caplog.text
 
 
 def test_an_unknown_repository(hub: Hub) -> None:

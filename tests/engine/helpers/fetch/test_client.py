@@ -199,9 +199,9 @@ def test_redirects(location: str) -> None:
 @pytest.mark.parametrize(
     ("location", "reason"),
     [
-        ("ftp://media.example/x", "neither of http nor of https"),
-        ("file:///etc/passwd", "neither of http nor of https"),
-        ("data:image/png;base64,AAAA", "neither of http nor of https"),
+        ("ftp://media.example/x", "neither http nor https"),
+        ("file:///etc/passwd", "neither http nor https"),
+        ("data:image/png;base64,AAAA", "neither http nor https"),
         ("http://user:pw@media.example/", "user name or a password"),
         ("http://elsewhere.example/", "not in the list of --media-domains"),
         ("http://media.example.evil.test/", "not in the list of --media-domains"),
@@ -225,11 +225,11 @@ def test_redirects_that_are_not_followed(location: str, reason: str) -> None:
         (b"HTTP/1.1 200 OK\r\nContent-Length: 1001\r\n\r\n", "more than the 1000 bytes"),
         (b"HTTP/1.1 200 OK\r\n\r\n" + bytes(1001), "more than the 1000 bytes"),
         (OK.replace(b"Content-L", b"Content-Encoding: gzip\r\nContent-L"), "is compressed"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + BODY, "breaks off, or is no HTTP"),
-        (b"SSH-2.0-OpenSSH_9.9\r\n", "breaks off, or is no HTTP"),
-        (b"", "breaks off, or is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n", "breaks off, or is no HTTP"),
-        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "breaks off, or is no HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\n" + BODY, "is incomplete, or not HTTP"),
+        (b"SSH-2.0-OpenSSH_9.9\r\n", "is incomplete, or not HTTP"),
+        (b"", "is incomplete, or not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000 + b"\r\n\r\n", "is incomplete, or not HTTP"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "is incomplete, or not HTTP"),
     ],
 )
 def test_answers_that_are_not_taken(answer: bytes, reason: str) -> None:
