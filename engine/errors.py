@@ -1,4 +1,4 @@
-"""Errors that a request can end with, as plain data that crosses the process boundary."""
+"""Errors that end a request, as plain data that crosses the process boundary."""
 
 from typing import Literal
 
@@ -18,10 +18,9 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """What went wrong with one request. The two counts belong to exceed_context_size_error, whose
-    prompt may have been too long to be counted. The same request would fail again if it is `final`,
-    whatever the type says. It is worth trying again after `retry_after` seconds; 0: nobody knows
-    when."""
+    """The error of one request. The two counts belong to exceed_context_size_error; the prompt may
+    have been too long to be counted completely. `final`: the same request would fail again,
+    regardless of the type. `retry_after`: seconds after which a retry may succeed; 0: unknown."""
 
     type: ErrorType
     message: str
@@ -33,11 +32,11 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
 
 
 class BackendError(Exception):
-    """llama.cpp, or a file for it, refused: the message is one line for the administrator."""
+    """An error of llama.cpp, or of a file for it. The message is one line for the administrator."""
 
 
 class EngineError(Exception):
-    """Ends a request with `info`; the handlers turn it into the HTTP error envelope."""
+    """Ends a request with `info`, which the handlers turn into the HTTP error envelope."""
 
     def __init__(self, info: ErrorInfo) -> None:
         super().__init__(info.message)

@@ -1,4 +1,4 @@
-"""The machine and the user that a process runs for: the processor, and the directory of caches."""
+"""The machine and the user of a process: the processor, and the directory of caches."""
 
 import logging
 import os
@@ -15,19 +15,20 @@ Remembered = TypeVar("Remembered")
 
 CPUINFO = Path("/proc/cpuinfo")
 _FLAGS = ("flags", "Features")  # x86, ARM
-_BLOCK = 1 << 16  # bytes; more than the system says of one CPU
+_BLOCK = 1 << 16  # bytes; more than the system's text for one CPU
 
 
 class Processor(NamedTuple):
-    """Its name, "" if unknown, and the instruction sets and features that it has, by the names
-    that Linux gives them; none elsewhere."""
+    """Its name, "" if unknown, and its instruction sets and features, by Linux's names; empty on
+    other systems."""
 
     name: str
     flags: frozenset[str]
 
 
 def this_processor(cpuinfo: Path = CPUINFO) -> Processor:
-    """The system's description of the first CPU. It takes its time for hundreds of them."""
+    """Returns the system's description of the first CPU. Reading is slow on machines with hundreds
+    of CPUs."""
     try:
         with open(cpuinfo, encoding="utf-8", errors="replace") as file:
             text = file.read(_BLOCK)
@@ -42,8 +43,8 @@ def this_processor(cpuinfo: Path = CPUINFO) -> Processor:
 
 
 def user_cache(environ: Mapping[str, str]) -> Path:
-    """specllama's directory among the user's caches, which need not exist. Raises RuntimeError
-    if the user has no home."""
+    """Returns specllama's directory among the user's caches, which need not exist. Raises
+    RuntimeError if the user has no home directory."""
     if sys.platform == "win32":
         base = Path(environ.get("LOCALAPPDATA") or Path.home() / "AppData" / "Local")
     elif sys.platform == "darwin":
@@ -54,7 +55,7 @@ def user_cache(environ: Mapping[str, str]) -> Path:
 
 
 def write_whole(path: Path, data: bytes) -> None:
-    """Write a file that others find as a whole or not at all. Raises OSError."""
+    """Writes a file atomically: other processes see it complete or not at all. Raises OSError."""
     descriptor, part = tempfile.mkstemp(prefix=f".{path.stem}-", suffix=".part", dir=path.parent)
     try:
         with open(descriptor, "wb") as file:
@@ -67,8 +68,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def recall(path: Path, kind: type[Remembered], log: logging.Logger) -> Remembered | None:
-    """The value of `kind` that is in a file as JSON; None if there is none that can be used, which
-    `log` tells."""
+    """Returns the value of `kind` that a file contains as JSON. Returns None if the file is missing
+    or invalid, and logs the latter to `log`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

@@ -1,9 +1,9 @@
 """The parameters of one generation, with the defaults of the native API.
 
-Field names are the JSON names of `POST /completion`. The command line's sampling options
-replace these defaults for a whole server (see `engine.options.EngineOptions.generation_defaults`);
-a request's own fields replace them once more. Bounds live in the OpenAPI schemas; a test
-holds the defaults there and here together.
+Field names are the JSON names of `POST /completion`. The command line's sampling options override
+these defaults for a whole server (see `engine.options.EngineOptions.generation_defaults`); a
+request's own fields override both. Bounds are in the OpenAPI schemas; a test compares the defaults
+there and here.
 """
 
 from typing import Literal, get_args
@@ -11,10 +11,11 @@ from typing import Literal, get_args
 import msgspec
 
 JsonWhitespace = Literal["flexible", "compact", "spaced"]
-"""Between the tokens of JSON: what the model chooses, nothing, or a blank behind "," and ":"."""
+"""White space between the tokens of JSON: chosen by the model, none, or a space after "," and
+":"."""
 
 RANDOM_SEED = 0xFFFFFFFF
-"""llama.cpp's LLAMA_DEFAULT_SEED: draw a new seed for every request. Requests may say -1."""
+"""llama.cpp's LLAMA_DEFAULT_SEED: draw a new seed for every request. Requests may use -1."""
 
 SamplerName = Literal[
     "penalties",
@@ -55,15 +56,15 @@ _SPELLINGS: dict[str, SamplerName] = {
 
 
 def sampler_name(text: str) -> SamplerName | None:
-    """The sampler that `text` names: 'top-k', 'topk' and 'Top_K' all mean 'top_k'."""
+    """Returns the sampler that `text` names: 'top-k', 'topk' and 'Top_K' all mean 'top_k'."""
     return _SPELLINGS.get(text.strip().lower().replace("-", "").replace("_", ""))
 
 
 class GrammarTrigger(msgspec.Struct, frozen=True):
     """The start of a lazy grammar: `text` in the answer, or, without one, the token `token`.
 
-    The grammar is in force from the beginning of the trigger on. `at_start`: the text counts
-    only where the answer proper begins, after thoughts and white space.
+    The grammar is in force from the beginning of the trigger on. `at_start`: the text counts only
+    at the beginning of the answer's text, after reasoning and white space.
     """
 
     text: str = ""
@@ -72,8 +73,8 @@ class GrammarTrigger(msgspec.Struct, frozen=True):
 
 
 class Thoughts(msgspec.Struct, frozen=True):
-    """The markers around the thoughts of an answer; `open`: they have begun in the prompt. White
-    space at the outer ends of the texts may be missing. Any of `other_ends` ends them, too."""
+    """The markers around the reasoning of an answer; `open`: it has begun in the prompt. White
+    space at the outer ends of the markers may be missing. Any of `other_ends` also ends it."""
 
     begin: str
     end: str
@@ -82,9 +83,9 @@ class Thoughts(msgspec.Struct, frozen=True):
 
 
 class ThinkingRules(msgspec.Struct, frozen=True):
-    """What ends `thoughts` before the model does: `budget` tokens (-1: no limit), and with
-    `control` the message `EndThoughts`. `message` is put at their end then. They are at the
-    beginning of the text, or `anywhere`, more than once."""
+    """The conditions that end `thoughts` before the model does: `budget` tokens (-1: no limit), and
+    with `control` the message `EndThoughts`. `message` is then appended. Reasoning is at the
+    beginning of the text, or, with `anywhere`, may occur at several places."""
 
     thoughts: Thoughts
     budget: int = -1
@@ -94,8 +95,8 @@ class ThinkingRules(msgspec.Struct, frozen=True):
 
 
 class NamedSchema(msgspec.Struct, frozen=True):
-    """A JSON schema as text, and what error messages call it. `at` is where it stands in what
-    the client has sent: the name of a tool, if it is one's, and a JSON pointer."""
+    """A JSON schema as text, and its name in error messages. `at` is its location in the client's
+    request: the name of a tool, if it belongs to one, and a JSON pointer."""
 
     name: str
     schema: str
@@ -103,8 +104,8 @@ class NamedSchema(msgspec.Struct, frozen=True):
 
 
 class NamedGrammar(msgspec.Struct, frozen=True):
-    """A client's grammar of a text in llguidance's dialect of Lark, and what error messages call
-    it. `in_json` is the same for the text between the quotes of a string of JSON."""
+    """A client's grammar of a text in llguidance's dialect of Lark, and its name in error messages.
+    `in_json` is the same grammar for the text between the quotes of a JSON string."""
 
     name: str
     lark: str
@@ -112,10 +113,9 @@ class NamedGrammar(msgspec.Struct, frozen=True):
 
 
 class Aside(msgspec.Struct, frozen=True):
-    """A part of an answer that is not its text: thoughts, calls, or a marker. It reaches from
-    `begin` to the first of `ends`, or to the end of the answer if there are none; `alone`, it is
-    `begin`.
-    `at_start`: it stands only where no text of the answer is before it."""
+    """A part of an answer that is not its text: reasoning, calls, or a marker. It extends from
+    `begin` to the first of `ends`, or to the end of the answer if there are none. With `alone`, it
+    consists only of `begin`. `at_start`: it only occurs before all text of the answer."""
 
     begin: str
     ends: list[str] = []
@@ -124,9 +124,9 @@ class Aside(msgspec.Struct, frozen=True):
 
 
 class StopScope(msgspec.Struct, frozen=True):
-    """Where the stop strings of an answer count: not in `asides`, nor in white space behind one;
-    with `skips_space`, nor in white space at the beginning. `begun`: the prompt has opened this
-    one. `continued`: the prompt ends inside of the answer's text."""
+    """Where the stop strings of an answer count: not in `asides`, nor in white space after one;
+    with `skips_space`, nor in white space at the beginning. `begun`: the aside that the prompt has
+    opened. `continued`: the prompt ends within the answer's text."""
 
     asides: list[Aside] = []
     skips_space: bool = False
@@ -135,13 +135,13 @@ class StopScope(msgspec.Struct, frozen=True):
 
 
 class AnswerRules(msgspec.Struct, frozen=True):
-    """The form of a chat's answer. Made by `engine.chat.grammar.answer`, part of no request.
+    """The form of a chat's answer, made by `engine.chat.grammar.answer`. Not part of a request.
 
-    `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in
-    it stands for the JSON schema `schemas[NAME]`, or for a string that follows the grammar
+    `lark` is a grammar of the answer in llguidance's dialect of Lark, "" for none; `@NAME` in it
+    stands for the JSON schema `schemas[NAME]`, or for a string that follows the grammar
     `grammars[NAME]`, without its quotes. `relaxed` are keywords of schemas that the grammar leaves
-    out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that stands in the
-    prompt: a JSON schema of the whole text holds for it, too. Without `stops`, stop strings count
+    out, in the form of `NamedSchema.at`. `given` is the beginning of an answer that is part of the
+    prompt: a JSON schema of the whole text includes it. Without `stops`, stop strings count
     everywhere.
     """
 
@@ -155,9 +155,9 @@ class AnswerRules(msgspec.Struct, frozen=True):
 
 
 class Speculative(msgspec.Struct, frozen=True):
-    """The proposals for one text. `types` are the kinds of sources, separated by commas, or `none`;
-    `n_max` tokens are proposed at once at most, and less than `n_min` never. A draft model
-    proposes what it finds as probable as `p_min`."""
+    """The proposals for one text. `types` are the kinds of sources, separated by commas, or `none`.
+    At most `n_max` and at least `n_min` tokens are proposed at once. A draft model proposes tokens
+    with a probability of at least `p_min`."""
 
     types: str = "none"
     n_max: int = 0
@@ -166,21 +166,21 @@ class Speculative(msgspec.Struct, frozen=True):
 
 
 TOOL_CALLS = "tool_calls"
-"""The `grammar_type` of a grammar that describes the `generation_prompt`, too."""
+"""The `grammar_type` of a grammar that also describes the `generation_prompt`."""
 
 
 class GenerationParams(msgspec.Struct, kw_only=True, frozen=True):
-    """The parameters of a generation. `logit_bias` pairs a token id, or a text of which every token
-    is meant, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty. At
-    most one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is given;
-    with `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are not looked
-    for in thoughts. `preserved_tokens`, ids or texts that hold them, are shown in the generated
+    """The parameters of a generation. `logit_bias` pairs a token id, or a text for all of its
+    tokens, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty. At most
+    one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is given. With
+    `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are not searched in
+    reasoning. `preserved_tokens`, ids or texts that contain them, are included in the generated
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
-    its scale; none at all stands for the server's own. `generation_prompt`, the end of the prompt,
-    is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no step of their own.
+    its scale; an empty list stands for the server's own. `generation_prompt`, the end of the
+    prompt, is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
+    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no separate step.
     `unset` names the fields that neither the request nor the server's options set: the values in
-    the model's file hold for them."""
+    the model's file apply to them."""
 
     n_predict: int = -1
     n_keep: int = 0

@@ -1,7 +1,7 @@
-"""Threads, what they wait for, and the clock: the server and the engine process obtain them here.
+"""Threads, synchronization, and the clock, for the server and the engine process.
 
 A simulation replaces the names of this module, so they are used as `system.now()`, and never
-imported one by one. `asyncio` is another such edge: its event loop has the server's timers.
+imported one by one. `asyncio` is another such interface: its event loop has the server's timers.
 """
 
 import os
@@ -41,23 +41,23 @@ Executor = futures.Executor
 Future = futures.Future
 
 now = time.perf_counter
-"""Seconds of a clock that never goes back, for durations and deadlines."""
+"""A monotonic clock in seconds, for durations and deadlines."""
 processor_seconds = time.thread_time
-"""Seconds that this thread has used the processor."""
+"""Seconds of CPU time that this thread has used."""
 
 ANY: Final = futures.FIRST_COMPLETED
 KILL: Final[int] = getattr(signal, "SIGKILL", signal.SIGTERM)  # Windows has no SIGKILL
 
 
 def start_thread(run: Callable[[], None], name: str) -> threading.Thread:
-    """A thread that runs `run`, and keeps no process from ending."""
+    """Starts a thread that runs `run`, and doesn't keep the process from ending."""
     thread = threading.Thread(target=run, name=name, daemon=True)
     thread.start()
     return thread
 
 
 def pool(n_threads: int, name: str) -> futures.Executor:
-    """An executor of at most `n_threads` threads, which it starts when it needs them."""
+    """Returns an executor of at most `n_threads` threads, which it starts on demand."""
     return futures.ThreadPoolExecutor(n_threads, thread_name_prefix=name)
 
 
@@ -71,7 +71,8 @@ def wait(
 
 
 def call_later(seconds: float, call: Callable[[], object]) -> threading.Timer:
-    """A timer that runs `call` on a thread of its own after `seconds`, unless it is cancelled."""
+    """Starts a timer that runs `call` on a separate thread after `seconds`, unless it is
+    cancelled."""
     timer = threading.Timer(seconds, call)
     timer.daemon = True
     timer.start()
@@ -79,7 +80,7 @@ def call_later(seconds: float, call: Callable[[], object]) -> threading.Timer:
 
 
 def leave(code: int = 0) -> NoReturn:
-    """Ends this process at once, whatever its other threads are doing."""
+    """Ends this process at once, regardless of its other threads."""
     sys.stderr.flush()
     os._exit(code)
 

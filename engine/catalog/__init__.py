@@ -1,1 +1,1 @@
-"""Sources of models: files, directories, presets, the cache of the Hugging Face hub."""
+"""Sources of models: files, directories, presets, the cache of the Hugging Face Hub."""

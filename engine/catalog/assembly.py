@@ -1,4 +1,4 @@
-"""Puts a router's catalog together: its models, and the options of each."""
+"""Assembles a router's catalog: its models, and the options of each."""
 
 import logging
 from collections.abc import Iterable, Mapping, Sequence
@@ -36,12 +36,12 @@ _IDENTITY: Final = (
     *("model", "hf_repo", "hf_file", "model_url", "docker_repo"),
     *("mmproj", "mmproj_url", "alias", "tags"),
 )
-"""Options that say which model it is. Those of the command line and of variables, which are for
-all models, can't."""
+"""Options that identify a model. Values from the command line and from variables are ignored, as
+they would apply to all models."""
 
 
 class _Found(msgspec.Struct, frozen=True, kw_only=True):
-    """A model found on this machine; for source "preset" it is only named by the preset file."""
+    """A model found on this machine; with source "preset", it is only named in the preset file."""
 
     name: str
     source: Source
@@ -65,13 +65,13 @@ def assemble(
     download: str = "",
     remote: RemotePreset | None = None,
 ) -> tuple[list[CatalogEntry], str]:
-    """All models, and the name of the one for requests that name none. Among them is the repository
-    `download`, if there is such a name, as it will be in the cache. A `remote` preset file takes
-    the place of --models-preset.
+    """Returns all models, and the name of the default model. They include the repository
+    `download`, if given, as it will be in the cache. A `remote` preset file replaces
+    --models-preset.
 
-    What the command line says of a model wins over its section of the preset file, which wins
-    over the section for all models, which wins over variables. The command line's --alias and
-    --tags are the default model's. Raises OptionError.
+    For each model, the command line overrides the model's section of the preset file, which
+    overrides the section for all models, which overrides variables. The command line's --alias and
+    --tags apply to the default model. Raises OptionError.
     """
     cache = hub_cache(given.environ)
     cached = cached_models(cache)
@@ -104,11 +104,12 @@ def assemble(
     return list(entries.values()), default
 
 
-# ---- what is there ------------------------------------------------------------------------
+# ---- models on this machine ---------------------------------------------------------------
 
 
 def _found(directory: str, cached: Iterable[CachedModel], cache: Path) -> dict[str, _Found]:
-    """The models found, by name; of models with the same name a directory's hides the cache's."""
+    """Returns the models found, by name. A directory's model hides one of the same name in the
+    cache."""
     found = {
         model.name: msgspec.structs.replace(
             _in_cache(model.name, model), removable=is_removable(cache, model)
@@ -118,7 +119,7 @@ def _found(directory: str, cached: Iterable[CachedModel], cache: Path) -> dict[s
     if directory:
         found |= {model.name: _in_directory(model) for model in models_in(directory)}
     if hidden := found.get(MODEL_NAME):
-        log.warning("%s is left out: the shipped model has its name", quote(hidden.path))
+        log.warning("%s is ignored: the shipped model has its name", quote(hidden.path))
     found[MODEL_NAME] = _Found(name=MODEL_NAME, source="shipped")
     return found
 
@@ -138,12 +139,13 @@ def _in_cache(name: str, model: CachedModel) -> _Found:
 
 
 def _of_section(name: str, cached: Sequence[CachedModel]) -> _Found:
-    """A section's model: one of the cache, if a repository alone means one, or its own."""
+    """Returns a section's model: one of the cache, if the section's name is its repository, or an
+    own one."""
     model = named(cached, name)
     return _in_cache(name, model) if model else _Found(name=name, source="preset")
 
 
-# ---- what is said of it -------------------------------------------------------------------
+# ---- sections of the preset file ----------------------------------------------------------
 
 
 def _presets(path: str, remote: RemotePreset | None, names: Names) -> Presets:
@@ -158,9 +160,9 @@ def _presets(path: str, remote: RemotePreset | None, names: Names) -> Presets:
 def _sections(
     file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
 ) -> dict[str, Section]:
-    """The sections in the order of the file, by their models' names.
+    """Returns the sections in the order of the file, by their models' names.
 
-    Raises OptionError for two that mean the same model.
+    Raises OptionError for two sections of the same model.
     """
     sections: dict[str, Section] = {}
     for section in file.sections.values():
@@ -172,8 +174,8 @@ def _sections(
 
 
 def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedModel]) -> str:
-    """The name of a section's model, of which the section may write the quantization in other
-    letters."""
+    """Returns the name of a section's model. The section may write the quantization in other letter
+    case."""
     if name not in found and ":" in name and (model := named(cached, name)):
         return model.name
     return name
@@ -182,8 +184,8 @@ def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedM
 def _refused(
     file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
 ) -> dict[str, PresetRefused]:
-    """The sections that can't be used, by the names of their models: these would run with other
-    options than their own. Raises OptionError if that is the shipped one."""
+    """Returns the sections that can't be used, by the names of their models. Without its section, a
+    model would run with wrong options. Raises OptionError if it is the shipped model's section."""
     refused = {_model_name(name, found, cached): each for name, each in file.refused.items()}
     if of_shipped := refused.get(MODEL_NAME):
         raise OptionError(of_shipped.reason)
@@ -191,15 +193,15 @@ def _refused(
 
 
 class _EntryMaker:
-    """Layers the options of all models under and over those of one."""
+    """Combines the options of all models with those of one model."""
 
     def __init__(self, everywhere: Section, cached: Sequence[CachedModel], given: Given) -> None:
-        """Raises OptionError if the section for all models names one model, or files that can't
-        be read."""
+        """Raises OptionError if the section for all models names a model, or files that can't be
+        read."""
         self._given = given
         self._nothing = Given(given.names, {}, ())
         if self._alone([everywhere.layer]).names_model():
-            raise OptionError(f"{everywhere.place}: a model can't be what all models are")
+            raise OptionError(f"{everywhere.place}: the section for all models can't name a model")
         self._everywhere = everywhere
         self._cached = cached
         self._options([everywhere.layer], everywhere, files=True)
@@ -207,8 +209,8 @@ class _EntryMaker:
     def entry_or_fault(
         self, found: _Found, section: Section | None, refused: PresetRefused | None
     ) -> CatalogEntry:
-        """The model with all its options; or, if its section can't be used, with its fault. One
-        model alone is then missing. Raises OptionError if that is the shipped one."""
+        """Returns the model with all its options, or, if its section can't be used, with a fault,
+        so that only this model is unavailable. Raises OptionError if it is the shipped model."""
         if refused is not None:
             return self._faulty(found, refused.layer, refused.reason)
         try:
@@ -219,7 +221,8 @@ class _EntryMaker:
             return self._faulty(found, section.layer, str(error))
 
     def _faulty(self, found: _Found, layer: Layer, fault: str) -> CatalogEntry:
-        """A model that can't be loaded. Its options are what is said of it, to be shown."""
+        """Returns a model that can't be loaded. Its options are those of its section, to be
+        shown."""
         try:
             if unchecked(self._nothing, [layer]).names_model():
                 found = _Found(name=found.name, source="preset")
@@ -230,24 +233,25 @@ class _EntryMaker:
             options, own = unchecked(self._given, layers), unchecked(self._nothing, layers)
         identity = _identity(own, options, found)
         if not (identity["model"] or own.source.names_model()):
-            identity["model"] = found.name  # without a file it would be the shipped model
+            identity["model"] = found.name  # without a file, the model would be the shipped one
         options = replaced(options, **identity)
         return CatalogEntry(name=found.name, source="preset", options=options, fault=fault)
 
     def _entry(self, found: _Found, section: Section | None) -> CatalogEntry:
-        """Raises OptionError that names the section."""
+        """Raises OptionError with the section."""
         if section is not None and self._alone([section.layer]).names_model():
             found = _Found(name=found.name, source="preset")
         elif section is not None and found.source == "preset":
             raise OptionError(
-                f"{section.place}: there is no such model yet, so the section needs model, "
+                f"{section.place}: this model isn't on this machine, so the section needs model, "
                 "hf-repo, model-url or docker-repo"
             )
         layers = [self._everywhere.layer, found.layer]
         if section is not None:
             layers.append(section.layer)
         own = self._alone(layers)
-        # Scanned files are checked when they are loaded: one bad file mustn't end the server.
+        # Files in a directory are checked when they are loaded, as one bad file must not end the
+        # server.
         options = self._options(layers, section, files=section is not None)
         said = section or self._everywhere
         named_by_preset = section is not None and found.source != "shipped"
@@ -271,12 +275,12 @@ class _EntryMaker:
             raise OptionError(f"{said.place}: {e}" if said else str(e)) from None
 
     def _alone(self, layers: Sequence[Layer]) -> Options:
-        """What the layers say, without variables and the command line."""
+        """Returns the options of the layers, without variables and the command line."""
         return layered(self._nothing, layers, files=False)
 
 
 def _identity(own: Options, options: Options, found: _Found) -> dict[str, Any]:
-    """The values of `_IDENTITY`, of which only its `own` options can have any."""
+    """Returns the values of `_IDENTITY`, which only come from the model's `own` options."""
     identity = {name: fields(Options)[name].of(own) for name in _IDENTITY}
     if found.path:
         identity["model"] = found.path
@@ -290,7 +294,8 @@ def _doubles(
     sections: Mapping[str, Section],
     cached: Sequence[CachedModel],
 ) -> list[str]:
-    """The cache's models whose files presets with `dedup-cache-models` have, too."""
+    """Returns the cache's models whose files are also those of presets with
+    `dedup-cache-models`."""
     wanted = [
         entries[name].options.source.hf_repo
         for name, section in sections.items()
@@ -301,9 +306,9 @@ def _doubles(
 
 
 def _default(entries: Mapping[str, CatalogEntry], sections: Mapping[str, Section]) -> str:
-    """The first section's that is loaded at start, else the only model that the directory and the
-    preset file name, else the shipped one if it is listed, else the first one
-    that generates: of the preset file, then of the directory, then of the cache."""
+    """Returns the default model: the first section's that is loaded at start; else the only model
+    that the directory and the preset file name; else the shipped one if it is listed; else the
+    first one that generates, of the preset file, then of the directory, then of the cache."""
     for name, section in sections.items():
         if section.load_on_startup:
             return name
@@ -322,7 +327,7 @@ def _default(entries: Mapping[str, CatalogEntry], sections: Mapping[str, Section
 
 
 def _with_names(entry: CatalogEntry, options: Options) -> CatalogEntry:
-    """`entry` with the names and tags of the command line, too."""
+    """Returns `entry` with the names and tags of the command line added."""
     aliases = dict.fromkeys((*entry.aliases, *options.engine.model.aliases()))
     return msgspec.structs.replace(
         entry,
@@ -332,7 +337,7 @@ def _with_names(entry: CatalogEntry, options: Options) -> CatalogEntry:
 
 
 def _check_names(entries: Iterable[CatalogEntry], sections: Mapping[str, Section]) -> None:
-    """Raises OptionError for a name or an alias that two models have."""
+    """Raises OptionError for a name or an alias of two models."""
     owners = {entry.name: entry for entry in entries}
 
     def place(entry: CatalogEntry) -> str:

@@ -1,4 +1,4 @@
-"""All models that a server can serve."""
+"""The catalog of all models that a server can serve."""
 
 import difflib
 from collections.abc import Callable, Iterable, Mapping
@@ -15,14 +15,14 @@ from specllama.engine.options import Given, Options, RouterOptions
 from specllama.engine.shipped import MODEL_NAME
 
 MAX_NEAR: Final = 5
-LONGEST_NAME: Final = 128  # characters; comparing longer ones takes long
+LONGEST_NAME: Final = 128  # characters; comparing longer names is slow
 
 
 class Catalog:
     """Models by name.
 
-    Where there is one model, it answers whatever name a request gives. With `router` False there
-    will never be another one. `default` is the name of the model for requests that give none.
+    If there is only one model, it answers requests with any name. With `router` False, no models
+    are added later. `default` is the name of the model for requests without a name.
     """
 
     def __init__(
@@ -34,16 +34,16 @@ class Catalog:
         read: Callable[..., tuple[list[CatalogEntry], str]] | None = None,
         cache: Path | None = None,
     ) -> None:
-        """Names and aliases of all entries must be different. `read` looks for them again; `cache`
-        is where downloads are."""
+        """Names and aliases of all entries must be different. `read` reads the models again;
+        `cache` is the directory of downloads."""
         self.router = router
         self._read = read
         self._cache = cache
         self.replace(entries, default)
 
     def replace(self, entries: Iterable[CatalogEntry], default: str) -> None:
-        """Hold these models from now on, under the conditions of `__init__`; without the `default`
-        one, the first that is listed takes its place."""
+        """Replaces the models, under the conditions of `__init__`. If the `default` model isn't
+        among them, the first listed model becomes the default."""
         self.entries = {entry.name: entry for entry in sorted(entries, key=lambda e: e.name)}
         names = [entry.name for entry in self.listed()] or [*self.entries]
         self.default = default if default in self.entries else names[0]
@@ -52,41 +52,41 @@ class Catalog:
         }
 
     def listed(self) -> list[CatalogEntry]:
-        """The models that clients are told of, by name."""
+        """Returns the models that clients can list, by name."""
         return [entry for entry in self.entries.values() if not entry.hidden]
 
     def read(self) -> tuple[list[CatalogEntry], str]:
-        """The models that there are now, and the name of the default one; changes nothing. Looks
-        at the disk, so it takes its time. Raises OptionError."""
+        """Returns the current models, and the name of the default one, without a change of the
+        catalog. Reads the disk, so it may be slow. Raises OptionError."""
         if self._read is None:
             return list(self.entries.values()), self.default
         return self._read()
 
     def entry_to_download(self, name: str) -> CatalogEntry:
-        """The model of the repository `name` (user/repo or user/repo:QUANT) as it will be in the
-        cache. Raises OptionError, and KeyError if there is nowhere to look for models."""
+        """Returns the model of the repository `name` (user/repo or user/repo:QUANT) as it will be
+        in the cache. Raises OptionError, and KeyError if the catalog has no source of models."""
         entries = self._read(download=name)[0] if self._read else []
         return {entry.name: entry for entry in entries}[name]
 
     def remove_files(self, name: str) -> None:
-        """Remove the files of a download from the cache. Raises OSError."""
+        """Removes the files of a download from the cache. Raises OSError."""
         if self._cache is not None:
             removal.remove(self._cache, name)
 
     def find(self, name: str) -> CatalogEntry | None:
-        """The model of that name or alias; `default` for an empty name, and, where one model alone
-        is listed, that one for any other."""
+        """Returns the model with this name or alias; `default` for an empty name. If only one model
+        is listed, returns that one for any other name."""
         if not name:
             return self.entries[self.default]
         return self.named(name) or (self.entries[self.default] if len(self.listed()) == 1 else None)
 
     def named(self, name: str) -> CatalogEntry | None:
-        """The model that has exactly this name or alias."""
+        """Returns the model with exactly this name or alias."""
         return self.entries.get(name) or self._by_alias.get(name)
 
     def near(self, name: str) -> list[str]:
-        """Names of models that a misspelled `name` may stand for, the likeliest first: those that
-        contain it, or are spelled like it."""
+        """Returns names of models that a misspelled `name` may mean, the most likely first: those
+        that contain it, or are spelled similarly."""
         wanted = _plain(name[:LONGEST_NAME])
         if not wanted:
             return []
@@ -100,8 +100,8 @@ class Catalog:
         return list(dict.fromkeys(found))[:MAX_NEAR]
 
     def first(self) -> CatalogEntry | None:
-        """The model that is loaded when the server starts, if there is one that needs no download
-        before."""
+        """Returns the model that is loaded when the server starts; None if all such models have to
+        be downloaded first."""
         loaded = (entry for entry in self.entries.values() if entry.load_on_startup)
         return next((entry for entry in loaded if not wants_fetch(entry.options)), None)
 
@@ -109,12 +109,12 @@ class Catalog:
 def open_catalog(
     options: Options, router: RouterOptions, given: Given, remote: RemotePreset | None = None
 ) -> Catalog:
-    """The models that `options` or `router` name, which were read from what is `given`.
+    """Returns the models that `options` or `router` name; these were read from `given`.
 
-    If they name one model, it is the only one; else there are those of the hub's cache, of
-    --models-dir and of --models-preset, and the shipped one, which is hidden beside
-    others. If that "model" is a repository of presets, `remote` takes the place of both. Looks at
-    names of files only, and logs a warning for each file that can't be used. Raises OptionError.
+    If they name one model, it is the only one. Else the catalog contains the models of the Hub's
+    cache, of --models-dir and of --models-preset, and the shipped one, which is hidden if there are
+    others. If the named model is a repository of presets, `remote` replaces both. Only reads names
+    of files, and logs a warning for each file that can't be used. Raises OptionError.
     """
     if options.names_model() and remote is None:
         entry = _single(options, given.environ)
@@ -142,13 +142,13 @@ def _single(options: Options, environ: Mapping[str, str]) -> CatalogEntry:
 
 
 def _last_component(url: str) -> str:
-    """The file's name in a URL; the URL itself if that ends with a slash."""
+    """Returns the file's name in a URL; the URL itself if that ends with a slash."""
     path = url.partition("?")[0].partition("#")[0]
     return path.rpartition("/")[2] or url
 
 
 def _plain(name: str) -> str:
-    """Letters and digits alone: people don't remember what stands between them."""
+    """Returns only the letters and digits, as people don't remember the characters between them."""
     return "".join(character for character in name.casefold() if character.isalnum())
 
 
@@ -156,8 +156,8 @@ def _plain(name: str) -> str:
 
 
 def cache_list(environ: Mapping[str, str]) -> list[str]:
-    """The lines, as llama-server prints them: how many models the hub's cache holds, then one for
-    each."""
+    """Returns the lines, as llama-server prints them: the number of models in the Hub's cache, then
+    one line for each."""
     models = cached_models(hub_cache(environ))
     return [
         f"number of models in cache: {len(models)}",

@@ -1,13 +1,13 @@
-"""The models in the directory that --models-dir names.
+"""The models in the directory of --models-dir.
 
     DIR/name.gguf                        the model "name"
     DIR/name-00001-of-00003.gguf ...     the model "name", in parts
     DIR/name/anything.gguf               the model "name", in one file or in parts,
-    DIR/name/mmproj-anything.gguf        and what it sees and hears with
+    DIR/name/mmproj-anything.gguf        and its multimodal projector
     DIR/name/a.gguf, DIR/name/b.gguf     the models "name/a" and "name/b"
 
-Deeper folders don't count. Only names and kinds of files are looked at: nothing is opened, so
-that nothing can block; the contents of a file are checked when it is read.
+Deeper folders are ignored. Only names and types of files are read. Files aren't opened, so this
+can't block; their contents are checked when they are loaded.
 """
 
 import logging
@@ -25,19 +25,20 @@ from specllama.engine.options.values import quote
 
 log = logging.getLogger("specllama.engine.catalog.directory")
 
-MAX_FILES: Final = 100_000  # names looked at, in all folders together
+MAX_FILES: Final = 100_000  # maximum number of names, in all folders together
 
 
 class ModelFiles(msgspec.Struct, frozen=True, kw_only=True):
-    """A model that was found: its name and its files."""
+    """A model in the directory: its name and its files."""
 
     name: str
-    path: str  # of the first part
+    path: str  # path of the first part
     projector: str = ""  # path; "" if there is none
 
 
 def models_in(directory: str) -> list[ModelFiles]:
-    """The models in `directory`, in order of their names; a warning for each that can't be used.
+    """Returns the models in `directory`, in order of their names. Logs a warning for each that
+    can't be used.
 
     Raises OptionError if the directory can't be read.
     """
@@ -52,7 +53,7 @@ def models_in(directory: str) -> list[ModelFiles]:
         try:
             inside, _ = scan.listed(folder)
         except OSError as e:
-            log.warning("%s is left out: %s", quote(str(folder)), e.strerror)
+            log.warning("%s is ignored: %s", quote(str(folder)), e.strerror)
             continue
         for model in _models_of_folder(folder.name, inside):
             if model.name in models:
@@ -60,12 +61,12 @@ def models_in(directory: str) -> list[ModelFiles]:
             else:
                 models[model.name] = model
     if scan.is_over:
-        log.warning("%s holds more than %d files: the rest is left out", directory, MAX_FILES)
+        log.warning("%s holds more than %d files: the rest is ignored", directory, MAX_FILES)
     return [models[name] for name in sorted(models)]
 
 
 class _Scan:
-    """Lists directories until it has seen too many names."""
+    """Lists directories until it has read too many names."""
 
     def __init__(self) -> None:
         self._left = MAX_FILES
@@ -75,8 +76,8 @@ class _Scan:
         return self._left < 0
 
     def listed(self, directory: Path) -> tuple[list[Path], list[Path]]:
-        """The GGUF files and the folders in `directory`, without hidden ones, in order of their
-        names. Raises OSError."""
+        """Returns the GGUF files and the folders in `directory`, without hidden ones, in order of
+        their names. Raises OSError."""
         files, folders = [], []
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -92,22 +93,22 @@ class _Scan:
 
 
 def _kind(entry: os.DirEntry[str]) -> str | None:
-    """The kind of a GGUF file or of a folder with a usable name, links followed; None for all
-    else."""
+    """Returns the kind of a GGUF file or of a folder with a usable name, following links; None for
+    any other entry."""
     try:
         mode = entry.stat().st_mode
-    except OSError as e:  # a link that leads nowhere, or in circles
+    except OSError as e:  # a broken or circular link
         if is_gguf(entry.name):
-            log.warning("%s is left out: %s", quote(entry.path), e.strerror)
+            log.warning("%s is ignored: %s", quote(entry.path), e.strerror)
         return None
     is_folder = stat.S_ISDIR(mode)
     if not is_folder and not is_gguf(entry.name):
         return None
-    if not entry.name.isprintable():  # nor is what is not UTF-8
-        log.warning("%s is left out: its name can't be shown", quote(entry.path))
+    if not entry.name.isprintable():  # text that is not UTF-8 isn't printable either
+        log.warning("%s is ignored: its name can't be shown", quote(entry.path))
         return None
     if not is_folder and not stat.S_ISREG(mode):
-        log.warning("%s is left out: it is not a regular file", quote(entry.path))
+        log.warning("%s is ignored: it is not a regular file", quote(entry.path))
         return None
     return "folder" if is_folder else "file"
 
@@ -120,9 +121,9 @@ def _models_of_folder(folder: str, files: list[Path]) -> list[ModelFiles]:
 
 
 def _models(files: Iterable[Path], projectors: Iterable[str]) -> list[ModelFiles]:
-    """The models that files of one directory make up; incomplete ones are left out."""
+    """Returns the models that files of one directory contain; incomplete ones are ignored."""
     paths = {path.name: path for path in files if is_model(path.name)}
-    firsts: dict[str, Path] = {}  # a file of each model, by the name of its first file
+    firsts: dict[str, Path] = {}  # one file of each model, by the name of its first file
     for name, path in paths.items():
         split = part(name)
         firsts.setdefault(split.file_name(1) if split else name, path)
@@ -130,7 +131,7 @@ def _models(files: Iterable[Path], projectors: Iterable[str]) -> list[ModelFiles
     for first, path in firsts.items():
         name = stem(first)
         if missing := first_missing(first, paths):
-            log.warning("%s is left out: there is no %s", quote(str(path)), quote(missing))
+            log.warning("%s is ignored: there is no %s", quote(str(path)), quote(missing))
         elif name in found:
             _warn_of_double(str(path), found[name])
         else:
@@ -140,7 +141,8 @@ def _models(files: Iterable[Path], projectors: Iterable[str]) -> list[ModelFiles
 
 
 def first_missing(first: str, names: Container[str]) -> str | None:
-    """A file of the model whose first file is `first` that is not among `names`, if any."""
+    """Returns a file that is missing in `names`, of the model whose first file is `first`; None if
+    there is none."""
     split = part(first)
     if split is None:
         return None if first in names else first
@@ -149,4 +151,4 @@ def first_missing(first: str, names: Container[str]) -> str | None:
 
 
 def _warn_of_double(path: str, other: ModelFiles) -> None:
-    log.warning("%s is left out: %s has the same name", quote(path), quote(other.path))
+    log.warning("%s is ignored: %s has the same name", quote(path), quote(other.path))

@@ -1,4 +1,4 @@
-"""A model of the catalog, and its files that are missing."""
+"""A model of the catalog, and the files that it has to download."""
 
 from typing import Literal
 
@@ -10,14 +10,14 @@ Source = Literal["shipped", "cache", "models_dir", "preset", "command_line"]
 
 
 class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
-    """A model of the catalog and all that its engine is started with.
+    """A model of the catalog, with the options of its engine.
 
-    Their `model` is the path of its file, the first of several; "" with a `hf_repo`, a `model_url`
-    or a `docker_repo` is a model that has to be downloaded first, and "" alone is the shipped one.
-    `in_cache` is true if its file belongs to the hub's cache. A `hidden` one can be named, and is
-    not listed: a preset has the same file, or it is the shipped one beside others. A `removable`
-    one is a download without a preset, whose files really lie in the cache. One with a `fault`
-    can't be loaded: its preset can't be used, for this reason.
+    `options.engine.model.model` is the path of its (first) file. If it is "", the model has to be
+    downloaded if there is a `hf_repo`, a `model_url` or a `docker_repo`; else it is the shipped
+    one. `in_cache` is true if its file belongs to the Hub's cache. A `hidden` model can be
+    requested by name, but isn't listed: a preset has the same file, or it is the shipped one along
+    with others. A `removable` one is a download without a preset, whose files are in the cache. A
+    model with a `fault` can't be loaded, as its preset is invalid for this reason.
     """
 
     name: str
@@ -26,18 +26,18 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     load_on_startup: bool = False
-    stop_timeout: int = 10  # s that running requests get when the model is unloaded
+    stop_timeout: int = 10  # s for running requests when the model is unloaded
     in_cache: bool = False
     hidden: bool = False
     removable: bool = False
     fault: str = ""
 
 
-# ---- Files that are missing before a model can be loaded.
+# ---- Files to download before a model can be loaded.
 
 
 def wants_fetch(options: Options) -> bool:
-    """True if `fetch` has to be called before the model of `options` can be loaded."""
+    """Returns whether `fetch` has to be called before the model of `options` can be loaded."""
     return wants_model(options) or wants_projector(options) or options.fetches_draft()
 
 

@@ -1,10 +1,10 @@
-"""The models in the cache of the Hugging Face hub, which several programs share.
+"""The models in the cache of the Hugging Face Hub, which several programs share.
 
-    CACHE/models--user--repo/refs/main                  the commit that "main" was last time
+    CACHE/models--user--repo/refs/main                  the last known commit of "main"
     CACHE/models--user--repo/snapshots/<commit>/...     the repository's files, as links
 
-huggingface_hub's own `scan_cache_dir` looks into data sets and old commits as well, and leaves out
-a whole repository for one link that leads nowhere, as a download that was broken off leaves it.
+huggingface_hub's own `scan_cache_dir` also scans data sets and old commits, and ignores a
+repository completely if one link is broken, as after an interrupted download.
 """
 
 import logging
@@ -32,7 +32,7 @@ from specllama.engine.options.values import quote
 
 log = logging.getLogger("specllama.engine.catalog.hub_cache")
 
-MAX_FILES: Final = 100_000  # names looked at in one repository
+MAX_FILES: Final = 100_000  # maximum number of names in one repository
 MAX_DEPTH: Final = 8  # folders below the snapshot
 
 _PREFIX: Final = "models--"
@@ -44,7 +44,7 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
 
     repository: str  # user/repo
     quant: str
-    path: str  # of the first part
+    path: str  # path of the first part
     projector: str = ""  # path; "" if there is none
     size: int  # bytes of all parts
 
@@ -54,8 +54,8 @@ class CachedModel(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cached_models(cache: Path) -> list[CachedModel]:
-    """All models in the cache, in order of their names. A cache that isn't there holds none, and
-    what can't be read in it is left out with a warning."""
+    """Returns all models in the cache, in order of their names. A missing cache contains none.
+    Unreadable parts are ignored with a warning."""
     models = []
     for folder in folders_of(cache):
         repository = folder.name.removeprefix(_PREFIX).replace("--", "/")
@@ -63,13 +63,13 @@ def cached_models(cache: Path) -> list[CachedModel]:
             try:
                 models += _models(repository, folder)
             except OSError as e:
-                log.warning("%s is left out: %s", quote(str(folder)), e.strerror)
+                log.warning("%s is ignored: %s", quote(str(folder)), e.strerror)
     return sorted(models, key=lambda model: model.name)
 
 
 def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
-    """The model of `name`: user/repo:QUANT in any case of letters of QUANT, or user/repo alone,
-    which is that of the first of `DEFAULT_QUANTS` that there is, else any."""
+    """Returns the model of `name`: user/repo:QUANT in any letter case of QUANT. user/repo alone
+    means the first of `DEFAULT_QUANTS` that exists, else any."""
     repository, colon, quant = name.partition(":")
     here = [model for model in models if model.repository == repository]
     for wanted in [quant.upper()] if colon else DEFAULT_QUANTS:
@@ -80,7 +80,7 @@ def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
 
 
 def folders_of(cache: Path) -> list[Path]:
-    """One folder for each repository; none, with a warning, if the cache can't be read."""
+    """Returns one folder for each repository; empty, with a warning, if the cache can't be read."""
     try:
         with os.scandir(cache) as entries:
             return sorted(
@@ -91,12 +91,12 @@ def folders_of(cache: Path) -> list[Path]:
     except FileNotFoundError:
         return []
     except OSError as e:
-        log.warning("the cache %s is left out: %s", quote(str(cache)), e.strerror)
+        log.warning("the cache %s is ignored: %s", quote(str(cache)), e.strerror)
         return []
 
 
 def _can_be_named(name: str) -> bool:
-    """True if --hf-repo would take the name."""
+    """Returns whether the name is valid for --hf-repo."""
     try:
         return bool(text_values.hf_repo(name))
     except OptionError:
@@ -116,7 +116,7 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
         if not is_model(name) or (split and split.index != 1):
             continue
         if missing := first_missing(name, files):
-            log.warning("%s is left out: there is no %s", quote(str(path)), quote(missing))
+            log.warning("%s is ignored: there is no %s", quote(str(path)), quote(missing))
             continue
         projector = pick_projector(list(files), name)
         model = CachedModel(
@@ -132,7 +132,7 @@ def _models(repository: str, folder: Path) -> list[CachedModel]:
 
 
 def _commit(refs: Path) -> str | None:
-    """The commit of "main", or of any other reference; None if there is none."""
+    """Returns the commit of "main", or of any other reference; None if there is none."""
     try:
         names = sorted(entry.name for entry in os.scandir(refs))
     except (FileNotFoundError, NotADirectoryError):
@@ -149,8 +149,8 @@ def _commit(refs: Path) -> str | None:
 
 
 def files_below(root: Path) -> Iterator[Path]:
-    """Regular files below `root` in order of their paths, links to files followed. Raises OSError
-    if `root` itself can't be read."""
+    """Yields regular files below `root` in order of their paths, including links to files. Raises
+    OSError if `root` itself can't be read."""
     n_left = MAX_FILES
     waiting = [(root, 0)]
     found = []
@@ -159,7 +159,7 @@ def files_below(root: Path) -> Iterator[Path]:
         try:
             entries = list(os.scandir(folder))
         except FileNotFoundError:
-            continue  # a reference to what was never downloaded
+            continue  # a reference to a commit that was never downloaded
         n_left -= len(entries)
         if n_left < 0:
             log.warning("%s holds more than %d files", quote(str(root)), MAX_FILES)
@@ -176,5 +176,5 @@ def files_below(root: Path) -> Iterator[Path]:
 def _is_file(path: Path) -> bool:
     try:
         return stat.S_ISREG(path.stat().st_mode)
-    except OSError:  # a link that leads nowhere: the file was deleted, or isn't complete yet
+    except OSError:  # a broken link: the file was deleted, or isn't complete yet
         return False

@@ -9,9 +9,9 @@
     n-gpu-layers = 20
     load-on-startup = true
 
-A line holds a section's name, a setting, or nothing. A comment begins with ; or #, at the
-beginning of a line or of a value, or behind a space; so a value may contain both characters, as
-lists of samplers do. Nothing is quoted, escaped, or continued on the next line.
+A line contains a section's name, a setting, or nothing. A comment begins with ; or #, at the
+beginning of a line or of a value, or after a space. So a value may contain both characters, as
+lists of samplers do. There are no quotes, escapes, or continuation lines.
 """
 
 import re
@@ -35,13 +35,13 @@ from specllama.engine.options import (
 )
 from specllama.engine.options.values import legible, quote
 
-# ---- What a preset file of a repository on the hub may say. A stranger writes it: it chooses
-# models of the hub and how they run, and reaches nothing else on this machine or in its
+# ---- Options in a preset file of a repository on the Hub. The file is not trusted: it may choose
+# models of the Hub and how they run, but can't access anything else on this machine or in its
 # network.
 #
-# What isn't here names files and folders (`model`, `lora`, `chat-template-file`, ...), addresses
-# (`rpc`, `model-url`, ...), the token, or operations for clients (`props`, ...), or it is up to
-# the machine: its processors, its disk, and how memory is taken.
+# Excluded are options with files or folders (`model`, `lora`, `chat-template-file`), addresses
+# (`rpc`, `model-url`), the token, or operations for clients (`props`), and options that
+# depend on the machine: its processors, its disk, and its use of memory.
 
 
 _MODEL: Final = "alias hf_repo hf_file mmproj_auto tags sleep_idle_seconds warmup"
@@ -83,17 +83,17 @@ ALLOWED: Final = frozenset(
         (_MODEL, _DRAFT, _CONTEXT, _MEDIA, _DEVICES, _ROPE, _SAMPLING, _EMBEDDING, _CHAT)
     ).split()
 )
-"""Options by their fields' names."""
+"""The permitted options, by their fields' names."""
 
 
 EVERYWHERE = "*"
 """The name of the section for all models."""
 
 STOP_TIMEOUT = 10
-"""Seconds; how long the requests of a model that is unloaded may go on, unless a file says."""
+"""Seconds that the requests of an unloaded model may continue, if the file doesn't set them."""
 
 _VERSION = "1"
-_LINE_MAX = 1 << 16  # characters; a chat template on one line fits
+_LINE_MAX = 1 << 16  # characters, enough for a chat template on one line
 _TIMEOUT_MAX = 2**31 - 1  # s
 
 _NEWLINE = re.compile(r"\r\n|\r|\n")
@@ -111,7 +111,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     layer: Layer
     load_on_startup: bool = False
     stop_timeout: int = STOP_TIMEOUT  # s
-    dedup_cache_models: bool = False  # the cache's entry of the same file isn't listed
+    dedup_cache_models: bool = False  # hide the cache's entry of the same file
 
     @property
     def place(self) -> str:
@@ -121,37 +121,37 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class PresetRefused(msgspec.Struct, frozen=True, kw_only=True):
-    """A section that can't be used, for this `reason`. `layer` has what could be used of it."""
+    """A section that can't be used, for this `reason`. `layer` contains its valid settings."""
 
     reason: str
     layer: Layer
 
 
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
-    """A preset file. A model's options are those of `everywhere.layer`, then of its section's;
-    the other attributes of a section stand for both already."""
+    """A preset file. A model's options are those of `everywhere.layer`, overridden by its
+    section's. The other attributes of a section already include those of `everywhere`."""
 
     everywhere: Section
     sections: dict[str, Section]  # by name, in the order of the file
     refused: dict[str, PresetRefused] = {}  # by name
-    warnings: tuple[str, ...] = ()  # a line each, for the user
+    warnings: tuple[str, ...] = ()  # one line each, for the user
 
 
 class RemotePreset(msgspec.Struct, frozen=True, kw_only=True):
-    """The preset file of a repository on the hub, and where it lies on this machine."""
+    """The preset file of a repository on the Hub, and its path on this machine."""
 
     repository: str  # user/repo
     path: str
 
 
 def read(path: str, names: Names, repository: str = "") -> Presets:
-    """The file at `path`, whose keys are among `names`. Keys and values of all options are
-    checked; whether options go together is not, as those of other sources join them. A section
-    with a key or a value that can't be used is refused alone, and if the file comes from a
-    `repository` of the hub, so is one with a key that isn't in `ALLOWED`.
+    """Reads the file at `path`, whose keys are among `names`. Checks the keys and values of all
+    options, but not whether options match, as other sources add more. A section with an invalid key
+    or value is refused, without the others. If the file comes from a `repository` of the Hub, so is
+    a section with a key that isn't in `ALLOWED`.
 
-    Raises `OptionError` with one line that names the file, and the line in it: for what isn't a
-    preset file, for the section of all models, and for a key that was meant to protect the server.
+    Raises `OptionError` with one line that names the file, and the line in it: for an invalid file,
+    for errors in the section of all models, and for a key that was meant to protect the server.
     """
     source = legible(f"{repository}/{PRESET}" if repository else path)
     drafts = _drafts(source, files.read_text(path, MAX_PRESET))
@@ -187,7 +187,7 @@ class _Draft(NamedTuple):
 
 
 def _drafts(source: str, text: str) -> dict[str, _Draft]:
-    """The sections by name, in the order of the file."""
+    """Returns the sections by name, in the order of the file."""
     drafts: dict[str, _Draft] = {}
     current: list[Setting] | None = None
     for number, raw in enumerate(_NEWLINE.split(text), 1):
@@ -198,9 +198,7 @@ def _drafts(source: str, text: str) -> dict[str, _Draft]:
         if line.startswith("["):
             name = _section_name(place, line)
             if name in drafts:
-                raise OptionError(
-                    f"{place}: [{name}] is there already, in line {drafts[name].line}"
-                )
+                raise OptionError(f"{place}: [{name}] already exists, in line {drafts[name].line}")
             drafts[name] = _Draft(number, [])
             current = drafts[name].settings
             continue
@@ -213,7 +211,7 @@ def _drafts(source: str, text: str) -> dict[str, _Draft]:
 
 
 def _content(place: str, raw: str) -> str:
-    """The line without a comment that is all of it, and without white space around it."""
+    """Returns the line without white space at its ends; "" if it is a comment."""
     if len(raw) > _LINE_MAX:
         raise OptionError(f"{place}: the line is longer than {_LINE_MAX} characters")
     control = _CONTROL.search(raw)
@@ -242,12 +240,12 @@ def _setting(place: str, line: str, number: int) -> Setting:
 def _check_version(place: str, setting: Setting) -> None:
     if setting.key != "version":
         raise OptionError(
-            f"{place}: {legible(setting.key)} stands before the first section "
-            f"(options for all models belong into [{EVERYWHERE}])"
+            f"{place}: {legible(setting.key)} is before the first section (put options for all "
+            f"models into [{EVERYWHERE}])"
         )
     if setting.value != _VERSION:
         raise OptionError(
-            f"{place}: version {quote(setting.value)} is unknown: {_VERSION} is the only one"
+            f"{place}: version {quote(setting.value)} is unknown, only {_VERSION} is supported"
         )
 
 
@@ -259,7 +257,7 @@ def _section(
     draft: _Draft,
     everywhere: Section | None,
 ) -> Section:
-    """The section with what `everywhere` says for all, its keys and values checked."""
+    """Returns the section, combined with `everywhere`, after checking its keys and values."""
     load = everywhere.load_on_startup if everywhere else False
     timeout = everywhere.stop_timeout if everywhere else STOP_TIMEOUT
     dedup = everywhere.dedup_cache_models if everywhere else False
@@ -290,7 +288,7 @@ def _section(
 
 
 def _usable(names: Names, layer: Layer, allowed: Set[str] | None) -> Layer:
-    """The same without the settings that can't be used, whatever stands beside them."""
+    """Returns the layer without the settings that are invalid on their own."""
 
     def is_usable(setting: Setting) -> bool:
         try:

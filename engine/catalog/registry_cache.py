@@ -1,8 +1,8 @@
-"""The models in the cache of what came from registries of containers.
+"""The models in the cache of downloads from container registries.
 
-CACHE/models--<host>_<name>-<digest>/versions/<version>   the digest of the manifest that a tag
-                                                          stood for last time, and its name
-.../manifests/<digest>                                    of a model that is there
+CACHE/models--<host>_<name>-<digest>/versions/<version>   the last known digest of a tag's
+                                                          manifest, and the tag's name
+.../manifests/<digest>                                    manifest of a downloaded model
 .../snapshots/<digest>/...                                its files, as links
 """
 
@@ -25,9 +25,9 @@ _HEXADECIMAL: Final = frozenset("0123456789abcdef")
 
 
 class Version(NamedTuple):
-    """What a name in a registry stood for last time."""
+    """The last known meaning of a name in a registry."""
 
-    digest: str  # of the manifest
+    digest: str  # digest of the manifest
     name: str  # as `spelled`
 
 
@@ -35,13 +35,13 @@ class RegistryModel(msgspec.Struct, frozen=True, kw_only=True):
     """A complete model."""
 
     name: str
-    path: str  # of the first part
+    path: str  # path of the first part
     size: int  # bytes of all files
 
 
 class _Kept(NamedTuple):
     folder: Path
-    place: Path  # of the version
+    place: Path  # path of the version
     version: Version
 
     @property
@@ -59,13 +59,13 @@ def read_version(place: Path) -> Version:
 
 
 def registry_models(cache: Path) -> list[RegistryModel]:
-    """All models in the cache, in order of their names."""
+    """Returns all models in the cache, in order of their names."""
     models = [model for kept in _all_kept(cache) if (model := _model(kept))]
     return sorted(models, key=lambda model: model.name)
 
 
 def registry_model(cache: Path, name: str) -> RegistryModel | None:
-    """The model of that name, which may be written in any way that a registry takes."""
+    """Returns the model of that name, in any of its valid spellings."""
     try:
         wanted = spelled(reference(name))
     except ValueError:
@@ -74,8 +74,8 @@ def registry_model(cache: Path, name: str) -> RegistryModel | None:
 
 
 def remove_registry_model(cache: Path, name: str) -> None:
-    """Remove the model that `registry_models` gives that name, and what the name stood for before.
-    What another name stands for stays. Raises OSError, also for what leads out of the cache."""
+    """Removes the model with that name in `registry_models`, and its earlier versions. Versions
+    with other names stay. Raises OSError, also for paths that lead out of the cache."""
     everything = _all_kept(cache)
     for kept in everything:
         if kept.version.name == name:
@@ -85,7 +85,7 @@ def remove_registry_model(cache: Path, name: str) -> None:
 
 
 def _remove(cache: Path, kept: _Kept, needed: Set[str]) -> None:
-    """Remove what is complete in a folder and not needed, then the version."""
+    """Removes the complete and unneeded content of a folder, then the version."""
     folder = kept.folder
     places = [kept.place.parent, kept.snapshot, folder / "manifests", folder / "snapshots"]
     if not all(is_real(cache, place) for place in places):
@@ -111,7 +111,7 @@ def _all_kept(cache: Path) -> list[_Kept]:
                 version = read_version(place)
                 named = spelled(reference(version.name)) == version.name
             except (OSError, ValueError):
-                continue  # being written now, or not by us
+                continue  # it is being written, or wasn't written by this program
             if named:
                 found.append(_Kept(folder, place, version))
     return found

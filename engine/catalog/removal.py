@@ -1,7 +1,7 @@
-"""Removes models from the Hugging Face cache, and nothing that lies anywhere else.
+"""Removes models from the Hugging Face cache, and nothing outside of it.
 
-What is there may not be what it looks like: a folder may be a link to elsewhere, and the file of a
-model a link to a file that was never downloaded. The links go, what they lead to stays.
+The cache may contain links: a folder may be a link to another place, and the file of a model a link
+to a file that was never downloaded. Links are removed, their targets stay.
 """
 
 import errno
@@ -14,7 +14,7 @@ from specllama.engine.formats.gguf_names import is_model, parts_of, pick_project
 
 
 def is_removable(cache: Path, model: CachedModel) -> bool:
-    """True if the model's folder really lies in the cache."""
+    """Returns whether the model's folder is in the cache, without links."""
     folder = _folder(cache, model.repository)
     try:
         inside = Path(model.path).parent.resolve().relative_to(folder.resolve()).parts
@@ -24,14 +24,15 @@ def is_removable(cache: Path, model: CachedModel) -> bool:
 
 
 def remove(cache: Path, name: str) -> None:
-    """Remove the model of that name, exactly, from all commits of its repository, with its
-    projector if that is no other model's. Contents that another file has as well stay. Does nothing
-    if it isn't there.
+    """Removes the model with exactly that name from all commits of its repository, with its
+    projector if no other model uses it. Contents that another file also links to stay. Does nothing
+    if the model doesn't exist.
 
     Raises OSError, also for a model that is not removable.
     """
     while models := [each for each in cached_models(cache) if each.name == name]:
-        # Two files of one quantization share a name: the second shows up when the first is gone.
+        # Two files of one quantization share a name: the second one appears after the first is
+        # removed.
         [model] = models
         if not is_removable(cache, model):
             raise PermissionError(errno.EPERM, "it is not in the cache", model.path)
@@ -57,7 +58,7 @@ def _remove(folder: Path, model: CachedModel) -> None:
 
 
 def unlink(folder: Path, links: Sequence[Path]) -> None:
-    """Remove names of files of a repository, and the contents that have no other name there. Raises
+    """Removes names of files of a repository, and contents without any other name in it. Raises
     OSError."""
     blobs = {blob for link in links if (blob := _blob(folder, link))}
     for link in links:
@@ -67,7 +68,7 @@ def unlink(folder: Path, links: Sequence[Path]) -> None:
 
 
 def _to_remove(there: Set[str], model: Set[str]) -> Set[str]:
-    """The files of a model among those of a commit."""
+    """Returns the files to remove of a commit's files `there`, for the files of a `model`."""
     gone, rest = there & model, there - model
     projectors = {pick_projector(sorted(there), name) for name in gone}
     of_others = {pick_projector(sorted(rest), name) for name in rest if is_model(name)}
@@ -75,7 +76,8 @@ def _to_remove(there: Set[str], model: Set[str]) -> Set[str]:
 
 
 def _names(commit: Path) -> set[str]:
-    """All that is in a commit. A folder in the place of a file counts: removing that fails."""
+    """Returns all names in a commit, including folders: a folder in place of a file makes the
+    removal fail."""
     return {
         (Path(root) / name).relative_to(commit).as_posix()
         for root, folders, names in os.walk(commit)
@@ -89,12 +91,12 @@ def _real_folders(parent: Path) -> list[Path]:
 
 
 def is_real(folder: Path, inside: Path) -> bool:
-    """True if the way from `folder` to `inside` goes over no link."""
+    """Returns whether the path from `folder` to `inside` contains no link."""
     return inside.resolve() == folder.resolve() / inside.relative_to(folder)
 
 
 def _blob(folder: Path, link: Path) -> Path | None:
-    """The content that a link leads to, if that is one of the repository's own."""
+    """Returns the content that a link leads to, if it belongs to the repository."""
     if not link.is_symlink():
         return None
     target = Path(os.path.normpath(link.parent / os.readlink(link)))
@@ -104,7 +106,7 @@ def _blob(folder: Path, link: Path) -> Path | None:
 
 
 def _linked(folder: Path) -> Iterator[Path]:
-    """The contents that links of any commit lead to."""
+    """Yields the contents that links of any commit lead to."""
     for root, _, names in os.walk(folder / "snapshots"):
         for name in names:
             if blob := _blob(folder, Path(root) / name):

@@ -1,2 +1,2 @@
-"""Notations that other people have fixed: GGUF files and their names, ECMAScript's regular
+"""External formats: GGUF files and their names, OCI names, JSON schemas, ECMAScript's regular
 expressions."""

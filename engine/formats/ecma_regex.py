@@ -1,8 +1,9 @@
-"""The regular expressions of JSON Schema (ECMA 262) in the syntax of Rust, which llguidance reads.
+"""Translates regular expressions of JSON Schema (ECMA 262) to the syntax of Rust, which llguidance
+reads.
 
-The two agree on most of it; where they don't, a pattern would mean something else without a
-word. Look-around, backreferences and flags, which neither llguidance nor a grammar can have, are
-refused.
+The two agree mostly. Without a translation, the differences would silently change the meaning of a
+pattern. Look-around, backreferences and flags, which neither llguidance nor a grammar supports, are
+rejected.
 """
 
 import re
@@ -11,7 +12,7 @@ MAX_LENGTH = 1 << 16  # characters
 
 
 class PatternError(ValueError):
-    """A part of a pattern that can't be used."""
+    """A part of a pattern that isn't supported."""
 
 
 _SPACES = (
@@ -35,9 +36,9 @@ _BOUNDS = re.compile(r"\{[0-9]{1,9}(?:,[0-9]{0,9})?\}")
 
 
 def to_rust(pattern: str) -> str:
-    """`pattern` with the same meaning in Rust's syntax. Raises PatternError.
+    """Returns `pattern` with the same meaning in Rust's syntax. Raises PatternError.
 
-    Not everything that is wrong is found here: llguidance finds the rest.
+    Not all errors are detected here: llguidance detects the rest.
     """
     if len(pattern) > MAX_LENGTH:
         raise PatternError(f"longer than {MAX_LENGTH} characters")
@@ -48,7 +49,7 @@ def to_rust(pattern: str) -> str:
         if character == "\\":
             match = _ESCAPE.match(pattern, at)
             if match is None:
-                raise PatternError("a backslash stands at the end")
+                raise PatternError("the pattern ends with a backslash")
             out.append(_escape(match, in_class))
             at = match.end()
             continue
@@ -58,7 +59,7 @@ def to_rust(pattern: str) -> str:
                 in_class = False
             elif character == "-" and pattern[at : at + 1] == "-":
                 raise PatternError("a class with -- in it is not supported")
-            # In Rust these begin operators and classes inside of classes.
+            # In Rust these begin operators, and classes inside of classes.
             out.append("\\" + character if character in "[&~" else character)
         elif character == "[":
             in_class = True
@@ -72,9 +73,9 @@ def to_rust(pattern: str) -> str:
         elif character == "(":
             at = _open_group(pattern, at - 1, out)
         elif character == "{" and not _BOUNDS.match(pattern, at - 1):
-            raise PatternError("a brace that counts nothing has to be written \\{")
+            raise PatternError("a brace that isn't a repetition has to be written \\{")
         elif character in "*+?}" and pattern[at : at + 1] == "+":
-            raise PatternError("possessive repetition is no part of the syntax")
+            raise PatternError("possessive repetition is not supported")
         else:
             out.append(character)
     if in_class:
@@ -98,7 +99,7 @@ def _escape(match: re.Match[str], in_class: bool) -> str:
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
             raise PatternError(f"{match[0]} is no character")
-        return f"\\u{{{code:x}}}"
+        return f"{match[0]} is not a character"
     if category:
         return match[0]
     if other in _CONTROLS:

@@ -1,9 +1,9 @@
 """Reads the header of a GGUF file: its metadata and the shapes of its tensors, not their data.
 
-The gguf package's `GGUFReader` makes several objects for each element of each array, and takes
-what lies over the end of a file as short: for a vocabulary of 150,000 tokens it needs half a
-gigabyte and fifty times as long as this module, which skips arrays and refuses what can't be
-right. Types, sizes and names are the package's.
+The gguf package's `GGUFReader` creates several objects for each element of each array, and accepts
+files that end too early. For a vocabulary of 150,000 tokens it needs half a gigabyte and fifty
+times as long as this module, which skips arrays and rejects invalid files. Types, sizes and names
+are the package's.
 
 The format: https://github.com/ggml-org/ggml/blob/master/docs/gguf.md
 """
@@ -25,11 +25,11 @@ from gguf.constants import (
 
 MAGIC: Final = b"GGUF"
 VERSIONS: Final = (2, GGUF_VERSION)
-MAX_KEY: Final = 65_535  # bytes of a key, as the format has it
-MAX_TENSOR_NAME: Final = 63  # bytes, as llama.cpp has it
+MAX_KEY: Final = 65_535  # bytes of a key, the format's limit
+MAX_TENSOR_NAME: Final = 63  # bytes, llama.cpp's limit
 MAX_DIMENSIONS: Final = 4
 MAX_STRING: Final = 4 << 20  # bytes of one string; chat templates are the longest
-MAX_STRINGS: Final = 64 << 20  # bytes of all keys and strings that are kept
+MAX_STRINGS: Final = 64 << 20  # bytes of all kept keys and strings
 MAX_TENSOR: Final = 1 << 62  # elements and bytes
 MIN_KEY: Final = 8 + 4 + 1  # bytes: an empty name, the type, the shortest value
 MIN_TENSOR: Final = 8 + 4 + 4 + 8  # bytes: an empty name, no dimensions, the type, the offset
@@ -52,11 +52,12 @@ _UINT64: Final = struct.Struct("<Q")
 
 
 class HeaderError(Exception):
-    """The file is no GGUF file, or a damaged one; the message is one line that doesn't name it."""
+    """The file is not a GGUF file, or it is damaged. The message is one line without the file's
+    name."""
 
 
 class Array(msgspec.Struct, frozen=True):
-    """The remains of an array: its length, and which of the strings asked for it contains."""
+    """An array's length, and the searched strings that it contains."""
 
     length: int
     found: frozenset[bytes] = frozenset()
@@ -75,8 +76,8 @@ class Header(msgspec.Struct, frozen=True):
 
 
 def read_header(file: BinaryIO, texts: Mapping[str, Container[bytes]] | None = None) -> Header:
-    """The header of `file`, from its beginning. `texts` are the strings to look for in arrays,
-    by the arrays' keys.
+    """Returns the header of `file`, read from its beginning. `texts` are the strings to search in
+    arrays, by the arrays' keys.
 
     Raises HeaderError, and OSError if reading fails.
     """
@@ -96,14 +97,14 @@ class _Reader:
             raise HeaderError("it is not a GGUF file")
         version = self._number(_UINT32)
         if version not in VERSIONS:
-            # The version is small, so its bytes show the order.
+            # The version is small, so its bytes show the byte order.
             swapped = int.from_bytes(version.to_bytes(4, "little"), "big")
             if swapped in VERSIONS:
                 raise HeaderError("its byte order is big-endian")
             raise HeaderError(f"version {version} of the GGUF format is unknown")
         n_tensors, n_keys = self._number(_UINT64), self._number(_UINT64)
         if n_keys > self._left // MIN_KEY or n_tensors > self._left // MIN_TENSOR:
-            raise HeaderError("it says to hold more than its size allows")
+            raise HeaderError("its header declares more than its size allows")
         values = self._values(n_keys)
         return self._with_tensors(values, n_tensors)
 
@@ -112,7 +113,7 @@ class _Reader:
         for _ in range(count):
             key = self._name("a key", MAX_KEY)
             if key in values:
-                raise HeaderError(f"the key {_quote(key)} comes twice")
+                raise HeaderError(f"the key {_quote(key)} occurs twice")
             values[key] = self._value(key)
         return values
 
@@ -150,7 +151,7 @@ class _Reader:
         return Array(length)
 
     def _strings(self, count: int, texts: Container[bytes]) -> frozenset[bytes]:
-        """The texts in `texts` among the next `count` strings."""
+        """Returns the members of `texts` among the next `count` strings."""
         if count > self._left // _UINT64.size:
             raise HeaderError("an array is longer than the file")
         found = set()
@@ -170,7 +171,7 @@ class _Reader:
         for _ in range(count):
             name = self._name("a tensor's name", MAX_TENSOR_NAME)
             if name in names:
-                raise HeaderError(f"the tensor {_quote(name)} comes twice")
+                raise HeaderError(f"the tensor {_quote(name)} occurs twice")
             names.add(name)
             elements, size = self._tensor(name)
             offset = self._number(_UINT64)
@@ -179,11 +180,11 @@ class _Reader:
             n_params, n_bytes, end = n_params + elements, n_bytes + size, max(end, offset + size)
         position = self._size - self._left
         if count and position + -position % alignment + end > self._size:
-            raise HeaderError("its end is missing: tensors lie beyond it")
+            raise HeaderError("it is incomplete: tensors extend beyond its end")
         return Header(values, count, n_params, n_bytes)
 
     def _tensor(self, name: str) -> tuple[int, int]:
-        """Elements and bytes of a tensor, from its dimensions and its type."""
+        """Returns the elements and bytes of a tensor, from its dimensions and its type."""
         n_dimensions = self._number(_UINT32)
         if n_dimensions > MAX_DIMENSIONS:
             raise HeaderError(f"the tensor {_quote(name)} has {n_dimensions} dimensions")
@@ -220,7 +221,7 @@ class _Reader:
         if n_bytes > self._left:
             raise HeaderError("it ends in the middle of its header")
         data = self._file.read(n_bytes)
-        if len(data) < n_bytes:  # it is being shortened
+        if len(data) < n_bytes:  # the file is being truncated
             raise HeaderError("it ends in the middle of its header")
         self._left -= n_bytes
         return data
@@ -235,11 +236,11 @@ class _Reader:
 def _alignment(values: Mapping[str, Value]) -> int:
     value = values.get("general.alignment", GGUF_DEFAULT_ALIGNMENT)
     if isinstance(value, bool) or not isinstance(value, int) or value < 1 or value & (value - 1):
-        raise HeaderError("its alignment is no power of two")
+        raise HeaderError("its alignment is not a power of two")
     return value
 
 
 def _quote(text: str) -> str:
-    """`text` on one line, and not all of it if it is long."""
+    """Returns `text` on one line, cut if it is long."""
     short = text if len(text) <= 80 else text[:77] + "..."
     return '"' + short.encode("unicode_escape").decode("ascii") + '"'

@@ -1,5 +1,5 @@
-"""Facts in the name of a GGUF file: its place among the parts of a model, its quantization, and its
-kind (a model, or something that accompanies one).
+"""Parses the name of a GGUF file: its number among the parts of a model, its quantization, and its
+kind (a model, or a file that accompanies one).
 
 The conventions are those of llama.cpp's tools and of the model repositories on Hugging Face:
 `NAME-QUANT.gguf`, `NAME-QUANT-00001-of-00003.gguf`, `mmproj-NAME-QUANT.gguf`.
@@ -23,18 +23,19 @@ _MEASUREMENTS = "imatrix"
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """One file of a model in `count` files, counted from 1; `prefix` is what their names share."""
+    """One file of a model in `count` files, counted from 1; `prefix` is the common part of their
+    names."""
 
     prefix: str
     index: int
     count: int
 
     def file_name(self, index: int) -> str:
-        """The name of part number `index`."""
+        """Returns the name of part number `index`."""
         return f"{self.prefix}-{index:05}-of-{self.count:05}{SUFFIX}"
 
     def file_names(self) -> list[str]:
-        """The names of all parts."""
+        """Returns the names of all parts."""
         return [self.file_name(index) for index in range(1, self.count + 1)]
 
 
@@ -43,8 +44,8 @@ def is_gguf(name: str) -> bool:
 
 
 def part(path: str) -> FilePart | None:
-    """The place of a file among the parts of a model, by its name or path; None if the file is not
-    one of several. A path's directory is part of the prefix."""
+    """Returns the part that a file is of a model, by its name or path; None if the file is not one
+    of several. A path's directory is included in the prefix."""
     match = _PART.fullmatch(path)
     if match is None:
         return None
@@ -53,7 +54,7 @@ def part(path: str) -> FilePart | None:
 
 
 def stem(path: str) -> str:
-    """`path` without the number of the part and the suffix."""
+    """Returns `path` without the number of the part and the suffix."""
     split = part(path)
     if split is not None:
         return split.prefix
@@ -61,23 +62,23 @@ def stem(path: str) -> str:
 
 
 def quantization(path: str) -> str:
-    """The tag at the end of a name, in capitals: "Q4_K_M" for `x-Q4_K_M.gguf`; "" without one.
+    """Returns the tag at the end of a name, in capitals: "Q4_K_M" for `x-Q4_K_M.gguf`; "" without
+    one.
 
-    By position, as llama.cpp reads it: of a name that doesn't end in a quantization it is the
-    last word.
+    The last word counts, as in llama.cpp, whether or not it is a quantization.
     """
     match = _TAG.search(stem(path).rpartition("/")[2])
     return match[1].upper() if match else ""
 
 
 def is_projector(path: str) -> bool:
-    """True if the file turns media into embeddings for a model (llama.cpp's mmproj)."""
+    """Returns whether the file is a multimodal projector (llama.cpp's mmproj)."""
     return _PROJECTOR in path.rpartition("/")[2].lower()
 
 
 def is_model(path: str) -> bool:
-    """True if the file is a model of its own: no projector, no draft head for speculative decoding,
-    no importance matrix."""
+    """Returns whether the file is a complete model: no projector, no draft head for speculative
+    decoding, no importance matrix."""
     name = path.rpartition("/")[2].lower()
     return (
         is_gguf(name)
@@ -88,40 +89,42 @@ def is_model(path: str) -> bool:
 
 
 def best_projector(model: str, paths: Iterable[str]) -> str | None:
-    """The projector among `paths` whose precision is the most similar to that of `model`; None if
-    there is none. Only the names count."""
+    """Returns the projector among `paths` whose precision is the most similar to that of `model`;
+    None if there is none. Only the names are compared."""
     wanted = _bits(model)
     projectors = sorted(path for path in paths if is_gguf(path) and is_projector(path))
     return min(projectors, key=lambda path: abs(_bits(path) - wanted), default=None)
 
 
 def _bits(path: str) -> int:
-    """Bits per weight, roughly: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't say."""
+    """Returns the approximate bits per weight: 4 for Q4_K_M, 16 for BF16; 0 if the name doesn't
+    contain them."""
     match = _BITS.search(quantization(path))
     return min(int(match[0]), 64) if match else 0
 
 
-# ---- Chooses the files of a repository that make up a model, by llama.cpp's rules.
+# ---- Chooses a model's files in a repository, by llama.cpp's rules.
 #
 # Files are given by their paths in the repository, with "/" between components.
 
 
 PRESET = "preset.ini"
-"""A repository with this file is one of presets: its models are those that the file names."""
+"""The name of a preset file. A repository with one serves the models that the file names."""
 
 MAX_PRESET = 1 << 20
-"""Bytes of a preset file, wherever it lies."""
+"""Maximum size of a preset file, in bytes."""
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
-"""Looked for, in this order, when no quantization is asked for."""
+"""The quantizations to use, in this order, if a request names none."""
 
 
 def pick_model(files: Sequence[str], quant: str = "") -> str | None:
-    """The model of a quantization (in any case of letters), or the first part of it; without
-    one: of the first of `DEFAULT_QUANTS` that there is, else the first model."""
+    """Returns the model with a quantization (in any letter case), or its first part; without one:
+    with the first of `DEFAULT_QUANTS` that exists, else the first model."""
     models = _models(files)
     for wanted in [quant] if quant else DEFAULT_QUANTS:
-        # Anywhere: before a suffix such as -imat, or as the name of the directory of a split.
+        # At any place: before a suffix such as -imat, or as the name of the directory of a split
+        # model.
         pattern = re.compile(rf"(?<![a-z0-9]){re.escape(wanted)}[./-]", re.IGNORECASE | re.ASCII)
         for name in models:
             if pattern.search(name):
@@ -130,13 +133,14 @@ def pick_model(files: Sequence[str], quant: str = "") -> str | None:
 
 
 def parts_of(model: str) -> list[str]:
-    """All files of the model that `model` is one part of."""
+    """Returns all files of the model that `model` is one part of."""
     split = part(model)
     return split.file_names() if split else [model]
 
 
 def pick_projector(files: Sequence[str], model: str) -> str | None:
-    """The projector of a model: in the nearest directory of those that hold it."""
+    """Returns the projector of a model: one in the model's directory, else in the nearest parent
+    with one."""
     for directory in PurePosixPath(model).parents:
         beside = [name for name in files if PurePosixPath(name).parent == directory]
         if projector := best_projector(model, beside):
@@ -145,12 +149,12 @@ def pick_projector(files: Sequence[str], model: str) -> str | None:
 
 
 def quants(files: Sequence[str]) -> list[str]:
-    """The quantizations of the models there are, to be shown to a user."""
+    """Returns the quantizations of the models, for messages."""
     return list(dict.fromkeys(filter(None, map(quantization, _models(files)))))
 
 
 def _models(files: Sequence[str]) -> list[str]:
-    """Whole models, and the first parts of split ones."""
+    """Returns single-file models, and the first parts of split ones."""
     return [
         name
         for name in files

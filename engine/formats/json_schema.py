@@ -1,5 +1,5 @@
-"""JSON schemas: the types that they mean as llama-server reads them, JSON pointers, and budgets for
-analysing schemas that requests bring."""
+"""JSON schemas: types as llama-server infers them, JSON pointers, and budgets for analysing the
+schemas in requests."""
 
 from typing import Any
 from urllib.parse import unquote
@@ -17,7 +17,7 @@ def says_type(schema: dict[str, Any]) -> bool:
 
 
 def implied_type(schema: dict[str, Any]) -> str | None:
-    """The type that a schema without `type` means by its keywords."""
+    """Returns the type that the keywords of a schema without `type` imply."""
     if any(word in schema and schema[word] is not True for word in _OBJECT):
         return "object"
     if any(word in schema for word in _ARRAY):
@@ -27,12 +27,13 @@ def implied_type(schema: dict[str, Any]) -> str | None:
 
 
 def escaped(name: str) -> str:
-    """`name` as one part of a JSON pointer."""
+    """Returns `name` as one part of a JSON pointer."""
     return name.replace("~", "~0").replace("/", "~1")
 
 
 def at_pointer(document: Any, reference: str) -> Any:
-    """What a JSON pointer in a URI fragment (RFC 6901) names; None if there is nothing."""
+    """Returns the target of a JSON pointer in a URI fragment (RFC 6901); None if it doesn't
+    exist."""
     if reference == "#":
         return document
     if not reference.startswith("#/"):
@@ -49,7 +50,7 @@ def at_pointer(document: Any, reference: str) -> Any:
 
 
 def types_of_value(value: Any) -> frozenset[str]:
-    """The names of the types that `value` has."""
+    """Returns the names of the types that `value` has."""
     match value:
         case None:
             return frozenset({"null"})
@@ -67,18 +68,18 @@ def types_of_value(value: Any) -> frozenset[str]:
 
 
 class OutOfWorkError(Exception):
-    """An analysis takes more work than it may."""
+    """An analysis exceeds its budget of work."""
 
 
 class Work:
-    """A budget, counted in steps rather than on the clock, so that the same schema always ends
-    the same way on any machine."""
+    """A budget in steps instead of time, so that the result for a schema is the same on every
+    machine."""
 
     def __init__(self, steps: int) -> None:
         self._left = steps
 
     def spend(self, steps: int) -> None:
-        """Raises OutOfWorkError, from then on each time."""
+        """Raises OutOfWorkError when the budget is exceeded, and for each later call."""
         self._left -= steps
         if self._left < 0:
             raise OutOfWorkError

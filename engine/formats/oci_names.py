@@ -1,8 +1,8 @@
-"""Names of what registries of containers hold, as Docker and the OCI write them:
+"""Names in container registries, as Docker and the OCI write them:
 
     [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST]
 
-Without a host, NAME is one of Docker Hub, where models without a namespace are in `ai/`.
+Without a host, NAME is in Docker Hub, where models without a namespace are in `ai/`.
 """
 
 import re
@@ -12,7 +12,7 @@ HUB: Final = "registry-1.docker.io"
 """The host of Docker Hub's registry."""
 
 _HUB_NAMES: Final = ("docker.io", "index.docker.io", HUB)
-_NAMESPACE: Final = "ai/"  # Docker Hub's, of models
+_NAMESPACE: Final = "ai/"  # Docker Hub's namespace of models
 _MAX_REPOSITORY: Final = 255  # characters
 
 _LABEL = r"[A-Za-z0-9](?:[A-Za-z0-9-]{0,61}[A-Za-z0-9])?"
@@ -24,21 +24,21 @@ _DIGEST = re.compile(r"sha256:([0-9a-fA-F]{64})")
 
 
 class Reference(NamedTuple):
-    """Something in a registry. Its `digest` counts more than its `tag`."""
+    """A parsed name. Its `digest` has priority over its `tag`."""
 
-    host: str  # with the port, if one is named
+    host: str  # with the port, if given
     repository: str
     tag: str
-    digest: str  # SHA-256 in hexadecimal; "" = whatever the tag stands for
+    digest: str  # SHA-256 in hexadecimal; "" = use the tag
 
     @property
     def version(self) -> str:
-        """What a registry's addresses have behind the repository."""
+        """The part of a registry's URLs after the repository."""
         return f"sha256:{self.digest}" if self.digest else self.tag
 
 
 def sha256(digest: str) -> str:
-    """The hexadecimal digits of `sha256:...`, in lower case. Raises ValueError."""
+    """Returns the hexadecimal digits of `sha256:...`, in lower case. Raises ValueError."""
     match = _DIGEST.fullmatch(digest)
     if match is None:
         raise ValueError("a digest is sha256: and 64 hexadecimal digits")
@@ -46,7 +46,7 @@ def sha256(digest: str) -> str:
 
 
 def reference(text: str) -> Reference:
-    """Raises ValueError, with what is wrong in it."""
+    """Returns the parsed name. Raises ValueError with the reason if it is invalid."""
     rest, at, digest = text.partition("@")
     hexadecimal = sha256(digest) if at else ""
     host, rest = _split_host(rest)
@@ -63,19 +63,20 @@ def reference(text: str) -> Reference:
 
 
 def spelled(named: Reference) -> str:
-    """One way to write it, the same for all that name the same."""
+    """Returns the canonical spelling of a name."""
     host = "" if named.host == HUB else f"{named.host}/"
     version = f"@sha256:{named.digest}" if named.digest else f":{named.tag}"
     return f"{host}{named.repository}{version}"
 
 
 def _split_host(text: str) -> tuple[str, str]:
-    """Docker's rule: the first part is a host if it has a dot or a colon, or is `localhost`."""
+    """Splits by Docker's rule: the first part is a host if it contains a dot or a colon, or is
+    `localhost`."""
     first, slash, rest = text.partition("/")
     if not slash or not ("." in first or ":" in first or first == "localhost"):
         return HUB, text
     match = _HOST.fullmatch(first)
     if match is None or len(match[1]) > 253 or (match[2] and not 0 < int(match[2]) < 65536):
-        raise ValueError("the part before the first slash is no HOST or HOST:PORT")
+        raise ValueError("the part before the first slash is not HOST or HOST:PORT")
     host = first.lower()
     return (HUB if host in _HUB_NAMES else host), rest

@@ -1,4 +1,4 @@
-"""JSON texts of requests as values, and OpenAPI 3.0 schemas as compiled validators."""
+"""Decodes JSON texts of requests, and compiles OpenAPI 3.0 schemas to validators."""
 
 import gc
 import re
@@ -10,25 +10,25 @@ import msgspec
 _decoder = msgspec.json.Decoder()
 
 _MARK = b"\xef\xbb\xbf"
-"""The byte order mark of UTF-8, which some editors put in front."""
+"""The byte order mark of UTF-8, which some editors write at the beginning."""
 _HIGH, _LOW = rb"[dD][89abAB][0-9a-fA-F]{2}", rb"[dD][c-fC-F][0-9a-fA-F]{2}"
 _LONE = re.compile(rb"\\u(?<!\\\\u)(?:%b(?!\\u%b)|(?<!\\u%b\\u)%b)" % (_HIGH, _LOW, _HIGH, _LOW))
-"""Half of a surrogate pair, as programs write it that cut a text inside of an emoji. A pattern that
-begins with bytes and not with a condition is ten times as fast, so one right behind a backslash,
-which may be text, isn't found."""
+"""Half of a surrogate pair, written by programs that cut a text within an emoji. The pattern begins
+with bytes instead of a condition, which is ten times as fast. So it doesn't match directly after a
+backslash, where it may be text."""
 
 
 class UndecodableError(ValueError):
-    """The bytes are no JSON text; says what is wrong with them."""
+    """The bytes are not a JSON text. The message contains the reason."""
 
 
 def decoded(raw: bytes | bytearray) -> Any:
-    """The value of a JSON text. Raises UndecodableError.
+    """Returns the value of a JSON text. Raises UndecodableError.
 
-    A byte order mark in front is passed over, and a lone surrogate becomes U+FFFD.
+    A byte order mark is skipped, and a lone surrogate becomes U+FFFD.
 
-    The search for garbage is put off: JSON has no circles, and many objects that come to be at
-    once would have it look through all of them again and again.
+    Garbage collection is disabled meanwhile: JSON has no reference cycles, and the creation of many
+    objects would start the collection of all of them again and again.
     """
     collects = gc.isenabled()
     gc.disable()
@@ -67,18 +67,18 @@ _ANNOTATIONS = frozenset(
 
 
 def compile_schema(schema: Schema) -> jsonschema_rs.Draft202012Validator:
-    """The validator of a schema whose references have been resolved.
+    """Returns the validator of a schema whose references have been resolved.
 
-    Draft 2020-12 and not the older draft that OpenAPI 3.0 builds upon, because there 1.0 is
-    an integer, as in every JSON library that has one type of numbers.
+    It uses draft 2020-12, not the older draft that OpenAPI 3.0 is based on, because there 1.0 is an
+    integer, as in every JSON library with one number type.
     """
     return jsonschema_rs.Draft202012Validator(to_2020_12(schema))
 
 
 def to_2020_12(schema: Schema) -> Schema:
-    """The same constraints in JSON Schema's words; nothing of the annotations.
+    """Returns the same constraints as a JSON Schema, without annotations.
 
-    See https://spec.openapis.org/oas/v3.0.3#schema-object for where the two differ.
+    The differences are described at https://spec.openapis.org/oas/v3.0.3#schema-object.
     """
     result: Schema = {}
     for keyword, value in schema.items():
@@ -92,7 +92,7 @@ def to_2020_12(schema: Schema) -> Schema:
             case "items" | "not" | "additionalProperties":
                 result[keyword] = to_2020_12(value) if isinstance(value, dict) else value
             case "exclusiveMinimum" | "exclusiveMaximum":
-                pass  # booleans, about a bound that is dealt with below
+                pass  # booleans, handled with the bound below
             case "minimum":
                 exclusive = schema.get("exclusiveMinimum") is True
                 result["exclusiveMinimum" if exclusive else "minimum"] = value

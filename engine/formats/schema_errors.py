@@ -1,10 +1,10 @@
-"""From a JSON Schema error to one sentence that a client's author can act on.
+"""Converts a JSON Schema error to one sentence that helps a client's author.
 
-messages[0].content[0].type: "nope" is not one of "text", "image_url"
+    messages[0].content[0].type: "nope" is not one of "text", "image_url"
 
-A large invalid instance is made small first, so that explaining it is cheap: a validator lists
-every error of every branch of a union, some ten microseconds each, which is minutes for an array of
-a million wrong items. One of them is enough for a sentence.
+A large invalid instance is reduced first, so that explaining it is cheap: a validator lists every
+error of every branch of a union, at some ten microseconds each, which is minutes for an array of a
+million invalid items. One of them is enough for a sentence.
 """
 
 import re
@@ -16,20 +16,20 @@ from jsonschema_rs import Draft202012Validator, ValidationError, ValidationError
 
 Path = tuple[str | int, ...]
 
-FEW = 32  # items of an array that are not cut any further
-MANY = 512  # items, properties that can be explained in a tolerable time
+FEW = 32  # items of an array that isn't reduced any further
+MANY = 512  # items or properties that can be explained in an acceptable time
 LONG = 4096  # characters
-DEPTH = 8  # levels below which nothing is cut
-TRIALS = 256  # validations that finding the fault may cost
-DEEP = 64  # levels of what can be explained: a validator makes errors of no more than 255
+DEPTH = 8  # levels below which values aren't reduced
+TRIALS = 256  # maximum number of validations to find the error
+DEEP = 64  # levels of values that can be explained: a validator's errors reach at most 255 levels
 
 
 class Shrunk:
     """A part of `instance` (which is consumed) that is as invalid as the whole.
 
-    `offsets` says, for the path of each array that was cut, where the rest of it began.
-    `crowded` is the path of an array that has too many items, and their number: one in which
-    every part is valid by itself.
+    `offsets` maps the path of each reduced array to the index of its first remaining item.
+    `crowded` is the path and the length of an array with too many items, of which each part is
+    valid on its own.
     """
 
     def __init__(self, instance: Any, is_valid: Callable[[Any], bool]) -> None:
@@ -84,7 +84,8 @@ class Shrunk:
     def _halve(
         self, parent: Any, key: Any, size: int, enough: int, part: Callable[[int, int], Any]
     ) -> int:
-        """Leaves in the place the smallest invalid half of a half ...; returns its start."""
+        """Replaces the value by its smallest invalid part, found by repeated halving; returns its
+        start."""
         start, end = 0, size
         while end - start > enough and self._trials > 0:
             middle = (start + end) // 2
@@ -100,7 +101,7 @@ class Shrunk:
 
 
 def _flatten(outermost: list[Any]) -> None:
-    """Empties the objects and arrays that lie below `DEEP` levels. No schema looks as far down."""
+    """Empties the objects and arrays below `DEEP` levels, which no schema describes."""
     level: list[Any] = [outermost]
     for _ in range(DEEP + 1):
         inner = [each.values() if isinstance(each, dict) else each for each in level]
@@ -112,11 +113,11 @@ def _flatten(outermost: list[Any]) -> None:
 Kind = ValidationErrorKind
 
 _ECHO = re.compile("\x00.*?\x01", re.DOTALL)
-"""Encloses texts that are the client's own."""
+"""Encloses texts from the client."""
 _NO_MARKS = {0: None, 1: None}
 
-MAX_VALUE = 60  # characters of a value that are echoed
-MAX_NAMES = 12  # alternatives that are listed
+MAX_VALUE = 60  # characters of a value in a message
+MAX_NAMES = 12  # alternatives in a message
 _PLAIN = re.compile(r"[A-Za-z_][A-Za-z0-9_-]*")
 _NOUNS = {
     "array": "an array",
@@ -130,28 +131,28 @@ _NOUNS = {
 
 
 class Sentence(str):
-    """A sentence about something that a client sent; `discreet` is the same without that."""
+    """A sentence about a client's input; `discreet` is the same without text from the client."""
 
     discreet: str
 
     @classmethod
     def of(cls, marked: str) -> "Sentence":
-        """Made from a text in which the client's own words are marked."""
-        return cls.told(marked.translate(_NO_MARKS), _ECHO.sub("the value", marked))
+        """Returns the sentence of a text in which texts from the client are marked."""
+        return cls.from_forms(marked.translate(_NO_MARKS), _ECHO.sub("the value", marked))
 
     @classmethod
-    def told(cls, text: str, discreet: str) -> "Sentence":
-        """Both of its forms."""
+    def from_forms(cls, text: str, discreet: str) -> "Sentence":
+        """Returns the sentence with these two forms."""
         made = cls(text)
         made.discreet = discreet
         return made
 
 
 def sentence(validator: Draft202012Validator, instance: Any, name: str = "") -> Sentence:
-    """The deepest, and so most exact, error of an invalid instance, and its place. The instance is
-    consumed.
+    """Returns the deepest, and so most specific, error of an invalid instance, with its place. The
+    instance is consumed.
 
-    `name` is what the whole instance is called (a parameter); a body has no name.
+    `name` is the name of the whole instance (a parameter); a body has no name.
     """
     shrunk = Shrunk(instance, validator.is_valid)
     if shrunk.crowded is not None:
@@ -186,13 +187,13 @@ def _explain(error: ValidationError) -> tuple[Path, str]:
 def _of_union(
     error: ValidationError, branches: Sequence[Sequence[ValidationError]]
 ) -> tuple[Path, str]:
-    """The most helpful error of a union: that of the branch which was probably meant."""
+    """Returns the most helpful error of a union: that of the branch which was probably meant."""
     depth = len(error.instance_path)
     meant = [branch for branch in branches if not _is_other_type(branch, depth)]
     if not meant:
         types = _unique(name for branch in branches for name in _types(branch, depth))
         return tuple(error.instance_path), _expected(error.instance, types)
-    # An enum one level down is how branches say which kind of object they are.
+    # In unions of objects, an enum one level deeper distinguishes the branches.
     tagged = [branch for branch in meant if not _is_other_tag(branch, depth + 1)]
     if not tagged:
         return _of_tags(meant, depth + 1)
@@ -244,7 +245,7 @@ def _is_other_type(branch: Sequence[ValidationError], depth: int) -> bool:
 
 
 def _types(branch: Sequence[ValidationError], depth: int) -> list[str]:
-    """The types that a branch takes, if the instance at `depth` is of none of them."""
+    """Returns the types that a branch accepts, if the instance at `depth` has another type."""
     return [
         name for error in branch if len(error.instance_path) == depth for name in _type_names(error)
     ]
@@ -310,7 +311,7 @@ def _text(error: ValidationError) -> str:
             return "the items are not all different"
         case Kind.AdditionalProperties(unexpected=names):
             return f"{_marked(_listed(names))} not allowed here"
-    # Some other keyword: the library's own words, which may quote the whole instance.
+    # Other keywords: the library's own message, which may quote the whole instance.
     return _marked(_cut(error.message, 4 * MAX_VALUE))
 
 
@@ -350,11 +351,11 @@ def _marked(text: str) -> str:
 
 
 def shorten(value: Any) -> str:
-    """A value as JSON, cut to a length that fits a message."""
+    """Returns a value as JSON, cut to a length that fits a message."""
     if isinstance(value, str):
         return msgspec.json.encode(_cut(value, MAX_VALUE)).decode()
     if isinstance(value, list) and len(value) > MAX_VALUE:
-        value = value[:MAX_VALUE]  # no need to write a million numbers to show some
+        value = value[:MAX_VALUE]  # avoids encoding a long list to show its beginning
     try:
         text = msgspec.json.encode(value).decode()
     except (OverflowError, RecursionError):

@@ -1,1 +1,1 @@
-"""Images and sounds as requests bring them: fetched and decoded in processes of their own."""
+"""Images and sounds in requests. Separate processes fetch and decode them."""

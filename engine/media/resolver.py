@@ -1,4 +1,5 @@
-"""Decoded media that were used lately: a chat sends the same images with every turn."""
+"""Fetches and decodes the media of requests, and caches recent ones: a chat sends the same images
+with every turn."""
 
 import asyncio
 import hashlib
@@ -37,18 +38,18 @@ from specllama.engine.wire.media import (
 
 log = logging.getLogger("specllama.engine.media")
 
-KEEP_SECONDS: Final = 600.0  # since its last use
-KEEP_BYTES: Final = 128 << 20  # of all
+KEEP_SECONDS: Final = 600.0  # after its last use
+KEEP_BYTES: Final = 128 << 20  # of all media together
 
 Key = tuple[bytes, int]
 """The digest of the file, and the sample rate; 0 for an image."""
 
 
 class Kept:
-    """The media that were used last, by the digests of their files.
+    """A cache of recently used media, by the digests of their files.
 
-    `clock` tells the time in seconds. What is too old is let go of at the next use of anything,
-    or by `expire`.
+    `clock` returns the time in seconds. Expired media are removed at the next use of the cache, or
+    by `expire`.
     """
 
     def __init__(self, clock: Callable[[], float], n_bytes: int = KEEP_BYTES) -> None:
@@ -58,7 +59,8 @@ class Kept:
         self._media: OrderedDict[Key, tuple[Media, float]] = OrderedDict()
 
     def get(self, digest: bytes, sample_rate: int) -> Media | None:
-        """The medium of the file, as image or as sound of this rate."""
+        """Returns the medium of the file, as image or as sound of this rate; None if it isn't
+        cached."""
         self.expire()
         for key in ((digest, 0), (digest, sample_rate)):
             if (found := self._media.pop(key, None)) is not None:
@@ -67,7 +69,7 @@ class Kept:
         return None
 
     def put(self, media: Media, sample_rate: int) -> None:
-        """Keep it, and let go of others where it needs their room."""
+        """Adds a medium, and removes others if they exceed the size."""
         key = media.digest, sample_rate if media.kind == "audio" else 0
         if len(media.data) > self._n_bytes or key in self._media:
             return
@@ -77,7 +79,7 @@ class Kept:
             self._drop()
 
     def expire(self) -> None:
-        """Let go of what was not used for a while."""
+        """Removes expired media."""
         oldest = self._clock() - KEEP_SECONDS
         while self._media and next(iter(self._media.values()))[1] < oldest:
             self._drop()
@@ -90,16 +92,16 @@ class Kept:
         self._size -= len(media.data)
 
 
-# ---- From the media that a request names or holds to what a model takes.
+# ---- Fetches and decodes media.
 #
-# The bytes come from anybody: a process without a network decodes them, and another one fetches
-# what is named by URL. Here they are only compared and hashed.
+# The bytes are not trusted: a process without a network decodes them, and another one fetches
+# URLs. In this process they are only compared and hashed.
 
 
 MAX_PIXELS: Final = 1 << 26  # of an image
-MAX_DECODED: Final = 512 << 20  # bytes of a request: they go to the engine in one frame
-FETCHES: Final = 4  # of one request at a time
-LARGE: Final = 1 << 18  # bytes that are hashed in a thread
+MAX_DECODED: Final = 512 << 20  # bytes of a request, which are sent to the engine in one frame
+FETCHES: Final = 4  # simultaneous fetches of one request
+LARGE: Final = 1 << 18  # bytes; larger files are hashed in a thread
 
 _NOUNS: Final[dict[MediaKind, str]] = {"image": "an image", "audio": "a sound"}
 _NO_RULES: Final = MediaInputOptions()
@@ -116,7 +118,7 @@ class MediaDecoder:
 
     @property
     def pids(self) -> list[int]:
-        """The ids of the present processes."""
+        """The ids of the running processes."""
         return [*self._decoders.pids, *self._fetcher.pids]
 
     async def decode(
@@ -128,16 +130,16 @@ class MediaDecoder:
         sample_rate: int = 0,
         deadline: float | None = None,
     ) -> list[Media | Document]:
-        """All media and documents of one request, in order: a source of the kind "document"
+        """Returns all media and documents of one request, in order: a source of the kind "document"
         becomes a `Document`, any other a `Media`. A source with a `stand_in` becomes a `Document`
-        of that text where this server can't take it.
+        of that text if this server doesn't support it.
 
-        `images` and `sample_rate` are what the model's projector takes; without a rate, it takes no
-        sound. `deadline` is a time of the event loop. Cancelling ends the work.
+        `images` and `sample_rate` describe the model's projector; without a rate, it doesn't
+        support sound. `deadline` is a time of the event loop. Cancelling ends the work.
 
-        Raises EngineError that names the place: invalid_request_error for what can't be had or
-        decoded within the limits, not_supported_error for what is switched off or not for this
-        model, unavailable_error after the deadline or `stop`.
+        Raises EngineError with the place: invalid_request_error for media that can't be fetched or
+        decoded within the limits, not_supported_error for media that are disabled or not supported
+        by this model, unavailable_error after the deadline or `stop`.
         """
         try:
             async with asyncio.timeout_at(deadline):
@@ -153,7 +155,7 @@ class MediaDecoder:
             raise unavailable("fetching and decoding the media takes too long") from None
 
     async def stop(self) -> None:
-        """End all processes; open jobs end with an error."""
+        """Ends all processes; open jobs fail."""
         if self._expiry is not None:
             self._expiry.cancel()
         await asyncio.gather(self._decoders.stop(), self._fetcher.stop())
@@ -161,7 +163,8 @@ class MediaDecoder:
     async def _files(
         self, sources: Sequence[MediaSource], options: MediaInputOptions
     ) -> list[bytes | None]:
-        """The bytes of all sources; None where a text stands in for what can't be fetched."""
+        """Returns the bytes of all sources; None for a source that is replaced by its
+        `stand_in`."""
         rules = Rules(
             urls=options.media_urls,
             domains=options.media_domains,
@@ -194,7 +197,9 @@ class MediaDecoder:
         try:
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(file(source)) for source in sources]
-        except ExceptionGroup as errors:  # Python before 3.11.4 puts what `except*` raises in one
+        except (
+            ExceptionGroup
+        ) as errors:  # before Python 3.11.4, `except*` wraps exceptions in groups
             failures, others = errors.split(EngineError)
             if failures is None or others is not None:
                 raise
@@ -226,9 +231,7 @@ class MediaDecoder:
         request.count_pages(len(drawn))
         n_unseen = sum(page.shows and not page.text for page in pages) - len(drawn)
         if n_unseen:
-            log.warning(
-                "pages of a document without a text, which the model isn't shown: %d", n_unseen
-            )
+            log.warning("pages of a document without text that the model doesn't get: %d", n_unseen)
         digest = await _digest(data) if drawn else b""
         parts: list[str | Media] = []
         for number, page in enumerate(pages):
@@ -264,7 +267,7 @@ class MediaDecoder:
         return media
 
     def _expire_later(self) -> None:
-        """Memory is given back even if no more media come."""
+        """Frees memory even if no more media arrive."""
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(KEEP_SECONDS + 1, self._expire)
 
@@ -276,7 +279,7 @@ class MediaDecoder:
 
 
 class _Request:
-    """What a request may still have."""
+    """The remaining limits of a request."""
 
     def __init__(self, options: MediaInputOptions, *, images: bool, sample_rate: int) -> None:
         self.sample_rate = sample_rate
@@ -289,16 +292,16 @@ class _Request:
         return self._images if kind == "image" else self.sample_rate > 0
 
     def count_pages(self, n: int) -> None:
-        """Raises EngineError if the model would be shown too many pages."""
+        """Raises EngineError if the model would get too many pages."""
         self.n_left -= n
         if self.n_left < 0:
             raise invalid_request(
-                f"{n} of its pages have no text and count as images, of which a request may have "
+                f"{n} of its pages have no text and count as images; the maximum of a request is "
                 f"{self._n_most}"
             )
 
     def count(self, media: Media) -> None:
-        """Raises EngineError if the medium is too much."""
+        """Raises EngineError if the medium exceeds a limit."""
         self._bytes_left -= len(media.data)
         if media.kind == "audio":
             self.seconds_left -= len(media.data) / 4 / self.sample_rate
@@ -306,8 +309,8 @@ class _Request:
             raise invalid_request("the sounds take longer than --media-max-seconds together")
         if self._bytes_left < 0:
             raise invalid_request(
-                f"the images and sounds are more than {MAX_DECODED >> 20} MiB together when they "
-                "are decoded"
+                f"the images and sounds have more than {MAX_DECODED >> 20} MiB together after "
+                "decoding"
             )
 
 
@@ -316,10 +319,10 @@ def _has_stand_in(source: MediaSource, error: EngineError) -> bool:
 
 
 def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
-    """What can be told before anything is fetched. Raises EngineError."""
+    """Raises EngineError for limits that can be checked before fetching."""
     if len(sources) > options.media_max_count:
         raise invalid_request(
-            f"the request has {len(sources)} images and sounds, and there may be "
+            f"the request has {len(sources)} images and sounds; the maximum is "
             f"{options.media_max_count}"
         )
     n_bytes = 0
@@ -330,7 +333,7 @@ def _check(sources: Sequence[MediaSource], options: MediaInputOptions) -> None:
                 raise _placed(_too_many_bytes(options), source)
             continue
         if _scheme(source.content) not in ("file", "http", "https"):
-            raise _placed(invalid_request("its URL is none of http, https and file"), source)
+            raise _placed(invalid_request("its URL is neither http, https nor file"), source)
         if (reason := _forbidden(source.content, options)) and not source.stand_in:
             raise _placed(not_supported(reason), source)
 
@@ -340,7 +343,7 @@ def _scheme(url: str) -> str:
 
 
 def _forbidden(url: str, options: MediaInputOptions) -> str:
-    """Why the server must not fetch from this URL; empty if it may."""
+    """Returns why the server must not fetch from this URL; "" if it may."""
     if _scheme(url) == "file":
         if options.media_path:
             return ""
@@ -351,7 +354,7 @@ def _forbidden(url: str, options: MediaInputOptions) -> str:
 
 
 def _format(data: bytes, wanted: MediaKind | None) -> Format:
-    """The format of a file that is to be of kind `wanted`. Raises EngineError."""
+    """Returns the format of a file of kind `wanted`. Raises EngineError."""
     if not data:
         raise invalid_request("it is empty")
     format = format_of(data)
@@ -369,7 +372,8 @@ async def _digest(data: bytes) -> bytes:
 
 
 def _checked(decoded: Decoded, digest: bytes, kind: MediaKind) -> Media:
-    """The medium. What reads the pixels trusts their number, so the process isn't."""
+    """Returns the medium. Its size is checked here, as later code relies on it and the decoding
+    process isn't trusted."""
     width, height, n_bytes = decoded.width, decoded.height, len(decoded.data)
     if kind == "image" and (min(width, height) <= 0 or n_bytes != width * height * 3):
         raise invalid_request("it can't be decoded")

@@ -17,11 +17,11 @@ _URL_SAFE: Final = str.maketrans("-_", "+/")
 
 @dataclass(frozen=True, slots=True)
 class MediaSource:
-    """The bytes of a file, or the URL (http, https or file) at which it is.
+    """The bytes of a file, or its URL (http, https or file).
 
-    `kind` is what the request says it is, None if it doesn't say. `place` leads to it in the
-    request (`messages[0].content[1]`) and begins what is said about it in errors. `stand_in` is the
-    text that takes its place if this server can't take it; without one it is refused then.
+    `kind` is the kind in the request, None without one. `place` is its place in the request
+    (`messages[0].content[1]`), the prefix of error messages. `stand_in` is the text that replaces
+    the medium if this server doesn't support it; without one, it is refused.
     """
 
     content: bytes | str
@@ -31,9 +31,9 @@ class MediaSource:
 
     @classmethod
     def from_text(cls, text: str, kind: SourceKind | None = None, place: str = "") -> Self:
-        """The source that a text stands for: a URL, a data URL, or base64 alone.
+        """Returns the source that a text stands for: a URL, a data URL, or plain base64.
 
-        Raises EngineError (invalid_request_error) for what is none of them.
+        Raises EngineError (invalid_request_error) for other texts.
         """
         if is_address(text):
             return cls(text, kind, place)
@@ -44,7 +44,7 @@ class MediaSource:
 
 
 def is_address(text: str) -> bool:
-    """Whether the file has to be fetched first."""
+    """Returns whether the file has to be fetched first."""
     return _FETCHED.match(text) is not None
 
 
@@ -53,7 +53,7 @@ def is_data_url(text: str) -> bool:
 
 
 def from_data_url(text: str) -> bytes:
-    """The bytes in a URL such as `data:image/png;base64,...`, whatever type it claims to have.
+    """Returns the bytes in a URL such as `data:image/png;base64,...`, regardless of its type.
 
     Raises ValueError with a sentence for the user.
     """
@@ -66,14 +66,14 @@ def from_data_url(text: str) -> bytes:
 
 
 def from_base64(text: str) -> bytes:
-    """The bytes, of either alphabet, with or without padding.
+    """Returns the bytes, of either alphabet, with or without padding.
 
     Raises ValueError with a sentence for the user.
     """
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
-        pass  # most texts have the usual form, which takes a fifth of the time
+        pass  # most texts have the standard form, which is five times as fast
     text = _SPACES.sub("", text).translate(_URL_SAFE).rstrip("=")
     try:
         return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)

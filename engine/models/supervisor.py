@@ -141,9 +141,8 @@ class Supervisor:
         await self._changes.until(lambda: self.state not in first)
 
     async def engine(self) -> EngineClient:
-        """Returns the ready engine. Wakes it if it sleeps, and waits while it wakes or restarts.
-        Raises `EngineError` (unavailable) while it loads for the first time, when it can't be
-        loaded, and without a lease when it is being stopped."""
+        """Returns the ready engine. Wakes it if it sleeps; waits while it wakes or restarts. Raises
+        `EngineError` (unavailable) while it loads for the first time, or can't be loaded."""
         if self._stop_reason and not self._n_leases:
             raise unavailable(self._stop_reason)
         self._used_at = system.now()

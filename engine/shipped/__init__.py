@@ -1,4 +1,4 @@
-"""The model that ships with the package, and the script that builds it and its siblings."""
+"""The model that ships with the package."""
 
 from pathlib import Path
 
@@ -6,13 +6,14 @@ MODEL_NAME = "specllama-tiny"
 
 
 def model_path() -> Path:
-    """The shipped GGUF file. It lies beside this module in every kind of installation."""
+    """Returns the path of the shipped GGUF file, which is next to this module in all
+    installations."""
     return Path(__file__).with_name(f"{MODEL_NAME}.gguf")
 
 
 def model_file(model: str) -> str:
-    """The file that `--model` means: the shipped one for "" and for its name, unless there is a
-    file of that name, and anything else as it is."""
+    """Returns the file for a value of `--model`: the shipped one for "" and for its name, unless a
+    file with that name exists; other values are returned unchanged."""
     if not model or (model == MODEL_NAME and not Path(model).exists()):
         return str(model_path())
     return model

@@ -156,7 +156,7 @@ class JsonBody:
         if verdict.exhausted:
             raise RequestError(413, "the values of the body take too much memory")
         if verdict.discreet:
-            raise RequestError(400, Sentence.told(verdict.fault, verdict.discreet))
+            raise RequestError(400, Sentence.from_forms(verdict.fault, verdict.discreet))
         if verdict.fault:
             raise RequestError(400, verdict.fault)
 

@@ -456,6 +456,5 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = True
 
     def unescaped(self, text: str) -> str:
-        """Returns `text` with its escape sequences resolved, unless with `--no-escape`. Raises
-        `OptionError` for a null character in the result."""
+        """Returns `text` with escapes resolved. Raises `OptionError` for a null character."""
         return text_values.unescape(text) if self.escape else text

@@ -89,7 +89,9 @@ def test_a_conversation_without_messages(directory: Path, name: str) -> None:
     template, syntax = compiled(directory / f"{name}.jinja")
     request = ChatRequest(messages=[])
     if name in ("Qwen3.5-4B", "Spark2.5", "fireworks-ai-llama-3-firefunction-v2"):
-        with pytest.raises(EngineError, match="messages: there is none before the answer, and the"):
+        with pytest.raises(
+            EngineError, match="messages: there are none before the answer, and the"
+        ):
             chat_prompt(template, syntax, request)
         return
     chat_prompt(template, syntax, request)

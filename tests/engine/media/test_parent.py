@@ -121,7 +121,7 @@ def test_no_media_need_no_process() -> None:
             "image",
             "it has 40000 x 2 pixels; the maximum of a side is 32768",
         ),
-        ("ftp://a/b", "image", "its URL is none of http, https and file"),
+        ("ftp://a/b", "image", "its URL is neither http, https nor file"),
     ],
 )
 def test_what_is_wrong_and_where(content: bytes | str, kind: str | None, reason: str) -> None:
@@ -189,7 +189,7 @@ def test_what_stands_in_for_a_medium() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        (MediaInputOptions(media_max_count=1), "2 images and sounds, and there may be 1"),
+        (MediaInputOptions(media_max_count=1), "2 images and sounds; the maximum is 1"),
         (
             MediaInputOptions(media_max_bytes=2 * len(IMAGES["PNG"]) - 1),
             r"content\[1\]: the images and sounds have more than \d+ bytes together",
@@ -232,7 +232,7 @@ def test_what_is_decoded_is_counted_together(monkeypatch: pytest.MonkeyPatch) ->
         assert len(found) == 4
         info = await failure(decoder.decode([PNG, large, large, large]))
         assert info.message == (
-            "x: the images and sounds are more than 1 MiB together when they are decoded"
+            "x: the images and sounds have more than 1 MiB together after decoding"
         )
         assert len(await decoder.decode([second, second], options, sample_rate=RATE)) == 2
         info = await failure(decoder.decode([second] * 3, options, sample_rate=RATE))

@@ -108,8 +108,12 @@ def test_a_process_that_dies_is_replaced() -> None:
     ("url", "rules", "reason"),
     [
         ("{}/x", Rules(urls=True, max_bytes=9, seconds=SECONDS), "address that is not public"),
-        ("{}/x", Rules(private=True, max_bytes=9, seconds=SECONDS), "fetching is switched off"),
-        ("file://x", RULES, "reading files is switched off"),
+        (
+            "{}/x",
+            Rules(private=True, max_bytes=9, seconds=SECONDS),
+            "fetching URLs is disabled (see --media-urls)",
+        ),
+        ("file://x", RULES, "reading files is disabled (see --media-path)"),
         (
             "{}/x",
             Rules(urls=True, private=True, max_bytes=9, seconds=SECONDS),

@@ -140,14 +140,14 @@ def test_split_models_that_are_not_whole(tmp_path: Path) -> None:
     parts[1].rename(tmp_path / "aside")
     assert "x-00002-of-00003.gguf" in reason(parts[0])
     (tmp_path / "x-00002-of-00003.gguf").write_bytes(parts[2].read_bytes())
-    assert reason(parts[0]) == "part 2 of 3 belongs to another place"
+    assert reason(parts[0]) == "part 2 of 3 has another number in its metadata"
     other = split_model(model_path(), tmp_path, "y", 2)[0].rename(tmp_path / "y.gguf")
-    assert reason(other) == "it is one of 2 parts, but its name doesn't say so"
+    assert reason(other) == "it is one of 2 parts, but its name isn't that of a part"
 
 
 def test_what_is_no_model_of_its_own(tmp_path: Path) -> None:
     path = written(tmp_path / "x.gguf", lambda writer: writer.add_type("adapter"))
-    assert reason(path) == "it is no model of its own (adapter, llama)"
+    assert reason(path) == "it is not a complete model (adapter, llama)"
 
 
 # ---- hostile files -------------------------------------------------------------------------

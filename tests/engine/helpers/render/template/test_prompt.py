@@ -187,7 +187,7 @@ def test_harmony_goes_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "fields", "message"),
     [
-        (begun("", "Hm"), {"syntax": OutputSyntax()}, "no thoughts to go on with"),
+        (begun("", "Hm"), {"syntax": OutputSyntax()}, "no reasoning that could be continued"),
         (begun("Hi", "Hm"), {"continue_final_message": "reasoning_content"}, "begun already"),
         (asking(call()), {}, "tool calls can't be continued"),
         (USER, {"continue_final_message": True}, "not the assistant's"),
@@ -269,7 +269,7 @@ def test_a_template_that_wants_a_message() -> None:
             prompt(wants, *messages)
         assert caught.value.info.type == "invalid_request_error"
         assert caught.value.info.message == (
-            "messages: there is none before the answer, and the chat template refuses this "
+            "messages: there are none before the answer, and the chat template refuses this "
             "request: None!"
         )
 
