@@ -359,7 +359,7 @@ def _format(data: bytes, wanted: MediaKind | None) -> Format:
         raise invalid_request("it is empty")
     format = format_of(data)
     if format is None:
-        raise invalid_request(f"it is none of {NAMES}")
+        raise invalid_request(f"it is not one of {NAMES}")
     if wanted is not None and kind_of(format) != wanted:
         raise invalid_request(f"it is a {format} file where {_NOUNS[wanted]} is expected")
     return format

@@ -236,5 +236,5 @@ class Members:
 
 
 def _nameless(options: Options) -> Options:
-    """Returns the options without those that only name the model."""
+    """Returns the options without the model's names."""
     return replaced(options, alias="", tags=())

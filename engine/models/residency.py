@@ -141,7 +141,7 @@ class Residency:
         return homeless
 
     def _shortage(self) -> int:
-        """Returns the number of places that are missing beyond those that become free anyway."""
+        """Returns the number of missing places, without the ones that become free anyway."""
         n_leaving = sum(name in self._leaving for name in self._places)
         return max(len(self._homeless()) - n_leaving, 0)
 

@@ -92,7 +92,7 @@ def layer_remarks(names: Names, layer: Layer) -> list[str]:
         if names.key_concerns_server(setting.key)
     ]
     return found + [
-        unavailable.remark(f"{layer.place(setting)}: {setting.key}", option)
+        unavailable.warning(f"{layer.place(setting)}: {setting.key}", option)
         for setting in layer.settings
         if (option := _unavailable(setting.key)) and not option.of_server
     ]

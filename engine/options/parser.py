@@ -35,7 +35,7 @@ def gather(given: Given, layers: Sequence[Layer]) -> dict[str, Any]:
 
 
 def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Options:
-    """Returns the options of a model: those that are `given`, and those of `layers`.
+    """Returns the options of a model: from `given`, and from `layers`.
 
     If `files`, the files that options name are checked. Raises `OptionError`.
     """
@@ -55,11 +55,13 @@ def unchecked(given: Given, layers: Sequence[Layer]) -> Options:
 def vain_options(given: Given) -> list[str]:
     """Returns a warning for each given option that is ignored."""
     words = [argument.name for argument in _arguments(given.names, given.argv)]
-    vain = {name: unavailable.BY_NAME[name] for name in words if name in unavailable.NAMES}
+    found = {name: unavailable.BY_NAME[name] for name in words if name in unavailable.NAMES}
     for name in unavailable.given(given.environ):
         of_variable = unavailable.BY_VARIABLE.get(name) or unavailable.BY_NEGATIVE_VARIABLE[name]
-        vain[name] = of_variable
-    return [unavailable.remark(name, option) for name, option in vain.items() if not option.refused]
+        found[name] = of_variable
+    return [
+        unavailable.warning(name, option) for name, option in found.items() if not option.refused
+    ]
 
 
 def unknown_variables(names: Names, environ: Mapping[str, str]) -> list[str]:

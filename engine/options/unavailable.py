@@ -206,6 +206,6 @@ def _is_off(option: Unavailable, variable: str, text: str) -> bool:
         raise OptionError(f"{variable}: {error}") from None
 
 
-def remark(place: str, option: Unavailable) -> str:
+def warning(place: str, option: Unavailable) -> str:
     """Returns the warning for an ignored option that is given at `place`."""
     return f"{place} has no effect: {option.why}"

@@ -211,14 +211,14 @@ class _Arguments:
             if rest := [each for each in types if each != "string"]:
                 schema = {**_without_strings(branch.schema), "type": rest}
                 inner.append(Branch(schema, branch.at))
-        texts = [(text, at) for text, at in texts if self._can_be_told(key, text, at, inner)]
+        texts = [(text, at) for text, at in texts if self._is_distinct(key, text, at, inner)]
         return _Values(free, texts, patterns, inner)
 
-    def _can_be_told(self, key: str, text: str, at: str, inner: Iterable[Branch]) -> bool:
+    def _is_distinct(self, key: str, text: str, at: str, inner: Iterable[Branch]) -> bool:
         """Returns whether a fixed text can be written, and isn't read as JSON."""
-        told = self._end_tag(key) not in text
+        distinct = self._end_tag(key) not in text
         if not self._tags.quote:
-            told &= text == text.strip() and text[:1] != '"'
+            distinct &= text == text.strip() and text[:1] != '"'
             with suppress(ValueError, RecursionError):
                 value = json.loads(text)
                 for each in inner:
@@ -228,10 +228,10 @@ class _Arguments:
                         return False  # the value is allowed as JSON
                     values = fixed if isinstance(fixed, list) else []
                     types = [name for one in values for name in TYPES if is_a(one, [name])]
-                    told &= not is_a(value, types if values else types_of(each.schema))
-        if not told:
+                    distinct &= not is_a(value, types if values else types_of(each.schema))
+        if not distinct:
             self._lark.leave_out(f"{at}/enum")
-        return told
+        return distinct
 
     def _text_or_json(self, key: str, restricted: list[Branch]) -> str:
         """Returns the symbol of any text that isn't JSON of the types in `restricted`, or of such

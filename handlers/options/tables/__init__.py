@@ -1,2 +1,2 @@
-"""One module for each group of the server's options. `handlers.options.composition` puts the tables
-together."""
+"""The options of the server, a table for each subject: siblings, put together in
+`handlers.options.composition`."""

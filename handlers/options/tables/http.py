@@ -13,7 +13,7 @@ _http = partial(Opt, group="Server")
 
 
 class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Addresses, access control and limits of the HTTP server."""
+    """Where the server listens, and to whom."""
 
     host: Annotated[
         str,
@@ -33,7 +33,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PORT",
             min=0,
             max=65535,
-            help="Port to listen on; 0 selects a free port and prints it.",
+            help="Port to listen on; 0 takes a free one and prints it.",
         ),
     ] = 8080
     reuse_port: Annotated[
@@ -41,8 +41,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--reuse-port",
             env="LLAMA_ARG_REUSE_PORT",
-            help="Let several servers listen on the same port, if the system supports it. The "
-            "system distributes the connections.",
+            help="Let several servers listen on the same port, where the system can: it spreads "
+            "the connections over them.",
         ),
     ] = False
     api_prefix: Annotated[
@@ -51,7 +51,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-prefix",
             env="LLAMA_ARG_API_PREFIX",
             metavar="PATH",
-            help="Path prefix of all operations, such as /llm.",
+            help="Path before every operation's own path, such as /llm.",
             default="none",
             read=addresses.api_prefix,
         ),
@@ -62,8 +62,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key",
             env="LLAMA_API_KEY",
             metavar="KEY,...",
-            help="API keys, one of which each request must contain.",
-            default="none (no key required)",
+            help="Keys of which a client must send one.",
+            default="none (everybody may)",
             repeats=True,
             read=values.comma_separated,
             show=values.show_comma_separated,
@@ -75,7 +75,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key-file",
             env="LLAMA_ARG_API_KEY_FILE",
             metavar="FILE",
-            help="File with more API keys, one per line; lines that begin with # are comments.",
+            help="File with more keys, one on a line; lines that begin with # are comments.",
             default="none",
             file=files.api_keys,
         ),
@@ -85,8 +85,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--cache-per-key",
             env="LLAMA_ARG_CACHE_PER_KEY",
-            help="Don't share cached prompts between API keys. Otherwise a client could infer "
-            "from response times what others have sent.",
+            help="Let requests with different keys share no cached prefixes, so that none tells by "
+            "its time what others have sent.",
         ),
     ] = False
     ssl_key_file: Annotated[
@@ -95,7 +95,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--ssl-key-file",
             env="LLAMA_ARG_SSL_KEY_FILE",
             metavar="FILE",
-            help="Private key for HTTPS, in PEM format, without a passphrase.",
+            help="Private key for HTTPS, in PEM format and without a passphrase.",
             default="none (plain HTTP)",
         ),
     ] = ""
@@ -115,9 +115,9 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--allowed-hosts",
             env="LLAMA_ARG_ALLOWED_HOSTS",
             metavar="NAME,...",
-            help="Host names that requests may use, in addition to localhost and IP addresses; * "
-            "allows all. Requests with other names are answered with 403.",
-            default="none if all addresses are local to this machine, else all",
+            help="Names by which clients may call the server, beside localhost and addresses; * "
+            "stands for all. Requests for other names are answered with 403.",
+            default="none on addresses of this machine alone, all on others",
             read=addresses.host_names,
             show=values.show_comma_separated,
         ),
@@ -128,7 +128,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-origins",
             env="LLAMA_ARG_CORS_ORIGINS",
             metavar="ORIGIN,...",
-            help="Origins of web pages that may use the server; * allows all, localhost allows "
+            help="Origins whose web pages may use the server; * stands for all, localhost for "
             "those of this machine.",
             read=addresses.origins,
             show=values.show_comma_separated,
@@ -140,7 +140,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-methods",
             env="LLAMA_ARG_CORS_METHODS",
             metavar="METHOD,...",
-            help="Methods that web pages may use (CORS).",
+            help="Methods that web pages may use.",
             read=addresses.header_list,
             show=values.show_comma_separated,
         ),
@@ -151,7 +151,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-headers",
             env="LLAMA_ARG_CORS_HEADERS",
             metavar="NAME,...",
-            help="Header fields that web pages may send (CORS); * allows all.",
+            help="Header fields that web pages may send; * stands for all.",
             read=addresses.header_list,
             show=values.show_comma_separated,
         ),
@@ -162,7 +162,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-credentials",
             negative="--no-cors-credentials",
             env="LLAMA_ARG_CORS_CREDENTIALS",
-            help="Let web pages send credentials, such as cookies (CORS).",
+            help="Let web pages send what the browser knows of their users.",
         ),
     ] = True
     timeout: Annotated[
@@ -173,7 +173,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="Maximum time to wait for a client that neither sends nor reads.",
+            help="How long to wait for a client that neither sends nor reads.",
         ),
     ] = 600
     head_timeout: Annotated[
@@ -184,8 +184,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="Maximum time from the first to the last byte of a request's head; a slower "
-            "request is answered with 408.",
+            help="How long the head of a request may take from its first byte to its last; a "
+            "slower one is answered with 408.",
         ),
     ] = 60
     max_body_size: Annotated[
@@ -196,9 +196,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=1000,  # a prompt has to fit into one frame (engine.wire.framing)
-            help="Maximum size of a request body in MiB; a larger one is answered with 413. Some "
-            "operations have lower limits. If all bodies together exceed eight times this "
-            "size, the answer is 503.",
+            help="Largest request body, in MiB; a larger one is answered with 413. Operations that "
+            "need less take less; all bodies together have eight times as much, then 503.",
         ),
     ] = 64
     drain_timeout: Annotated[
@@ -209,18 +208,18 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=0,
             max=INT32_MAX,
-            help="Maximum time that running requests may continue after Ctrl-C or SIGTERM.",
+            help="How long Ctrl-C or SIGTERM lets running requests go on.",
         ),
     ] = 10
 
     def hosts(self) -> list[str]:
-        """Returns the addresses and socket paths to listen on; never empty."""
+        """The addresses and socket paths to listen on; never empty."""
         return list(dict.fromkeys(values.comma_separated(self.host)))
 
     def api_keys(self) -> list[str]:
-        """Returns the keys of `--api-key` and `--api-key-file`; empty if no key is required.
+        """The keys of `--api-key` and `--api-key-file`; empty if everybody may come in.
 
-        Raises `OptionError` if the file can't be read or contains no key.
+        Raises `OptionError` if the file can't be read or holds no key.
         """
         keys = list(self.api_key)
         if self.api_key_file:

@@ -112,7 +112,7 @@ def test_no_media_need_no_process() -> None:
     ("content", "kind", "reason"),
     [
         (b"", None, "it is empty"),
-        (b"hello", None, "it is none of JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"),
+        (b"hello", None, "it is not one of JPEG, PNG, GIF, BMP, WebP, WAV, MP3 or FLAC"),
         (SOUNDS["WAV"], "image", "it is a WAV file where an image is expected"),
         (IMAGES["PNG"], "audio", "it is a PNG file where a sound is expected"),
         (IMAGES["PNG"][:40], "image", "it is a damaged or incomplete PNG file"),
