@@ -1,4 +1,4 @@
-"""POST /v1/chat/completions, what ends its thoughts, and /apply-template."""
+"""POST /v1/chat/completions, its control and token count, and /apply-template."""
 
 from typing import cast
 
@@ -46,8 +46,8 @@ count_chat_tokens_alias = count_chat_tokens
 
 
 async def apply_template(body: schemas.ApplyTemplateRequest) -> Response:
-    """`{"prompt": ...}`: what a chat completion would give the model to read, with the server's
-    marker for images and sounds, which are neither fetched nor decoded."""
+    """`{"prompt": ...}`: the prompt that a chat completion would have, with the server's marker for
+    images and sounds, which are neither fetched nor decoded."""
     model = resolve_model(body)
     engine = await model.engine()
     chat = cast(schemas.ChatCompletionRequest, body)  # fewer fields, the rest are optional

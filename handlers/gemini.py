@@ -1,5 +1,5 @@
-"""Google's Gemini API: content, whole (:generateContent) and in pieces (:streamGenerateContent),
-its tokens (:countTokens), and the models below /v1beta."""
+"""Google's Gemini API below /v1beta: content, whole (:generateContent) and in pieces
+(:streamGenerateContent), token counts (:countTokens), and models."""
 
 from dataclasses import replace
 from functools import partial
@@ -18,7 +18,7 @@ from specllama.handlers.running.resolve_model import not_found
 from specllama.handlers.running.runtime import Runtime, runtime
 
 PREFIX = "models/"
-"""What stands before the name of a model."""
+"""The prefix of a model's name."""
 METHODS: list[schemas.GeminiMethod] = ["generateContent", "streamGenerateContent", "countTokens"]
 
 _CONTENT = Dialect(
@@ -48,7 +48,7 @@ stream_gemini_content_alias = stream_gemini_content
 
 
 async def count_gemini_tokens(body: schemas.GeminiCountRequest, model_id: str) -> Response:
-    """The length of the prompt that a conversation makes."""
+    """The number of tokens in the prompt for a conversation."""
     n = await count_input(
         read_content_input, body, {}, name=_name(model_id), unknown="not_found_error"
     )
@@ -60,7 +60,7 @@ count_gemini_tokens_alias = count_gemini_tokens
 
 
 async def list_gemini_models(pageSize: int = 0, pageToken: str = "0") -> Response:  # noqa: N803
-    """The models, or those of one page. Waits for nothing."""
+    """One page of the models; without `pageSize`, all of them. Doesn't wait."""
     current = runtime()
     entries = current.catalog.listed()
     first = int(pageToken)
@@ -74,8 +74,8 @@ async def list_gemini_models(pageSize: int = 0, pageToken: str = "0") -> Respons
 
 
 async def get_gemini_model(model_id: str) -> Response:
-    """The entry of the list with this id or alias. Raises EngineError (not_found_error), in a
-    server of one model, too."""
+    """The model with this id or alias. Raises EngineError (not_found_error) for an unknown name,
+    also in a server of one model."""
     current, name = runtime(), _name(model_id)
     for entry in current.catalog.entries.values():
         if name in (entry.name, *entry.aliases):

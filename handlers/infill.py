@@ -1,4 +1,4 @@
-"""POST /infill: what belongs between two texts."""
+"""POST /infill: the text between two texts."""
 
 from starlette.responses import Response
 
@@ -11,5 +11,5 @@ _INFILL = Dialect(read=read_infill, form=completion_form, supported=NO_IMAGES)
 
 
 async def create_infill(body: schemas.InfillRequest) -> Response:
-    """A native completion of a prompt that the engine makes of the texts around the gap."""
+    """A native completion; the engine makes the prompt from the texts around the gap."""
     return await generate(_INFILL, body)

@@ -20,7 +20,7 @@ _MESSAGES = Dialect(read=read_message, form=message_form, supported=SUPPORTED)
 
 
 async def create_message(body: schemas.MessagesRequest) -> Response:
-    """A message, or the events that it consists of with `stream`."""
+    """A message, or its events with `stream`."""
     refuse_threads(body)
     id = anthropic_request_id(current_scope())
     return await generate(_MESSAGES, body, request_id=id, headers={"request-id": id})

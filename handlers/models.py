@@ -1,6 +1,6 @@
-"""GET, POST and DELETE /models: the models that can be named. GET /v1/models/{id}: one of them.
-GET /api/v0/models: the list in LM Studio's form.
-POST /models/load, /models/unload: which of them are loaded. GET /models/sse: what they do."""
+"""GET, POST and DELETE /models: list, download and remove models. GET /v1/models/{id}: one model.
+GET /api/v0/models: the list in LM Studio's form. POST /models/load, /models/unload: load and unload
+models. GET /models/sse: their events."""
 
 from collections.abc import AsyncIterator, Mapping
 from contextlib import closing
@@ -35,10 +35,10 @@ PING = Ping(10.0, b": still here\n\n")
 
 
 async def list_models(reload: str = "") -> Response:
-    """The models in OpenAI's format (`data`) and in Ollama's (`models`). Waits for nothing: `meta`
-    is null, and `details` say little, of a model whose file has not been read yet. With `reload`, a
-    router looks for them again before. Raises EngineError (server_error) if that can't be, and
-    HTTPException (401) for `reload` without a key."""
+    """The models in OpenAI's format (`data`) and in Ollama's (`models`). Doesn't wait: until a
+    model's file has been read, its `meta` is null, and its `details` are mostly empty. With
+    `reload`, a router first looks for models again. Raises EngineError (server_error) if that
+    fails, and HTTPException (401) for `reload` without an API key."""
     current = runtime()
     if reload:
         require_key(current_scope())
@@ -51,15 +51,15 @@ list_openai_models = list_models
 
 
 async def list_lmstudio_models() -> Response:
-    """The same models in the form of LM Studio's list."""
+    """The models in the form of LM Studio's list."""
     current = runtime()
     data = [_lmstudio_model(current, entry) for entry in current.catalog.listed()]
     return JSONAnswer({"object": "list", "data": data})
 
 
 async def get_model(model_id: str) -> Response:
-    """The entry of the list with this id or alias. Raises EngineError (not_found_error), in a
-    server of one model, too: who looks a name up wants to know."""
+    """The model with this id or alias. Raises EngineError (not_found_error) for an unknown name,
+    also in a server of one model: the client wants to know whether the name exists."""
     current = runtime()
     for entry in current.catalog.entries.values():
         if model_id.removesuffix(":latest") in (entry.name, *entry.aliases):
@@ -68,41 +68,42 @@ async def get_model(model_id: str) -> Response:
 
 
 async def download_model(body: schemas.ModelDownload) -> Response:
-    """Begins to download, once the hub has confirmed the model. Raises EngineError:
-    invalid_request_error for a model that is there, or nowhere; not_supported_error if there is
-    only one."""
+    """Starts a download, after the hub has confirmed that the model exists. Raises EngineError:
+    invalid_request_error for a model that is here already or doesn't exist, not_supported_error in
+    a server of one model."""
     current = _router()
     await until_disconnect(current.inventory.download(body["model"]))
     return JSONAnswer({"success": True})
 
 
 async def remove_model(model: str) -> Response:
-    """Removes a download, whole or not. Raises EngineError: not_found_error for an unknown name,
-    invalid_request_error if it is no download, server_error if its files can't be removed,
-    not_supported_error if there is only one."""
+    """Removes a downloaded model, also an incomplete one. Raises EngineError: not_found_error for
+    an unknown name, invalid_request_error for a model that wasn't downloaded, server_error if its
+    files can't be removed, not_supported_error in a server of one model."""
     current = _router()
     await current.inventory.remove(model)
     return JSONAnswer({"success": True})
 
 
 async def load_model(body: schemas.ModelRequest) -> Response:
-    """Begins to load. Raises EngineError: not_found_error for an unknown name,
-    invalid_request_error if it is loaded already, not_supported_error if there is only one."""
+    """Starts loading a model. Raises EngineError: not_found_error for an unknown name,
+    invalid_request_error if the model is already loaded, not_supported_error in a server of one
+    model."""
     current = _router()
     await current.pool.load(find(current, body["model"], "not_found_error").name)
     return JSONAnswer({"success": True})
 
 
 async def unload_model(body: schemas.ModelRequest) -> Response:
-    """Begins to unload. Raises EngineError: invalid_request_error for an unknown name and if it is
-    not loaded, not_supported_error if there is only one."""
+    """Starts unloading a model. Raises EngineError: invalid_request_error for an unknown name or a
+    model that isn't loaded, not_supported_error in a server of one model."""
     current = _router()
     current.pool.begin_unload(find(current, body["model"], "invalid_request_error").name)
     return JSONAnswer({"success": True})
 
 
 async def stream_model_events() -> Response:
-    """The status of every model, then every change, until the client goes."""
+    """The status of every model, then every change, until the client disconnects."""
     current = runtime()
 
     async def events() -> AsyncIterator[bytes]:
@@ -127,17 +128,16 @@ def _router() -> Runtime:
 
 def model_list(current: Runtime) -> schemas.ModelList:
     entries = current.catalog.listed()
-    told = is_known(current_scope())
+    has_key = is_known(current_scope())
     return {
         "object": "list",
-        "data": [(_model if told else _named)(current, entry) for entry in entries],
-        "models": [_summary(current, entry, told=told) for entry in entries],
+        "data": [(_model if has_key else _named)(current, entry) for entry in entries],
+        "models": [_summary(current, entry, has_key=has_key) for entry in entries],
     }
 
 
 def _named(current: Runtime, entry: CatalogEntry) -> schemas.NamedModel:
-    """What OpenAI's clients need of a model, for requests without the key that they ought to
-    have."""
+    """Returns the minimum that OpenAI's clients need, for requests without a valid API key."""
     return {
         "id": entry.name,
         "aliases": _aliases(current, entry),
@@ -193,12 +193,12 @@ def _lmstudio_model(current: Runtime, entry: CatalogEntry) -> schemas.LmStudioMo
 
 
 def _in_cache(current: Runtime, entry: CatalogEntry) -> bool:
-    """True if it is in the cache, even if it was downloaded since the server has started."""
+    """Whether the model is in the cache, also if it was downloaded after the server's start."""
     return entry.in_cache or bool(entry.options.source.hf_repo and model_path(current, entry))
 
 
 def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> schemas.ModelStatus:
-    words, section = _spelt(current, entry)
+    words, section = _written_options(current, entry)
     shown: schemas.ModelStatus = {
         "value": status.value,
         "args": words,
@@ -218,36 +218,36 @@ def _status_json(current: Runtime, entry: CatalogEntry, status: ModelStatus) -> 
     return shown
 
 
-def _spelt(current: Runtime, entry: CatalogEntry) -> tuple[list[str], str]:
-    """The command line and the preset of a model."""
-    if entry.name not in current.spelt:
+def _written_options(current: Runtime, entry: CatalogEntry) -> tuple[list[str], str]:
+    """Returns the command line and the preset of a model."""
+    if entry.name not in current.written_options:
         made = arguments(entry.options), preset(entry.name, entry.options)
-        current.spelt[entry.name] = made
-    return current.spelt[entry.name]
+        current.written_options[entry.name] = made
+    return current.written_options[entry.name]
 
 
-def _summary(current: Runtime, entry: CatalogEntry, *, told: bool) -> schemas.ModelSummary:
-    known = facts(current, entry) if told else None
-    # Ollama's clients want all of these fields to be there.
+def _summary(current: Runtime, entry: CatalogEntry, *, has_key: bool) -> schemas.ModelSummary:
+    known = facts(current, entry) if has_key else None
+    # Ollama's clients require all of these fields.
     return {
         "name": entry.name,
         "model": entry.name,
-        "modified_at": modified_at(model_path(current, entry) if told else "", current.started),
+        "modified_at": modified_at(model_path(current, entry) if has_key else "", current.started),
         "size": known.size if known else 0,
-        "digest": digest(current, entry) if told else "",
+        "digest": digest(current, entry) if has_key else "",
         "type": "model",
         "description": "",
-        "tags": (list(entry.tags) if told else []) or [""],
-        "capabilities": _capabilities(current, entry) if told else ["completion"],
+        "tags": (list(entry.tags) if has_key else []) or [""],
+        "capabilities": _capabilities(current, entry) if has_key else ["completion"],
         "parameters": "",
         "details": details(known),
     }
 
 
 def _capabilities(current: Runtime, entry: CatalogEntry) -> list[schemas.ModelCapability]:
-    """The capabilities in the file, or, until it has been read, those of nearly every model."""
-    told = file_facts(current, entry)
+    """Returns the capabilities from the model's file; until it has been read, "completion"."""
+    metadata = file_facts(current, entry)
     found: list[schemas.ModelCapability] = ["completion"]
-    if told is not None:
-        found = cast("list[schemas.ModelCapability]", told.capabilities)
+    if metadata is not None:
+        found = cast("list[schemas.ModelCapability]", metadata.capabilities)
     return [*found, "multimodal"] if modalities(current, entry) else found

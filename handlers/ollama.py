@@ -1,4 +1,4 @@
-"""Ollama's ways to use a model: POST /api/chat, /api/generate, /api/embed and /api/embeddings."""
+"""Ollama's operations with a model: POST /api/chat, /api/generate, /api/embed, /api/embeddings."""
 
 from typing import Literal, TypedDict, cast
 
@@ -68,7 +68,7 @@ _PROMPTS = EmbeddingsDialect(
 
 
 async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
-    """The answer in Ollama's format, or in OpenAI's if the request is that API's."""
+    """The answer in Ollama's format, or in OpenAI's if the request has that API's form."""
     scope = current_scope()
     foreign = is_openai_client(scope) or is_in_openai_form(body)
     if is_ollama_client(scope) or is_in_ollama_form(body) or not foreign:
@@ -82,13 +82,13 @@ async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
         return JSONAnswer(answer)
     answer_as_openai(scope)
     messages = await run_in_thread(openai_messages, body["messages"])
-    # The body has no field of Ollama's own: they are all null or missing.
+    # All of Ollama's own fields are null or missing in this body.
     chat = cast(schemas.ChatCompletionRequest, {**body, "messages": messages})
     return await generate(CHATS, chat)
 
 
 async def create_ollama_generation(body: schemas.OllamaGenerateRequest) -> Response:
-    """The continuation of a prompt: as a conversation, raw, or in front of a suffix."""
+    """The continuation of a prompt: as a conversation, raw, or before a suffix."""
     if body.get("prompt") or body.get("suffix"):
         return await generate(_TEXTS, body)
     check_generation(body)
@@ -98,12 +98,12 @@ async def create_ollama_generation(body: schemas.OllamaGenerateRequest) -> Respo
 
 
 async def embed_ollama_inputs(body: schemas.OllamaEmbedRequest) -> Response:
-    """A vector of length 1 for each input; without any, the model is loaded."""
+    """A vector of length 1 for each input. Without inputs, the model is just loaded."""
     return await embed(_INPUTS, body)
 
 
 async def embed_ollama_prompt(body: schemas.OllamaEmbeddingsRequest) -> Response:
-    """The vector of one text as the model made it; none for no text."""
+    """The vector of one text, not normalized; an empty one without a text."""
     return await embed(_PROMPTS, body)
 
 
@@ -118,19 +118,20 @@ class _Loaded(TypedDict):
 async def _load(
     body: schemas.OllamaChatRequest | schemas.OllamaGenerateRequest,
 ) -> tuple[Heading, _Loaded]:
-    """The beginning and the end of the answer to a request that says nothing: it loads the model,
-    or ends it."""
+    """Loads the model, or unloads it for `keep_alive: 0`. Returns the beginning and the end of the
+    answer to a request without messages or prompt."""
     model = resolve_model(body, unknown="not_found_error")
     head = heading(body.get("model") or model.name)
     if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
         model.current.pool.unload_idle(model.name)
         return head, {"done": True, "done_reason": "unload"}
-    _mind_keep_alive(model, body.get("keep_alive"))
+    _apply_keep_alive(model, body.get("keep_alive"))
     await model.engine()
     return head, {"done": True, "done_reason": "load"}
 
 
-def _mind_keep_alive(model: ResolvedModel, keep_alive: schemas.OllamaKeepAlive) -> None:
-    """Before the model is leased."""
+def _apply_keep_alive(model: ResolvedModel, keep_alive: schemas.OllamaKeepAlive) -> None:
+    """Has a router unload the model after the request for `keep_alive: 0`. To be called before the
+    model is leased."""
     if frees_memory(keep_alive):
         unload_afterwards(model)

@@ -1,4 +1,4 @@
-"""Ollama's paths about models and the server: which there are, which are loaded, downloads."""
+"""Ollama's operations on models and the server: lists, loaded models, details, downloads."""
 
 import json
 from collections.abc import AsyncGenerator
@@ -31,7 +31,7 @@ from specllama.handlers.running.resolve_model import ResolvedModel, resolve_mode
 from specllama.handlers.running.runtime import runtime
 
 API_VERSION = "0.12.11"
-"""The version of Ollama whose API this is. Clients look at it for what they may ask for."""
+"""The version of Ollama whose API this server has. Clients choose features by it."""
 
 
 async def get_ollama_version() -> Response:
@@ -45,7 +45,7 @@ async def list_ollama_models() -> Response:
 
 
 async def list_ollama_processes() -> Response:
-    """The models that are in memory."""
+    """The loaded models."""
     current = runtime()
     loaded = [
         entry
@@ -53,7 +53,7 @@ async def list_ollama_processes() -> Response:
         if current.pool.status(entry.name).value == "loaded"
     ]
     paths = [path for entry in loaded if (path := model_path(current, entry))]
-    await current.files.read_all(paths)  # those that came after the start
+    await current.files.read_all(paths)  # models that were added after the server's start
     found = [process_json(current, entry) for entry in loaded]
     answer: schemas.OllamaProcesses = {"models": [each for each in found if each is not None]}
     return JSONAnswer(answer)
@@ -63,8 +63,7 @@ async def pull_ollama_model(body: schemas.OllamaPullRequest) -> Response:
     """The progress of a download, unless `stream` is false, and its end.
 
     Raises EngineError: not_found_error for a name that is neither a model's nor a repository's,
-    unavailable_error if there is nothing after all, server_error if it is there and the models
-    can't be read again.
+    unavailable_error if the download fails, server_error if the catalog can't be reloaded after it.
     """
     current = runtime()
     steps = pull(current, wanted(current, body.get("model") or body.get("name") or ""))
@@ -86,8 +85,8 @@ def _failed(failure: HttpFailure) -> bytes:
 
 
 async def show_ollama_model(body: schemas.OllamaShowRequest) -> Response:
-    """Details of the model, as far as they are known. Raises EngineError (unavailable_error) until
-    it has been loaded once."""
+    """Details of the model. Raises EngineError (unavailable_error) until it has been loaded
+    once."""
     named = {"model": body.get("model") or body.get("name")}
     model = resolve_model(named, unknown="not_found_error")
     info = model.info or (await model.engine()).info
@@ -98,7 +97,7 @@ _INSERT = [f"tokenizer.ggml.fim_{part}_token_id" for part in ("pre", "suf", "mid
 
 
 async def _model_json(model: ResolvedModel, info: ModelInfo) -> schemas.OllamaShowResponse:
-    """The answer of `POST /api/show`."""
+    """Returns the answer of `POST /api/show`."""
     options = model.options
     path = model_path(model.current, model.entry)
     parameters = _parameters(options, info)
@@ -117,7 +116,8 @@ async def _model_json(model: ResolvedModel, info: ModelInfo) -> schemas.OllamaSh
 
 
 async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[schemas.OllamaCapability]:
-    """In Ollama's words: what the model, with its chat template, can do in this server."""
+    """Returns the capabilities of the model and its chat template in this server, by Ollama's
+    names."""
     if info.pooling is not None:
         return [] if info.pooling == "rank" else ["embedding"]
     found: list[schemas.OllamaCapability] = ["completion"]
@@ -129,11 +129,11 @@ async def _capabilities(model: ResolvedModel, info: ModelInfo) -> list[schemas.O
             found.append("tools")
         if described.syntax.reasoning is not None or described.syntax.harmony:
             found.append("thinking")
-    return [*found, *info.modalities]  # which have the same names there
+    return [*found, *info.modalities]  # Ollama has the same names for modalities
 
 
 def _parameters(options: Options, info: ModelInfo) -> list[str]:
-    """The defaults of `options` in a request, one line each, by Ollama's names."""
+    """Returns the default parameters of requests, one line each, by Ollama's names."""
     params = options.engine.generation_defaults(info.metadata)
     values: dict[str, float] = {
         "num_ctx": info.n_ctx,

@@ -1,4 +1,4 @@
-"""The page for people at `/`: a client of this server that runs in a browser."""
+"""The page for chats at `/`: a client of this server in the browser."""
 
 import functools
 import hashlib
@@ -11,7 +11,7 @@ from specllama.handlers.http.current import current_scope
 from specllama.handlers.running.runtime import runtime
 
 FILES = Path(__file__).parent / "webui"
-"""The page's files; those in `vendor` are of other projects, put there by tools/webui."""
+"""The page's files. `vendor` has files of other projects, which tools/webui copies there."""
 
 _MEDIA_TYPES = {
     ".css": "text/css",
@@ -22,8 +22,8 @@ _MEDIA_TYPES = {
 }
 _NOSNIFF = {"x-content-type-options": "nosniff"}
 _GUARDED = _NOSNIFF | {
-    # No script and no style but the page's own, nothing from elsewhere, and no frame around it.
-    # HTML becomes part of the page through DOMPurify alone.
+    # Only the page's own scripts and styles, nothing from other hosts, and no frame around the
+    # page. Only DOMPurify can insert HTML into it.
     "content-security-policy": (
         "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data: blob:; "
         "media-src data: blob:; font-src 'self'; connect-src 'self'; base-uri 'none'; "
@@ -34,11 +34,11 @@ _GUARDED = _NOSNIFF | {
     "referrer-policy": "no-referrer",
     "cross-origin-opener-policy": "same-origin",
 }
-_FRESH = {"cache-control": "no-cache"}  # a new version's page never gets an old one's parts
+_FRESH = {"cache-control": "no-cache"}  # the page of a new version never loads old files
 
 
 async def get_root() -> Response:
-    """The page, or for clients that are no browsers the text that Ollama's clients look for."""
+    """The page; for clients other than browsers, the text that Ollama's clients look for."""
     vary = {"vary": "Accept"}
     options = runtime().options.page
     if options.ui and not options.path and _accepts_html():
@@ -65,7 +65,7 @@ async def get_page_asset(file: str) -> Response:
 
 
 def _known() -> list[str]:
-    """The tags of what the client has; weak ones are as good."""
+    """Returns the entity tags of the client's copies; weak tags count like strong ones."""
     given = b",".join(v for name, v in current_scope()["headers"] if name == b"if-none-match")
     return [each.strip().removeprefix("W/") for each in given.decode("latin-1").split(",")]
 

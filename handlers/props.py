@@ -1,4 +1,4 @@
-"""GET and POST /props: what is served, and how. GET /version: by which version."""
+"""GET and POST /props: the properties of a model. GET /version: the version of the server."""
 
 from typing import cast
 
@@ -22,8 +22,8 @@ from specllama.handlers.slots import slot_json, unused_slot
 
 
 async def get_props() -> Response:
-    """The properties of a model. One that the request names is loaded for it, if need be; a
-    sleeping or restarting one is neither woken nor waited for.
+    """The properties of a model. If the request names a model, it is loaded first. A sleeping or
+    restarting model is neither woken nor waited for.
 
     Raises EngineError (unavailable_error) until the only model of a server has been loaded once.
     """
@@ -35,7 +35,7 @@ async def get_props() -> Response:
 
 
 async def get_version() -> Response:
-    """The version of the server; it waits for nothing."""
+    """The version of the server. Doesn't wait."""
     return JSONAnswer({"version": server_version() or "unknown", "build_info": build_info()})
 
 
@@ -53,7 +53,8 @@ def _names_model() -> bool:
 
 
 async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> schemas.Props:
-    """`info` is None for a model that hasn't been loaded; fields that need it are empty then."""
+    """`info` is None for a model that hasn't been loaded; the fields made from it are empty
+    then."""
     options, server = model.options, model.current.options
     source, tool_source = options.chat.chat_template, ""
     caps: schemas.ChatTemplateCaps = {}
@@ -78,7 +79,7 @@ async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> schemas.P
         "endpoint_metrics": server.model.operations.metrics,
         "ui": server.page.ui,
         "ui_settings": model.current.page_settings,
-        "chat_template": source.removesuffix("\n"),  # which Jinja drops
+        "chat_template": source.removesuffix("\n"),  # as Jinja does
         "chat_template_caps": caps,
         "bos_token": info.bos_token if info else "",
         "eos_token": info.eos_token if info else "",

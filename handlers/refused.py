@@ -1,7 +1,7 @@
-"""What clients ask of other servers, and this one refuses by name.
+"""Operations of other servers that this one refuses.
 
-A path that is not there would be 404, which is also what a wrong address gets; so clients that
-look for a feature learn why they can't have it. No request here is read any further.
+An undocumented path would be answered with 404, like a mistyped address. These answers say instead
+that the feature isn't available. The requests' bodies are not read.
 """
 
 from starlette.responses import Response
@@ -22,12 +22,12 @@ post_through_proxy = list_server_tools
 async def create_conversation() -> Response:
     """Raises EngineError (not_supported_error)."""
     raise not_supported(
-        "this server keeps no conversations; previous_response_id goes on from a response"
+        "this server stores no conversations; previous_response_id continues from a response"
     )
 
 
 async def get_conversation(conversation_id: str) -> Response:
-    """Raises EngineError (not_found_error): there is none of any id."""
+    """Raises EngineError (not_found_error): no conversation exists."""
     raise EngineError.of("not_found_error", f"there is no conversation {conversation_id[:200]!r}")
 
 

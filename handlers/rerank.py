@@ -1,4 +1,4 @@
-"""POST /rerank: documents by how well they answer a query, in Jina's format and in TEI's."""
+"""POST /rerank: documents ranked by their relevance to a query, in Jina's format and in TEI's."""
 
 import math
 from contextlib import aclosing
@@ -16,7 +16,8 @@ from specllama.handlers.running.resolve_model import resolve_model
 
 
 async def create_rerank(body: schemas.RerankRequest) -> Response:
-    """The best documents, best first: a list object, or for `texts` (TEI) just the array."""
+    """The best documents, in descending order: a list object, or just the array for `texts`
+    (TEI)."""
     model = resolve_model(body)
     documents = body.get("documents") or body.get("texts")
     if not documents:
@@ -46,7 +47,7 @@ create_versioned_reranking = create_rerank
 async def _scores(
     engine: EngineClient, query: str, documents: list[str]
 ) -> tuple[list[float], int]:
-    """The score of each document, and the number of tokens in all."""
+    """Returns the score of each document, and the total number of tokens."""
     scores: list[float] = []
     n_tokens = 0
     async with aclosing(counted(engine.rerank(query, documents))) as work:
@@ -83,5 +84,5 @@ def tei_results(
 
 
 def sigmoid(x: float) -> float:
-    # Of a negative number only: the exponential of a large positive one overflows.
+    # The exponential of a large positive number would overflow.
     return 1 / (1 + math.exp(-x)) if x >= 0 else math.exp(x) / (1 + math.exp(x))

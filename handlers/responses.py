@@ -1,4 +1,4 @@
-"""POST /v1/responses, the responses that are kept, and their input."""
+"""POST /v1/responses, stored responses, and their input items."""
 
 from collections.abc import Callable
 from functools import partial
@@ -30,12 +30,12 @@ from specllama.handlers.running.runtime import runtime
 
 
 def _store() -> ResponseStore:
-    """The responses of the request's key."""
+    """Returns the stored responses of the request's API key."""
     return runtime().responses.of(owner_of(current_scope()))
 
 
 def _job(response_id: str) -> JobKey:
-    """The work on a response of the request's key."""
+    """Returns the key of the job for a response of the request's API key."""
     return owner_of(current_scope()), response_id
 
 
@@ -66,7 +66,7 @@ async def _in_background(
     ping: Ping | None,
     **_: Any,
 ) -> Response:
-    """The response to a request whose generation goes on without its client."""
+    """Returns the response to a request with `background`, and starts its job."""
 
     async def keep(ended: schemas.ResponseObject) -> None:
         await store.save(ended, items)
@@ -75,7 +75,7 @@ async def _in_background(
     jobs.check_room()
     listener = Listener(gone=not stream)
     shown: schemas.ResponseObject = {**form.response, "status": "queued"}
-    held = scope["state"]["leases"].pop_all()  # to the end of the work, not of the request
+    held = scope["state"]["leases"].pop_all()  # until the end of the job, not of the request
     work = to_the_end(frames(start, form), form, shown, keep, listener, held, scope)
     jobs.start(_job(shown["id"]), shown, work, items)
     if not stream:
@@ -97,7 +97,7 @@ count_response_tokens_alias = count_response_tokens
 
 
 async def get_response(response_id: str, stream: bool = False) -> Response:
-    """A response that was kept."""
+    """A stored response, or one that is still generated in the background."""
     refuse_unsupported({"stream": stream}, {"stream": [False]})
     if (running := runtime().jobs.shown(_job(response_id))) is not None:
         return JSONAnswer(running)
@@ -105,8 +105,8 @@ async def get_response(response_id: str, stream: bool = False) -> Response:
 
 
 async def cancel_response(response_id: str) -> Response:
-    """The response, which is generated no further. Raises EngineError: not_found_error, and
-    invalid_request_error for one that isn't in the background."""
+    """The response after its cancellation. Raises EngineError: not_found_error, and
+    invalid_request_error for a response that isn't in the background."""
     await runtime().jobs.cancel(_job(response_id))
     ended = await _store().response(response_id)
     if not ended["background"]:
@@ -125,7 +125,7 @@ async def delete_response(response_id: str) -> Response:
 async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
-    """A page of the items that were a response's input."""
+    """A page of a response's input items."""
     if (asked := runtime().jobs.asked(_job(response_id))) is not None:
         page = page_of(asked, after=after, limit=limit, order=order)
     else:

@@ -1,4 +1,4 @@
-"""GET /slots: what each slot is doing. POST /slots/{id_slot}: what it remembers."""
+"""GET /slots: the state of each slot. POST /slots/{id_slot}: saves, restores or erases its text."""
 
 from typing import cast
 
@@ -15,9 +15,9 @@ from specllama.handlers.running.resolve_model import ResolvedModel, resolve_mode
 
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
-    """All slots. A model is loaded for that, but neither woken nor kept awake: of a sleeping one
-    they are as they were last. Raises EngineError: not_supported_error with `--no-slots`, and
-    unavailable_error if `fail_on_no_slot` is set and all are busy."""
+    """All slots of a model. The model is loaded for that, but neither woken nor kept awake: for a
+    sleeping model, the slots have their last state. Raises EngineError: not_supported_error with
+    `--no-slots`, and unavailable_error if `fail_on_no_slot` is set and all slots are busy."""
     model = resolve_model()
     if not model.options.operations.slots:
         raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
@@ -48,7 +48,7 @@ def _shown(slot: SlotState, model: ResolvedModel, with_texts: bool) -> schemas.L
 async def act_on_slot(
     id_slot: int, action: schemas.SlotAction, body: schemas.SlotActionRequest | None = None
 ) -> Response:
-    """The result of saving, restoring or erasing. Raises EngineError: not_supported_error without
+    """Saves, restores or erases the text of a slot. Raises EngineError: not_supported_error without
     `--slot-save-path`, invalid_request_error for a slot or a file that can't be used."""
     model = resolve_model(body)
     if not model.options.engine.slot_files.slot_save_path:
@@ -90,11 +90,11 @@ def _result(
 
 
 def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
-    """One slot of `model`, which has the settings of the server if it was never used."""
+    """Returns one slot of `model`. A slot that was never used has the server's settings."""
     metadata = model.info.metadata if model.info else {}
     params = slot.params or model.options.engine.generation_defaults(metadata)
     form = model.options.chat.reasoning_format
-    settings = settings_json(params, slot.n_ctx, model.name, form)  # those of a slot, all of them
+    settings = settings_json(params, slot.n_ctx, model.name, form)
     return {
         "id": slot.id,
         "id_task": slot.id_task,
@@ -131,7 +131,7 @@ TEXT_SETTINGS = (
 
 
 def without_texts(slot: schemas.Slot) -> schemas.Slot:
-    """`slot` without what clients have written, or got."""
+    """Returns `slot` without texts from requests and answers."""
     kept = slot.copy()
     del kept["prompt"], kept["generated"]
     settings = {name: each for name, each in slot["params"].items() if name not in TEXT_SETTINGS}
@@ -142,5 +142,5 @@ def without_texts(slot: schemas.Slot) -> schemas.Slot:
 
 
 def unused_slot(n_ctx: int) -> SlotState:
-    """The state of a slot before its first request; `n_ctx` in tokens."""
+    """Returns the state of a slot before its first request; `n_ctx` in tokens."""
     return SlotState(id=0, n_ctx=n_ctx)

@@ -1,4 +1,4 @@
-"""GET and DELETE /v1/stream, POST /v1/streams/lookup: streams that clients come back to."""
+"""GET and DELETE /v1/stream, POST /v1/streams/lookup: resumable streams."""
 
 import msgspec
 from starlette.responses import Response
@@ -14,7 +14,7 @@ from specllama.handlers.running.runtime import runtime
 
 
 async def get_stream(conv_id: str, **query: int) -> Response:
-    """What was sent, from the byte `from` of the query on, and what still comes."""
+    """The stream from the byte `from` of the query on, to its end."""
     stream = runtime().streams.get(_owner(conv_id))
     if stream is None:
         raise RequestError(404, "Stream not found or expired")
@@ -22,13 +22,13 @@ async def get_stream(conv_id: str, **query: int) -> Response:
 
 
 async def delete_stream(conv_id: str) -> Response:
-    """204, whether there is a stream or not; the work for it ends."""
+    """Ends and removes a stream. The answer is 204, also if there is no such stream."""
     runtime().streams.remove(_owner(conv_id))
     return Response(status_code=204, media_type="application/json")
 
 
 async def lookup_streams(body: schemas.StreamsLookup) -> Response:
-    """The state of each stream of these conversations, an array."""
+    """An array with the state of each stream of the requested conversations."""
     wanted = body.get("conversation_ids") or ()
     found = runtime().streams.find(current_key(), filter(None, wanted))
     return JSONAnswer([msgspec.to_builtins(stream.status) for stream in found])

@@ -12,8 +12,9 @@ from specllama.handlers.running.run_in_thread import run_in_thread
 
 
 async def tokenize(body: schemas.TokenizeRequest) -> Response:
-    """The token ids of a text, or of token ids and texts; `with_pieces`, with their texts. Raises
-    EngineError (invalid_request_error) for a token that the vocabulary doesn't have."""
+    """The token ids of a text, or of token ids and texts; with `with_pieces`, also the text of
+    each token. Raises EngineError (invalid_request_error) for a token that the vocabulary doesn't
+    have."""
     engine = await resolve_model(body).engine()
     content = await run_in_thread(parse_part, body.get("content") or [], "content")
     tokens = await engine.tokenize(

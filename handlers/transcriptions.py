@@ -1,4 +1,4 @@
-"""POST /v1/audio/transcriptions: what recordings say."""
+"""POST /v1/audio/transcriptions: the text of a recording."""
 
 from collections.abc import Callable
 from functools import partial
@@ -18,14 +18,14 @@ from specllama.handlers.running.respond import Running, respond
 
 
 async def create_transcription(body: schemas.TranscriptionRequest) -> Response:
-    """The text as an object, as such, or in events. Raises EngineError (not_supported_error) if the
-    model doesn't hear."""
+    """The text as an object, as plain text, or in events. Raises EngineError (not_supported_error)
+    if the model has no audio input."""
     model = resolve_model(body)
     engine = await model.engine()
     if "audio" not in engine.info.modalities:
         raise not_supported(
             "The current model does not support audio input. Start the server with `--mmproj` and "
-            "a model for audio"
+            "a model with audio input"
         )
     template = template_source(model.options, engine.info)
     as_text = body.get("response_format") == "text" and not body.get("stream")
@@ -43,7 +43,7 @@ create_transcription_alias = create_transcription
 async def _text(
     start: Callable[[], Running[ChatEvent, ChatAnswer]], *_: Any, **__: Any
 ) -> Response:
-    """The response to a request for the text as such."""
+    """Returns the text as plain text."""
     async with start() as running:
         [answer] = await until_disconnect(running.results())
     return PlainTextResponse(answer.message.content)

@@ -1,7 +1,7 @@
-"""API keys: who may use the operations that are not public.
+"""API keys, which requests need for all operations except the public ones.
 
-The keys are those of the running server (its `runtime` in the ASGI state); without any, all is
-open.
+The keys are those of the running server (`runtime` in the ASGI state). A server without keys is
+open to every client.
 """
 
 import hashlib
@@ -15,13 +15,14 @@ from specllama.handlers.http.current import current_scope
 
 
 def require_key(scope: Scope) -> None:
-    """Hold a request of a public operation to what others want. Raises HTTPException (401)."""
+    """Raises HTTPException (401) if the request of a public operation has no valid API key."""
     if not is_known(scope):
         raise HTTPException(401)
 
 
 def is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
-    """Compares with every key, so that the time reveals nothing about any of them."""
+    """Whether `candidate` is one of the `keys`. Compares it with each key, so that the time reveals
+    nothing about them."""
     given = candidate.encode()
     found = False
     for key in keys:
@@ -30,8 +31,8 @@ def is_api_key(candidate: str, keys: tuple[bytes, ...]) -> bool:
 
 
 def key_of(scope: Scope) -> bytes | None:
-    """The server's key that a request brings along: as a bearer's token, as `x-api-key`, or as
-    Google's clients have it, in a header of their own or as `key` in the query."""
+    """Returns the valid API key in a request; None without one. It is the bearer token, or in
+    `x-api-key`, or, for Google's clients, in `x-goog-api-key` or in `key` in the query."""
     keys: tuple[bytes, ...] = scope["state"]["runtime"].api_keys
     if not keys:
         return None
@@ -47,7 +48,7 @@ def key_of(scope: Scope) -> bytes | None:
 
 
 def _candidate(name: bytes, value: bytes) -> bytes:
-    """What may be a key in a field of a request's head; nothing in most of them."""
+    """Returns the API key in a header of a request; empty for other headers."""
     if name == b"authorization":
         kind, _, token = value.partition(b" ")
         return token.strip() if kind.lower() == b"bearer" else b""
@@ -55,22 +56,22 @@ def _candidate(name: bytes, value: bytes) -> bytes:
 
 
 def is_known(scope: Scope) -> bool:
-    """True if the request brings a key along, or needs none."""
+    """True if the request has a valid API key, or the server needs no key."""
     return not scope["state"]["runtime"].api_keys or key_of(scope) is not None
 
 
 def owner_of(scope: Scope) -> str:
-    """Who brings the request's key, without telling the key; "" without one."""
+    """Returns the digest of the request's API key, which doesn't reveal the key; "" without one."""
     key = key_of(scope)
     return "" if key is None else hashlib.sha256(key).hexdigest()
 
 
 def current_key() -> bytes:
-    """The valid API key of the current request; nothing on a server that has none."""
+    """Returns the valid API key of the current request; empty on a server without keys."""
     return key_of(current_scope()) or b""
 
 
 def current_owner() -> int:
-    """A number for the API key of the current request; 0 on a server that has none."""
+    """Returns a number for the API key of the current request; 0 on a server without keys."""
     key = current_key()
     return int.from_bytes(hashlib.sha256(key).digest()[:6]) if key else 0

@@ -1,4 +1,4 @@
-"""Request bodies on their way: their budgets, and the codings that they come in."""
+"""Request bodies while they arrive: limits of their sizes, and decompression."""
 
 import asyncio
 import re
@@ -9,43 +9,43 @@ from starlette.types import Message, Receive, Scope
 
 from specllama.handlers.http.errors import RequestError
 
-# ---- What bodies may hold: their values, counted while they arrive, and the bytes of all of them
+# ---- Limits: the values in one body, counted while it arrives, and the bytes of all bodies
 # together.
 #
-# A value costs far more than its text: `[],` is three bytes, and a hundred once it is decoded.
+# A value costs far more memory than its text: `[],` is three bytes, and a hundred after decoding.
 
 
 MAX_VALUES = 1 << 20
 """Values and keys in one body."""
 MAX_NODES = 1 << 17
-"""Objects, arrays and keys in one body: they take some ten times the work of numbers."""
+"""Objects, arrays and keys in one body; each takes about ten times the work of a number."""
 LARGE = 1 << 14
-"""Values and keys of a body above which other processes and threads work on it."""
+"""A body with more values and keys is processed in other processes and threads."""
 FEW = 1 << 11
-"""Values and keys of an invalid body that can be explained in a moment."""
+"""An invalid body with up to so many values and keys is explained in the event loop."""
 FREE = 1 << 20
-"""Bytes of a body that are not counted: small requests always have a place."""
+"""Bytes of a body that don't count, so that small requests are always accepted."""
 SHARE = 8
-"""Bodies of the largest size that the server holds at a time."""
+"""The number of bodies of the largest size that fit into the server's budget."""
 RETRY_AFTER = 5  # s
 
-_BEFORE_VALUES = b",:[{"  # one of these stands before every value and key but the outermost
-_BEFORE_NODES = b":[{"  # one of these belongs to every key, array and object
-_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)  # to its end, or that of the text
+_BEFORE_VALUES = b",:[{"  # one of these precedes every value and key except the outermost
+_BEFORE_NODES = b":[{"  # every key, array and object has one of these
+_STRING = re.compile(rb'"(?:[^"\\]++|\\.)*+("?)', re.DOTALL)  # to its end, or the text's end
 
 
 class BodyBudget:
-    """The bytes of the bodies that are held at a time."""
+    """The bytes of all bodies in memory."""
 
     def __init__(self) -> None:
         self._held = 0
 
     def take(self, n_bytes: int, most: int) -> None:
-        """Raises RequestError if more than `most` were held with `n_bytes` more."""
+        """Adds `n_bytes`. Raises RequestError if there would be more than `most`."""
         if self._held + n_bytes > most:
             raise RequestError(
                 503,
-                f"the bodies of other requests fill the {most} bytes that there are for them",
+                f"the bodies of other requests use up the limit of {most} bytes",
                 {"Retry-After": str(RETRY_AFTER)},
             )
         self._held += n_bytes
@@ -55,16 +55,17 @@ class BodyBudget:
 
 
 def n_values(scope: Scope) -> int:
-    """The values and keys of the body of a request that has been read, at most."""
+    """Returns an upper bound of the values and keys in a request's body, which has been read."""
     n: int = scope["state"].get("n_values", 0)
     return n
 
 
 class ValueCount:
-    """The number of values in a JSON text that comes in parts.
+    """The number of values in a JSON text that arrives in parts.
 
-    Punctuation bounds it from above. What is inside of strings is told apart only once there is
-    too much of it to be small, a part at a time, so that others have their turn.
+    The number of punctuation marks is an upper bound. Marks inside of strings are excluded only if
+    the bound is too high for a small body. This is done part by part, so that other tasks run in
+    between.
     """
 
     def __init__(
@@ -73,15 +74,15 @@ class ValueCount:
         self._most = most
         self._most_nodes = most_nodes
         self._trusted = min(most, most_nodes, large)
-        self._parts: list[bytes] | None = []  # None: they are looked through as they come
+        self._parts: list[bytes] | None = []  # None: each part is scanned when it arrives
         self._n_nodes = 0
-        self._open = b""  # a string that goes on in the next part
-        self.n = 0  # at most
+        self._open = b""  # the beginning of a string that continues in the next part
+        self.n = 0  # an upper bound
 
     async def add(self, part: bytes) -> None:
         """Raises RequestError for too many values."""
         if self._parts is None:
-            self._look_through(part)
+            self._scan(part)
         else:
             self._parts.append(part)
             self.n += _count(part, _BEFORE_VALUES)
@@ -89,7 +90,7 @@ class ValueCount:
                 return
             parts, self._parts, self.n = self._parts, None, 0
             for each in parts:
-                self._look_through(each)
+                self._scan(each)
                 await asyncio.sleep(0)
         if self.n >= self._most:
             raise RequestError(413, f"the body has more than {self._most} values and keys")
@@ -98,10 +99,11 @@ class ValueCount:
                 413, f"the body has more than {self._most_nodes} objects, arrays and keys"
             )
 
-    def _look_through(self, part: bytes) -> None:
-        pieces = _STRING.split(self._open + part)  # what is outside, and the quotes that close
+    def _scan(self, part: bytes) -> None:
+        """Counts the punctuation marks outside of strings."""
+        pieces = _STRING.split(self._open + part)  # text outside of strings, and closing quotes
         is_open = len(pieces) > 1 and not pieces[-2]
-        self._open = b'"' + pieces[-1] if is_open else b""  # a backslash goes with what it escapes
+        self._open = b'"' + pieces[-1] if is_open else b""  # keeps a backslash for the next part
         outside = b"".join(pieces)
         self.n += _count(outside, _BEFORE_VALUES)
         self._n_nodes += _count(outside, _BEFORE_NODES)
@@ -111,19 +113,19 @@ def _count(text: bytes, marks: bytes) -> int:
     return len(text) - len(text.translate(None, marks))
 
 
-# ---- Bodies of requests that are compressed (RFC 9110, 8.4): gzip and deflate.
+# ---- Compressed bodies of requests (RFC 9110, 8.4): gzip and deflate.
 
 
 CODINGS = ("gzip", "deflate")
 ACCEPTED = ", ".join(CODINGS)
 PIECE = 1 << 20
-"""Bytes of a body that are inflated at a time: others have their turn in between."""
+"""Bytes of a body that are decompressed at a time; other tasks run in between."""
 _GZIP, _ZLIB, _RAW = 16 + zlib.MAX_WBITS, zlib.MAX_WBITS, -zlib.MAX_WBITS
 
 
 def coding_of(field: bytes) -> str:
-    """The coding that a Content-Encoding names; "" if it is none. Raises RequestError for one that
-    isn't served."""
+    """Returns the coding in a Content-Encoding; "" for no coding. Raises RequestError for an
+    unsupported one."""
     name = field.decode("latin-1").strip().lower().removeprefix("x-")
     if name in ("", "identity"):
         return ""
@@ -131,15 +133,15 @@ def coding_of(field: bytes) -> str:
         return name
     raise RequestError(
         415,
-        f"Content-Encoding: {name[:50]} is not served; {ACCEPTED} are",
+        f"Content-Encoding: {name[:50]} is not supported; {ACCEPTED} are",
         {"Accept-Encoding": ACCEPTED},
     )
 
 
 class Inflated:
-    """The messages of a request whose body has the coding, with what it means: at most `PIECE`
-    bytes in each. A body of more than `limit` compressed bytes is refused, since it need not mean
-    anything."""
+    """The messages of a request with a compressed body, decompressed: at most `PIECE` bytes in
+    each. A body of more than `limit` compressed bytes is refused, too, because it may decompress to
+    very little."""
 
     def __init__(self, receive: Receive, coding: str, limit: int) -> None:
         self._receive = receive
@@ -152,7 +154,7 @@ class Inflated:
         self._complete = False
 
     async def receive(self) -> Message:
-        """The next message. Raises RequestError for what isn't of the coding."""
+        """Returns the next message. Raises RequestError for data that can't be decompressed."""
         while not self._complete:
             if (piece := self._next()) is not None:
                 await asyncio.sleep(0)
@@ -184,7 +186,7 @@ class Inflated:
             inflater = self._inflater
             if inflater is None or inflater.eof:
                 if inflater is not None and self._coding != "gzip":
-                    raise self._wrong("something follows its end")
+                    raise self._wrong("there are bytes after its end")
                 inflater = self._inflater = zlib.decompressobj(self._bits(part))
             full = True
             while full and not inflater.eof:
@@ -195,7 +197,7 @@ class Inflated:
             part = inflater.unused_data if inflater.eof else b""
 
     def _bits(self, part: bytes) -> int:
-        """The window bits that zlib wants. Some clients send deflate without zlib's head."""
+        """Returns the window bits for zlib. Some clients send deflate without zlib's header."""
         if self._coding == "gzip":
             return _GZIP
         has_head = part[0] & 0x0F == 8 and (len(part) < 2 or (part[0] << 8 | part[1]) % 31 == 0)

@@ -1,19 +1,19 @@
-"""What identifies this server in answers."""
+"""The identification of this server in answers."""
 
 import os
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 BUILDS = {"0.3.36": "b11312-0c1e57098"}
-"""Version of llama-cpp-python, as `pyproject.toml` pins it, to the build of llama.cpp in it and its
-commit: the changelog names the commit, and llama.cpp's tags number the builds."""
+"""Version of llama-cpp-python, as pinned in `pyproject.toml` -> the build number of its llama.cpp,
+from llama.cpp's tags, and the commit, from the changelog."""
 UNKNOWN = "b0-unknown"
 
 
 @cache
 def build_info() -> str:
-    """`b<build>-<commit>` of llama.cpp, which clients of llama-server read, then the name and the
-    version of this server. Another llama.cpp than the pinned one is build 0 of commit `unknown`."""
+    """Returns `b<build>-<commit>` of llama.cpp, which clients of llama-server read, followed by the
+    name and the version of this server. A llama.cpp other than the pinned one is `b0-unknown`."""
     return f"{_build()}-{_server()}"
 
 
@@ -32,7 +32,7 @@ def _server() -> str:
 
 
 def server_version() -> str:
-    """The version of this server; empty if it runs from a source tree that is not installed."""
+    """Returns the version of this server; "" if it isn't installed, but runs from its source."""
     try:
         return version("specllama")
     except PackageNotFoundError:

@@ -1,4 +1,4 @@
-"""The HTTP request that the running task answers, for functions below its handler."""
+"""The HTTP request of the running task, for functions that don't have it as an argument."""
 
 import asyncio
 from collections.abc import Awaitable
@@ -26,30 +26,30 @@ class Current:
 
 
 def current_scope() -> Scope:
-    """The ASGI scope of the request. Raises LookupError outside of one."""
+    """Returns the ASGI scope of the request. Raises LookupError outside of a request."""
     return _scope.get()
 
 
 def current_receive() -> Receive:
-    """The ASGI channel that reports the end of the connection. Raises LookupError outside
+    """Returns the ASGI channel that reports the end of the connection. Raises LookupError outside
     of a request."""
     return _receive.get()
 
 
 # ---- Work that ends when the client disconnects.
 #
-# An ASGI server cancels nothing by itself when the client of a request closes its connection: it
-# only says so on the `receive` channel, which has to be watched.
+# If a client closes its connection, an ASGI server doesn't cancel the request's task. It only sends
+# a message on the `receive` channel, which the task has to read.
 
 
 T = TypeVar("T")
 
 
 class CancelOnDisconnect:
-    """An async context that cancels its body when the client goes away.
+    """An async context manager that cancels its body if the client disconnects.
 
-    Works like `asyncio.timeout`: the body sees `CancelledError`, the caller of the context
-    `ClientDisconnect`. Nobody else may read `receive` meanwhile.
+    Works like `asyncio.timeout`: `CancelledError` is raised in the body, and `ClientDisconnect` by
+    the context. No other task may read `receive` meanwhile.
     """
 
     def __init__(self, receive: Receive) -> None:
@@ -77,7 +77,7 @@ class CancelOnDisconnect:
         traceback: TracebackType | None,
     ) -> None:
         self._watcher.cancel()
-        # Somebody else's cancellation (a shutdown) must go on as what it is.
+        # A cancellation by another task (a shutdown) stays a CancelledError.
         if (
             self._gone
             and self._task.uncancel() <= self._cancelling
@@ -87,9 +87,10 @@ class CancelOnDisconnect:
 
 
 async def until_disconnect(work: Awaitable[T]) -> T:
-    """The result of `work`, which is cancelled when the client of the current request goes.
+    """Returns the result of `work`, which is cancelled if the client of the current request
+    disconnects.
 
-    Raises what `work` raises, and `starlette.requests.ClientDisconnect`.
+    Raises the exceptions of `work`, and `starlette.requests.ClientDisconnect`.
     """
     async with CancelOnDisconnect(current_receive()):
         return await work

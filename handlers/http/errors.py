@@ -1,8 +1,8 @@
-"""The error envelope: every way in which a request can fail, as one kind of answer.
+"""The error envelope: the form of the answers to failed requests.
 
 {"error": {"code": <HTTP status>, "message": <str>, "type": <str>, ...}}
 
-Some paths have the form of another API instead (`handlers.binding.errors`).
+Paths of other APIs have other forms (`handlers.binding.errors`).
 """
 
 import logging
@@ -42,9 +42,8 @@ _TYPE: dict[int, ErrorType] = {
 
 
 class HttpFailure(msgspec.Struct, frozen=True):
-    """An error on its way to the client. `details` are for programs to act on, in APIs whose
-    envelope has a place for them. `discreet` is the message without the client's own values,
-    where it has some."""
+    """An error for the client. `details` are for programs, in APIs whose envelope has them.
+    `discreet` is the message without the client's own values, if the message contains any."""
 
     status: int
     info: ErrorInfo
@@ -53,17 +52,17 @@ class HttpFailure(msgspec.Struct, frozen=True):
     discreet: str = ""
 
     def envelope(self) -> dict[str, Any]:
-        """The JSON body, also the data of an error event in a stream."""
+        """Returns the JSON body, which is also the data of an error event in a stream."""
         error = {"code": self.status, "message": self.info.message, "type": self.info.type}
-        told = msgspec.to_builtins(self.info)
-        for said_by_header in ("final", "retry_after"):
-            told.pop(said_by_header, None)
-        return {"error": error | told}
+        more = msgspec.to_builtins(self.info)
+        for in_header in ("final", "retry_after"):
+            more.pop(in_header, None)
+        return {"error": error | more}
 
 
 class RequestError(Exception):
-    """Ends a request with an HTTP status that no engine error stands for (408, 413, ...), or
-    with `details`."""
+    """Ends a request with an HTTP status that EngineError can't express (408, 413, ...), or with
+    `details`."""
 
     def __init__(
         self,
@@ -83,7 +82,7 @@ def _failure(
     headers: dict[str, str] | None = None,
     details: schemas.AnthropicErrorDetails | None = None,
 ) -> HttpFailure:
-    """The failure with an HTTP status; its type follows from that."""
+    """Returns a failure with an HTTP status, which determines its type."""
     other: ErrorType = "invalid_request_error" if status < 500 else "server_error"
     info = ErrorInfo(_TYPE.get(status, other), str(message))
     discreet = message.discreet if isinstance(message, Sentence) else ""
@@ -91,14 +90,14 @@ def _failure(
 
 
 def describe(error: Exception, scope: Scope) -> HttpFailure:
-    """The answer to the client of `scope` about an exception that ended its request; noted for the
-    line in the log as well.
+    """Returns the failure for an exception that ended the request of `scope`, and sets the log
+    fields.
 
-    An unforeseen exception goes to the log, and no word of it to the client.
+    An unforeseen exception is logged, but not shown to the client.
     """
-    failure, noted = _describe(error, scope), log_fields_of(scope)
-    noted.failed(failure.status, failure.discreet or failure.info.message)
-    noted.gone |= isinstance(error, ClientDisconnect)
+    failure, fields = _describe(error, scope), log_fields_of(scope)
+    fields.failed(failure.status, failure.discreet or failure.info.message)
+    fields.gone |= isinstance(error, ClientDisconnect)
     return failure
 
 
@@ -109,8 +108,8 @@ def _describe(error: Exception, scope: Scope) -> HttpFailure:
         case RequestError(failure=failure):
             return failure
         case ClientDisconnect():
-            return _failure(400, "the client went away before the answer was ready")
-        case HTTPException(status_code=401):  # of whichever kind: what was wrong stays secret
+            return _failure(400, "the client disconnected before the answer was ready")
+        case HTTPException(status_code=401):  # doesn't reveal what is wrong with the key
             return _failure(401, "Invalid API Key", {"WWW-Authenticate": "Bearer"})
         case HTTPException(status_code=404):
             return _failure(404, _unknown(scope))

@@ -1,8 +1,8 @@
-"""What browsers say of where a request comes from, and for whom it is meant.
+"""Checks of the headers `Host` and `Origin`, which protect the server from web pages.
 
-A web page can send requests to any server that its reader's machine reaches. The browser tells the
-page's `Origin`; and a page whose own name was made to lead here (DNS rebinding) is given away by
-the `Host`, which is that name.
+A web page can send requests to any server that the browser's machine can reach. The browser sends
+the page's origin in `Origin`. If an attacker has pointed the page's own host name to this server
+(DNS rebinding), `Host` has that name.
 """
 
 from collections.abc import Sequence
@@ -22,10 +22,10 @@ _MAX_SHOWN = 100  # characters of a name in an error
 
 
 class Hosts:
-    """Refuses requests for names that are none of the server's.
+    """Refuses requests whose `Host` is not a name of the server.
 
-    On an address that only this machine reaches, these are localhost, addresses, and the names of
-    --host and --allowed-hosts; on others, every name is right unless there are --allowed-hosts.
+    On a loopback address, its names are localhost, IP addresses, and the names in --host and
+    --allowed-hosts. On other addresses, every name is accepted unless --allowed-hosts is given.
     """
 
     def __init__(self, app: ASGIApp) -> None:
@@ -45,7 +45,7 @@ class Hosts:
 
 @lru_cache(maxsize=256)
 def _is_called(host: bytes, address: str, allowed: tuple[str, ...], own: str) -> bool:
-    """True if requests that come in at `address` may be for `host`; `own` is --host."""
+    """True if requests to the server's `address` may have this `host`; `own` is --host."""
     if "*" in allowed or not (allowed or is_loopback(address)):
         return True
     name = _name(host)
@@ -58,13 +58,12 @@ def _is_called(host: bytes, address: str, allowed: tuple[str, ...], own: str) ->
 
 def _not_called(host: bytes) -> RequestError:
     name = escaped(_name(host), _MAX_SHOWN)
-    return RequestError(
-        403, f"this server is not called {name}; if it should be, say so with --allowed-hosts"
-    )
+    return RequestError(403, f"{name} is not a name of this server; --allowed-hosts can allow it")
 
 
 def _name(host: bytes) -> str:
-    """The name in a `Host`, without the port, and without the brackets of an IPv6 address."""
+    """Returns the name in a `Host`, without the port, and without the brackets of an IPv6
+    address."""
     text = host.decode("latin-1").strip().lower()
     if text.startswith("["):
         return text[1:].partition("]")[0]
@@ -85,8 +84,8 @@ def permits(origins: Sequence[str], origin: str) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """True for the request of a page that is neither the server's own, nor of an origin that
-    --cors-origins names, nor from this machine, as the server is."""
+    """True for requests from a web page, unless it is the server's own page, its origin is in
+    --cors-origins, or both the page and the server are on this machine."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     if b"origin" not in fields:
         return False

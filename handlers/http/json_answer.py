@@ -1,4 +1,4 @@
-"""Plain JSON answers."""
+"""JSON answers, and their encoding."""
 
 import asyncio
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -12,22 +12,22 @@ from starlette.types import Receive, Scope, Send
 
 from specllama.handlers.http.current import CancelOnDisconnect
 
-# ---- Values as JSON: at once, or in parts that each take a moment.
+# ---- Encoding of values, at once or in short parts.
 #
-# Encoding holds the GIL: an answer with a million numbers, encoded at once, would stop everybody.
+# Encoding holds the GIL: encoding a million numbers at once would block all other requests.
 
 
-SMALL = 4096  # values that are encoded at once; a long text counts like several
-_RUN = 512  # items of an array that are tried at once
-_LONG = 256  # characters that count like a value
+SMALL = 4096  # values that are encoded at once; a long text counts as several values
+_RUN = 512  # items of an array that are encoded at once, if they are small
+_LONG = 256  # characters of a text that count as one value
 
 T = TypeVar("T")
 V = TypeVar("V")
 
 
 class Lazy(Generic[T]):
-    """An array whose items are made of `items` while it is encoded. `size` is the number of values
-    in each, more or less."""
+    """An array whose elements are made from `items` while it is encoded. `size` is the approximate
+    number of values in each element."""
 
     def __init__(self, make: Callable[[T], Any], items: Sequence[T], size: int) -> None:
         self._make = make
@@ -39,13 +39,13 @@ class Lazy(Generic[T]):
 
     @property
     def weight(self) -> int:
-        """The number of values in all items."""
+        """The approximate number of values in all elements."""
         return len(self._items) * self._size
 
 
 def lazy(make: Callable[[T], V], items: Sequence[T], size: int) -> list[V]:
-    """An array whose items are made while it is encoded: a list to the encoder, and to nothing
-    else. The arguments are those of `Lazy`."""
+    """Returns an array whose elements are made while it is encoded. It is declared as a list, but
+    only the encoder can use it as one. The arguments are those of `Lazy`."""
     return cast("list[V]", Lazy(make, items, size))
 
 
@@ -57,12 +57,12 @@ def _known(value: Any) -> Any:
 
 _encode = msgspec.json.Encoder(enc_hook=_known).encode
 _SEPARATORS = [(each.encode(), b"\\u%04x" % ord(each)) for each in "\x85\u2028\u2029"]
-"""What ends a line for Python's `splitlines`, which Ollama's client reads with, and for httpx'
-`iter_lines`: its bytes in UTF-8, and its escape in JSON."""
+"""Characters at which Python's `splitlines`, used by Ollama's client, and httpx' `iter_lines` split
+lines: the UTF-8 bytes, and the escape in JSON."""
 
 
 def encode(value: Any) -> bytes:
-    """A value as JSON, at once, with the line separators of Unicode escaped."""
+    """Returns a value as JSON, with Unicode's line separators escaped."""
     data = _encode(value)
     if data.isascii():
         return data
@@ -73,12 +73,12 @@ def encode(value: Any) -> bytes:
 
 
 def is_large(value: Any) -> bool:
-    """True for what should be encoded in parts."""
+    """True for a value that should be encoded in parts."""
     return _weight(value) > SMALL
 
 
 def parts(value: Any) -> Iterator[bytes]:
-    """The JSON of `value`; each part takes about as long as `SMALL` values do."""
+    """Yields the JSON of `value` in parts, each of about `SMALL` values."""
     if not is_large(value):
         yield encode(value)
     elif isinstance(value, dict):
@@ -101,7 +101,8 @@ def parts(value: Any) -> Iterator[bytes]:
 
 
 def _runs(items: list[Any]) -> Iterator[Iterator[bytes]]:
-    """The items with commas between them, together if they are small."""
+    """Yields the JSON of `items` without brackets: all at once if they are small, otherwise one
+    item at a time."""
     if is_large(items):
         yield from map(parts, items)
     else:
@@ -121,7 +122,7 @@ _NUMBERS = frozenset((int, float))
 
 
 def _weight(value: Any) -> int:
-    """The number of values in `value`, or one above SMALL."""
+    """Returns the number of values in `value`, or any number above SMALL if it has more."""
     n = 0
     waiting = [value]
     while waiting and n <= SMALL:
@@ -143,14 +144,14 @@ def _weight(value: Any) -> int:
     return n
 
 
-ENOUGH = 1 << 16  # bytes that leave together
+ENOUGH = 1 << 16  # bytes that are sent together
 
 
 class JSONAnswer(Response):
     """A response whose content is any value that msgspec can encode.
 
-    Large content has no length in its head: it is encoded while it leaves, and others have their
-    turn in between.
+    Large content has no Content-Length: it is encoded while it is sent, and other tasks run in
+    between.
     """
 
     media_type = "application/json"

@@ -1,7 +1,7 @@
-"""What the line in the log says of one request, collected while the request is served.
+"""The fields of a request's log line, which are set while the request is served.
 
-The fields lie in the state of the ASGI scope, where the middleware puts them that writes the line
-(`handlers.http.request_log`). Nothing in them is content.
+The middleware that writes the line (`handlers.http.request_log`) adds them to the state of the ASGI
+scope. They contain no text of prompts or answers.
 """
 
 import logging
@@ -30,7 +30,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(slots=True)
 class LogFields:
-    """Counts are tokens of all prompts and texts of the request."""
+    """The fields of one request. Counts are sums over all its prompts and texts, in tokens."""
 
     id: str
     model: str = ""  # by its name in the catalog
@@ -38,17 +38,17 @@ class LogFields:
     n_cached: int = 0
     n_predicted: int = 0
     predicted_per_second: float = 0.0
-    status: int = 0  # of the failure: in a stream, the answer's own was sent long before
-    relaxed: Sequence[str] = ()  # keywords of schemas that are not in force
-    error: str = ""  # why it failed, without anything that the client sent as content
-    gone: bool = False  # the client went away before its answer was complete
+    status: int = 0  # of a failure; a failed stream has already sent another status
+    relaxed: Sequence[str] = ()  # keywords of schemas that are not enforced
+    error: str = ""  # the reason for a failure, without the client's own values
+    gone: bool = False  # the client disconnected before the answer was complete
 
     def failed(self, status: int, error: str) -> None:
         self.status, self.error = status, error
 
 
 def begin_log_fields(scope: Scope) -> LogFields:
-    """New fields of the request of `scope`, with the id that it brings along, or a new one."""
+    """Returns new fields for the request of `scope`, with the id from its header or a new one."""
     fields = scope["state"][_STATE] = LogFields(request_id(scope["headers"]))
     return fields
 
@@ -59,13 +59,13 @@ def log_fields_of(scope: Scope) -> LogFields:
 
 
 def log_fields() -> LogFields:
-    """The fields of the current request."""
+    """Returns the fields of the current request."""
     return log_fields_of(current_scope())
 
 
 def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
-    """The first `X-Request-Id` if it is of at most `MAX_ID` visible ASCII characters, else a
-    new one."""
+    """Returns the first `X-Request-Id` if it has at most `MAX_ID` visible ASCII characters,
+    otherwise a new id."""
     for name, value in headers:
         if name == HEADER:
             if _ID.fullmatch(value):
@@ -75,12 +75,13 @@ def request_id(headers: Iterable[tuple[bytes, bytes]]) -> str:
 
 
 def relaxed_header(keywords: Sequence[str]) -> str:
-    """The value of `RELAXED_HEADER`: URI references, so of ASCII without spaces and commas."""
-    told = [
+    """Returns the value of `RELAXED_HEADER`: URI references, which are ASCII without spaces and
+    commas."""
+    shown = [
         quote(each[:MAX_KEYWORD], safe="/#$~:@+", errors="replace")
         for each in keywords[:MAX_RELAXED]
     ]
-    return ", ".join([*told, "..."] if len(keywords) > MAX_RELAXED else told)
+    return ", ".join([*shown, "..."] if len(keywords) > MAX_RELAXED else shown)
 
 
 def warn_ignored(text: str, *values: Any) -> None:
@@ -90,5 +91,6 @@ def warn_ignored(text: str, *values: Any) -> None:
 
 
 def _one_line(value: Any) -> Any:
-    """A text as the first `MAX_VALUE` characters of it, with escapes for line breaks."""
+    """Returns the first `MAX_VALUE` characters of a text, with line breaks escaped; any other value
+    unchanged."""
     return repr(value[:MAX_VALUE])[1:-1] if isinstance(value, str) else value

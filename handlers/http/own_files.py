@@ -1,4 +1,4 @@
-"""The operator's own files (`--path`), which take the place of the page and need no key."""
+"""The operator's own files (`--path`), which replace the page for chats and need no API key."""
 
 import functools
 from pathlib import PurePosixPath
@@ -12,7 +12,7 @@ from specllama.handlers.options import ServerOptions
 
 
 class OwnFiles:
-    """Answers requests for the files of --path, before any operation of the same path."""
+    """Answers requests for the files in --path, which win over operations with the same path."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -30,7 +30,7 @@ class OwnFiles:
 
 
 def _name(scope: Scope, prefix: str) -> str:
-    """The path of a file that a request is for, relative to the directory; empty for what is not
+    """Returns the path of the requested file, relative to the directory; "" for a path that is not
     below the API's prefix."""
     path = scope["path"].removeprefix(scope.get("root_path", ""))
     base = prefix.rstrip("/") + "/"
@@ -41,8 +41,8 @@ def _name(scope: Scope, prefix: str) -> str:
 
 
 async def _own_file(directory: str, name: str, scope: Scope) -> Response | None:
-    """The answer with a file of `directory`, or None if it has none of this name. Hidden files,
-    and what leads out of the directory, count as not there."""
+    """Returns the answer with a file of `directory`; None if there is no such file. Hidden files
+    and paths out of the directory are treated as missing."""
     parts = PurePosixPath(name).parts
     if any(part.startswith(".") and part != ".well-known" for part in parts):
         return None

@@ -23,16 +23,16 @@ from specllama.handlers.http.log_fields import (
 
 log = logging.getLogger("http")
 
-CLIENT_GONE = 499  # as nginx calls it: no answer was begun
+CLIENT_GONE = 499  # nginx' status for a client that disconnects before the answer
 MAX_ERROR = 300  # characters of an error's message in the log
 MAX_PATH = 200
-_POLLED = ("health", "metrics", "slots")  # asked for every few seconds by machines and pages
-_AS_EVER = (200, 503, CLIENT_GONE)  # what they get while all is well, while it starts or ends
+_POLLED = ("health", "metrics", "slots")  # requested every few seconds by programs and pages
+_AS_EVER = (200, 503, CLIENT_GONE)  # their usual statuses, also while the server starts or ends
 
 
 class RequestLog:
-    """Gives every answer its `X-Request-Id`, and `X-Specllama-Relaxed` where a schema is not
-    followed in all, and logs how the request went."""
+    """Adds `X-Request-Id` to every answer, and `X-Specllama-Relaxed` if a schema is not fully
+    enforced. Logs one line for every request."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -40,38 +40,38 @@ class RequestLog:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return await self.app(scope, receive, send)
-        noted = begin_log_fields(scope)
-        header = (HEADER, noted.id.encode())
+        collected = begin_log_fields(scope)
+        header = (HEADER, collected.id.encode())
         status, complete = 0, False
 
-        async def send_noted(message: Message) -> None:
+        async def send_with_headers(message: Message) -> None:
             nonlocal status, complete
             if message["type"] == "http.response.start":
                 status = message["status"]
                 message["headers"] = [*message["headers"], header]
-                if noted.relaxed:
-                    told = relaxed_header(noted.relaxed).encode()
-                    message["headers"].append((RELAXED_HEADER, told))
+                if collected.relaxed:
+                    relaxed = relaxed_header(collected.relaxed).encode()
+                    message["headers"].append((RELAXED_HEADER, relaxed))
             else:
                 complete = not message.get("more_body", False)
             await send(message)
 
         begin = system.now()
         try:
-            return await self.app(scope, receive, send_noted)
+            return await self.app(scope, receive, send_with_headers)
         finally:
             ms = 1000 * (system.now() - begin)
-            if not status or noted.gone:
+            if not status or collected.gone:
                 status, complete = CLIENT_GONE, False
-            level = _level(scope, status, noted)
+            level = _level(scope, status, collected)
             if log.isEnabledFor(level):
-                fields = request_fields(scope, status, ms, noted, complete=complete)
+                fields = request_fields(scope, status, ms, collected, complete=complete)
                 log.log(level, "%s", request_line(fields), extra={"fields": fields})
 
 
-def _level(scope: Scope, status: int, noted: LogFields) -> int:
-    if 500 in (status, noted.status):
-        return logging.WARNING  # ours to mend; other statuses above are states of the server
+def _level(scope: Scope, status: int, collected: LogFields) -> int:
+    if 500 in (status, collected.status):
+        return logging.WARNING  # a fault of the server; higher statuses are states of it
     before, _, last = scope["path"].rpartition("/")
     polled = last in _POLLED or scope["method"] == "OPTIONS"
     if (polled and status in _AS_EVER) or (before.endswith("/ui") and status in (200, 304)):
@@ -80,32 +80,32 @@ def _level(scope: Scope, status: int, noted: LogFields) -> int:
 
 
 def request_fields(
-    scope: Scope, status: int, ms: float, noted: LogFields, *, complete: bool
+    scope: Scope, status: int, ms: float, collected: LogFields, *, complete: bool
 ) -> dict[str, Any]:
-    """The line's content; what does not apply is left out."""
+    """Returns the fields of the line, without empty ones."""
     raw: bytes = scope.get("raw_path") or scope["path"].encode()
     fields: dict[str, Any] = {
         "method": scope["method"],
         "path": escaped(raw.decode("latin-1"), MAX_PATH),
         "status": status,
     }
-    if noted.model:
-        fields["model"] = noted.model
-    if noted.n_prompt:
-        fields["tokens_in"] = noted.n_prompt
-        fields["tokens_cached"] = noted.n_cached
-    if noted.n_predicted:
-        fields["tokens_out"] = noted.n_predicted
+    if collected.model:
+        fields["model"] = collected.model
+    if collected.n_prompt:
+        fields["tokens_in"] = collected.n_prompt
+        fields["tokens_cached"] = collected.n_cached
+    if collected.n_predicted:
+        fields["tokens_out"] = collected.n_predicted
     fields["ms"] = round(ms, 1)
-    if noted.predicted_per_second:
-        fields["tokens_per_second"] = round(noted.predicted_per_second, 1)
-    if noted.relaxed:
-        fields["relaxed"] = relaxed_header(noted.relaxed)
-    fields["request_id"] = noted.id
+    if collected.predicted_per_second:
+        fields["tokens_per_second"] = round(collected.predicted_per_second, 1)
+    if collected.relaxed:
+        fields["relaxed"] = relaxed_header(collected.relaxed)
+    fields["request_id"] = collected.id
     if not complete:
         fields["client_gone"] = True
-    if noted.error:
-        fields["error"] = escaped(noted.error, MAX_ERROR)
+    if collected.error:
+        fields["error"] = escaped(collected.error, MAX_ERROR)
     return fields
 
 
@@ -119,7 +119,7 @@ _NAMES = {
 
 
 def request_line(fields: dict[str, Any]) -> str:
-    """One line of text for people."""
+    """Returns the line as text."""
     words = [fields["method"], fields["path"], str(fields["status"])]
     for name, value in fields.items():
         if name == "client_gone":
@@ -132,7 +132,7 @@ def request_line(fields: dict[str, Any]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """`text` as one word: in quotes if it has spaces or quotes itself."""
+    """Returns `text` as one word: in quotes if it contains a space, a quote or `=`."""
     if text.isprintable() and not any(char in text for char in ' "='):
         return text
     inner = escaped(text.replace("\\", "\\\\").replace('"', '\\"'))
@@ -140,8 +140,8 @@ def _quoted(text: str) -> str:
 
 
 def escaped(text: str, limit: int | None = None) -> str:
-    """`text` of at most `limit` characters, in which all can be seen: no control characters, no
-    line ends, nothing that turns the direction of the text around."""
+    """Returns the first `limit` characters of `text`, with control characters, line breaks and
+    marks of the text's direction escaped."""
     if limit is not None and len(text) > limit:
         text = text[:limit] + "..."
     if text.isprintable():
@@ -153,12 +153,12 @@ def _escape(char: str) -> str:
     return char.encode("unicode_escape").decode("ascii")
 
 
-# ---- Refusals of connections whose head can't be read, is too large, or doesn't arrive.
+# ---- Refusals of connections whose head is invalid, too large, or doesn't arrive.
 
 
 def refusal(error: RequestError) -> bytes:
-    """A whole answer with the error's envelope, behind which the connection ends; noted in the
-    log like any other."""
+    """Returns a whole HTTP answer with the error's envelope, after which the connection is closed,
+    and logs its line."""
     failure, id = error.failure, request_id(())
     fields = {
         "method": "-",

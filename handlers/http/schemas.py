@@ -1,7 +1,7 @@
-"""The types of the description's schemas: `schemas.ChatMessage` is what `ChatMessage` describes.
+"""The types of the description's schemas: `schemas.ChatMessage` is the type of `ChatMessage`.
 
 Type checkers read them in `schemas.pyi`, which `python -m tools.schemas` writes. At run time a body
-is what JSON decodes to, and each name here stands for anything.
+is plain decoded JSON, and each name here is `typing.Any`.
 """
 
 from typing import Any

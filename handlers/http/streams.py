@@ -1,4 +1,4 @@
-"""Work that may be done at once, and costs nothing but itself then."""
+"""Streamed responses, and time limits without a timer for work that doesn't wait."""
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator, Mapping
@@ -18,8 +18,8 @@ T = TypeVar("T")
 
 
 class EagerAwaitable(Generic[T]):
-    """`work` as far as it goes without waiting. What is left of it has to be awaited. Raises what
-    the work raises meanwhile."""
+    """Runs `work` at once, until it has to wait; its rest has to be awaited. Raises the exceptions
+    of `work`."""
 
     def __init__(self, work: Awaitable[T]) -> None:
         self.done = False
@@ -32,7 +32,7 @@ class EagerAwaitable(Generic[T]):
         while not self.done:
             try:
                 sent = yield self._awaited
-            except BaseException as error:  # a cancellation, most likely: it is for the work
+            except BaseException as error:  # usually a cancellation, which `work` has to get
                 self._go_on(self._steps.throw, error)
             else:
                 self._go_on(self._steps.send, sent)
@@ -47,10 +47,10 @@ class EagerAwaitable(Generic[T]):
 
 
 async def within(seconds: float, work: Awaitable[T]) -> T:
-    """The result of `work`. Raises TimeoutError if it takes longer than `seconds`.
+    """Returns the result of `work`. Raises TimeoutError if it takes longer than `seconds`.
 
-    Work that never has to wait, as reading a body that came together with its head, gets no
-    timer: setting one up and taking it down again takes longer than such work does.
+    Work that doesn't wait, such as reading a body that arrived together with its head, gets no
+    timer, because creating and removing a timer takes longer than that work.
     """
     begun = EagerAwaitable(work)
     if begun.done:
@@ -59,7 +59,7 @@ async def within(seconds: float, work: Awaitable[T]) -> T:
         return await begun
 
 
-# ---- Server-sent events, or lines of JSON: from an iterator of frames to a response.
+# ---- Responses from an iterator of frames: server-sent events, or lines of JSON.
 #
 # This is the hot path of the server process: one frame per stream and engine step.
 
@@ -70,34 +70,34 @@ DONE = b"data: [DONE]\n\n"
 """The last event of an OpenAI stream."""
 
 COMMENT = b":\n\n"
-"""What every client of server-sent events passes over."""
+"""A comment, which every client of server-sent events skips."""
 
 
 class Joined(bytes):
-    """A frame that leaves together with the next one, or with the end of the stream: neither has
-    to be waited for."""
+    """A frame that is sent together with the next one, or with the end of the stream, because that
+    is available already."""
 
 
 class Ping(NamedTuple):
-    """What is sent after so many seconds without anything else."""
+    """A keep-alive frame, sent after `seconds` without another one."""
 
     seconds: float
     data: bytes = COMMENT
 
 
 def sse_event(data: Any, event: str | None = None) -> bytes:
-    """One event with `data` as JSON, of the type `event` if that is given."""
+    """Returns one event with `data` as JSON, of the type `event` if that is given."""
     head = b"data: " if event is None else b"event: %b\ndata: " % event.encode()
     return b"".join((head, encode(data), b"\n\n"))
 
 
 def line(data: Any) -> bytes:
-    """One line with `data` as JSON."""
+    """Returns one line with `data` as JSON."""
     return encode(data) + b"\n"
 
 
 def error_frame(failure: HttpFailure) -> bytes:
-    """An event `{"error": {...}}`."""
+    """Returns an event `{"error": {...}}`."""
     return sse_event(failure.envelope())
 
 
@@ -109,14 +109,13 @@ def event_stream(
     headers: Mapping[str, str] | None = None,
     media_type: str = EVENT_STREAM,
 ) -> Response:
-    """The response that sends `frames` as they come, each one or more whole events, or lines if
-    `media_type` is one of lines; maybe none. The first one that isn't `Joined` sends the head of
-    the response.
+    """Returns the response that sends `frames` as they arrive. A frame has whole events, or whole
+    lines if `media_type` is one of lines; it may be empty. The first frame that isn't `Joined`
+    begins the response.
 
-    An exception before the first frame becomes an ordinary error response; a later one
-    becomes the last event, made by `failed`. Once the stream has begun, `ping` is sent whenever
-    there was nothing else for its time. When the client goes away, `frames` sees
-    `CancelledError` where it waits.
+    An exception before the first frame becomes an ordinary error response; a later one becomes the
+    last event, made by `failed`. In a stream that has begun, `ping` is sent after its time without
+    other frames. If the client disconnects, `CancelledError` is raised in `frames`.
     """
     return _EventStream(frames, failed, ping, headers or {}, media_type)
 
@@ -140,7 +139,7 @@ class _EventStream(Response):
         self._is_over = False  # the last frame was sent, or is being sent
         self.status_code = 200
         self.background = None
-        # Proxies must neither keep the events for later nor collect them.
+        # Proxies must neither cache the events nor buffer them.
         self.init_headers({"cache-control": "no-cache", "x-accel-buffering": "no", **headers})
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -148,19 +147,19 @@ class _EventStream(Response):
         try:
             with suppress(ClientDisconnect):  # the client has left
                 async with CancelOnDisconnect(receive):
-                    # A task of its own is woken up for each frame without going through all the
-                    # middlewares that wait for this one.
+                    # A separate task is resumed for each frame without passing through the
+                    # coroutines of all middlewares.
                     await asyncio.create_task(self._send_all(scope, send))
         finally:
             if pinging:
                 pinging.cancel()
                 await asyncio.wait({pinging})
-            # A generator left in the middle frees what it holds now, not when it is collected.
+            # An unfinished generator is closed now, not when it is garbage-collected.
             if (close := getattr(self._frames, "aclose", None)) is not None:
                 await close()
 
     async def _send_all(self, scope: Scope, send: Send) -> None:
-        held: list[bytes] = []  # frames that leave with the next one
+        held: list[bytes] = []  # frames that are sent with the next one
         try:
             async for frame in self._frames:
                 held.append(frame)
@@ -193,8 +192,8 @@ class _EventStream(Response):
             self._sent_at = system.now()
 
     async def _send_pings(self, ping: Ping, send: Send) -> None:
-        """Once the stream has begun, whenever nothing else was sent for so long. No ping is sent
-        beside a frame that the client doesn't take yet: that may be the last one."""
+        """Sends pings after the stream has begun. No ping is sent while another frame is being
+        sent, since that may be the last one."""
         while not self._is_over:
             is_silent = self._started and not self._n_sending
             silence = system.now() - self._sent_at if is_silent else 0.0

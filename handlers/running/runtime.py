@@ -61,7 +61,7 @@ class Runtime:
     streams: KeptStreams = field(default_factory=KeptStreams)
     control: GenerationControl = field(default_factory=GenerationControl)
     page_settings: dict[str, Any] = field(default_factory=dict)
-    spelt: dict[str, tuple[list[str], str]] = field(default_factory=dict)
+    written_options: dict[str, tuple[list[str], str]] = field(default_factory=dict)
     """The command line and the preset of each model, cached by the first request for them."""
 
     @classmethod
@@ -136,7 +136,7 @@ async def lifespan(
         }
 
         def look_again() -> None:
-            current.spelt.clear()
+            current.written_options.clear()
             background.add(reading := asyncio.create_task(_read_files(current)))
             reading.add_done_callback(background.discard)
 

@@ -1,1 +1,1 @@
-"""The forms that other APIs give to errors."""
+"""Errors in the forms of other APIs."""

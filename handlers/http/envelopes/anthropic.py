@@ -17,7 +17,7 @@ from specllama.handlers.http.streams import sse_event
 
 
 class UndescribedError(TypedDict):
-    """What went wrong before an operation had the request: the description has no schema for it."""
+    """An error before the request reached an operation; the description has no schema for it."""
 
     type: Literal["permission_error", "not_found_error"]
     message: str
@@ -36,7 +36,7 @@ ErrorDetails: TypeAlias = (
 
 
 class AnthropicError(TypedDict):
-    """An error in the form that all of this API's have."""
+    """The form of all errors of this API."""
 
     type: Literal["error"]
     error: ErrorDetails
@@ -45,11 +45,11 @@ class AnthropicError(TypedDict):
 
 _PING: schemas.PingEvent = {"type": "ping"}
 PING = sse_event(_PING, "ping")
-"""The event in the silences of a stream."""
+"""The keep-alive event of a stream."""
 
 
 def anthropic_request_id(scope: Scope) -> str:
-    """The request's id as this API writes it."""
+    """Returns the request's id in the form of this API."""
     id = log_fields_of(scope).id
     return id if id.startswith("req_") else f"req_{id}"
 
@@ -60,8 +60,8 @@ def anthropic_error(
     request_id: str,
     details: schemas.AnthropicErrorDetails | None = None,
 ) -> AnthropicError:
-    """The JSON body, also the data of an `error` event in a stream. `details` are those of a
-    request that can't be served."""
+    """Returns the JSON body, which is also the data of an `error` event in a stream. `details` are
+    added to an `invalid_request_error`."""
     return {"type": "error", "error": _error(status, info, details), "request_id": request_id}
 
 
@@ -81,7 +81,7 @@ def _error(
             return {"type": "request_too_large", "message": info.message, "code": status}
         case 503:
             return {"type": "overloaded_error", "message": info.message, "code": status}
-        case _ if status >= 500 and status != 501:  # 501: the server is well
+        case _ if status >= 500 and status != 501:  # 501 is not a fault of the server
             return {"type": "api_error", "message": info.message, "code": status}
     return _invalid_request(status, info, details)
 
@@ -89,14 +89,14 @@ def _error(
 def _invalid_request(
     status: int, info: ErrorInfo, details: schemas.AnthropicErrorDetails | None
 ) -> schemas.AnthropicInvalidRequestError:
-    """The request has to change."""
+    """Returns the error for a request that the client has to change."""
     error: schemas.AnthropicInvalidRequestError = {
         "type": "invalid_request_error",
         "message": info.message,
         "code": status,
     }
     if info.n_prompt_tokens is not None and info.n_ctx is not None:
-        # Agents know by these words that it is time to shorten the conversation.
+        # Coding agents recognize these words, and shorten the conversation.
         counts = f"{info.n_prompt_tokens} tokens > {info.n_ctx} maximum"
         error["message"] = f"prompt is too long: {counts}; {info.message}"
         error["n_prompt_tokens"] = info.n_prompt_tokens

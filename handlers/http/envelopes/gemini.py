@@ -12,7 +12,7 @@ from specllama.engine.errors import ErrorInfo
 from specllama.handlers.http.errors import HttpFailure
 
 VERSION = "/v1beta"
-"""What all paths of the Gemini API are below, also those that this server doesn't have."""
+"""The prefix of all paths of the Gemini API, also of paths that this server doesn't have."""
 
 _STATUSES: Mapping[int, str] = {
     401: "UNAUTHENTICATED",
@@ -22,11 +22,12 @@ _STATUSES: Mapping[int, str] = {
     501: "UNIMPLEMENTED",
     503: "UNAVAILABLE",
 }
-"""Those of which the request or the server isn't simply at fault."""
+"""Statuses other than INVALID_ARGUMENT and INTERNAL."""
 
 
 class GeminiStatus(TypedDict):
-    """What went wrong. `code` is the HTTP status, `status` the name of gRPC's code for it."""
+    """The content of an error. `code` is the HTTP status, `status` the name of gRPC's code for
+    it."""
 
     code: int
     message: str
@@ -34,13 +35,13 @@ class GeminiStatus(TypedDict):
 
 
 class GeminiError(TypedDict):
-    """An error in the form that all of Google's have."""
+    """The form of all errors of Google's APIs."""
 
     error: GeminiStatus
 
 
 def gemini_error(failure: HttpFailure) -> GeminiError:
-    """The JSON body, also the last piece of a stream that fails."""
+    """Returns the JSON body, which is also the last piece of a failed stream."""
     code = failure.status
     fault = "INVALID_ARGUMENT" if code < 500 else "INTERNAL"
     status = _STATUSES.get(code, fault)
@@ -48,7 +49,8 @@ def gemini_error(failure: HttpFailure) -> GeminiError:
 
 
 def _message(info: ErrorInfo) -> str:
-    """What is wrong. Programs know a prompt that is too long by Google's words for it."""
+    """Returns the message. For a prompt that is too long, it has Google's words, by which programs
+    recognize the error."""
     if info.n_prompt_tokens is None or info.n_ctx is None:
         return info.message
     return (

@@ -1,8 +1,8 @@
-"""Ollama's clients and OpenAI's on Ollama's paths: how they are known, and errors in Ollama's form.
+"""Detection of Ollama's and OpenAI's clients on Ollama's paths, and errors in Ollama's form.
 
 {"error": <str>}
 
-Python's client shows whatever `error` is, but fails on anything but a text in a stream.
+In a stream, Ollama's Python client requires `error` to be a text.
 """
 
 from starlette.types import Scope
@@ -18,8 +18,8 @@ _STATE = "answers_as_openai"
 
 
 def is_ollama_client(scope: Scope) -> bool:
-    """Does the request come from one of Ollama's own clients? They say so in their User-Agent
-    (a browser may not let them); the one in Go also asks for lines of JSON."""
+    """Whether the request is from one of Ollama's own clients. They have a User-Agent of their own,
+    except in some browsers; the client in Go also accepts lines of JSON."""
     for name, value in scope["headers"]:
         if name == b"user-agent" and value[:6].lower() == b"ollama":
             return True
@@ -29,8 +29,8 @@ def is_ollama_client(scope: Scope) -> bool:
 
 
 def is_openai_client(scope: Scope) -> bool:
-    """Does the request come from a client that reads OpenAI's answers? Its libraries say so in
-    their User-Agent and in headers of their own; only its streams are events."""
+    """Whether the request is from a client of OpenAI's API. OpenAI's libraries have a User-Agent
+    and headers of their own, and only that API streams server-sent events."""
     for name, value in scope["headers"]:
         if name == b"user-agent" and value[:6].lower() == b"openai":
             return True
@@ -42,18 +42,18 @@ def is_openai_client(scope: Scope) -> bool:
 
 
 def answer_as_openai(scope: Scope) -> None:
-    """Notes that the request of `scope` is in OpenAI's form, whichever client sent it."""
+    """Marks the request of `scope` as one in OpenAI's form."""
     scope["state"][_STATE] = True  # the request's own copy of the lifespan's state
 
 
 def wants_ollama_errors(scope: Scope) -> bool:
-    """The form of errors on a path that both APIs have. Before the body is read, the client alone
-    decides."""
+    """Whether errors have Ollama's form, on a path that both APIs have. Until the body has been
+    read, this depends only on the client."""
     if scope.get("state", {}).get(_STATE):
         return False
     return is_ollama_client(scope) or not is_openai_client(scope)
 
 
 def ollama_error(info: ErrorInfo) -> schemas.OllamaError:
-    """The JSON body, also the last line of a stream that fails."""
+    """Returns the JSON body, which is also the last line of a failed stream."""
     return {"error": info.message}

@@ -80,7 +80,7 @@ def test_anything_else_is_refused(coding: str, data: bytes) -> None:
     [
         (gzip.compress(b"text")[:-3], "gzip", "incomplete"),
         (b"{}", "gzip", "incorrect header check"),
-        (zlib.compress(b"text") + b"more", "deflate", "something follows"),
+        (zlib.compress(b"text") + b"more", "deflate", "bytes after its end"),
     ],
     ids=["cut", "plain", "more"],  # a text of gzip has the time in it
 )
