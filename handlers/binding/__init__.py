@@ -1,2 +1,2 @@
-"""All of Connexion, which binds the description's operations to the handlers; README.md lists what
-of it is used, and what is replaced."""
+"""The code around Connexion, which connects the description's operations with the handlers.
+README.md lists the parts of Connexion that are used, and those replaced."""

@@ -1,6 +1,6 @@
-"""Puts a Connexion application together: the one way in which every launch gets its server.
+"""Makes the Connexion application, for `specllama` and for `connexion run`.
 
-It takes the description without the work that comes out the same every time (`Resolved`)."""
+`Resolved` spares the work that Connexion would repeat at every start."""
 
 import copy
 import dataclasses
@@ -24,7 +24,7 @@ Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
 
 
 def application(lifespan: Lifespan) -> AsyncApp:
-    """An application without operations; `lifespan` yields `{"runtime": Runtime}`."""
+    """Returns an application without operations; `lifespan` yields `{"runtime": Runtime}`."""
     app = AsyncApp(
         __name__,
         lifespan=lifespan,
@@ -39,7 +39,7 @@ def application(lifespan: Lifespan) -> AsyncApp:
 
 
 def serve_description(path: Path, base_path: str, lifespan: Lifespan) -> AsyncApp:
-    """The application that serves the description at `path` below `base_path`."""
+    """Returns the application that serves the description at `path` below `base_path`."""
     app = application(lifespan)
     options = dataclasses.replace(app.middleware.options)
     app.middleware.apis.append(
@@ -49,7 +49,7 @@ def serve_description(path: Path, base_path: str, lifespan: Lifespan) -> AsyncAp
 
 
 def serve_again(app: AsyncApp, apis: list[API]) -> None:
-    """Lets `app` serve what another Connexion application was asked to serve."""
+    """Adds the `apis` of another Connexion application to `app`."""
     for api in apis:
         ours = {
             name: getattr(app.middleware.options, name)
@@ -61,10 +61,10 @@ def serve_again(app: AsyncApp, apis: list[API]) -> None:
 
 
 class Resolved(OpenAPISpecification):  # type: ignore[misc]  # connexion has no types
-    """A valid description in one document, whose references all lead into it.
+    """A valid description in one document, with all references resolved.
 
-    Connexion's own way is to read each file by Python's YAML parser, to check the document and
-    to look up every reference as a URL.
+    Connexion's own class reads each file with Python's YAML parser, validates the document, and
+    resolves every reference as a URL.
     """
 
     def __init__(self, document: Node, *, base_uri: str = "") -> None:
@@ -74,8 +74,8 @@ class Resolved(OpenAPISpecification):  # type: ignore[misc]  # connexion has no 
 
     @classmethod
     def at(cls, path: Path) -> "Resolved":
-        """The specification in the file at `path`. Raises
-        `connexion.exceptions.InvalidSpecification`, and what `bundle` raises."""
+        """Returns the specification in the file at `path`. Raises
+        `connexion.exceptions.InvalidSpecification`, and the exceptions of `bundle`."""
         return cls(bundled(path, check=check))
 
 
@@ -85,8 +85,8 @@ def check(document: Node) -> None:
 
 
 def resolved(document: Node) -> Node:
-    """A copy of `document` with what is referred to in the place of references: the same object
-    wherever it is referred to, so that its schemas are compiled once."""
+    """Returns a copy of `document` in which each reference is replaced by its target. All
+    references to one target share one object, so that its schema is compiled once."""
     known: dict[str, Any] = {}
 
     def walk(node: Any) -> Any:

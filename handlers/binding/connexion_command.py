@@ -1,16 +1,14 @@
 """Makes `connexion run openapi/server.yaml` the same server as `specllama`.
 
-Connexion's command line builds an application of its own and has no hook for error handlers,
-middleware, or a lifespan. All that it takes from us are the functions that the description names.
-It imports them while it builds the stack, on the first ASGI call. The description names those that
-check a credential as functions of this module (`x-bearerInfoFunc`, `x-apikeyInfoFunc`), and our
-own security handlers don't ask for these names. So this module is imported by Connexion's command
-line only, and the call of `install` at its end is the only code that runs in time. The very first
-message that then arrives at the outermost middleware (uvicorn's lifespan) puts our application,
-for the same description and options, in the place of Connexion's. So both ways run the same code.
+Connexion's command line builds its own application, and has no hook for error handlers, middleware
+or a lifespan. It only imports the functions that the description names, while it builds the stack,
+on the first ASGI call. The description names functions of this module for checking credentials
+(`x-bearerInfoFunc`, `x-apikeyInfoFunc`); our own security handlers don't use these names. So only
+Connexion's command line imports this module, and calls `install` at its end. The first message that
+the outermost middleware then gets (uvicorn's lifespan) replaces Connexion's application by ours,
+with the same description and options. So both commands run the same code.
 
-An application that has a lifespan was put together by us and is left alone, as is any that
-doesn't serve our handlers.
+Our own applications, which have a lifespan, and applications with other handlers are not replaced.
 """
 
 import logging
@@ -36,8 +34,8 @@ _CONTROLLER = "x-openapi-router-controller"
 
 
 def install() -> None:
-    """Patches Connexion's outermost middleware, once per process, and keeps queries, which may hold
-    keys, out of uvicorn's log of requests."""
+    """Patches Connexion's outermost middleware, once per process. Removes queries, which may
+    contain API keys, from uvicorn's log of requests."""
     original = ServerErrorMiddleware.__call__
     if original.__module__ == __name__:
         return
@@ -55,7 +53,7 @@ def install() -> None:
 
 
 def without_query(record: logging.LogRecord) -> bool:
-    """Takes the query out of a line of uvicorn's about a request."""
+    """Removes the query from uvicorn's log record of a request. Returns True."""
     if isinstance(record.args, tuple) and len(record.args) == 5:
         client, method, path, *rest = record.args
         record.args = (client, method, str(path).partition("?")[0], *rest)
@@ -83,8 +81,8 @@ async def _replacement(launched: ConnexionMiddleware) -> Any:
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
         if prefix and base_paths != {prefix}:
             raise ValueError(
-                f"the API prefix {prefix} comes from the environment, but Connexion's command "
-                f"line needs it as an option: --base-path {prefix}"
+                f"the API prefix {prefix} is given in the environment, but Connexion's command "
+                f"line also needs it as an option: --base-path {prefix}"
             )
         async with lifespan(options, catalog) as runtime:
             yield {"runtime": runtime}

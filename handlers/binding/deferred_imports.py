@@ -1,9 +1,9 @@
-"""Spares the server imports of modules that it rarely needs, or never.
+"""Defers imports of modules that the server rarely or never uses.
 
-Connexion, Starlette and Uvicorn import test clients, HTTP clients, command lines and development
-servers beside what everybody uses: a third of the time until the first answer. While the context
-of `deferred_imports` is entered, importing one of `DEFERRED` binds something that imports the real
-module when it is used; afterwards, everybody imports the real one.
+Connexion, Starlette and Uvicorn also import test clients, HTTP clients, command lines and
+development servers, which take a third of the time until the first answer. Inside the context of
+`deferred_imports`, importing one of `DEFERRED` gives a placeholder, which imports the real module
+when it is used. After the context, imports give the real module.
 """
 
 import importlib
@@ -14,9 +14,9 @@ from types import ModuleType
 from typing import Any
 
 DEFERRED = (
-    "httpx",  # Connexion: tokens that another server checks
-    "jinja2",  # Connexion: templates in descriptions
-    "requests",  # Connexion: descriptions with parts in the web
+    "httpx",  # Connexion: for tokens that another server checks
+    "jinja2",  # Connexion: for templates in descriptions
+    "requests",  # Connexion: for descriptions with references to URLs
     "starlette.testclient",
     "uvicorn.main",
     "werkzeug.serving",
@@ -26,7 +26,7 @@ DEFERRED = (
 
 @contextmanager
 def deferred_imports() -> Iterator[None]:
-    """Defers imports while the server is imported, when there are no other threads."""
+    """Defers imports while the server is imported. There must be no other threads."""
     deferred = [_Deferred(name) for name in DEFERRED if name not in sys.modules]
     for module in deferred:
         sys.modules[module.__name__] = module
@@ -38,10 +38,10 @@ def deferred_imports() -> Iterator[None]:
 
 
 class _Deferred(ModuleType):
-    """Stands for a module that has not been imported yet."""
+    """A placeholder for a module that has not been imported yet."""
 
     def _withdraw(self) -> None:
-        """Let the next import be that of the real module."""
+        """Removes the placeholder, so that the next import gives the real module."""
         name = self.__name__
         if sys.modules.get(name) is self:
             del sys.modules[name]
@@ -54,7 +54,7 @@ class _Deferred(ModuleType):
             raise AttributeError(attribute)
         if sys.modules.get(self.__name__) is not self:
             return getattr(importlib.import_module(self.__name__), attribute)
-        # The name is imported now, and called later if at all.
+        # A `from ... import` in the context gets a function that is called later, if at all.
         return self._later(attribute)
 
     def _later(self, attribute: str) -> Callable[..., Any]:

@@ -1,8 +1,8 @@
-"""Connexion's error handler: the error envelope, in the form of the API that a path belongs to.
+"""Connexion's error handler: the error envelope in the form of the path's API.
 
-A path whose description says `x-error-envelope: anthropic`, `gemini` or `ollama` has the form of
-that API; one that says `either` has Ollama's unless the request is OpenAI's
-(`handlers.http.envelopes.ollama`).
+A path with `x-error-envelope: anthropic`, `gemini` or `ollama` in the description has the form of
+that API. A path with `either` has Ollama's form, unless the request is from a client of OpenAI's
+API (`handlers.http.envelopes.ollama`).
 """
 
 import re
@@ -39,17 +39,17 @@ _DOCUMENTS: Mapping[str | None, Callable[[HttpFailure, Scope], Mapping[str, Any]
     "gemini": lambda failure, _: gemini_error(failure),
     "ollama": lambda failure, _: ollama_error(failure.info),
 }
-"""The JSON body of an error, by the name of an envelope."""
+"""By the name of an envelope: a function that makes the JSON body of an error."""
 _UNDESCRIBED = {VERSION: "gemini", **{f"/api/{name}": "ollama" for name in UNSERVED}}
-"""The envelopes of paths, and of those below, of which the description doesn't have all."""
+"""The envelopes of undescribed paths, by their prefix."""
 
 
 async def answer(request: ConnexionRequest, error: Exception) -> ConnexionResponse:
-    """Connexion's error handler for every class of exception."""
+    """Returns the answer for any exception. It is Connexion's error handler."""
     failure = describe(_explained(error, request.scope), request.scope)
     headers = dict(failure.headers)
     if failure.info.final or failure.status == HTTPStatus.NOT_IMPLEMENTED:
-        # OpenAI's and Anthropic's libraries send whatever is 500 or more again, unless told so.
+        # Without it, OpenAI's and Anthropic's libraries retry every request with a status >= 500.
         headers["X-Should-Retry"] = "false"
     if failure.info.retry_after:
         headers["Retry-After"] = str(failure.info.retry_after)
@@ -65,16 +65,16 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
 
 
 HANDLED = (HTTPException, ProblemException, Exception)
-"""The exceptions that `answer` has to be registered for: Connexion brings handlers of its own for
-these."""
+"""The exceptions for which `answer` has to be registered, because Connexion has default handlers
+for them."""
 
 
 def _explained(error: Exception, scope: Scope) -> Exception:
-    """`error`, or a RequestError in its place with a sentence that Connexion has in it, or that
-    the description gives."""
+    """Returns `error`, or a RequestError with a better message: Connexion's own detail, or, for
+    405, the allowed methods."""
     match error:
         case HTTPException(status_code=401):
-            return error  # what was wrong stays secret
+            return error  # doesn't reveal what is wrong with the key
         case ProblemException(status=status, detail=detail) if status < 500 and detail:
             return RequestError(status, detail)
         case HTTPException(status_code=405):
@@ -85,9 +85,9 @@ def _explained(error: Exception, scope: Scope) -> Exception:
 
 
 def _allowed_methods(scope: Scope) -> list[str]:
-    """The methods that the description has for the path of a request.
+    """Returns the methods that the description has for the path of a request.
 
-    Starlette's own `Allow` names those of one operation only.
+    Starlette's own `Allow` has the methods of only one operation.
     """
     path = _path(scope)
     methods: set[str] = set()
@@ -108,7 +108,8 @@ def _pattern(route: str) -> re.Pattern[str]:
 
 
 def _route(template: str, item: Mapping[str, Any]) -> str:
-    """`template` as routing reads it: a parameter of the format `path` may have slashes."""
+    """Returns `template` in Starlette's form, in which a parameter of the format `path` may contain
+    slashes."""
     for operation in (item[key] for key in item if key in METHODS):
         for each in operation.get("parameters", ()):
             if each["in"] == "path" and each["schema"].get("format") == "path":
@@ -117,9 +118,9 @@ def _route(template: str, item: Mapping[str, Any]) -> str:
 
 
 def _envelope_name(scope: Scope) -> str | None:
-    """The `x-error-envelope` of the request's path. It holds for all that is below a path,
-    too: who asks for what isn't there speaks the same language. So it is with paths of these APIs
-    that this server doesn't have."""
+    """Returns the `x-error-envelope` of the request's path. It also applies to unknown paths below
+    a described one, and to paths of these APIs that this server doesn't have, because their clients
+    read the same form."""
     path = _path(scope)
     for template, item in _described(scope):
         name = item.get("x-error-envelope")
@@ -139,14 +140,14 @@ def _is_below(path: str, place: str) -> bool:
 
 
 def _path(scope: Scope) -> str:
-    """The path behind what a proxy has put before it. Routing counts the API prefix in with
-    that, and notes what it was without."""
+    """Returns the path without a proxy's prefix, but with the API prefix. Routing adds the API
+    prefix to `root_path`, and saves the original in `app_root_path`."""
     root_path = scope.get("app_root_path", scope.get("root_path", ""))
     return str(scope["path"].removeprefix(root_path))
 
 
 def _described(scope: Scope) -> Iterator[tuple[str, Mapping[str, Any]]]:
-    """(path template behind the API prefix, path item) of everything that is described."""
+    """Yields (path template with the API prefix, path item) of the whole description."""
     for api in scope["app"].apis:
         for template, item in api.specification["paths"].items():
             yield _base(api) + template, item

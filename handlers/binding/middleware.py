@@ -1,4 +1,4 @@
-"""Steps before a request is routed, and after its response.
+"""Middlewares of our own: CORS, time measurements, leases of models, limits of bodies.
 
 Limits and timeouts are those of the running server, from the lifespan's state.
 """
@@ -29,18 +29,18 @@ from specllama.handlers.options import ServerOptions
 from specllama.handlers.options.tables.http import HttpOptions
 
 JSON = b"application/json"
-"""The spelling of a JSON body's content type behind these middlewares."""
+"""The content type of a JSON body for the inner middlewares."""
 
 _FIELD_NAMES = re.compile(rb"[\w!#$%&'*+.^`|~-]+(?:[ \t]*,[ \t]*[\w!#$%&'*+.^`|~-]+)*")
 """Names of header fields, with commas between (RFC 9110, 5.6.2)."""
-_MAX_DIGITS = 20  # of a length, as many as 64 bits have
+_MAX_DIGITS = 20  # of Content-Length, as many as 64 bits have
 
 
 class Cors:
-    """Lets the pages of the origins in --cors-origins use the server: all, unless told otherwise.
+    """Lets pages of the origins in --cors-origins, by default all, use the server.
 
-    Answers preflight requests itself; stands outside the error handlers, since a page has to
-    be able to read the errors as well.
+    Answers preflight requests itself. It is outside of the error handlers, so that pages can read
+    errors, too.
     """
 
     _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id, X-Specllama-Relaxed")
@@ -73,7 +73,8 @@ class Cors:
 
     @staticmethod
     def _allowed(origin: bytes, options: HttpOptions) -> list[tuple[bytes, bytes]]:
-        """What lets a page read an answer; nothing but a hint for caches if it may not."""
+        """Returns the headers that let a page read the answer. If it may not, there is only a
+        header for caches."""
         vary = (b"vary", b"Origin")
         if not permits(options.cors_origins, origin.decode("latin-1")):
             return [vary]
@@ -86,8 +87,8 @@ class Cors:
     def _preflight(
         options: HttpOptions, asked: Mapping[bytes, bytes], *, is_allowed: bool
     ) -> list[tuple[bytes, bytes]]:
-        """The fields that grant what a preflight asks for. With credentials, `*` is the name of a
-        field to browsers, so the names that were asked for take its place."""
+        """Returns the headers of the answer to a preflight request. For requests with credentials,
+        browsers regard `*` as the name of a field, so the requested names replace it."""
         names = ", ".join(options.cors_headers).encode()
         wished = asked.get(b"access-control-request-headers", b"")
         if names == b"*" and _FIELD_NAMES.fullmatch(wished):
@@ -103,9 +104,9 @@ class Cors:
 
 
 class RequestTimer:
-    """Tells the server's metrics how long each request took; does nothing without them."""
+    """Reports the duration of each request to the server's metrics, if it has any."""
 
-    CLIENT_GONE = 499  # as nginx calls it: no answer was begun
+    CLIENT_GONE = 499  # nginx' status for a client that disconnects before the answer
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -114,7 +115,7 @@ class RequestTimer:
         metrics = scope["state"]["runtime"].metrics if scope["type"] == "http" else None
         if metrics is None:
             return await self.app(scope, receive, send)
-        extensions = scope.setdefault("extensions", {})  # where Connexion notes the operation
+        extensions = scope.setdefault("extensions", {})  # where Connexion puts the operation
         status = self.CLIENT_GONE
 
         async def send_observed(message: Message) -> None:
@@ -133,7 +134,7 @@ class RequestTimer:
 
 
 class Leases:
-    """Gives back what a request holds of the models, when its answer is complete."""
+    """Releases a request's leases of models when its answer is complete."""
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app
@@ -146,15 +147,15 @@ class Leases:
 
 
 class Bodies(SpecMiddleware):  # type: ignore[misc]
-    """Bounds the size of request bodies and the wait for them, and settles what they are.
+    """Limits the size of request bodies and the wait for them, and sets their content type.
 
-    A compressed body is inflated first: all bounds are of what it means.
-    No body is larger than --max-body-size, nor than the `x-max-body-size` of its operation. All
-    that are held, each until its answer is complete, share a budget.
+    A compressed body is decompressed first; the limits apply to the decompressed body. They are
+    --max-body-size and the `x-max-body-size` of the operation. All bodies share a budget; each is
+    in memory until its answer is complete.
 
-    A body without a content type, with the one that `curl -d` announces, or with that of plain
-    text, which spares web pages a preflight, is taken for JSON.
-    JSON gets one spelling, since Connexion's choice of a validator minds the case.
+    A body is treated as JSON if it has no content type, that of `curl -d`, or that of plain text,
+    with which web pages avoid a preflight request. The content type of JSON is then always spelled
+    `application/json`, since Connexion's choice of a validator is case-sensitive.
     """
 
     _TAKEN_FOR_JSON = (JSON, b"", b"application/x-www-form-urlencoded", b"text/plain")
@@ -171,7 +172,8 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
                     self._limits[operation["operationId"]] = operation["x-max-body-size"]
 
     def _limit(self, scope: Scope, most: int) -> int:
-        """Bytes of the body of a request, where `most` MiB hold for all."""
+        """Returns the limit for the body of a request, in bytes; `most` is that of the server, in
+        MiB."""
         name = scope.get("extensions", {}).get(ROUTING_CONTEXT, {}).get("operation_id") or ""
         return min(most, self._limits.get(name.rpartition(".")[2], most)) << 20
 
@@ -193,7 +195,7 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
             raise _too_large(limit)
         if inflates := coding_of(coding):
             receive = Inflated(receive, inflates, limit).receive
-            named = (b"content-encoding", b"content-length")  # of the body as it came
+            named = (b"content-encoding", b"content-length")  # of the compressed body
             scope = {**scope, "headers": [f for f in scope["headers"] if f[0] not in named]}
         if kind != JSON and self._essence(kind) in self._TAKEN_FOR_JSON:
             kept = [field for field in scope["headers"] if field[0] != b"content-type"]
@@ -212,19 +214,19 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
 
 
 def _length(field: bytes) -> int:
-    if len(field) > _MAX_DIGITS:  # zeros in front, and more digits than Python reads
+    if len(field) > _MAX_DIGITS:  # including leading zeros; Python limits the digits of an int
         raise RequestError(400, f"Content-Length has more than {_MAX_DIGITS} digits")
     return int(field) if field.isdigit() else 0
 
 
 def _too_large(limit: int) -> RequestError:
-    # The connection stays open: the server drops the rest of the body. Closing it now would
-    # reset it, and a client that is still sending would never see the answer.
+    # The connection stays open, and the server drops the rest of the body. Closing it now would
+    # reset it, and a client that is still sending would not get the answer.
     return RequestError(413, f"the body is larger than {limit} bytes")
 
 
 class _Body:
-    """One request's body on its way, of at most `limit` bytes."""
+    """The messages of one request's body, of at most `limit` bytes."""
 
     def __init__(
         self, receive: Receive, limit: int, options: HttpOptions, budget: BodyBudget, scope: Scope
@@ -241,9 +243,9 @@ class _Body:
         self._taken = 0
 
     async def receive(self) -> Message:
-        """The next message. Raises RequestError for a body that is larger than it may be, and
-        when the client sends nothing of it for too long."""
-        if self._complete:  # from now on the only message is that the client is gone
+        """Returns the next message. Raises RequestError for a body that is too large, and if the
+        client doesn't send the next part in time."""
+        if self._complete:  # the only further message is that the client has disconnected
             return await self._receive()
         try:
             message = await within(self._timeout, self._receive())
@@ -264,7 +266,7 @@ class _Body:
                 return message
             if self._size > LARGE or not self._complete:
                 await self.values.add(part)
-            if self._complete:  # a small body that comes at once has fewer values than bytes
+            if self._complete:  # a small body in one part isn't scanned: it has n < bytes
                 self._state["n_values"] = self.values.n or self._size
         return message
 

@@ -1,8 +1,8 @@
-"""Access to operations: the security schemes of the description (a bearer's token, and keys in
+"""Access to operations: the security schemes of the description (a bearer token, and keys in
 headers or in the query), and the middleware that applies them.
 
-The functions that check a credential are fixed here: the names in the description are for
-Connexion's command line (`handlers.binding.connexion_command`).
+This module always uses its own functions to check a credential. The names of functions in the
+description are for Connexion's command line (`handlers.binding.connexion_command`).
 """
 
 from collections.abc import Callable
@@ -30,18 +30,19 @@ def _api_keys(request: ConnexionRequest) -> tuple[bytes, ...]:
 
 
 def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
-    """An empty dictionary if the token is valid, or None. Nothing else is known of its bearer."""
+    """Returns an empty dictionary, as there are no facts about the client, if the token is valid;
+    otherwise None."""
     return {} if is_api_key(token, _api_keys(request)) else None
 
 
 def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
-    """The same for a key as such."""
+    """Returns an empty dictionary if the key is valid, otherwise None."""
     return {} if is_api_key(api_key, _api_keys(request)) else None
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types
-    # Connexion never asks a check function about a request that has no credentials, so a
-    # server without keys has to be let through here.
+    # Connexion rejects a request without credentials before it calls the check function, so a
+    # server without keys has to accept it here.
     def _resolve_func(self, security_scheme: dict[str, Any]) -> Callable[..., Any]:
         return bearer_info
 
@@ -66,8 +67,9 @@ SECURITY_MAP = {"bearer": _Bearer, "apiKey": _ApiKey}
 
 
 class Security(SecurityMiddleware):  # type: ignore[misc]
-    """Lets everybody pass to a server that has no keys. Where there are some, what isn't described
-    wants one as well. Pages of other origins are kept from the operations that refuse them."""
+    """Checks API keys and origins. A server without keys accepts every request. With keys, unknown
+    paths need one, too. Operations with `x-refuses-foreign-origins` reject pages of other
+    origins."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)

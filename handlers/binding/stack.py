@@ -1,9 +1,9 @@
-"""Connexion's middlewares, without the work that comes out the same for every request.
+"""Connexion's middlewares, without the work that they repeat for every request.
 
-Connexion consults its description anew for each request: it tries all routes, builds the parsers
-of parameters, matches media types against patterns, and picks the handler's arguments from all
-the places where there could be some. Here that is done once, for operations that need no more
-than a JSON body. All other requests go Connexion's way, which also finds the error.
+For each request, Connexion tries all routes, builds parsers of parameters, matches media types
+against patterns, and searches all possible places for the handler's arguments. This module does
+that once for operations that need only a JSON body. Other requests, and invalid ones, take
+Connexion's own path.
 """
 
 import inspect
@@ -46,8 +46,8 @@ from specllama.handlers.http.request_log import RequestLog
 
 
 class Routing(RoutingMiddleware):  # type: ignore[misc]
-    """Finds paths without parameters in a table, also with a slash behind; asks the routes for all
-    others."""
+    """Finds paths without parameters in a table, also with a trailing slash. Connexion's routes
+    handle all other paths."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
@@ -64,7 +64,8 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
                     self._known.setdefault((method, base + path), context)
 
     def _context(self, method: str, path: str) -> dict[str, str] | None:
-        """The notes for the middlewares behind when the routes lead from `path` to an operation."""
+        """Returns Connexion's routing context for the inner middlewares; None if the routes don't
+        lead from `path` to an operation."""
         scope = {"type": "http", "method": method, "path": path, "root_path": ""}
         app: Any = self.router
         while isinstance(app, Router):
@@ -84,13 +85,13 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
                 await self.app(scope, receive, send)
                 return
         if scope["type"] == "http" and _has_trailing_slash(scope):
-            # A parameter may be meant to end so, and Starlette would redirect to what doesn't.
+            # Starlette would redirect to the path without the slash, which may end a parameter.
             raise HTTPException(404 if is_known(scope) else 401)
         await super().__call__(scope, receive, send)
 
 
 def _without_slash(path: str) -> str:
-    """`path` without the one slash that a client has put behind it; empty if there is none."""
+    """Returns `path` without its trailing slash; "" unless it has exactly one."""
     return path[:-1] if path.endswith("/") and not path.endswith("//") else ""
 
 
@@ -100,8 +101,8 @@ def _has_trailing_slash(scope: Scope) -> bool:
 
 
 def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
-    """The endpoint to which Starlette's router would send `scope`, which becomes that of the
-    route."""
+    """Returns the endpoint to which Starlette's router would send `scope`, and updates `scope` as
+    its route does."""
     for route in router.routes:
         match, changes = route.matches(scope)
         if match is Match.FULL and isinstance(route, Route | Mount):
@@ -111,8 +112,8 @@ def _first_match(router: Router, scope: Scope) -> ASGIApp | None:
 
 
 class _ValidatedOperation(RequestValidationOperation):  # type: ignore[misc]
-    """One operation's validation; a JSON body of a request without parameters needs no
-    preparation."""
+    """The validation of one operation. A request with a JSON body and no parameters needs no
+    preparation per request."""
 
     @cached_property
     def _json_body(self) -> JsonBody:
@@ -125,17 +126,17 @@ class _ValidatedOperation(RequestValidationOperation):  # type: ignore[misc]
 
     @cached_property
     def _headers(self) -> set[bytes]:
-        """Names of the headers that are parameters."""
+        """The names of headers that are parameters."""
         parameters = self._operation.parameters
         return {each["name"].lower().encode() for each in parameters if each["in"] == "header"}
 
     @cached_property
     def _expects(self) -> bool:
-        """True if there is a parameter that can't be left out."""
+        """True if the operation has a required parameter."""
         return any(each.get("required") for each in self._operation.parameters)
 
     def _has_parameters(self, scope: Scope) -> bool:
-        """True if the request has parameters, or ought to have some."""
+        """True if the request has parameters, or requires some."""
         return (
             self._expects
             or bool(scope["query_string"])
@@ -167,13 +168,14 @@ class _ValidationApi(RequestValidationAPI):  # type: ignore[misc]
 
 
 class Validation(RequestValidationMiddleware):  # type: ignore[misc]
-    """Validates requests, preparing as much as it can."""
+    """Validates requests, with as much preparation as possible."""
 
     api_cls = _ValidationApi
 
 
 class _Decorator(StarletteDecorator):  # type: ignore[misc]
-    """Connexion decorates a handler anew for every request, always with the same result."""
+    """Decorates a handler once. Connexion's own class does so for every request, with the same
+    result."""
 
     def __init__(self, **options: Any) -> None:
         super().__init__(**options)
@@ -186,7 +188,8 @@ class _Decorator(StarletteDecorator):  # type: ignore[misc]
 
 
 class _Operation(AsyncOperation):  # type: ignore[misc]
-    """One handler, and what turns a request into its arguments and its result into a response."""
+    """One handler, and the conversion of a request to its arguments and of its result to a
+    response."""
 
     @cached_property
     def fn(self) -> Callable[..., Any]:
@@ -196,7 +199,7 @@ class _Operation(AsyncOperation):  # type: ignore[misc]
 
 
 class _BodyOperation(_Operation):
-    """A handler whose arguments are in the request's context: the body, as validated."""
+    """A handler whose only argument is the validated body, from the request's context."""
 
     @cached_property
     def _names(self) -> tuple[str, ...]:
@@ -228,7 +231,7 @@ def _needs_only_body(operation: AbstractOperation) -> bool:
 
 
 class Api(AsyncApi):  # type: ignore[misc]
-    """Connexion's application behind all middlewares."""
+    """Connexion's application inside of all middlewares."""
 
     def make_operation(self, operation: AbstractOperation) -> _Operation:
         kind = _BodyOperation if _needs_only_body(operation) else _Operation
@@ -255,5 +258,5 @@ MIDDLEWARES = [
     ContextMiddleware,
     Current,
 ]
-"""From the outside to the inside. Of Connexion's own, those are missing that serve the
-description and validate answers: handlers do the one, and the contract tests the other."""
+"""All middlewares, from the outermost to the innermost. Connexion's own ones for serving the
+description and validating answers are left out: handlers serve it, and contract tests validate."""

@@ -1,7 +1,7 @@
-"""Request validation: bodies by compiled schemas, parameters with the same sentences.
+"""Validation of requests by compiled schemas: bodies and parameters, with the same messages.
 
-Connexion's own body validator parses twice, compiles the schema anew for every request, and
-accepts NaN; these take its place in the `validator_map`.
+Connexion's own body validator parses twice, compiles the schema for every request, and accepts NaN.
+The validators here replace it in the `validator_map`.
 """
 
 import asyncio
@@ -28,46 +28,48 @@ from specllama.handlers.http.errors import RequestError
 
 MAX_FILES = 4  # of a form
 MAX_FIELDS = 64
-MAX_FIELD = 4 << 20  # bytes of one that is no file
+MAX_FIELD = 4 << 20  # bytes of a field that isn't a file
 
 
 class _Compiled:
-    """Schemas as compiled validators, by identity: Connexion hands out the same objects. Each is
-    compiled when it is needed first."""
+    """Compiled schemas by identity, since Connexion always passes the same objects. Each is
+    compiled on its first use."""
 
     def __init__(self) -> None:
         self._by_id: dict[int, tuple[Schema, Draft202012Validator]] = {}
         self._compiling = system.Lock()
 
     def known(self, schema: Schema) -> Draft202012Validator | None:
-        """Its validator, if it has been compiled."""
+        """Returns the schema's validator; None if it hasn't been compiled."""
         known = self._by_id.get(id(schema))
         return None if known is None else known[1]
 
     def get(self, schema: Schema) -> Draft202012Validator:
-        """Its validator, compiled in the thread that asks. Safe to use from any thread."""
+        """Returns the schema's validator, and compiles it in the calling thread if necessary.
+        Thread-safe."""
         with self._compiling:
             if (known := self._by_id.get(id(schema))) is None:
-                # Keeping the schema keeps its id from being used again.
+                # The reference to the schema prevents the reuse of its id.
                 known = self._by_id[id(schema)] = (schema, compile_schema(schema))
         return known[1]
 
 
-# ---- The JSON of protocol buffers, which Google's clients send: `x-proto-json`. A field has two
-# spellings there, `topP` and `top_p`; a body gets the described one before it is validated.
+# ---- The JSON form of protocol buffers, which Google's clients send: `x-proto-json`. A field has
+# two spellings in it, `topP` and `top_p`. The described one replaces the other before validation.
 
 _CAPITAL = re.compile("[A-Z]")
 
 
 class Spellings(msgspec.Struct, frozen=True):
-    """The described names in a value, by each of their spellings, with those in their values; of an
-    array, those of its items. None in a value of any other kind, or in an object of any fields."""
+    """The described fields of an object, by both spellings: the name of each, and the fields of its
+    value. An array has those of its items. Empty for other values, and for objects with arbitrary
+    fields."""
 
     known: Mapping[str, tuple[str, "Spellings"]] = {}
 
     @classmethod
     def of(cls, schema: Mapping[str, Any]) -> Self:
-        """Those that a resolved schema describes."""
+        """Returns the spellings in a resolved schema."""
         known: dict[str, tuple[str, Spellings]] = {}
         for part in schema.get("allOf", ()):
             known |= cls.of(part).known
@@ -76,7 +78,7 @@ class Spellings(msgspec.Struct, frozen=True):
         return cls.of(schema["items"]) if "items" in schema else cls(known)
 
     def read(self, value: Any) -> Any:
-        """`value` with the described names. What has no place in it stays: validation tells."""
+        """Returns `value` with the described names. Unknown fields stay, for the validation."""
         if isinstance(value, list) and self.known:
             return [*map(self._read_object, value)]
         return self._read_object(value)
@@ -102,10 +104,10 @@ def _with_underscores(name: str) -> str:
 
 
 class JsonBody:
-    """The validator of one request's JSON body; hands the decoded body to the handler.
+    """The validator of one request's JSON body, which passes the decoded body to the handler.
 
-    Connexion passes the entries of its request context as arguments of the same names, so the
-    entry `body` becomes the handler's `body`, and nothing is parsed a second time.
+    Connexion passes the entries of its request context as arguments with the same names. So the
+    entry `body` becomes the handler's argument `body`, and the body isn't parsed again.
     """
 
     def __init__(self, compiled: _Compiled, schema: Schema, required: bool) -> None:
@@ -135,17 +137,17 @@ class JsonBody:
             return decode(raw)
         body = self._decoded(raw)
         validator = self._compiled.known(self._schema)
-        if validator is None:  # the first of all requests, or one beside it
+        if validator is None:  # in the first request, or one concurrent with it
             validator = await asyncio.to_thread(self._compiled.get, self._schema)
         if not validator.is_valid(body):
             if n > FEW:
-                told = raw if self._spellings is None else msgspec.json.encode(body)
-                await self._check_away(told, scope)
+                given = raw if self._spellings is None else msgspec.json.encode(body)
+                await self._check_away(given, scope)
             raise RequestError(400, sentence(validator, body))
         return body
 
     def _decoded(self, raw: bytes | bytearray) -> Any:
-        """The body, by the names that are described. Raises RequestError."""
+        """Returns the body, with the described names. Raises RequestError."""
         body = decode(raw)
         return body if self._spellings is None else self._spellings.read(body)
 
@@ -162,7 +164,7 @@ class JsonBody:
 
 
 class FormBody:
-    """The validator of one request's form; hands the fields to the handler as `body`."""
+    """The validator of one request's form, which passes the fields to the handler as `body`."""
 
     def __init__(self, compiled: _Compiled, schema: Schema) -> None:
         self._compiled = compiled
@@ -178,7 +180,7 @@ class FormBody:
 
 
 def decode(raw: bytes | bytearray) -> Any:
-    """The value of a JSON text. Raises RequestError with what is wrong with it."""
+    """Returns the value of a JSON text. Raises RequestError with its fault."""
     if not raw:
         raise RequestError(400, "the body is empty, but this operation needs one")
     try:
@@ -188,7 +190,8 @@ def decode(raw: bytes | bytearray) -> Any:
 
 
 async def _read(receive: Receive) -> bytes | bytearray:
-    """The body. Its parts are put together as they come: at the end it would all be one copy."""
+    """Returns the body. The parts are appended as they arrive: joining them at the end would copy
+    the whole body at once."""
     raw: bytes | bytearray = b""
     more = True
     while more:
@@ -207,7 +210,7 @@ async def _read(receive: Receive) -> bytes | bytearray:
 
 
 def _drained(receive: Receive) -> Receive:
-    """`receive` as it looks behind a body: an empty one, since the bytes are not needed again."""
+    """Returns a `receive` that first returns an empty body, since the body has been read."""
     seen = False
 
     async def receive_() -> Message:
@@ -221,10 +224,10 @@ def _drained(receive: Receive) -> Receive:
 
 
 async def _read_form(receive: Receive, scope: Scope, schema: Schema) -> dict[str, Any]:
-    """The fields of a form by their names, of several alike the last: files as bytes, numbers and
-    truth values as the properties of `schema` want them, everything else as text.
+    """Returns the fields of a form by name; of several with one name, the last. Files are bytes,
+    numbers and booleans are converted as the properties of `schema` say, other values are texts.
 
-    Raises RequestError for what is no form.
+    Raises RequestError for an invalid form.
     """
     parser = MultiPartParser(
         Headers(scope=scope),
@@ -237,7 +240,7 @@ async def _read_form(receive: Receive, scope: Scope, schema: Schema) -> dict[str
         form = await parser.parse()
     except (MultiPartException, KeyError) as error:
         message = error.message if isinstance(error, MultiPartException) else "no boundary"
-        raise RequestError(400, f"the body is no valid form: {message}") from None
+        raise RequestError(400, f"the body is not a valid form: {message}") from None
     properties = schema.get("properties", {})
     fields: dict[str, Any] = {}
     try:
@@ -252,12 +255,12 @@ async def _read_form(receive: Receive, scope: Scope, schema: Schema) -> dict[str
 
 
 def _check_form(schema: Schema, validator: Draft202012Validator, fields: dict[str, Any]) -> None:
-    """Raises RequestError unless `fields` are as described, files where files belong."""
+    """Raises RequestError unless `fields` match the schema, with files in the fields for files."""
     for name, described in schema.get("properties", {}).items():
         is_file = described.get("format") == "binary"
         if name in fields and isinstance(fields[name], bytes) != is_file:
             right = "a file" if is_file else "no file"
-            raise RequestError(400, f"{name}: this field of the form has to be {right}")
+            raise RequestError(400, f"{name}: this field of the form must be {right}")
     shown = {name: "" if isinstance(each, bytes) else each for name, each in fields.items()}
     if not validator.is_valid(shown):
         raise RequestError(400, sentence(validator, shown))
@@ -275,8 +278,8 @@ async def _stream(receive: Receive) -> AsyncGenerator[bytes, None]:
 
 
 def _typed(text: str, type_: str | None) -> Any:
-    """The value that `text` spells, if it spells one of that type; else the text, which the schema
-    refuses."""
+    """Returns the value in `text` if it has the type `type_`; otherwise the text, which the schema
+    then refuses."""
     if type_ == "boolean":
         return {"true": True, "1": True, "false": False, "0": False}.get(text.lower(), text)
     if type_ in ("integer", "number"):
@@ -290,7 +293,7 @@ def _typed(text: str, type_: str | None) -> Any:
 
 
 def validator_map() -> dict[str, Any]:
-    """Connexion's `validator_map` for one application, with a cache of its own."""
+    """Returns Connexion's `validator_map` for one application, with its own cache."""
     compiled = _Compiled()
 
     def json_body(*, schema: Schema, required: bool = False, **_: Any) -> JsonBody:
@@ -308,7 +311,7 @@ def validator_map() -> dict[str, Any]:
             if value is None:
                 missing = f"{name}: this {parameter_type} parameter is required"
                 return missing if param.get("required") else None
-            validator = compiled.get(param["schema"])  # small: a moment's work
+            validator = compiled.get(param["schema"])  # small, so it compiles at once
             return None if validator.is_valid(value) else sentence(validator, value, name)
 
     bodies = MediaTypeDict(VALIDATOR_MAP["body"])

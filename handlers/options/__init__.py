@@ -1,7 +1,7 @@
 """Every command-line option: those of models (`engine.options`), and those of the server.
 
-`tables` declares the server's; `composition` puts all tables together. The command line, `--help`
-and the reference page are derived from them.
+`tables` declares the server's options; `composition` combines all tables. The command line,
+`--help` and the reference page are made from them.
 """
 
 from specllama.handlers.options.composition import NAMES, ServerOptions

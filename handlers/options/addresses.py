@@ -1,7 +1,7 @@
-"""The texts of options that say where the server is found.
+"""Values of options for addresses: hosts, origins, header names, the API prefix.
 
 As in `engine.options.values`, every function raises `OptionError` with a sentence that quotes the
-text and says what is expected.
+text and names the expected form.
 """
 
 import re
@@ -17,13 +17,13 @@ _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
 def hosts(text: str) -> str:
-    """Addresses and socket paths, separated by commas."""
+    """Checks a list of addresses and socket paths, separated by commas."""
     comma_separated(text)
     return text
 
 
 def origins(text: str) -> tuple[str, ...]:
-    """Origins of web pages; * stands for all, localhost for those of this machine."""
+    """Returns origins of web pages; * stands for all, localhost for all on this machine."""
     found = comma_separated(text)
     for origin in found:
         if origin not in ("*", "localhost") and not _ORIGIN.fullmatch(origin):
@@ -32,7 +32,7 @@ def origins(text: str) -> tuple[str, ...]:
 
 
 def host_names(text: str) -> tuple[str, ...]:
-    """Names of hosts, without ports; * stands for all."""
+    """Returns names of hosts, without ports; * stands for all."""
     found = comma_separated(text)
     for name in found:
         if name != "*" and not _HOST_NAME.fullmatch(name):
@@ -41,16 +41,16 @@ def host_names(text: str) -> tuple[str, ...]:
 
 
 def header_list(text: str) -> tuple[str, ...]:
-    """Names of methods or header fields; * stands for all."""
+    """Returns names of methods or header fields; * stands for all."""
     found = comma_separated(text)
     for name in found:
         if not _TOKEN.fullmatch(name):
-            raise OptionError(f"{quote(name)} is no name that a header of HTTP can have")
+            raise OptionError(f"{quote(name)} is not a valid name in an HTTP header")
     return found
 
 
 def api_prefix(text: str) -> str:
-    """A path such as /api, without the trailing slash."""
+    """Returns a path such as /api, without a trailing slash."""
     path = text.removesuffix("/")
     if not _API_PREFIX.fullmatch(path):
         raise OptionError(
@@ -61,13 +61,13 @@ def api_prefix(text: str) -> str:
 
 
 def is_local(host: str) -> bool:
-    """True for an address of --host that only this machine reaches, or the path of a socket."""
+    """True for an address in --host that only this machine can reach, or the path of a socket."""
     return "/" in host or host.endswith(".sock") or host == "localhost" or is_loopback(host)
 
 
 @lru_cache(maxsize=256)
 def is_loopback(address: str) -> bool:
-    """True for an IP address that only this machine reaches."""
+    """True for a loopback IP address."""
     try:
         found = ip_address(address)
     except ValueError:

@@ -1,4 +1,4 @@
-"""From `Options` back to a command line."""
+"""Converts `Options` back to a command line and to a preset."""
 
 import re
 import shlex
@@ -14,11 +14,11 @@ _NUMBER = re.compile(r"-[0-9.].*")
 
 
 def arguments(options: Options) -> list[str]:
-    """The command line that means what `options` say of the model: the program's name, then
-    what differs from the defaults.
+    """Returns the command line for the model's `options`: the program's name, then the options that
+    differ from the defaults.
 
-    Options of the server as a whole are left out, and secrets. So are the paths at which a model
-    that is named by its repository or its address lies after the download.
+    Options of the server as a whole and secrets are left out. So is the path of a downloaded model
+    that is named by its repository or URL.
     """
     words = ["specllama"]
     for field, value in _chosen(options):
@@ -27,8 +27,8 @@ def arguments(options: Options) -> list[str]:
 
 
 def preset(name: str, options: Options) -> str:
-    """The section of a preset file that means the same, without the model's other names. A line
-    end in a value has a backslash in front, as llama-server shows it."""
+    """Returns the equivalent section of a preset file, without the model's aliases and tags. A line
+    break in a value has a backslash before it, as in llama-server."""
     lines = [f"[{name}]"]
     for field, value in _chosen(options):
         if field.name not in _NAMES:
@@ -38,7 +38,8 @@ def preset(name: str, options: Options) -> str:
 
 
 def _chosen(options: Options) -> Iterator[tuple[Field, Any]]:
-    """The options that differ from their defaults, in the order of `--help`, with their values."""
+    """Yields the options that differ from their defaults, with their values, in the order of
+    `--help`."""
     of_model = fields(Options)
     for field in (of_model[name] for name in NAMES.fields if name in of_model):
         value = field.of(options)
@@ -65,14 +66,14 @@ def _words(field: Field, value: Any) -> Iterator[str]:
         field = fields(Options)["lora_scaled"]
     for text in _texts(field, value):
         if text.startswith("-") and not _NUMBER.fullmatch(text):
-            yield f"{field.canonical}={text}"  # apart, it would be taken for an option
+            yield f"{field.canonical}={text}"  # as a separate word, it would be an option
         else:
             yield field.canonical
             yield from shlex.split(text) if field.opt.n_values > 1 else [text]
 
 
 def _texts(field: Field, value: Any) -> list[str]:
-    """One text for each occurrence of the option."""
+    """Returns one text for each occurrence of the option."""
     if field.opt.one_each and value:
         return [field.show((element,)) for element in value]
     return [field.show(value)]

@@ -1,4 +1,4 @@
-"""The options of a server, put together from their tables."""
+"""The options of a server, combined from their tables."""
 
 import msgspec
 
@@ -22,8 +22,8 @@ from specllama.handlers.options.tables.page import PageOptions
 
 
 class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What a server was started with. `model` is what the command line and variables say of the
-    only model, or of all; the other tables are the same for every model."""
+    """All options of one server. `model` has the options of the only model, or the defaults for all
+    models, from the command line and the environment; the other tables apply to all models."""
 
     model: Options = Options()
     router: RouterOptions = RouterOptions()
@@ -60,5 +60,5 @@ NAMES = Names(
         GeneralOptions,
     ),
 )
-"""Every option that a command line may have, in the order of `--help`: tables of one group have
-their options together."""
+"""Every option of the command line, in the order of `--help`, which lists tables of one group
+together."""

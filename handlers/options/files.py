@@ -1,4 +1,4 @@
-"""The files that options of the server name: read and checked before it starts.
+"""Reads and checks the files in options of the server, before the server starts.
 
 Every function raises `OptionError` with one line that names the file.
 """
@@ -11,17 +11,18 @@ from specllama.engine.options.values import OptionError, quote
 
 
 def api_keys(path: str) -> list[str]:
-    """The keys in a file: one on a line; empty lines and those beginning with # don't count."""
+    """Returns the keys in a file, which has one per line. Empty lines and lines that begin with #
+    are skipped."""
     lines = [line.strip() for line in read_text(path).splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
-        # Serving everybody is not what somebody who names a key file wants.
-        raise OptionError(f"{quote(path)} holds no key")
+        # Without keys, the server would be open to everyone in spite of the option.
+        raise OptionError(f"{quote(path)} contains no key")
     return keys
 
 
 def check_tls(certificate: str, key: str) -> None:
-    """That the two PEM files can be read and belong together."""
+    """Checks that the two PEM files can be read and belong together."""
     for path in (certificate, key):
         os.close(open_regular(path))
 
@@ -30,13 +31,13 @@ def check_tls(certificate: str, key: str) -> None:
 
     try:
         ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key, no_passphrase)
-    except (OSError, ValueError):  # ssl.SSLError, whose texts explain nothing, is an OSError
-        message = f"{quote(certificate)} and {quote(key)} are no PEM certificate and its key"
+    except (OSError, ValueError):  # ssl.SSLError, an OSError, has no useful message
+        message = f"{quote(certificate)} and {quote(key)} are not a PEM certificate and its key"
         raise OptionError(message) from None
 
 
 def check_writable(path: str) -> None:
-    """That text can be appended to `path`; creates the file."""
+    """Checks that text can be appended to `path`; creates the file."""
     try:
         with open(path, "a", encoding="utf-8"):
             pass

@@ -1,4 +1,4 @@
-"""What users read about the options: `--help`, and the reference page in Markdown."""
+"""The documentation of all options: `--help`, and the reference page in Markdown."""
 
 import textwrap
 from collections.abc import Mapping
@@ -14,23 +14,23 @@ _INTRODUCTION = """\
 
 This page is generated from the tables by `python -m specllama.handlers.options > docs/options.md`.
 
-Every option can be written `--option value` or `--option=value`. Most can also be given by an
-environment variable; the command line wins over it. A flag's variable takes `1`, `true`, `on`,
-`enabled` or `0`, `false`, `off`, `disabled`; for a flag that can be negated, the mere presence
-of its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) switches it off. Any other
-variable that is set but empty counts as not set. A value that can't be used ends the program
-with one line and exit code 1 before a model is loaded.
+Every option can be written as `--option value` or `--option=value`. Most options can also be given
+by an environment variable; the command line wins over it. The variable of a flag is `1`, `true`,
+`on`, `enabled` or `0`, `false`, `off`, `disabled`. A flag with a negated form is also switched off
+if its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) is set to any value. Any other
+empty variable counts as not set. If a value is invalid, the program prints one line and ends with
+exit code 1 before it loads a model.
 
-A request's own fields win over the sampling defaults given here, and these over the values that
-a model's file may have (its `general.sampling.*`).
+The fields of a request win over the sampling options. These win over the values in a model's file
+(its `general.sampling.*`).
 """
 
-_SHORTCUTS = "defaults for a model, downloaded first; other options given win"
+_SHORTCUTS = "options for a downloaded model; other options win over them"
 
 _WITHOUT_EFFECT = """\
 ## Without effect
 
-These options of llama-server are taken, and a warning says that they do nothing here:
+These options of llama-server are accepted with a warning that they have no effect here:
 
 | Option | Why |
 |---|---|"""
@@ -38,8 +38,8 @@ These options of llama-server are taken, and a warning says that they do nothing
 _REFUSED = """
 ## Refused
 
-These end the start, as the server would do something else than what is asked; a form that switches
-one off is taken:
+With these options of llama-server, the server doesn't start, since it can't do what they ask for. A
+form that switches such an option off is accepted:
 
 | Option | Why |
 |---|---|"""
@@ -53,7 +53,7 @@ def _groups() -> dict[str, list[Field]]:
 
 
 def default(field: Field) -> str:
-    """What holds if the option is not given, for people."""
+    """Returns the default value, as text for the documentation."""
     return field.opt.default or field.show(field.default)
 
 
@@ -70,8 +70,8 @@ def _forms(field: Field) -> str:
 def help_text(
     width: int = 100, bold: bool = False, commands: Mapping[str, tuple[str, str]] | None = None
 ) -> str:
-    """The overview that `--help` prints, at most `width` columns wide. `commands` have
-    arguments and a sentence each."""
+    """Returns the text of `--help`, at most `width` columns wide. `commands` are (arguments,
+    sentence) by name."""
     start, end = ("\x1b[1m", "\x1b[0m") if bold else ("", "")
     commands = commands or {}
     lines = ["Usage: specllama [serve] [-m FILE] [OPTION]..."]
@@ -92,7 +92,7 @@ def help_text(
     lines += ["", f"{start}{shortcuts.GROUP}{end} ({_SHORTCUTS})"]
     for name, shortcut in shortcuts.SHORTCUTS.items():
         lines += [f"  {start}{name}{end}", " " * _INDENT + shortcut.help]
-    lines += ["", "A variable in brackets gives the option too; the command line wins over it."]
+    lines += ["", "A variable in brackets sets the option, too; the command line wins over it."]
     lines += ["Other options of llama-server have no effect or are refused: docs/options.md."]
     return "\n".join(lines) + "\n"
 
@@ -105,7 +105,7 @@ def _explanation(field: Field) -> str:
 
 
 def reference() -> str:
-    """docs/options.md."""
+    """Returns the text of docs/options.md."""
     parts = [_INTRODUCTION]
     for group, members in _groups().items():
         parts.append(f"## {group}\n")

@@ -1,4 +1,4 @@
-"""From a command line and variables to `ServerOptions`."""
+"""Reads a command line and environment variables into `ServerOptions`."""
 
 from collections.abc import Mapping, Sequence
 
@@ -11,11 +11,11 @@ from specllama.handlers.options import files
 from specllama.handlers.options.addresses import is_local
 from specllama.handlers.options.composition import NAMES, ServerOptions
 
-# ---- Checks across options of the server.
+# ---- checks of several options of the server ---------------------------------------------
 
 
 def check_server(options: ServerOptions) -> None:
-    """Raises `OptionError` for options of the server that can't be had together."""
+    """Raises `OptionError` for contradictory options of the server."""
     http = options.http
     if bool(http.ssl_cert_file) != bool(http.ssl_key_file):
         given, missing = ("cert", "key") if http.ssl_cert_file else ("key", "cert")
@@ -23,7 +23,7 @@ def check_server(options: ServerOptions) -> None:
 
 
 def check_server_files(options: ServerOptions) -> None:
-    """Raises `OptionError` for files that concern several options."""
+    """Raises `OptionError` for invalid files of several options."""
     log = options.log
     if log.log_file and not log.log_disable:
         named("--log-file", lambda: files.check_writable(log.log_file))
@@ -33,17 +33,17 @@ def check_server_files(options: ServerOptions) -> None:
 
 
 def given(argv: Sequence[str], environ: Mapping[str, str]) -> Given:
-    """The words of a command line (without the program's name) and variables, and what they may
-    mean."""
+    """Returns the words of a command line (without the program's name) and the variables, with the
+    names of all options."""
     return Given(NAMES, environ, argv)
 
 
 def parse(argv: Sequence[str], environ: Mapping[str, str]) -> ServerOptions:
-    """The options given by variables, and on a command line (without the program's name), which
-    wins.
+    """Returns the options from variables and from a command line (without the program's name),
+    which wins.
 
-    They are checked, and the files that they name, unless they ask only for information
-    (`--help`, `--version`, `--list-devices`, `--cache-list`). Raises `OptionError`.
+    Checks them, and the files that they name, unless they only print information (`--help`,
+    `--version`, `--list-devices`, `--cache-list`, ...). Raises `OptionError`.
     """
     options = compose(ServerOptions, gather(given(argv, environ), ()))
     if not options.general.any():
@@ -55,12 +55,13 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> ServerOptions:
 
 
 def from_environ(environ: Mapping[str, str]) -> ServerOptions:
-    """The options given by variables alone."""
+    """Returns the options from variables only."""
     return parse([], environ)
 
 
 def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, str]) -> list[str]:
-    """What was given to `parse` in vain, or leaves the server open: each as a warning."""
+    """Returns warnings about options without effect, and about a server that is open to other
+    machines."""
     found = unknown_variables(NAMES, environ)
     found += vain_options(given(argv, environ))
     engine, router = options.model.engine, options.router
@@ -69,7 +70,8 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
     if open_to and not http.api_keys():
         where = ", ".join(open_to)
         found.append(
-            f"--host {where}: whoever reaches it may use the server; --api-key asks for a key"
+            f"--host {where}: every client that can reach it may use the server; set --api-key to "
+            "require a key"
         )
     drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
     if drafts and engine.embedding.embeds():

@@ -1,4 +1,4 @@
-"""The scripts with which shells complete commands and options: `--completion-bash` and its like."""
+"""Completion scripts for shells: `--completion-bash`, `--completion-zsh`, `--completion-fish`."""
 
 from specllama.handlers.options.completion.bash import bash_completion
 from specllama.handlers.options.completion.fish import fish_completion

@@ -1,4 +1,4 @@
-"""The script with which bash completes commands and options: `--completion-bash`."""
+"""The completion script for bash: `--completion-bash`."""
 
 from collections.abc import Iterable
 
@@ -35,7 +35,8 @@ _FILES = 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen {} -- "$current
 
 
 def bash_completion(commands: Iterable[str] = ()) -> str:
-    """The script: commands, names of options, and values where they are files or one of few."""
+    """Returns the script. It completes commands, names of options, and values that are files or
+    choices."""
     fields = NAMES.fields.values()
     cases = [
         f"        {'|'.join(field.names)}) {_values(field)}; return ;;"

@@ -1,4 +1,4 @@
-"""The script with which fish completes commands and options: `--completion-fish`."""
+"""The completion script for fish: `--completion-fish`."""
 
 from collections.abc import Iterable
 
@@ -14,8 +14,8 @@ complete -c specllama -f
 
 
 def fish_completion(commands: Iterable[str] = ()) -> str:
-    """The script: commands, names of options with what they mean, and values where they are files
-    or one of few."""
+    """Returns the script. It completes commands, names of options with their descriptions, and
+    values that are files or choices."""
     lines = [f"complete -c specllama -n __fish_use_subcommand -a {name}" for name in commands]
     for field in NAMES.fields.values():
         lines.append(_line(field.names, field.opt.help, _value(field)))
@@ -32,7 +32,7 @@ def _line(names: Iterable[str], meaning: str, value: str = "") -> str:
 
 
 def _form(name: str) -> str:
-    """fish tells --long, -s and -old apart."""
+    """Returns the form of a name in fish, which distinguishes --long, -s and -old."""
     if name.startswith("--"):
         return f"-l {name[2:]}"
     return f"-s {name[1:]}" if len(name) == 2 else f"-o {name[1:]}"

@@ -1,4 +1,4 @@
-"""What the values of options are, as far as a shell can complete them."""
+"""The kinds of option values that shells complete."""
 
 from typing import Literal
 
@@ -8,14 +8,14 @@ Kind = Literal["none", "choice", "file", "folder", "other"]
 
 
 def kind_of(field: Field) -> Kind:
-    """`none` for a flag, `other` for what nobody can know."""
+    """Returns the kind of a value: `none` for a flag, `other` for values without completion."""
     if field.is_flag:
         return "none"
     if field.choices:
         return "choice"
     if field.opt.metavar.startswith("DIR"):
         return "folder"
-    if field.opt.metavar.startswith("FILE") and field.name != "hf_file":  # that is on the hub
+    if field.opt.metavar.startswith("FILE") and field.name != "hf_file":  # a file on the hub
         return "file"
     return "other"
 

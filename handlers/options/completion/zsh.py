@@ -1,4 +1,4 @@
-"""The script with which zsh completes commands and options: `--completion-zsh`."""
+"""The completion script for zsh: `--completion-zsh`."""
 
 from collections.abc import Iterable
 
@@ -23,8 +23,8 @@ compdef _specllama specllama
 
 
 def zsh_completion(commands: Iterable[str] = ()) -> str:
-    """The script: commands, names of options with what they mean, and values where they are files
-    or one of few."""
+    """Returns the script. It completes commands, names of options with their descriptions, and
+    values that are files or choices."""
     options = [line for field in NAMES.fields.values() for line in _options(field)]
     options += [_quoted(f"{name}[{_plain(s.help)}]") for name, s in SHORTCUTS.items()]
     lines = " \\\n".join(f"        {line}" for line in options)
@@ -32,7 +32,7 @@ def zsh_completion(commands: Iterable[str] = ()) -> str:
 
 
 def _options(field: Field) -> list[str]:
-    """An argument of `_arguments` for each name."""
+    """Returns an argument of `_arguments` for each name."""
     meaning = f"[{_plain(field.opt.help)}]"
     names = [
         _quoted(f"*{name}{_form(field, name)}{meaning}{_value(field)}") for name in field.names
@@ -41,7 +41,7 @@ def _options(field: Field) -> list[str]:
 
 
 def _form(field: Field, name: str) -> str:
-    """`=`: the value may stand behind an equals sign, too."""
+    """Returns `=` if the value may also follow an equals sign."""
     return "" if field.is_flag or not name.startswith("--") else "="
 
 
@@ -61,7 +61,8 @@ def _value(field: Field) -> str:
 
 
 def _plain(text: str) -> str:
-    """`text` on a line, without what means something to `_arguments`."""
+    """Returns the first sentence of `text` on one line, with the special characters of `_arguments`
+    escaped."""
     short = text.split(". ")[0].rstrip(".").replace("\n", " ")
     for special in "\\[]:":
         short = short.replace(special, "\\" + special)

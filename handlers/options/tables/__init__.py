@@ -1,2 +1,2 @@
-"""The options of the server, a table for each subject: siblings, put together in
-`handlers.options.composition`."""
+"""The options of the server, one table per subject, which `handlers.options.composition`
+combines."""

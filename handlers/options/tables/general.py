@@ -1,4 +1,4 @@
-"""Options that ask for information, and start no server."""
+"""Options that print information instead of starting the server, and those of the Responses API."""
 
 from functools import partial
 from typing import Annotated
@@ -18,7 +18,7 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _downloads(
             names="-cl --cache-list",
-            help="Print the models in the hub's cache and exit; `specllama list` tells more.",
+            help="Print the models in the hub's cache and exit; `specllama list` shows more.",
         ),
     ] = False
     help: Annotated[
@@ -57,7 +57,7 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = False
     list_devices: Annotated[
         bool,
-        _general(names="--list-devices", help="Print the devices that can take layers and exit."),
+        _general(names="--list-devices", help="Print the devices that can hold layers and exit."),
     ] = False
 
     def any(self) -> bool:
@@ -81,7 +81,7 @@ _responses = partial(Opt, group="Server")
 
 
 class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where responses are kept that clients may come back to."""
+    """Where responses are stored for later requests."""
 
     responses_db: Annotated[
         str,
@@ -89,8 +89,8 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--responses-db",
             env="LLAMA_ARG_RESPONSES_DB",
             metavar="FILE",
-            help="SQLite database that keeps the responses of /v1/responses until they are "
-            "deleted; made if it isn't there.",
-            default="none (the last ones are kept in memory)",
+            help="SQLite database for the responses of /v1/responses, which stay until they are "
+            "deleted; created if it doesn't exist.",
+            default="none (the last responses are kept in memory)",
         ),
     ] = ""

@@ -13,7 +13,7 @@ _http = partial(Opt, group="Server")
 
 
 class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where the server listens, and to whom."""
+    """The server's addresses, and limits for clients."""
 
     host: Annotated[
         str,
@@ -21,7 +21,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--host",
             env="LLAMA_ARG_HOST",
             metavar="ADDRESS,...",
-            help="Addresses to listen on; one that ends with .sock is the path of a UNIX socket.",
+            help="Addresses to listen on. An address that ends with .sock is the path of a UNIX "
+            "socket.",
             read=addresses.hosts,
         ),
     ] = "127.0.0.1"
@@ -41,8 +42,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--reuse-port",
             env="LLAMA_ARG_REUSE_PORT",
-            help="Let several servers listen on the same port, where the system can: it spreads "
-            "the connections over them.",
+            help="Let several servers listen on the same port; the operating system distributes "
+            "the connections, if it supports that.",
         ),
     ] = False
     api_prefix: Annotated[
@@ -62,8 +63,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key",
             env="LLAMA_API_KEY",
             metavar="KEY,...",
-            help="Keys of which a client must send one.",
-            default="none (everybody may)",
+            help="API keys; a client must send one of them.",
+            default="none (no key needed)",
             repeats=True,
             read=values.comma_separated,
             show=values.show_comma_separated,
@@ -75,7 +76,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key-file",
             env="LLAMA_ARG_API_KEY_FILE",
             metavar="FILE",
-            help="File with more keys, one on a line; lines that begin with # are comments.",
+            help="File with more API keys, one per line; lines that begin with # are comments.",
             default="none",
             file=files.api_keys,
         ),
@@ -85,8 +86,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--cache-per-key",
             env="LLAMA_ARG_CACHE_PER_KEY",
-            help="Let requests with different keys share no cached prefixes, so that none tells by "
-            "its time what others have sent.",
+            help="Share cached prefixes only between requests with the same key, so that the time "
+            "to an answer doesn't reveal the prompts of other clients.",
         ),
     ] = False
     ssl_key_file: Annotated[
@@ -115,9 +116,9 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--allowed-hosts",
             env="LLAMA_ARG_ALLOWED_HOSTS",
             metavar="NAME,...",
-            help="Names by which clients may call the server, beside localhost and addresses; * "
-            "stands for all. Requests for other names are answered with 403.",
-            default="none on addresses of this machine alone, all on others",
+            help="Names that requests may have in their Host header, besides localhost and "
+            "addresses; * stands for all. Requests with other names are answered with 403.",
+            default="none on loopback addresses, all on others",
             read=addresses.host_names,
             show=values.show_comma_separated,
         ),
@@ -162,7 +163,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-credentials",
             negative="--no-cors-credentials",
             env="LLAMA_ARG_CORS_CREDENTIALS",
-            help="Let web pages send what the browser knows of their users.",
+            help="Let web pages send cookies and other credentials of the browser.",
         ),
     ] = True
     timeout: Annotated[
@@ -173,7 +174,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="How long to wait for a client that neither sends nor reads.",
+            help="How long to wait for a client that neither sends nor receives.",
         ),
     ] = 600
     head_timeout: Annotated[
@@ -184,8 +185,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="How long the head of a request may take from its first byte to its last; a "
-            "slower one is answered with 408.",
+            help="How long the head of a request may take from its first byte to its last. Slower "
+            "requests are answered with 408.",
         ),
     ] = 60
     max_body_size: Annotated[
@@ -196,8 +197,9 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=1000,  # a prompt has to fit into one frame (engine.wire.framing)
-            help="Largest request body, in MiB; a larger one is answered with 413. Operations that "
-            "need less take less; all bodies together have eight times as much, then 503.",
+            help="Largest request body, in MiB; larger bodies are answered with 413. Some "
+            "operations have a smaller limit. All bodies together may have eight times this size; "
+            "beyond that, requests are answered with 503.",
         ),
     ] = 64
     drain_timeout: Annotated[
@@ -208,18 +210,18 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=0,
             max=INT32_MAX,
-            help="How long Ctrl-C or SIGTERM lets running requests go on.",
+            help="How long running requests may continue after Ctrl-C or SIGTERM.",
         ),
     ] = 10
 
     def hosts(self) -> list[str]:
-        """The addresses and socket paths to listen on; never empty."""
+        """Returns the addresses and socket paths to listen on; at least one."""
         return list(dict.fromkeys(values.comma_separated(self.host)))
 
     def api_keys(self) -> list[str]:
-        """The keys of `--api-key` and `--api-key-file`; empty if everybody may come in.
+        """Returns the keys in `--api-key` and `--api-key-file`; empty if no key is needed.
 
-        Raises `OptionError` if the file can't be read or holds no key.
+        Raises `OptionError` if the file can't be read or contains no key.
         """
         keys = list(self.api_key)
         if self.api_key_file:

@@ -45,8 +45,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_LOG_FILE",
             also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
-            help="Append the log to a file as well. One that was renamed, as by logrotate, is "
-            "opened anew.",
+            help="Also append the log to a file. If the file is renamed, for example by logrotate, "
+            "a new one is created.",
             default="none",
         ),
     ] = ""
@@ -108,13 +108,13 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         return self.log_jsonl or self.log_format == "json"
 
     def level(self) -> int:
-        """The threshold of the server's log, as a level of Python's logging."""
+        """Returns the threshold of the server's log, as a level of Python's logging."""
         everything = self.verbose or self.verbosity > max(_LEVELS)
         return logging.DEBUG if everything else _LEVELS[self.verbosity]
 
     def engine_level(self) -> int:
-        """The threshold of an engine's log. llama.cpp tells a lot at its info level: that is for
-        those who ask for everything."""
+        """Returns the threshold of an engine's log. llama.cpp's info level is verbose, so it is
+        logged only with everything else."""
         if self.log_disable:
             return logging.CRITICAL + 1
         if self.level() <= logging.DEBUG:

@@ -13,7 +13,7 @@ _page = partial(Opt, group="Server")
 
 
 class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What people see who open the server in a browser."""
+    """The page for chats, or the operator's own page."""
 
     ui: Annotated[
         bool,
@@ -31,8 +31,8 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--path",
             env="LLAMA_ARG_STATIC_PATH",
             metavar="DIR",
-            help="Serve the files of a directory in place of the page, index.html at /. They need "
-            "no key; hidden files and links that lead out of the directory aren't served.",
+            help="Serve the files of a directory instead of the page, with index.html at /. They "
+            "need no key. Hidden files and links out of the directory aren't served.",
             default="none (the page of this server)",
             file=check_readable_directory,
         ),
@@ -44,7 +44,7 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_UI_CONFIG",
             also_env="LLAMA_ARG_WEBUI_CONFIG",
             metavar="JSON",
-            help="Settings that the page begins with, such as "
+            help="Initial settings of the page, such as "
             '{"systemMessage": "Be brief.", "temperature": 0.5}.',
             default="none",
             read=text_values.json_object,
@@ -59,7 +59,7 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_UI_CONFIG_FILE",
             also_env="LLAMA_ARG_WEBUI_CONFIG_FILE",
             metavar="FILE",
-            help="The same, in a file.",
+            help="File with the settings of --ui-config.",
             default="none",
             file=read_json_object,
             replaces=("ui_config",),
@@ -67,6 +67,6 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = ""
 
     def settings(self) -> dict[str, Any]:
-        """Those of --ui-config or --ui-config-file. Raises OptionError if the file can't be
-        read."""
+        """Returns the settings from --ui-config or --ui-config-file. Raises OptionError if the file
+        can't be read."""
         return read_json_object(self.ui_config_file) if self.ui_config_file else self.ui_config

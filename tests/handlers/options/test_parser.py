@@ -530,7 +530,7 @@ def test_an_empty_name_is_refused(option: str) -> None:
     ],
 )
 def test_an_open_server_is_warned_of(argv: list[str], warns: bool) -> None:
-    found = [each for each in remarks(parse(argv, {}), argv, {}) if "whoever reaches" in each]
+    found = [each for each in remarks(parse(argv, {}), argv, {}) if "may use the server" in each]
     assert bool(found) is warns
 
 
