@@ -27,7 +27,7 @@ from specllama.engine.worker.backend import (
     Projector,
     add_rpc_servers,
     initialize,
-    last_words,
+    reported_abort,
 )
 from specllama.engine.worker.backend.exactness import promised
 from specllama.engine.worker.backend.projector import projector_header
@@ -97,7 +97,7 @@ def _load(
         if remark and options.model.repack:  # else they would not be used anyway
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
-        with last_words(lambda message: link.send(LoadFailed(message))):
+        with reported_abort(lambda message: link.send(LoadFailed(message))):
             if options.media.mmproj:  # at once, rather than behind a large model
                 projector_header(options.media.mmproj)
             options = fitted(path, promised(options))

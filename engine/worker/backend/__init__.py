@@ -1,12 +1,12 @@
-"""llama.cpp behind a small typed surface: the only package that touches its C API.
+"""A small typed interface of llama.cpp: the only package that uses its C API.
 
-`Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one
-sampler chain. Each frees what it allocated in `close()`. Every bound that the C code asserts
-on is the caller's to keep, and is named in the docstrings: a failed assertion ends the
-process. Signatures and struct layouts are those of the pinned llama-cpp-python release.
+`Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one sampler
+chain. Each frees its resources in `close()`. The caller must keep every bound that the C code
+asserts, since a failed assertion ends the process; the docstrings state these bounds. Signatures
+and struct layouts are those of the pinned llama-cpp-python release.
 """
 
-import specllama.engine.worker.backend.bindings  # noqa: F401  # before anybody imports llama_cpp
+import specllama.engine.worker.backend.bindings  # noqa: F401  # before any import of llama_cpp
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend.batch import PreparedChunk, Rows
 from specllama.engine.worker.backend.context import (
@@ -27,7 +27,7 @@ from specllama.engine.worker.backend.library import (
 from specllama.engine.worker.backend.model import LoraFile, Model
 from specllama.engine.worker.backend.offload import Offload, OffloadedSampler
 from specllama.engine.worker.backend.projector import Projector
-from specllama.engine.worker.backend.room import OutOfMemoryError, last_words
+from specllama.engine.worker.backend.room import OutOfMemoryError, reported_abort
 from specllama.engine.worker.backend.row_scan import RowScan
 from specllama.engine.worker.backend.rpc import add_rpc_servers
 from specllama.engine.worker.backend.sampler import NoTokenError, Sampler
@@ -57,7 +57,7 @@ __all__ = [
     "device_uses",
     "holdings",
     "initialize",
-    "last_words",
     "list_devices",
+    "reported_abort",
     "warm_up",
 ]

@@ -1,4 +1,4 @@
-"""The input of one decode, in the arrays that llama.cpp reads."""
+"""The inputs of decodes, in llama.cpp's arrays."""
 
 import ctypes
 from collections.abc import Sequence
@@ -13,19 +13,19 @@ from specllama.engine.wire.media import Media, MediaKind
 from specllama.engine.worker.backend.positions import Positions
 from specllama.engine.worker.tokens import TokenArray
 
-# ---- Media on their way from pixels and samples to embeddings, as plain data.
+# ---- Chunks of media before and after encoding, as plain data.
 
 
 Rows = npt.NDArray[np.float32]
-"""Embeddings, a row for each token."""
+"""Embeddings, one row for each token."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedChunk:
-    """A part of a medium before it is encoded. `index` counts the parts of the medium.
+    """A part of a medium before it is encoded; `index` is its number in the medium.
 
-    It takes `n_tokens` tokens and `n_pos` positions, which are fewer with M-RoPE. `is_whole` says
-    that its tokens attend to each other: they have to be in one micro-batch.
+    It takes `n_tokens` tokens and `n_pos` positions, which are fewer with M-RoPE. `is_whole`: its
+    tokens attend to each other, so they must be in one micro-batch.
 
     With M-RoPE, `offsets` (n_tokens, 4) are the positions of its tokens at the beginning of a text,
     and `moving` is 1 where they move with the chunk, else 0.
@@ -44,19 +44,19 @@ class PreparedChunk:
         return self.media.kind
 
     def positions(self, first: int) -> npt.NDArray[np.int32]:
-        """The positions of its tokens if the first one is at `first`: one each (n_tokens,), or
-        with M-RoPE four (n_tokens, 4), in llama.cpp's order."""
+        """The positions of its tokens if it begins at position `first`: one each (n_tokens,), or
+        four with M-RoPE (n_tokens, 4), in llama.cpp's order."""
         if self.offsets is None or self.moving is None:
             return np.arange(first, first + self.n_tokens, dtype=np.int32)
         return self.offsets + self.moving * np.int32(first)
 
 
-# ---- The input of one decode of embeddings, in the arrays that llama.cpp reads.
+# ---- The input of one decode of embeddings, in llama.cpp's arrays.
 
 
 class MediaBatch:
-    """Embeddings (n, n_embd) of one sequence with their positions: (n,), or (n, 4) with M-RoPE.
-    The outputs of the last `n_outputs` are wanted."""
+    """Embeddings (n, n_embd) of one sequence with their positions: (n,), or (n, 4) with M-RoPE. The
+    last `n_outputs` rows are outputs."""
 
     def __init__(
         self, sequence: int, rows: Rows, positions: npt.NDArray[np.int32], *, n_outputs: int
@@ -64,7 +64,7 @@ class MediaBatch:
         pointer = ctypes.POINTER
         n = len(rows)
         self._rows = np.ascontiguousarray(rows, np.float32)
-        # Of M-RoPE, all positions of one dimension come before those of the next one.
+        # With M-RoPE, llama.cpp expects all positions of one dimension before those of the next.
         self._positions = np.ascontiguousarray(positions.T, np.int32)
         self._ones = np.ones(n, np.int32)
         self._sequence = np.array([sequence], np.int32)
@@ -83,10 +83,10 @@ class MediaBatch:
 
 
 class TokenBatch:
-    """Up to `n_max` tokens, each with its number in its sequence, and whether its output is
-    wanted (its logits, or its vector); with `all_outputs` that of every token is.
+    """Up to `n_max` tokens, each with its number in its sequence, and a flag if it is an output
+    (logits or a vector are computed); with `all_outputs`, every token is one.
 
-    It is filled from the front after `clear`. The bounds are the caller's to keep.
+    It is filled from the front after `clear`. The caller must keep the bounds.
     """
 
     def __init__(self, n_max: int, *, all_outputs: bool = False) -> None:
@@ -120,8 +120,8 @@ class TokenBatch:
         *,
         output: int = 1,
     ) -> int:
-        """Add consecutive tokens of one sequence, the first one as number `start`; the outputs of
-        the last `output` of them are wanted. The index of the last one in the batch."""
+        """Add consecutive tokens of one sequence, the first one as number `start`; the last
+        `output` tokens are outputs. Returns the index of the last one in the batch."""
         first, stop = self.n_tokens, self.n_tokens + len(tokens)
         self.tokens[first:stop] = tokens
         self.positions[first:stop] = np.arange(start, start + len(tokens))
@@ -139,7 +139,7 @@ class TokenBatch:
         sequences: Sequence[int],
         outputs: Sequence[bool],
     ) -> range:
-        """Add single tokens of several sequences; their indices in the batch."""
+        """Add single tokens of several sequences. Returns their indices in the batch."""
         indices = range(self.n_tokens, self.n_tokens + len(tokens))
         if tokens:
             rows = slice(indices.start, indices.stop)
@@ -152,8 +152,8 @@ class TokenBatch:
         return indices
 
     def filled(self, positions: Positions | None = None) -> Any:
-        """llama.cpp's view of the batch; valid until the batch changes. `positions` has those of
-        the tokens where these are not their numbers."""
+        """llama.cpp's view of the batch; valid until the batch changes. `positions` translates
+        token numbers to positions where they differ."""
         self._batch.n_tokens = n = self.n_tokens
         if positions is not None:
             self._translated = positions.translated(self.positions[:n], self.sequences[:n])

@@ -1,10 +1,10 @@
-"""llama-cpp-python's bindings of the C API, without the rest of that package.
+"""Imports llama-cpp-python's bindings of the C API, without the rest of that package.
 
-To be imported before anything else of it: its package imports a high-level API as well, with
-template engines and caches, which takes as long as numpy does.
+Must be imported before any other module of it: the package also imports a high-level API with
+template engines and caches, which takes as long as importing numpy.
 
-`LLAMA_CPP_LIB_PATH` names another folder to take libllama from. libmtmd, which has a variable of
-its own, then comes from there as well. So do ggml's backends, where they are separate libraries.
+`LLAMA_CPP_LIB_PATH` names another folder to load libllama from. libmtmd, which has a variable of
+its own, is then loaded from there as well.
 """
 
 import os
@@ -24,7 +24,7 @@ def _import_low_level() -> None:
         import llama_cpp
     finally:
         del sys.modules[_HIGH_LEVEL]
-    vars(llama_cpp).pop("llama", None)  # the next import gets the real one
+    vars(llama_cpp).pop("llama", None)  # a later import gets the real module
 
 
 if _folder := os.environ.get("LLAMA_CPP_LIB_PATH"):

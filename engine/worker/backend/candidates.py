@@ -1,4 +1,4 @@
-"""The array of candidates that llama.cpp's samplers work on."""
+"""The array of candidates for llama.cpp's samplers."""
 
 import ctypes
 from functools import cached_property
@@ -16,8 +16,8 @@ CANDIDATE = np.dtype([("id", np.int32), ("logit", np.float32), ("p", np.float32)
 
 
 class Candidates:
-    """Room for a `llama_token_data_array` of up to `n_vocab` tokens, filled again for each
-    choice; `pointer` is what samplers take."""
+    """A reusable `llama_token_data_array` of up to `n_vocab` tokens, filled for each choice;
+    `pointer` is the argument of samplers."""
 
     def __init__(self, n_vocab: int) -> None:
         self._n_vocab = n_vocab
@@ -30,7 +30,8 @@ class Candidates:
 
     @cached_property
     def _all(self) -> npt.NDArray[np.uint8]:
-        """The bytes of all tokens with no logits: bytes are copied faster than fields."""
+        """The bytes of the array for all tokens, without logits: copying bytes is faster than
+        fields."""
         room = np.zeros(self._n_vocab, CANDIDATE)
         room["id"] = np.arange(self._n_vocab)
         return room.view(np.uint8)
@@ -38,8 +39,8 @@ class Candidates:
     def reaching(
         self, logits: npt.NDArray[np.float32], least: float, limit: int, also: TokenArray
     ) -> TokenArray:
-        """The tokens, of all, with logits of at least `least`, and those in `also`, in ascending
-        order; none if they are more than `limit`."""
+        """The tokens with logits of at least `least`, and the tokens `also`, in ascending order;
+        empty if there are more than `limit`."""
         np.greater_equal(logits, least, out=self._marks)
         self._marks[also] = True
         if np.count_nonzero(self._marks) > limit:
@@ -49,8 +50,8 @@ class Candidates:
     def fill(
         self, ids: TokenArray | None, logits: npt.NDArray[np.float32]
     ) -> npt.NDArray[np.float32]:
-        """Put in the tokens `ids`, or all there are, with their logits. A view of the logits in
-        there, good until a sampler moves them."""
+        """Fill the array with the tokens `ids` (None: all) and their logits. Returns a view of the
+        logits in the array, valid until a sampler moves them."""
         n = len(logits)
         if ids is None:
             self._room.view(np.uint8)[:] = self._all
@@ -64,7 +65,7 @@ class Candidates:
 
     @property
     def chosen(self) -> tuple[int, float]:
-        """The token that a sampler has selected, and its logit; it must have selected one."""
+        """The selected token and its logit; a sampler must have selected one."""
         chosen = self._array.data[self._array.selected]
         return int(chosen.id), float(chosen.logit)
 
@@ -74,6 +75,5 @@ class Candidates:
 
     @property
     def left(self) -> npt.NDArray[Any]:
-        """The candidates that the samplers have left; a view. A sampler may have put an array of
-        its own in the place of ours."""
+        """A view of the remaining candidates. A sampler may have replaced the array by its own."""
         return view(self._array.data, self._array.size, CANDIDATE)

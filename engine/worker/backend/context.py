@@ -1,4 +1,4 @@
-"""The KV cache of a model, and the batch that is evaluated."""
+"""The KV cache of a model, and the batch for its evaluation."""
 
 import ctypes
 import itertools
@@ -21,8 +21,8 @@ from specllama.engine.worker.backend.context_setup import (
     apply_control_vectors,
     context_params,
     created,
-    tell_sizes,
     thread_pools,
+    warn_of_small_batches,
 )
 from specllama.engine.worker.backend.library import failure, forget_errors, holdings, llama, view
 from specllama.engine.worker.backend.model import Model
@@ -32,7 +32,7 @@ from specllama.engine.worker.backend.watch import stepping
 
 log = logging.getLogger("specllama.engine.worker.backend")
 perf_log = logging.getLogger("specllama.engine.perf")
-perf_log.setLevel(logging.INFO)  # who asked for the figures wants to see them
+perf_log.setLevel(logging.INFO)  # `--perf` asks for these lines
 
 StateArray = npt.NDArray[np.uint8]
 Vectors = npt.NDArray[np.float32]
@@ -44,8 +44,8 @@ _PARTIAL = C.LLAMA_STATE_SEQ_FLAGS_PARTIAL_ONLY
 
 _NO_MEMORY = -2  # of llama_decode
 
-# By its name in brackets it is an object of its own, with a plain number as its result: the
-# declared one makes a pointer object of it, which takes longer than the call.
+# Indexing the library makes a separate function object, which can return a plain number. The
+# declared function makes a pointer object, which takes longer than the call.
 _logits_address: Any = C._lib["llama_get_logits_ith"]
 _logits_address.restype, _logits_address.argtypes = (
     ctypes.c_void_p,
@@ -54,31 +54,31 @@ _logits_address.restype, _logits_address.argtypes = (
 
 
 class OutOfCellsError(Exception):
-    """The KV cache has no room for the batch; nothing of it was evaluated."""
+    """The KV cache has no room for the batch; no token of it was evaluated."""
 
 
 class Context:
-    """The KV cache of one model, and one batch that is filled and decoded again and again.
+    """The KV cache of one model, and one batch that is filled and decoded repeatedly.
 
-    `n_seq` is the number of sequences, `n_ctx` that of the cells of all of them, `n_ctx_seq` of
-    one of them, in tokens.
-    Raises `BackendError` if there is no memory for it or the options don't fit the model.
+    `n_seq` is the number of sequences, `n_ctx` the number of cells of all sequences, `n_ctx_seq`
+    that of one sequence. Raises `BackendError` if there is no memory for it or the options don't
+    fit the model.
     """
 
     def __init__(self, model: Model, options: EngineOptions, n_seq: int, unified: bool) -> None:
         self.model = model
         params = context_params(model, options, n_seq, unified)
-        tell_sizes(options, n_seq)
+        warn_of_small_batches(options, n_seq)
         self._perf = options.compute.perf
         self._pools = thread_pools(options)
         self._ctx = created(model, params)
         self._memory = C.llama_get_memory(self._ctx)
-        self.moves_pending = False  # whether cells were moved since the last decode
+        self.moves_pending = False  # cells were moved since the last decode
         if not self._memory and not options.embedding.embeds():
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         self._positions = Positions() if model.uses_mrope else None
-        # No token can be taken out of a recurrent state. llama.cpp would abort with keys in bf16.
+        # A recurrent state can't lose tokens. With keys in bf16, llama.cpp would abort.
         self.can_shift = not model.is_recurrent and options.cache_types()[0] != "bf16"
         self.can_shift &= bool(C.llama_memory_can_shift(self._memory))
         self._unified = unified
@@ -99,19 +99,19 @@ class Context:
         self.n_batch = int(C.llama_n_batch(self._ctx))
         self.n_ubatch = int(C.llama_n_ubatch(self._ctx))
         self.batch = TokenBatch(self.n_batch, all_outputs=self._embeds)  # pooling needs all of them
-        # By address, as a view takes longer to make than a token to choose.
+        # By address: making a view takes longer than choosing a token.
         self._rows: dict[int, npt.NDArray[np.float32]] = {}
         self._newest: dict[int, npt.NDArray[np.float32]] = {}  # by index, of the last decode
-        self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices behind a batch
+        self._kept: dict[int, npt.NDArray[np.float32]] = {}  # by indices from n_batch on
         self._kept_numbers = itertools.count()
 
     def decode(self) -> None:
         """Evaluate `batch`, which must not be empty.
 
-        Its positions continue each sequence without a gap. Raises `OutOfCellsError` if the KV
-        cache is full; `OutOfMemoryError` if there is no memory to compute it, and then a part of it
-        may be in the cache; and `BackendError` on any other failure, after which the cache of the
-        sequences in the batch is undefined.
+        The positions in the batch must continue each sequence without a gap. Raises
+        `OutOfCellsError` if the KV cache is full; `OutOfMemoryError` if there is no memory to
+        compute the batch, a part of which may then be in the cache; and `BackendError` on any other
+        failure, after which the cache of the sequences in the batch is undefined.
         """
         self._decode(self.batch.filled(self._positions), "a decode")
 
@@ -140,11 +140,11 @@ class Context:
         output: bool = False,
     ) -> int:
         """Evaluate `rows`, the embeddings of `chunk` from its token `offset` on; the chunk begins
-        at token number `start` of `sequence`. With `output`, the logits of the last one are wanted,
-        which have the index that this gives; a context for vectors gives those of all.
+        at token number `start` of `sequence`. Returns the index of the last row; with `output`, its
+        logits are computed. A context for vectors computes the outputs of all rows.
 
-        There are n_batch rows at most, and all of a chunk that `is_whole`, which has n_ubatch
-        tokens at most. Raises what `decode` does.
+        There are at most n_batch rows. A chunk that `is_whole` must be complete, with at most
+        n_ubatch tokens. Raises the errors of `decode`.
         """
         stop = offset + len(rows)
         most = self.n_ubatch if chunk.is_whole else self.n_batch
@@ -169,29 +169,30 @@ class Context:
         return len(rows) - 1
 
     def position(self, sequence: int, number: int) -> int:
-        """The position of a token of `sequence`, by its number."""
+        """The position of the token with that `number` in `sequence`."""
         return number if self._positions is None else self._positions.of(sequence, number)
 
     def synchronize(self) -> None:
-        """Wait until the device has computed all that it was given: `decode` returns before. On
-        a CPU there is nothing to wait for."""
+        """Wait until the device has finished all work, as `decode` returns earlier. Returns at once
+        on a CPU."""
         C.llama_synchronize(self._ctx)
 
     @property
     def is_asynchronous(self) -> bool:
-        """True if `decode` returns as soon as the device has its work: no layer of the newest
-        model is on the CPU."""
+        """True if `decode` returns before the device has finished: no layer of the newest model is
+        on the CPU."""
         return bool(holdings.layers) and CPU not in holdings.layers
 
     @cached_property
     def candidates(self) -> Candidates:
-        """Room for a choice among all tokens."""
+        """The candidate array for a choice among all tokens."""
         return Candidates(self.model.n_vocab)
 
     def logits(self, index: int) -> npt.NDArray[np.float32]:
-        """The logits (n_vocab,) of batch position `index`, an output of the last decode.
+        """The logits (n_vocab,) of batch position `index`, an output of the last decode; or the
+        logits that `keep` has stored under `index`.
 
-        A view, good until the next decode. Or those that `keep` has put under `index`."""
+        A view, valid until the next decode (or `release`)."""
         if index >= self.n_batch:
             return self._kept[index]
         row = self._newest.get(index)
@@ -200,8 +201,8 @@ class Context:
         return row
 
     def block(self, indices: Sequence[int]) -> tuple[npt.NDArray[np.float32], list[int]]:
-        """The logits (n, n_vocab) of the last decode that have those of the outputs `indices` among
-        them, and which of these rows belong to each index. A view as that of `logits`."""
+        """A block of logits (n, n_vocab) of the last decode that includes the outputs `indices`,
+        and the row number of each index. A view, like that of `logits`."""
         addresses: list[int] = [_logits_address(self._ctx, index) for index in indices]
         size, first = 4 * self.model.n_vocab, min(addresses)
         numbers = [(address - first) // size for address in addresses]
@@ -215,35 +216,35 @@ class Context:
         row = self._rows.get(address)
         if row is None:
             if len(self._rows) >= 4 * self.n_batch:
-                self._rows.clear()  # llama.cpp has moved its buffer more than once
+                self._rows.clear()  # llama.cpp has moved its buffer repeatedly
             pointer = ctypes.cast(address, ctypes.POINTER(ctypes.c_float))
             row = self._rows[address] = view(pointer, self.model.n_vocab, np.dtype(np.float32))
         return row
 
     def keep(self, index: int) -> int:
-        """Copy the logits of an output of the last decode; the index under which they are found
-        after the next one, until `release`."""
+        """Copy the logits of an output of the last decode. Returns the index for `logits` under
+        which the copy is available until `release`."""
         kept = self.n_batch + next(self._kept_numbers)
         self._kept[kept] = self.logits(index).copy()
         return kept
 
     def release(self, index: int) -> None:
-        """Drop what `keep` has kept."""
+        """Drop the copy that `keep` has stored under `index`."""
         del self._kept[index]
 
     def evaluate_any(self) -> None:
-        """Evaluate some token, as the first one of sequence 0, and forget it again; its logits
-        are wanted. All sequences must be empty. Raises `BackendError`."""
+        """Evaluate an arbitrary token as the first one of sequence 0, with its logits, and erase
+        it. All sequences must be empty. Raises `BackendError`."""
         self.evaluate([1])
 
     def evaluate(self, lengths: Sequence[int], *, every: bool = False, erase: bool = True) -> float:
-        """The same for several tokens of each of the first sequences, at once: 1 or more of
-        each, n_batch of all at most; the logits of the last one of each are wanted, or of `every`
-        one. Returns the seconds until the device has finished it. What was computed stays in the
-        memory, without an owner, unless it is to `erase` it."""
+        """Evaluate arbitrary tokens of the first sequences in one batch: `lengths` (each >= 1) of
+        each, at most n_batch together. Computes the logits of the last token of each sequence, or
+        of `every` token. Returns the seconds until the device has finished. The tokens are
+        forgotten; with `erase`, their cells are cleared as well."""
         self.batch.clear()
         for sequence, length in enumerate(lengths):
-            # Of experts, other tokens take others.
+            # Different tokens, which use different experts.
             tokens = (7919 * np.arange(length, dtype=np.int32) + sequence) % self.model.n_vocab
             self.batch.add(tokens, 0, sequence, output=length if every else 1)
         started = system.now()
@@ -260,19 +261,19 @@ class Context:
             self._positions.clear()
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:
-        """Let the device apply `chain` to the logits of `sequence` from the next decode on;
-        None: no more. False if it can't. At most one output of `sequence` in a batch then, and
-        the chain must stay until another one takes its place."""
+        """Let the device apply `chain` to the logits of `sequence` from the next decode on (None:
+        stop). Returns False if the device can't. Then a batch may have at most one output of
+        `sequence`, and the chain must exist until it is replaced."""
         return bool(C.llama_set_sampler(self._ctx, sequence, chain))
 
     def sampled(self, index: int) -> int:
         """The token that the device has chosen at batch position `index`, an output of the last
-        decode; -1 if it hasn't."""
+        decode; -1 if there is none."""
         return int(C.llama_get_sampled_token_ith(self._ctx, index))
 
     def remove(self, sequence: int, start: int) -> bool:
-        """Forget the tokens of `sequence` from number `start` on. False if this kind of memory
-        can't be cut there; then nothing was removed, or all that is left is of no use."""
+        """Remove the tokens of `sequence` from number `start` on. Returns False if the memory can't
+        be cut there: then nothing was removed, or the remaining tokens are unusable."""
         position = self.position(sequence, start)
         if not C.llama_memory_seq_rm(self._memory, sequence, position, -1):
             return False
@@ -281,23 +282,22 @@ class Context:
         return self._sees_back_from(sequence, position)
 
     def _sees_back_from(self, sequence: int, position: int) -> bool:
-        """True if a sliding window that ends before `position` is still there as a whole: cells
-        that have left the window of the last token are given up."""
+        """True if the sliding window that ends before `position` is complete: llama.cpp drops cells
+        that have left the window of the last token."""
         if not self._window or position == 0:
             return True
         return position >= self._first_seen(sequence)
 
     def _first_seen(self, sequence: int) -> int:
-        """The first position whose sliding window is there as a whole. llama.cpp gives cells up
-        from the oldest on, so those that are left have no gaps."""
+        """The first position with a complete sliding window. llama.cpp drops cells from the oldest
+        on, so the remaining ones have no gaps."""
         first = int(C.llama_memory_seq_pos_min(self._memory, sequence))
-        if first < 0:  # nothing is left
+        if first < 0:  # empty
             return self.n_ctx
         return first + self._window if first else 0
 
     def first_cut(self, sequence: int) -> int:
-        """The number of the token from which on `remove` can cut `sequence`, at its end in any
-        case."""
+        """The first token number at which `remove` can cut `sequence`; at most its end."""
         if self.is_cuttable:
             return 0
         if self.model.is_recurrent:
@@ -306,8 +306,8 @@ class Context:
         return min(self._end(sequence), seen if places is None else places.number(sequence, seen))
 
     def first_cut_of_copy(self, n_tokens: int) -> int:
-        """The same of a sequence of that length that `restore_sequence` has put back. Its copy has
-        no cells that have left a sliding window."""
+        """`first_cut` of a sequence of that length after `restore_sequence`. Copies don't contain
+        cells that have left a sliding window."""
         whole = self.model.is_recurrent or (self._window and n_tokens > self._window)
         return n_tokens if whole else 0
 
@@ -317,16 +317,16 @@ class Context:
         return highest + 1 if self._positions is None else self._positions.end(sequence, highest)
 
     def save(self, sequence: int) -> StateArray | None:
-        """A copy of what can't be cut of `sequence`: its recurrent state, its sliding window. None
-        if there is no memory for it."""
+        """A copy of the part of the state of `sequence` that can't be cut: its recurrent state or
+        sliding window. None if there is no memory for it."""
         try:
             return self._copied(sequence, _PARTIAL)
         except BackendError:
             return None
 
     def rewind(self, sequence: int, n: int, state: StateArray) -> bool:
-        """Keep only the first `n` tokens of `sequence`; `state` is what `save` returned behind
-        them. False if it can't be done, and `sequence` is empty."""
+        """Keep only the first `n` tokens of `sequence`; `state` is the result of `save` after them.
+        If that fails, `sequence` is empty, and the result is False."""
         pointer = state.ctypes.data_as(ctypes.POINTER(ctypes.c_uint8))
         done = (
             C.llama_state_seq_set_data_ext(self._ctx, pointer, len(state), sequence, _PARTIAL)
@@ -338,9 +338,9 @@ class Context:
         return bool(done)
 
     def copy(self, source: int, target: int, n: int, state: StateArray | None = None) -> bool:
-        """Let `target`, which is empty, have the first `n` tokens of `source`, too: without a
-        copy of the cells in a unified cache, else with one. `state` is needed if `source` can't be
-        cut at `n`. False if it can't be done; then `target` is empty still."""
+        """Give the empty sequence `target` the first `n` tokens of `source`, too: shared cells in a
+        unified cache, copied ones otherwise. `state` is needed if `source` can't be cut at `n`.
+        Returns False, with an empty `target`, if that is impossible."""
         if n < self.first_cut(source):
             if state is None:
                 return False
@@ -357,27 +357,27 @@ class Context:
             self.remove(target, 0)
             return False
         if state is None and self._window and self._unified:
-            # Cells of a window that has moved on are used again, but not shared ones.
+            # llama.cpp reuses cells that have left a window, but not shared ones.
             state = self.save(target)
         return state is None or self.rewind(target, n, state)
 
     def _copy_now(self, source: int, target: int) -> bool:
-        """Copy all cells to those of a separate cache. Between these, `llama_memory_seq_cp` puts a
-        copy off until the next decode. Before that, `source` may get another text from the second
-        tier, and `target` would have the cells of that; or what is restored into `target` would be
+        """Copy all cells to another separate cache. `llama_memory_seq_cp` would delay such a copy
+        until the next decode. Before that, the second tier might restore another text into
+        `source`, which `target` would then get; or into `target`, which would then be
         overwritten."""
         try:
             if self._put_back(target, self._copied(source)):
                 return True
         except BackendError as error:
-            log.warning("a prefix is computed again: %s", error)
+            log.warning("a prefix can't be copied and is computed again: %s", error)
         self.remove(target, 0)
         return False
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        """Forget the tokens of `sequence` from position `start` up to `stop`, and move those
-        behind them to `start`: the next decode rotates their keys. False, and nothing is changed,
-        if this kind of memory can't. The cells must not be shared with another sequence."""
+        """Remove the tokens of `sequence` from position `start` up to `stop` (exclusive), and move
+        the tokens after them to `start`: the next decode rotates their keys. Returns False, without
+        any change, if the memory can't. The cells must not be shared with another sequence."""
         if not self.can_shift:
             return False
         if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):
@@ -387,7 +387,7 @@ class Context:
         return True
 
     def set_adapters(self, scales: Iterable[tuple[int, float]]) -> None:
-        """Sets the LoRA adapters for evaluating: (id, scale) of each."""
+        """Sets the active LoRA adapters: (id, scale) of each."""
         pairs = list(scales)
         handles = [self.model._adapters[id] for id, _ in pairs]
         array = (C.llama_adapter_lora_p_ctypes * len(pairs))(*handles)
@@ -395,13 +395,13 @@ class Context:
         C.llama_set_adapters_lora(self._ctx, array, len(pairs), strengths)
 
     def state_size(self, sequence: int) -> int:
-        """Bytes of what `save_sequence` gives."""
+        """The size in bytes of the result of `save_sequence`."""
         size = int(C.llama_state_seq_get_size(self._ctx, sequence))
         return size if self._positions is None else size + self._positions.size(sequence)
 
     def save_sequence(self, sequence: int) -> StateArray:
-        """A copy of all that the KV cache holds of `sequence`. Raises `BackendError` if there is no
-        memory for it."""
+        """A copy of the complete state of `sequence` in the KV cache. Raises `BackendError` if
+        there is no memory for it."""
         state = self._copied(sequence)
         if self._positions is None:
             return state
@@ -424,10 +424,10 @@ class Context:
         return bool(C.llama_state_seq_set_data(self._ctx, pointer, len(state), sequence))
 
     def restore_sequence(self, sequence: int, state: StateArray, n_tokens: int) -> None:
-        """Put a copy back, as `sequence`, which is empty.
+        """Restore a copy into the empty `sequence`.
 
         `state` must come from `save_sequence` of the same model. Raises `BackendError` if it
-        doesn't fit, or doesn't hold the tokens 0 up to `n_tokens`; then `sequence` is empty.
+        doesn't fit, or doesn't contain the tokens 0 up to `n_tokens`; then `sequence` is empty.
         """
         forget_errors()
         places = self._positions

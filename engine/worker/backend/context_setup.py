@@ -1,4 +1,4 @@
-"""How a context is made, in llama.cpp's terms."""
+"""Makes a context, from the options to llama.cpp's parameters."""
 
 import ctypes
 import logging
@@ -51,12 +51,12 @@ FLASH_ATTENTION = {"auto": -1, "off": 0, "on": 1}
 def context_params(model: ModelFacts, options: EngineOptions, n_seq: int, unified: bool) -> Any:
     """The parameters of a context of `model` for `n_seq` sequences.
 
-    Where cells leave a sliding window, a batch is one micro-batch. Of several, llama.cpp first
-    looks for the cells of all, and gives up cells of a sequence below those that a later one is to
-    use (`llama_kv_cache::prepare`); an earlier one would miss them."""
+    With a moving sliding window, a batch is a single micro-batch. With several, llama.cpp first
+    reserves the cells of all micro-batches, and for a later one drops cells of the sequence
+    (`llama_kv_cache::prepare`) that an earlier one still needs."""
     params = C.llama_context_default_params()
     n_ctx = options.context_size()
-    # llama.cpp cuts the batch to the context, and only then makes that larger (256 at least).
+    # llama.cpp cuts the batch to the context, and only then enlarges the context (to 256 at least).
     params.n_ctx = max(n_ctx, n_seq) if n_ctx else 0
     sizes = options.context
     params.n_batch = max(sizes.batch_size, n_seq)
@@ -83,7 +83,7 @@ def context_params(model: ModelFacts, options: EngineOptions, n_seq: int, unifie
     params.kv_unified = unified
     params.no_perf = not options.compute.perf
     if options.sampling.backend_sampling and not options.embedding.embeds():
-        # The device has room for this many, each as large as the vocabulary.
+        # The device reserves memory for this many outputs, each as large as the vocabulary.
         params.n_outputs_max, params.n_outputs_max_per_seq = n_seq, 1
     if options.embedding.embeds():
         _set_pooling(params, options)
@@ -94,18 +94,18 @@ def _set_pooling(params: Any, options: EngineOptions) -> None:
     params.embeddings = True
     embedding = options.embedding
     params.pooling_type = POOLING["rank" if embedding.reranking else embedding.pooling]
-    # llama.cpp asserts that the micro-batch, or the context if that is smaller (a multiple of
-    # 256), can be divided by the number of sequences.
+    # llama.cpp asserts that the number of sequences divides the micro-batch, or the context if that
+    # is smaller (a multiple of 256).
     params.n_seq_max = 1 << (params.n_seq_max - 1).bit_length()
     params.n_ubatch = -(-params.n_ubatch // params.n_seq_max) * params.n_seq_max
-    # Pooling looks at one micro-batch, and attention without a causal mask does so as well.
+    # Pooling, and attention without a causal mask, work within one micro-batch.
     params.n_batch = params.n_ubatch
 
 
-# ---- Control vectors: directions that are added to what layers write, read from GGUF files.
+# ---- Control vectors: directions that are added to the outputs of layers, read from GGUF files.
 #
-# A file has a tensor `direction.N` of F32 numbers, as many as the model's embedding has, for each
-# layer N >= 1 that it steers (Zou et al., "Representation Engineering", arXiv:2310.01405).
+# A file has a tensor `direction.N` of n_embd F32 numbers for each layer N >= 1 that it steers (Zou
+# et al., "Representation Engineering", arXiv:2310.01405).
 
 
 Direction = npt.NDArray[np.float32]
@@ -117,9 +117,9 @@ def combine(
     files: Iterable[tuple[str, float]], n_embd: int, n_layer: int
 ) -> npt.NDArray[np.float32]:
     """The sum of the scaled vectors in `files`, (n_layer - 1, n_embd) from layer 1 on; layers
-    that the model doesn't have are left out.
+    beyond the model's are ignored.
 
-    Raises `BackendError` for a file that is no control vector, or one for another model.
+    Raises `BackendError` for a file that isn't a control vector, or is for another model.
     """
     total = np.zeros((max(0, n_layer - 1), n_embd), np.float32)
     for path, scale in files:
@@ -140,7 +140,7 @@ def _read(path: str) -> dict[int, Direction]:
 
     try:
         tensors = GGUFReader(Path(path)).tensors
-    except Exception as error:  # whatever a damaged file makes the reader stumble over
+    except Exception as error:  # a damaged file can cause any exception in the reader
         reason = " ".join(str(error).split()) or type(error).__name__
         raise BackendError(f"cannot read the control vector {path!r}: {reason}") from None
     directions: dict[int, Direction] = {}
@@ -163,7 +163,8 @@ def _read(path: str) -> dict[int, Direction]:
 
 
 def physical_cores() -> int:
-    """The best number of threads: a core's second hardware thread adds nothing."""
+    """The number of usable physical cores, the best number of threads: a second hardware thread per
+    core adds no speed."""
     usable = os.sched_getaffinity(0) if hasattr(os, "sched_getaffinity") else None
     if usable is None:
         return max(1, (os.cpu_count() or 1) // 2)
@@ -189,15 +190,15 @@ def threads(options: EngineOptions) -> tuple[int, int]:
 
 
 def has_cores_for(options: EngineOptions, *, times: int) -> bool:
-    """True if so many pools of threads can compute at once without a GPU, each on its own cores."""
+    """True if `times` thread pools can compute at once on the CPU, each on its own cores."""
     n_most = max(threads(options))
     n_usable = len(options.compute.cpus()) or physical_cores()
     return not C.llama_supports_gpu_offload() and times * n_most <= n_usable
 
 
 def thread_pools(options: EngineOptions) -> list[ThreadPool]:
-    """Thread pools, one for generating and one for batches; none if llama.cpp's own threads will
-    do."""
+    """The thread pools for generating and for batches; empty if llama.cpp's own threads are
+    sufficient."""
     if not options.compute.places_threads():
         return []
     n_threads, n_threads_batch = threads(options)
@@ -219,7 +220,8 @@ def thread_pools(options: EngineOptions) -> list[ThreadPool]:
 
 
 def created(model: Model, params: Any) -> Any:
-    """llama.cpp's context. Raises `BackendError`, with what would fit if there is no memory."""
+    """llama.cpp's context. Raises `BackendError`; if there is no memory, it contains a context size
+    that would fit."""
     forget_errors()
     n_ctx = params.n_ctx or model.n_ctx_train
     holdings.begin_context(n_ctx)
@@ -245,7 +247,8 @@ def created(model: Model, params: Any) -> Any:
 
 
 def apply_control_vectors(context: Any, model: Model, options: EngineOptions) -> None:
-    """Raises `BackendError` if they don't fit the model."""
+    """Applies the control vectors of `options`. Raises `BackendError` if they don't fit the
+    model."""
     o = options.model
     files = [(path, 1.0) for path in o.control_vector] + [*o.control_vector_scaled]
     if not files:
@@ -258,8 +261,9 @@ def apply_control_vectors(context: Any, model: Model, options: EngineOptions) ->
         raise failure("cannot apply the control vectors")
 
 
-def tell_sizes(options: EngineOptions, n_seq: int) -> None:
-    """llama.cpp asserts that a batch and a micro-batch have room for a token of each sequence."""
+def warn_of_small_batches(options: EngineOptions, n_seq: int) -> None:
+    """Warns of batch sizes that are raised: llama.cpp asserts that a batch and a micro-batch have
+    room for a token of each sequence."""
     sizes = options.context
     for option, size in (
         ("--batch-size", sizes.batch_size),

@@ -1,8 +1,8 @@
-"""What a model and a context will take of each device, before anything is allocated.
+"""Determines the memory that a model and a context will take of each device, without allocating it.
 
 llama.cpp makes both from the header of the file, without memory for weights and KV cache
-(`no_alloc`), and tells in its log what they would take. So every kind of memory is known as it will
-be: recurrent states, sliding windows, shared layers.
+(`no_alloc`), and logs the sizes. So the result includes every kind of memory exactly: recurrent
+states, sliding windows, shared layers.
 """
 
 import os
@@ -17,16 +17,16 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.worker.backend import room
 from specllama.engine.worker.backend.context_setup import context_params
-from specllama.engine.worker.backend.library import devices, failure, forget_errors, heard_by
+from specllama.engine.worker.backend.library import captured_by, devices, failure, forget_errors
 from specllama.engine.worker.backend.memory import Holdings
 from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_params import kv_overrides, model_params
 
 MEASURED = 1 << 20
-"""Tokens of a context up to which it is measured. What llama.cpp keeps of each cell itself takes
-memory even so; more tokens take more in proportion."""
+"""Maximum number of tokens of a measured context, as llama.cpp's own data for each cell takes
+memory even in a dry run. Larger contexts are extrapolated."""
 FEW = 4096
-"""Tokens of a context that every device takes."""
+"""Tokens of a context that fits every device."""
 _NO_VOCABULARY = "tokenizer.ggml.model=str:no_vocab"
 _CACHE = re.compile(r"llama_kv_cache: size = +([\d.]+) MiB")
 _ASSIGNED = re.compile(r"load_tensors: layer +(\d+) assigned to device ([^\s,]+)")
@@ -35,22 +35,22 @@ _BLOCK = re.compile(r"blk\.(\d+)\.")
 _INPUTS = ("token_", "position_", "per_layer_token_")
 _EMBEDDING, _OUTPUT = "token_embd.weight", "output.weight"
 _TRACE = "LLAMA_TRACE"
-"""The variable that lets llama.cpp tell of each tensor."""
+"""The environment variable that makes llama.cpp log each tensor."""
 _CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
 
 
 class Planned(Holdings):
-    """What llama.cpp says it would allocate."""
+    """The memory that llama.cpp would allocate, according to its log."""
 
     def __init__(self) -> None:
         super().__init__()
-        self._layers: dict[str, int] = defaultdict(int)  # of the next cache
-        self._places: dict[int, str] = {}  # the devices of layers
-        self._tensors: dict[str, float] = {}  # MiB
+        self._layers: dict[str, int] = defaultdict(int)  # of the next KV cache, by device
+        self._places: dict[int, str] = {}  # device of each layer
+        self._tensors: dict[str, float] = {}  # MiB, by name
 
     def note(self, line: str) -> None:
-        """Learn from a line of llama.cpp's log: it tells the size of a KV cache behind the devices
-        of its layers."""
+        """Read a line of llama.cpp's log. The devices of a KV cache's layers precede the line with
+        its size."""
         super().note(line)
         if found := _CACHED.search(line):
             self._layers[found[1]] += 1
@@ -65,30 +65,30 @@ class Planned(Holdings):
             self._tensors[found[1]] = float(found[2])
 
     def place_weights(self, n_bytes: int) -> None:
-        """Let each device have the weights of its layers, the CPU those of the input, and the
-        device of the last layer those of the output. `n_bytes` is the exact size of all."""
-        told = sum(self._tensors.values())
-        scale = n_bytes / (1 << 20) / told if told else 0.0
+        """Assign the weights of each layer to its device, those of the input to the CPU, and those
+        of the output to the device of the last layer. `n_bytes` is the exact total."""
+        total = sum(self._tensors.values())
+        scale = n_bytes / (1 << 20) / total if total else 0.0
         last = self._places.get(max(self._places, default=0), CPU)
         for name, size in self._tensors.items():
             layer = _BLOCK.match(name)
             place = self._places.get(int(layer[1]), CPU) if layer else last
             self.buffers[CPU if name.startswith(_INPUTS) else place, "model"] += size * scale
-        if last != CPU and _OUTPUT not in self._tensors:  # a copy of the input's
+        if last != CPU and _OUTPUT not in self._tensors:  # a copy of the input's weights
             self.buffers[last, "model"] += self._tensors.get(_EMBEDDING, 0.0) * scale
 
 
 class DryRun(ModelFacts):
-    """A model without weights. Raises `BackendError` if llama.cpp can't make it."""
+    """A model without allocated weights. Raises `BackendError` if llama.cpp can't make it."""
 
     def __init__(self, path: str, options: EngineOptions) -> None:
         self._planned = Planned()
         self._measured: dict[object, list[DeviceUse]] = {}
         self._mosts: dict[object, int] = {}
-        # The vocabulary takes most of the time, and is of no use here. But its size is, and not
-        # every file has that beside it.
+        # Loading the vocabulary takes most of the time and isn't needed. But its size is, and some
+        # files don't contain that separately.
         given = options.model.override_kv
-        with heard_by(self._planned), _traced():
+        with captured_by(self._planned), _traced():
             forget_errors()
             self._model = self._load(path, options, (*given, _NO_VOCABULARY))
             if not self._model:
@@ -110,15 +110,15 @@ class DryRun(ModelFacts):
 
     @property
     def is_repacked(self) -> bool:
-        """True if weights are rearranged for the CPU, in memory of their own."""
+        """True if weights are rearranged for the CPU, which takes additional memory."""
         return any("REPACK" in name for name, use in self._planned.buffers if use == "model")
 
     def measure(
         self, options: EngineOptions, n_seq: int, unified: bool, n_ctx: int
     ) -> list[DeviceUse]:
-        """What each device would hold with a context of `n_ctx` tokens, the CPU included. Raises
-        `BackendError` if there can be no such context. `options` are those of the model, but for
-        the types of the cache."""
+        """The memory of each device, including the CPU, with a context of `n_ctx` tokens. Raises
+        `BackendError` if such a context is impossible. `options` must be those of the model, except
+        for the types of the cache."""
         most = self._most(options, n_seq, unified) if n_ctx > FEW and devices() else MEASURED
         if n_ctx <= most:
             return self._measure(options, n_seq, unified, n_ctx)
@@ -128,8 +128,8 @@ class DryRun(ModelFacts):
         return [_beyond(*pair, factor) for pair in zip(half, full, strict=True)]
 
     def _most(self, options: EngineOptions, n_seq: int, unified: bool) -> int:
-        """Tokens of the largest context that is measured: llama.cpp ends the process over one with
-        tensors that a device doesn't take."""
+        """The largest context to measure, in tokens: llama.cpp ends the process if a device doesn't
+        support the size of a context's tensors."""
         key = (options.cache_types(), n_seq, unified)
         if key not in self._mosts:
             self._measure(options, n_seq, unified, FEW)
@@ -148,7 +148,7 @@ class DryRun(ModelFacts):
         params.n_ctx = max(n_ctx, n_seq)  # as llama.cpp asserts
         self._planned.begin_context(n_ctx)
         forget_errors()
-        with heard_by(self._planned):
+        with captured_by(self._planned):
             context = C.llama_init_from_model(self._model, params)
         if not context:
             raise failure("cannot measure the context")
@@ -159,7 +159,7 @@ class DryRun(ModelFacts):
 
     def close(self) -> None:
         if self._model:
-            with heard_by(self._planned):
+            with captured_by(self._planned):
                 C.llama_model_free(self._model)
             self._model = None
 
@@ -178,7 +178,7 @@ def _traced() -> Iterator[None]:
 
 
 def _beyond(half: DeviceUse, full: DeviceUse, factor: float) -> DeviceUse:
-    """The line through both, `factor` times their distance behind `full`."""
+    """Extrapolates the line through both, by `factor` times their distance beyond `full`."""
     return DeviceUse(
         name=full.name,
         description=full.description,

@@ -1,4 +1,4 @@
-"""A context that gives vectors."""
+"""A context that computes vectors."""
 
 import numpy as np
 from llama_cpp import llama_cpp as C
@@ -11,10 +11,10 @@ from specllama.engine.worker.backend.model import Model
 
 
 class EmbeddingContext(Context):
-    """A context that gives vectors rather than logits. `options.embedding.embeds()` must hold.
+    """A context that computes vectors instead of logits. `options.embedding.embeds()` must be true.
 
-    The cells of all `n_seq` sequences are in one cache: with separate ones llama.cpp cuts
-    sequences of different lengths into pieces, which pooling must not see.
+    All `n_seq` sequences share one cache: with separate ones, llama.cpp would split sequences of
+    different lengths, which breaks pooling.
     """
 
     def __init__(self, model: Model, options: EngineOptions, n_seq: int) -> None:

@@ -1,4 +1,4 @@
-"""Where the promise of `--reproducible` can be kept: on no device, and by some kernels of CPUs."""
+"""Checks whether `--reproducible` is possible: on no device, and only with some CPU kernels."""
 
 import logging
 
@@ -13,13 +13,13 @@ from specllama.engine.worker.backend.library import devices
 log = logging.getLogger(__name__)
 
 N_TOKENS = 80
-"""More rows than any kernel of llama.cpp needs to take another path than for a single one."""
+"""Enough rows that every kernel of llama.cpp takes another path than for a single row."""
 
 
 def promised(options: EngineOptions) -> EngineOptions:
-    """`options` with `--reproducible off` where nobody has asked for it, and layers may go to a
-    device: none keeps the promise, and most have no attention for the types that it takes. To be
-    asked after `initialize`."""
+    """`options`, with `--reproducible off` if it is `auto` and layers may be on a device: devices
+    aren't reproducible, and most lack attention for the cache types that it needs. To be called
+    after `initialize`."""
     compute = options.compute
     on_devices = compute.n_gpu_layers != 0 and [*compute.device] != ["none"] and bool(devices())
     if options.context.reproducible != "auto" or not on_devices:
@@ -28,7 +28,7 @@ def promised(options: EngineOptions) -> EngineOptions:
 
 
 def check_promise(context: Context, options: EngineOptions) -> None:
-    """Warns if `--reproducible` is asked for and can't be had. As `depends_on_batch`."""
+    """Warns if `--reproducible` is on and not possible. See `depends_on_batch`."""
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
             "--reproducible is not possible here: what this model's kernels compute for a token "
@@ -37,11 +37,11 @@ def check_promise(context: Context, options: EngineOptions) -> None:
 
 
 def depends_on_batch(context: Context) -> bool:
-    """True if the logits of a token differ by what is evaluated together with it, with all
-    adapters in force.
+    """True if the logits of a token depend on the other tokens in its batch, with all adapters
+    active.
 
-    Evaluates a text at once, and once more in pieces. The KV cache must be empty, and is so
-    again; no adapter is in force then. Raises `BackendError`.
+    Evaluates a text at once, and again in pieces. The KV cache must be empty, and is empty
+    afterwards; no adapter is active then. Raises `BackendError`.
     """
     n = min(N_TOKENS, context.n_ctx_seq - 1, context.n_batch)
     context.set_adapters((id, 1.0) for id in range(len(context.model.adapters)))
@@ -54,7 +54,7 @@ def depends_on_batch(context: Context) -> bool:
 
 
 def _last_logits(context: Context, lengths: list[int]) -> npt.NDArray[np.float32]:
-    """The logits of a text of any tokens, which is evaluated in pieces of these lengths."""
+    """The last logits of a random text that is evaluated in pieces of these lengths."""
     text = np.random.default_rng(0).integers(
         context.model.n_vocab, size=sum(lengths), dtype=np.int32
     )

@@ -1,6 +1,5 @@
-"""Functions of ggml, below llama.cpp, that its Python bindings do not declare: buffer types for
-tensors, and pools of CPU threads. For `engine.worker.backend`, which touches everything else in
-C."""
+"""Functions of ggml, the library below llama.cpp, that the Python bindings don't declare: buffer
+types for tensors, and pools of CPU threads."""
 
 import ctypes
 import functools
@@ -31,11 +30,11 @@ def function(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
 
 @functools.cache
 def _libraries() -> list[ctypes.CDLL]:
-    """The libraries to look for ggml's functions in.
+    """The libraries that contain ggml's functions.
 
-    A look into libllama finds the ggml that it computes with. That of the bindings, which
-    `llama_cpp._ggml` loads, may be another copy (LLAMA_CPP_LIB_PATH). Windows doesn't look further
-    than into the library itself: there they are named, in libllama's folder."""
+    A symbol lookup in libllama finds the ggml that it uses. `llama_cpp._ggml` of the bindings may
+    be another copy (LLAMA_CPP_LIB_PATH). On Windows, a lookup doesn't search dependencies, so the
+    libraries are loaded by name from libllama's folder."""
     from llama_cpp import llama_cpp
 
     if sys.platform != "win32":
@@ -62,13 +61,13 @@ def load_backends() -> None:
 
 
 def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:
-    """A function of the CPU backend, which may be a library of its own."""
+    """A function of the CPU backend, which may be a separate library."""
     return ctypes.CFUNCTYPE(restype, *argtypes)(address_of_cpu(name))
 
 
 def address_of_cpu(name: str) -> int:
-    """The address of that function. Raises `BackendError` if llama.cpp was built without the
-    backend."""
+    """The address of a function of the CPU backend. Raises `BackendError` if llama.cpp was built
+    without it."""
     device = function("ggml_backend_dev_by_type", ctypes.c_void_p, ctypes.c_int)(CPU_DEVICE)
     if not device:
         raise BackendError("the installed llama.cpp has no backend for the CPU")
@@ -90,7 +89,7 @@ class InitParams(ctypes.Structure):
     )
 
 
-# ---- where tensors go --------------------------------------------------------------------
+# ---- placement of tensors --------------------------------------------------------------------
 
 
 class _BufferOverride(ctypes.Structure):
@@ -100,8 +99,8 @@ class _BufferOverride(ctypes.Structure):
 
 
 def tensor_overrides(options: EngineOptions) -> Any:
-    """--override-tensor, --cpu-moe, --n-cpu-moe and --n-cpu-ffn in llama.cpp's form (a terminated
-    array; the first pattern that a tensor's name matches decides), or None.
+    """--override-tensor, --cpu-moe, --n-cpu-moe and --n-cpu-ffn as llama.cpp's terminated array, in
+    which the first matching pattern applies; None if there is none.
 
     Raises `BackendError` for an unknown buffer type.
     """
@@ -151,8 +150,8 @@ def cpu_buffer_type() -> int:
 
 
 def extra_buffer_types() -> dict[str, int]:
-    """The handles of the CPU's buffer types for weights that are rearranged for its matrix
-    kernels, by name. ggml makes the list when it is first asked for, once for all."""
+    """The handles of the CPU's buffer types for weights that are rearranged for its matrix kernels,
+    by name. ggml makes the list at the first call and keeps it."""
     pointer = ctypes.c_void_p
     device = function("ggml_backend_dev_by_type", pointer, ctypes.c_int)(CPU_DEVICE)
     listed = of_cpu("ggml_backend_dev_get_extra_bufts", ctypes.POINTER(pointer), pointer)(device)
@@ -163,7 +162,7 @@ def extra_buffer_types() -> dict[str, int]:
     return found
 
 
-# ---- which threads compute ---------------------------------------------------------------
+# ---- threads ---------------------------------------------------------------
 
 
 class _ThreadPoolParams(ctypes.Structure):
@@ -182,8 +181,8 @@ class _ThreadPoolParams(ctypes.Structure):
 class ThreadPool:
     """CPU threads on chosen CPUs, with a priority. `handle` is a ggml_threadpool_t.
 
-    Raises `BackendError` if the machine doesn't have the CPUs, or doesn't permit the priority: ggml
-    would complain again and again while it computes.
+    Raises `BackendError` if the machine doesn't have the CPUs, or doesn't permit the priority,
+    since ggml would log errors continuously.
     """
 
     def __init__(
@@ -201,7 +200,7 @@ class ThreadPool:
         self.handle: int | None = new(ctypes.byref(params))
 
     def close(self) -> None:
-        """Frees the threads; only after the contexts that they are attached to."""
+        """Frees the threads. The contexts that use them must be freed first."""
         if self.handle:
             of_cpu("ggml_threadpool_free", None, ctypes.c_void_p)(self.handle)
             self.handle = None
@@ -214,7 +213,7 @@ def _check_cpus(cpus: Sequence[int], n_threads: int) -> None:
     if not usable:
         raise BackendError("--cpu-mask, --cpu-range: this process may use none of these CPUs")
     if n_threads == 1:
-        # ggml places the threads that it starts; a single one is this one.
+        # ggml only places threads that it starts; a single thread is the calling one.
         os.sched_setaffinity(0, usable)
 
 

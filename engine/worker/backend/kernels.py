@@ -1,10 +1,10 @@
-"""Kernels of llama.cpp that are tried before they are trusted.
+"""Kernels of llama.cpp that are tested before they are used.
 
-They need instruction sets that a compiler may get wrong. llama.cpp built by GCC 12 on an Intel
-processor with AMX dies of an illegal instruction at its first prompt: the compiler takes most of
-the tiles' configuration for dead stores (llama.cpp's pull request 26954 mends it). So where both
-the processor and the library have such a set, a child process multiplies some matrices
-(`engine.worker.backend.probe`), and what fails there is switched off here.
+They need instruction sets for which a compiler may generate wrong code. llama.cpp built by GCC 12
+on an Intel processor with AMX ends with an illegal instruction at its first prompt: the compiler
+treats most of the tiles' configuration as dead stores (fixed by llama.cpp's pull request 26954). So
+if both the processor and the library have such an instruction set, a child process multiplies some
+matrices (`engine.worker.backend.probe`), and kernels that fail there are switched off here.
 """
 
 import ctypes
@@ -26,11 +26,11 @@ from specllama.engine.worker.backend.verdict import KernelVerdict, Measure
 
 @dataclass(frozen=True, slots=True)
 class InstructionSet:
-    """An instruction set whose kernels are tried, and how to do without.
+    """An instruction set whose kernels are tested.
 
-    It is `flag` among those of the processor in /proc/cpuinfo, `feature` among those that ggml
-    was built with; its kernels multiply weights in buffers of `buffer_type`. `cost`: what it is to
-    be without; `rebuild`: environment variables for a build that gets it right.
+    `flag` is its name in /proc/cpuinfo, `feature` its name among ggml's build features; its kernels
+    multiply weights in buffers of `buffer_type`. `cost` describes the loss without it; `rebuild`
+    has the environment variables for a correct build.
     """
 
     flag: str
@@ -45,17 +45,17 @@ TRIED = (
         flag="amx_int8",
         feature="AMX_INT8",
         buffer_type="AMX",
-        # Measured with Q8_0: 0.48 of the speed in prompts, 0.4 in generating.
+        # Measured with Q8_0: 0.48 of the speed for prompts, 0.4 for generating.
         cost="about half of the speed with quantized models",
         # GCC then keeps the stores of the tiles' configuration.
         rebuild='CXXFLAGS="-fno-dse -fno-tree-dse"',
     ),
 )
-"""`refuse` knows how to keep ggml from all of them."""
+"""The tested instruction sets. `refuse` can switch off all of them."""
 
 
 class Settled(NamedTuple):
-    """The measure that is taken, and one line for the log about it; "" if none is needed."""
+    """The applied measure, and a warning about it; "" if none is needed."""
 
     measure: Measure
     remark: str = ""
@@ -64,9 +64,9 @@ class Settled(NamedTuple):
 @functools.cache
 def settle() -> Settled:
     """Switch off the kernels that don't work: once per process, before anything else uses ggml.
-    After `Measure.PLAIN` weights must not be rearranged.
+    After `Measure.PLAIN`, weights must not be rearranged.
 
-    Raises `BackendError` if products come out wrong whatever is switched off."""
+    Raises `BackendError` if products are wrong under every measure."""
     processor = this_processor()
     tried = to_try(processor)
     if not tried:
@@ -81,14 +81,14 @@ def settle() -> Settled:
 def to_try(processor: Processor) -> list[InstructionSet]:
     """The features of `TRIED` that both this library and `processor` have."""
     possible = [each for each in TRIED if each.flag in processor.flags]
-    if not possible:  # then the library needn't be asked
+    if not possible:  # saves reading the library's features
         return []
     built = features()
     return [each for each in possible if each.feature in built]
 
 
 def explain(found: KernelVerdict, tried: Collection[InstructionSet]) -> str:
-    """One line: what happened, what it costs, and what to do."""
+    """The warning in one line: the failure, its cost, and the remedy."""
     from importlib.metadata import version  # slow to import, and rarely needed
 
     names = " and ".join(each.buffer_type for each in tried)
@@ -99,7 +99,7 @@ def explain(found: KernelVerdict, tried: Collection[InstructionSet]) -> str:
     rebuild = " ".join(each.rebuild for each in tried)
     return (
         f"llama.cpp's {kernels}, as they failed a test ({found.reason}), which costs {costs}; to "
-        f"build it anew with kernels that work: {rebuild} pip install --force-reinstall "
+        f"rebuild it with working kernels: {rebuild} pip install --force-reinstall "
         f"--no-cache-dir --no-deps llama-cpp-python=={version('llama-cpp-python')}"
     )
 
@@ -108,7 +108,7 @@ def explain(found: KernelVerdict, tried: Collection[InstructionSet]) -> str:
 
 
 def features() -> dict[str, str]:
-    """The features that ggml's CPU backend was built with, by its own names."""
+    """The build features of ggml's CPU backend, with ggml's names."""
 
     class Feature(ctypes.Structure):
         _fields_ = (("name", ctypes.c_char_p), ("value", ctypes.c_char_p))
@@ -122,7 +122,7 @@ def features() -> dict[str, str]:
 
 
 def library() -> Path:
-    """The file that holds ggml's kernels for the CPU. Linux only."""
+    """The file with ggml's CPU kernels. Linux only."""
 
     class Info(ctypes.Structure):
         _fields_ = (
@@ -140,14 +140,14 @@ def library() -> Path:
 
 
 def refuse(sets: Collection[InstructionSet]) -> bool:
-    """Keep ggml from `sets` for the life of this process. False if that comes too late, or is
-    of no use: then weights must not be rearranged at all.
+    """Prevent ggml from using `sets` in this process. Returns False if that had no effect: then
+    weights must not be rearranged at all.
 
-    ggml asks Linux for the use of AMX's tiles (arch_prctl, ARCH_REQ_XCOMP_PERM) once, when it
-    makes its list of buffer types. It is refused if a thread has an alternate signal stack
-    without room for them, as this one has for that moment.
+    ggml requests the use of AMX's tiles from Linux (arch_prctl, ARCH_REQ_XCOMP_PERM) once, when it
+    makes its list of buffer types. Linux refuses it if a thread has an alternate signal stack that
+    is too small for them, as this thread has during the call.
     """
-    with _small_signal_stack(), _silence():  # ggml says on stderr that AMX isn't ready
+    with _small_signal_stack(), _silence():  # ggml prints to stderr that AMX isn't ready
         listed = extra_buffer_types()
     return not listed.keys() & {each.buffer_type for each in sets}
 
@@ -158,7 +158,7 @@ class _Stack(ctypes.Structure):
     _fields_ = (("sp", ctypes.c_void_p), ("flags", ctypes.c_int), ("size", ctypes.c_size_t))
 
 
-_SMALL = 8192  # bytes: a signal's frame has room there without tiles, and hasn't with them
+_SMALL = 8192  # bytes: enough for a signal frame without tiles, too small with them
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""llama.cpp as one library of the process: its log, its errors, its devices."""
+"""The llama.cpp library of this process: its log, its errors, its devices."""
 
 import ctypes
 import logging
@@ -25,16 +25,16 @@ _NUMA = {"distribute": 1, "isolate": 2, "numactl": 3}
 _LOG_LEVELS = {1: logging.DEBUG, 2: logging.INFO, 3: logging.WARNING, 4: logging.ERROR}
 
 holdings = Holdings()
-"""What is allocated where, of the newest model and context."""
+"""The memory of the newest model and context, by device."""
 
-_heard: Holdings = holdings
+_listener: Holdings = holdings
 _errors: list[str] = []
 _level = logging.INFO
 
 
 def _on_log(level: int, text: bytes, _user: Any) -> None:
     global _level
-    if level != 5:  # 5 continues the line before
+    if level != 5:  # 5 continues the previous line
         _level = _LOG_LEVELS.get(level, logging.DEBUG)
     line = text.decode("utf-8", "replace").rstrip()
     if not line or line == ".":
@@ -42,8 +42,8 @@ def _on_log(level: int, text: bytes, _user: Any) -> None:
     if _level >= logging.ERROR:
         _errors.append(line)
         del _errors[:-8]
-    _heard.note(line)
-    if _heard is holdings:
+    _listener.note(line)
+    if _listener is holdings:
         log.log(_level, "%s", line)
 
 
@@ -51,9 +51,9 @@ _log_callback = C.llama_log_callback(_on_log)
 
 
 def initialize(numa: str = "") -> str:
-    """Once per process, before anything else. Gives a line for the log if something had to be
-    switched off, else "". Raises `BackendError` if llama.cpp can't compute on this processor, or if
-    two copies of it are loaded."""
+    """Initialize llama.cpp, once per process, before anything else. Returns a warning if kernels
+    had to be switched off, else "". Raises `BackendError` if llama.cpp can't compute on this
+    processor, or if two copies of it are loaded."""
     loaded.check(loaded.libraries())
     C.llama_log_set(_log_callback, ctypes.c_void_p(0))
     settled = settle()
@@ -64,24 +64,24 @@ def initialize(numa: str = "") -> str:
 
 
 @contextmanager
-def heard_by(other: Holdings) -> Iterator[None]:
-    """Meanwhile, what llama.cpp tells of memory is for `other`, and nothing of it for the log: it
-    is not of what will be used."""
-    global _heard
-    before, _heard = _heard, other
+def captured_by(other: Holdings) -> Iterator[None]:
+    """A context in which `other` records the memory that llama.cpp logs, and llama.cpp's lines stay
+    out of the log: they are not about memory that will be used."""
+    global _listener
+    before, _listener = _listener, other
     try:
         yield
     finally:
-        _heard = before
+        _listener = before
 
 
 def forget_errors() -> None:
-    """Complaints of llama.cpp from now on belong to the next failure."""
+    """Discard earlier errors of llama.cpp, so that `failure` reports only later ones."""
     _errors.clear()
 
 
 def failure(message: str) -> BackendError:
-    """An error with llama.cpp's own first complaint as the reason."""
+    """An error with llama.cpp's first error message as the reason."""
     detail = _errors[0] if _errors else ""
     _errors.clear()
     return BackendError(f"{message}: {detail}" if detail else message)
@@ -89,11 +89,11 @@ def failure(message: str) -> BackendError:
 
 @contextmanager
 def on_abort(say: Callable[[str], None]) -> Iterator[None]:
-    """Meanwhile, `say` gets the message of an assertion that fails in llama.cpp, and this process
-    then ends with status 1: it can't go on."""
+    """A context in which a failed assertion of llama.cpp passes its message to `say`, and then ends
+    this process with status 1."""
 
     def end(message: bytes) -> None:
-        # Without the file and its line in front.
+        # Without the leading file and line.
         say(re.sub(r"^\S+:\d+: ", "", message.decode("utf-8", "replace")).strip())
         os._exit(1)
 
@@ -107,7 +107,7 @@ def on_abort(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
-    """A function of llama.cpp that the bindings do not declare."""
+    """A function of llama.cpp that the bindings don't declare."""
     function: Any = getattr(C._lib, name)
     function.restype, function.argtypes = restype, list(argtypes)
     declared: Callable[..., Any] = function
@@ -115,7 +115,7 @@ def llama(name: str, restype: Any, *argtypes: Any) -> Callable[..., Any]:
 
 
 def devices() -> list[tuple[str, str, int, int]]:
-    """(handle's name, description, free bytes, total bytes) of every offloading device."""
+    """(name, description, free bytes, total bytes) of every device for offloading."""
     count = ggml("ggml_backend_dev_count", ctypes.c_size_t)
     get = ggml("ggml_backend_dev_get", ctypes.c_void_p, ctypes.c_size_t)
     kind = ggml("ggml_backend_dev_type", ctypes.c_int, ctypes.c_void_p)
@@ -135,7 +135,7 @@ def devices() -> list[tuple[str, str, int, int]]:
 
 
 def list_devices() -> list[str]:
-    """One line for each device that layers can be offloaded to. After `initialize`."""
+    """One line for each device for offloading. To be called after `initialize`."""
     return [
         f"{name}: {text} ({total >> 20} MiB, {free >> 20} MiB free)"
         for name, text, free, total in devices()
@@ -143,17 +143,17 @@ def list_devices() -> list[str]:
 
 
 def device_uses() -> list[DeviceUse]:
-    """What the newest model and its context have of each device, the CPU's memory included."""
+    """The memory of the newest model and its context on each device, including the CPU."""
     return holdings.by_device({name: text for name, text, *_ in devices()})
 
 
 def device_memory() -> list[DeviceMemory]:
-    """The memory of every offloading device at this moment."""
+    """The present memory of every device for offloading."""
     return [DeviceMemory(name, free, total) for name, _, free, total in devices()]
 
 
 def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """`n` elements of llama.cpp's memory as an array, which is good as long as that is."""
+    """`n` elements of llama.cpp's memory as an array, valid as long as that memory."""
     address = ctypes.cast(pointer, ctypes.c_void_p).value
     if address is None:
         raise BackendError("llama.cpp has nothing there")

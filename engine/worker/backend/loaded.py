@@ -1,6 +1,6 @@
 """The libraries of llama.cpp that this process has loaded.
 
-Each must be there once: buffers, devices and thread pools of one copy of ggml mean nothing to
+Each must be loaded only once: buffers, devices and thread pools of one copy of ggml are invalid in
 another one.
 """
 
@@ -12,17 +12,17 @@ from pathlib import Path
 from specllama.engine.errors import BackendError
 
 _LLAMA = {"llama", "mtmd"}
-"""The libraries that are of one build: structs of llama.cpp change from one to the next."""
+"""The libraries that must be from the same build, as structs of llama.cpp change between builds."""
 
 
 def libraries() -> list[Path]:
-    """The files of llama.cpp and ggml; none where the system doesn't tell."""
+    """The loaded files of llama.cpp and ggml; empty where the system doesn't list them."""
     return sorted({path for path in _files() if _is_ours(_name(path))})
 
 
 def check(paths: Iterable[Path]) -> None:
-    """Raises `BackendError` if one of the libraries `paths` is there twice, or if those of
-    llama.cpp are from different folders."""
+    """Raises `BackendError` if a library is loaded twice, or if those of llama.cpp are from
+    different folders."""
     by_name: dict[str, Path] = {}
     for path in paths:
         if (other := by_name.setdefault(_name(path), path)) != path:

@@ -1,4 +1,4 @@
-"""What there is of memory, and what devices hold."""
+"""The memory of the host, and a model's memory on each device."""
 
 import re
 from collections import defaultdict
@@ -9,7 +9,7 @@ from pathlib import Path
 
 from specllama.engine.wire.devices import CPU, DeviceUse
 
-# ---- The memory that this process may have from the machine, or from its control group.
+# ---- The memory available to this process, from the machine or its control group.
 
 
 _MOUNT = "sys/fs/cgroup"
@@ -17,13 +17,13 @@ _NAMES = {
     2: ("memory.max", "memory.current", "inactive_file", "memory.swap.max", "memory.swap.current"),
     1: ("memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file", "", ""),
 }
-"""By version of control groups: the limit, the use, the part of it that is given up at need, and
-the same two of swap."""
+"""File names and keys by version of control groups: limit, usage, reclaimable part of the usage,
+limit and usage of swap."""
 
 
 @dataclass(frozen=True)
 class HostMemory:
-    """Bytes; `available` without swapping, page cache that is given up at need included."""
+    """Memory in bytes; `available` without swapping, including reclaimable page cache."""
 
     available: int
     total: int
@@ -31,17 +31,17 @@ class HostMemory:
 
     @property
     def most(self) -> int:
-        """What can be taken before the system ends a process for it."""
+        """The amount that can be allocated before the system kills a process."""
         return self.available + self.swap
 
     @property
     def most_ever(self) -> int:
-        """What could be taken if nothing else were in memory."""
+        """The amount that could be allocated with nothing else in memory."""
         return self.total + self.swap
 
 
 def host_memory(root: Path = Path("/")) -> HostMemory | None:
-    """The memory as Linux tells of it, a container's limits included; None elsewhere."""
+    """The memory reported by Linux, with the limits of a container; None on other systems."""
     try:
         machine = _kilobytes(root / "proc/meminfo")
         found = HostMemory(machine["MemAvailable"], machine["MemTotal"], machine.get("SwapFree", 0))
@@ -66,7 +66,7 @@ def _kilobytes(path: Path) -> dict[str, int]:
 
 
 def _limits(root: Path) -> Iterator[HostMemory]:
-    """What each control group that this process is in leaves it, from its own up to the root."""
+    """The limits of each control group of this process, from its own up to the root."""
     for folder, top, version in _groups(root):
         while True:
             if (limit := _limit(folder, version)) is not None:
@@ -77,7 +77,7 @@ def _limits(root: Path) -> Iterator[HostMemory]:
 
 
 def _groups(root: Path) -> Iterator[tuple[Path, Path, int]]:
-    """The folder of each hierarchy's group, the hierarchy's own, and its version."""
+    """For each hierarchy: the folder of this process's group, the top folder, and the version."""
     try:
         lines = (root / "proc/self/cgroup").read_text("utf-8", "replace").splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def _groups(root: Path) -> Iterator[tuple[Path, Path, int]]:
         else:
             continue
         folder = top / path.lstrip("/")
-        # In a container, the path may be that of the host, and what is mounted its own.
+        # In a container, the path may be the host's, while the mounted folder is the container's.
         yield (folder if folder.is_dir() else top), top, version
 
 
@@ -105,19 +105,18 @@ def _limit(folder: Path, version: int) -> HostMemory | None:
         taken = int((folder / used).read_text())
         stat = dict(each.split() for each in (folder / "memory.stat").read_text().splitlines())
         taken -= int(stat.get(reclaimable, 0))
-    except (OSError, ValueError):  # no limit ("max"), or none that can be read
+    except (OSError, ValueError):  # no limit ("max"), or an unreadable one
         return None
     swap = limit
     if swap_most:
-        with suppress(OSError, ValueError):  # as much as there is
+        with suppress(OSError, ValueError):  # no limit of swap
             swap = int((folder / swap_most).read_text()) - int((folder / swap_used).read_text())
     return HostMemory(max(0, limit - taken), limit, max(0, swap))
 
 
-# ---- The parts of a model that each device holds.
+# ---- The memory of a model on each device.
 #
-# llama.cpp tells it in its log while it allocates, and nowhere else: its function for that is of
-# C++.
+# llama.cpp reports it only in its log, while it allocates: the function for it has no C interface.
 
 
 _BUFFER = re.compile(
@@ -127,29 +126,29 @@ _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device ([^\s,]+)")
 _CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
 _WEIGHTS = ("model", "LoRA")
 _AGAIN = ("compute", "output")
-"""Buffers that are told each time they are measured; of the others there are several."""
+"""Buffers that are logged each time they are measured again. Lines of other buffers add up."""
 _DRAFT = "draft"
 _OTHERS = (*_WEIGHTS, *_AGAIN, _DRAFT)
-"""What is no KV cache and no recurrent state."""
+"""All uses except for KV caches and recurrent states."""
 
 
 @dataclass
 class Holdings:
-    """The buffers of one model and its newest context, by the names that llama.cpp gives them; and
-    those of the model that drafts for it."""
+    """The buffers of one model and its newest context, by llama.cpp's names; and those of its draft
+    model."""
 
     layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
     cached_layers: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """Layers with a KV cache on a device."""
+    """Number of layers with a KV cache, by device."""
     buffers: dict[tuple[str, str], float] = field(default_factory=lambda: defaultdict(float))
-    """MiB by name and use."""
+    """Sizes in MiB, by name and use."""
     n_ctx: int = 0
-    """Tokens of the context that was asked for; 0 before the first one."""
+    """Tokens of the requested context; 0 before the first one."""
     draft: "Holdings | None" = None
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """What is told meanwhile is of the model that drafts for this one, and replaces nothing."""
+        """A context in which log lines are about the draft model, and replace nothing."""
         own = replace(self)
         self._become(Holdings())
         try:
@@ -161,21 +160,21 @@ class Holdings:
         vars(self).update(vars(other))
 
     def begin_model(self) -> None:
-        """What is told from now on is of another model."""
+        """Begin with another model: forget all buffers."""
         self.draft = None
         self.layers.clear()
         self.buffers.clear()
         self.begin_context(0)
 
     def begin_context(self, n_ctx: int) -> None:
-        """The same of another context of this model, of `n_ctx` tokens."""
+        """Begin with another context of this model, of `n_ctx` tokens."""
         self.n_ctx = n_ctx
         self.cached_layers.clear()
         for key in [key for key in self.buffers if key[1] not in _WEIGHTS]:
             del self.buffers[key]
 
     def note(self, line: str) -> None:
-        """Learn from a line of llama.cpp's log, if it tells of memory."""
+        """Read a line of llama.cpp's log; ignored if it isn't about memory."""
         if found := _BUFFER.search(line):
             name, use, size = found.groups()
             if use in _AGAIN:
@@ -187,7 +186,7 @@ class Holdings:
             self.cached_layers[found[1]] += 1
 
     def by_device(self, descriptions: Mapping[str, str]) -> list[DeviceUse]:
-        """The devices that hold anything, those in front that `descriptions` names."""
+        """The devices with any memory of the model; devices in `descriptions` come first."""
         sizes: dict[str, dict[str, float]] = defaultdict(lambda: defaultdict(float))
         for (name, use), size in self.buffers.items():
             sizes[_device(name, descriptions)][use] += size
@@ -210,8 +209,8 @@ class Holdings:
 
 
 def _device(buffer: str, names: Iterable[str]) -> str:
-    """The device of a buffer: `MTL0` of `MTL0_Mapped`, `RPC0` of `RPC0[HOST:PORT]`; the CPU of
-    `CPU_Mapped` and of what is the host's part of a device (`Vulkan_Host`)."""
+    """The device of a buffer: `MTL0` for `MTL0_Mapped`, `RPC0` for `RPC0[HOST:PORT]`; the CPU for
+    `CPU_Mapped` and for host memory of a device (`Vulkan_Host`)."""
     for name in names:
         if buffer == name or buffer.startswith((f"{name}_", f"{name}[")):
             return name

@@ -1,4 +1,4 @@
-"""Weights and vocabulary of a GGUF file."""
+"""The weights and the vocabulary of a GGUF file."""
 
 import ctypes
 import os
@@ -23,7 +23,7 @@ from specllama.engine.worker.tokens import TokenArray
 
 
 class ModelFacts:
-    """A loaded model, its weights allocated or not."""
+    """A loaded model, with or without allocated weights."""
 
     _model: Any
 
@@ -33,7 +33,7 @@ class ModelFacts:
 
     @property
     def is_recurrent(self) -> bool:
-        """True if layers keep a state of all tokens so far, from which none can be taken out."""
+        """True if layers keep a state of all tokens so far, from which no token can be removed."""
         model = self._model
         return bool(C.llama_model_is_recurrent(model) or C.llama_model_is_hybrid(model))
 
@@ -43,8 +43,8 @@ class ModelFacts:
         return int(C.llama_model_n_swa(self._model))
 
     def moving_window(self, options: EngineOptions) -> int:
-        """`n_swa` if cells that have left the window are used again; 0 with `--swa-full`, which
-        keeps them."""
+        """`n_swa` if cells that have left the window are reused; 0 with `--swa-full`, which keeps
+        them."""
         return 0 if options.context.swa_full else self.n_swa
 
     @property
@@ -53,12 +53,12 @@ class ModelFacts:
 
     @property
     def n_embd_inp(self) -> int:
-        """The size of an embedding that takes the place of a token."""
+        """The size of an input embedding, which replaces a token."""
         return int(C.llama_model_n_embd_inp(self._model))
 
     @property
     def uses_mrope(self) -> bool:
-        """True if the tokens of an image share positions, which have dimensions of their own."""
+        """True for M-RoPE: the tokens of an image share positions with several dimensions."""
         kinds = (C.LLAMA_ROPE_TYPE_MROPE, C.LLAMA_ROPE_TYPE_IMROPE)
         return C.llama_model_rope_type(self._model) in kinds
 
@@ -72,7 +72,7 @@ class ModelFacts:
 
     @property
     def size(self) -> int:
-        """Bytes of all tensors."""
+        """The size of all tensors in bytes."""
         return int(C.llama_model_size(self._model))
 
     @property
@@ -89,7 +89,7 @@ class ModelFacts:
         return bool(C.llama_model_is_recurrent(self._model) or C.llama_model_is_hybrid(self._model))
 
 
-# ---- The special tokens of a vocabulary, as llama.cpp looks for them in texts.
+# ---- The special tokens of a vocabulary that llama.cpp searches texts for.
 
 
 _PARSED = C.LLAMA_TOKEN_ATTR_CONTROL | C.LLAMA_TOKEN_ATTR_UNKNOWN
@@ -98,7 +98,7 @@ _STRIPS = C.LLAMA_TOKEN_ATTR_LSTRIP | C.LLAMA_TOKEN_ATTR_RSTRIP
 
 
 def specials(vocab: Any, n_vocab: int) -> list[Special]:
-    """All of them; `vocab` is a `llama_vocab` of `n_vocab` tokens."""
+    """All special tokens of `vocab`, a `llama_vocab` of `n_vocab` tokens."""
     found: list[Special] = []
     for token in range(n_vocab):
         attributes = C.llama_vocab_get_attr(vocab, token)
@@ -111,7 +111,7 @@ def specials(vocab: Any, n_vocab: int) -> list[Special]:
 
 @dataclass(frozen=True, kw_only=True)
 class FimTokens:
-    """The special tokens of a vocabulary; None for a separator that it doesn't have."""
+    """The tokens for filling in the middle; a separator that the vocabulary lacks is None."""
 
     prefix: int
     suffix: int
@@ -120,14 +120,14 @@ class FimTokens:
     file: int | None = None
 
 
-MAX_CHARACTER = 4  # bytes of UTF-8: an unknown one is a token
+MAX_CHARACTER = 4  # bytes in UTF-8; an unknown character is one token
 SLICED = ("gpt2", "llama", "gemma4")
-"""Tokenizers that know nothing of what is on the other side of a special token."""
-MAX_INFILL_PIECE = 512  # bytes, of llama.cpp's infill sampler
+"""Tokenizers that handle the text on each side of a special token independently."""
+MAX_INFILL_PIECE = 512  # bytes; limit of llama.cpp's infill sampler
 
 
 class LoraFile(NamedTuple):
-    """A loaded LoRA adapter, and what its metadata says of its use."""
+    """A loaded LoRA adapter, with the task name and prompt prefix of its metadata."""
 
     path: str
     task_name: str
@@ -135,8 +135,8 @@ class LoraFile(NamedTuple):
 
 
 class Model(ModelFacts):
-    """Weights and vocabulary of one GGUF file, and its LoRA adapters; an adapter's id is its
-    place in `adapters`.
+    """The weights and the vocabulary of one GGUF file, and its LoRA adapters. An adapter's id is
+    its index in `adapters`.
 
     Raises `BackendError` if a file can't be loaded. `progress` is called with fractions.
     """
@@ -147,7 +147,7 @@ class Model(ModelFacts):
         params, _kept = model_params(options)
 
         def on_progress(fraction: float, _user: Any) -> bool:
-            stepping.begin("loading the model")  # its last part has ended
+            stepping.begin("loading the model")  # the next part
             if progress is not None:
                 progress(fraction)
             return True
@@ -174,7 +174,7 @@ class Model(ModelFacts):
         self.adapters: list[LoraFile] = []
         self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
         self.eog = frozenset(self._eog)
-        # A vocabulary without end-of-text tokens would fail an assertion if asked to add one.
+        # Adding one to a vocabulary without end-of-text tokens would fail an assertion.
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
         try:
@@ -185,8 +185,8 @@ class Model(ModelFacts):
 
     @cached_property
     def ends_gaps(self) -> bool:
-        """Whether llama.cpp's infill sampler may be used: it asserts that there is a token to end
-        the text with, and that texts of tokens are short."""
+        """True if llama.cpp's infill sampler may be used: it asserts that the vocabulary has an end
+        token, and that the texts of all tokens are short."""
         ends = max(C.llama_vocab_eot(self._vocab), C.llama_vocab_eos(self._vocab)) >= 0
         return ends and all(
             len(C.llama_vocab_get_text(self._vocab, token) or b"") <= MAX_INFILL_PIECE
@@ -196,7 +196,7 @@ class Model(ModelFacts):
 
     @cached_property
     def fim(self) -> FimTokens | None:
-        """The tokens for filling in the middle; None for a model that wasn't trained to."""
+        """The tokens for filling in the middle; None if the vocabulary has none."""
         vocab = self._vocab
         prefix, suffix = C.llama_vocab_fim_pre(vocab), C.llama_vocab_fim_suf(vocab)
         middle = C.llama_vocab_fim_mid(vocab)
@@ -213,8 +213,8 @@ class Model(ModelFacts):
 
     @cached_property
     def longest_piece(self) -> int:
-        """Bytes of a text that a token stands for at most, white space aside; 0 if there is no
-        such bound, as where an unknown word is one token, however long."""
+        """The most bytes of text that one token can represent, not counting white space; 0 if there
+        is no such bound, as in vocabularies in which an unknown word of any length is one token."""
         if self.vocab_type not in (C.LLAMA_VOCAB_TYPE_SPM, C.LLAMA_VOCAB_TYPE_BPE):
             return 0
         lengths = (len(self._piece(token, True)) for token in range(self.n_vocab))
@@ -232,7 +232,7 @@ class Model(ModelFacts):
 
     @property
     def ftype(self) -> str:
-        """The kind of most weights in llama.cpp's words, such as `Q4_K - Medium`."""
+        """The type of most weights, named by llama.cpp, such as `Q4_K - Medium`."""
         return str(C.llama_ftype_name(C.llama_model_ftype(self._model)).decode())
 
     @property
@@ -241,12 +241,12 @@ class Model(ModelFacts):
 
     @property
     def tool_template(self) -> str:
-        """The chat template for requests with tools; "" if the model has none of its own."""
+        """The separate chat template for requests with tools; "" if the model has none."""
         return self._template(b"tool_use")
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The metadata that are single values, as llama.cpp writes them; it keeps no lists."""
+        """The scalar metadata, formatted by llama.cpp, which keeps no lists."""
         model = self._model
         return {
             _meta_text(C.llama_model_meta_key_by_index, model, i): _meta_text(
@@ -257,7 +257,7 @@ class Model(ModelFacts):
 
     @property
     def rerank_template(self) -> str:
-        """The text to make of {query} and {document}; "" if the model has none."""
+        """The template with {query} and {document} for reranking; "" if the model has none."""
         return self._template(b"rerank")
 
     def _template(self, name: bytes | None) -> str:
@@ -274,7 +274,8 @@ class Model(ModelFacts):
         return bool(C.llama_vocab_get_add_sep(self._vocab))
 
     def tokenize(self, text: bytes, *, add_special: bool, parse_special: bool) -> TokenArray:
-        """Token ids of UTF-8 `text`; runs outside the GIL, from any thread."""
+        """The token ids of the UTF-8 `text`. Runs outside the GIL; may be called from any
+        thread."""
         if len(text) <= SLICE:
             return self._tokenize(text, add_special, parse_special)
         slices = [*self._slicer.slices(text, parse_special=parse_special)]
@@ -303,7 +304,8 @@ class Model(ModelFacts):
         return Slicer(specials(self._vocab, self.n_vocab) if sliced else [])
 
     def piece(self, token: int, *, special: bool) -> bytes:
-        """The bytes of `token` (0 <= token < n_vocab); of a control token only if `special`."""
+        """The bytes of `token` (0 <= token < n_vocab); empty for a control token unless
+        `special`."""
         key = (token, special)
         piece = self._pieces.get(key)
         if piece is None:
@@ -311,11 +313,12 @@ class Model(ModelFacts):
         return piece
 
     def raw_text(self, token: int) -> bytes:
-        """The text of `token` (0 <= token < n_vocab) as the vocabulary has it, such as "▁the"."""
+        """The text of `token` (0 <= token < n_vocab) in the vocabulary's notation, such as
+        "▁the"."""
         return C.llama_vocab_get_text(self._vocab, token) or b""
 
     def is_hidden(self, token: int) -> bool:
-        """True if `token` has a text that shows only if control tokens do."""
+        """True if `token` is a control token with a text."""
         return bool(self.piece(token, special=True)) and not self.piece(token, special=False)
 
     def _piece(self, token: int, special: bool) -> bytes:
@@ -327,11 +330,11 @@ class Model(ModelFacts):
         return buffer.raw[:n]
 
     def detokenize(self, tokens: Iterable[int]) -> bytes:
-        """The concatenated pieces, control tokens included."""
+        """The concatenated pieces, including control tokens."""
         return b"".join([self.piece(token, special=True) for token in tokens])
 
     def tokenizer_addresses(self) -> tuple[int, int]:
-        """Addresses of the vocabulary and of `llama_tokenize`, for native code to call it."""
+        """Addresses of the vocabulary and of `llama_tokenize`, for native code that calls it."""
         function = ctypes.cast(C._lib.llama_tokenize, ctypes.c_void_p)
         return int(self._vocab), int(function.value or 0)
 
@@ -341,8 +344,8 @@ class Model(ModelFacts):
     def format_chat(
         self, template: str, messages: Sequence[tuple[str, str]], add_generation_prompt: bool
     ) -> str:
-        """Render with llama.cpp's built-in formats; `template` is a format's name or a Jinja
-        text that it recognizes. Raises `BackendError` if it doesn't."""
+        """Render with llama.cpp's built-in formats; `template` is a format's name, or a Jinja text
+        that llama.cpp recognizes. Raises `BackendError` if there is no such format."""
         chat = (C.llama_chat_message * max(1, len(messages)))()
         for slot, (role, content) in zip(chat, messages, strict=False):
             slot.role, slot.content = role.encode(), content.encode()
@@ -360,7 +363,8 @@ class Model(ModelFacts):
             size = n
 
     def _load_adapters(self, paths: Iterable[str]) -> None:
-        """Has to be done before any context is made: its buffers depend on the adapters."""
+        """Must run before any context is made, since the context's buffers depend on the
+        adapters."""
         for path in paths:
             forget_errors()
             adapter = C.llama_adapter_lora_init(self._model, os.fsencode(path))
@@ -386,7 +390,7 @@ class Model(ModelFacts):
 def _meta_text(function: Callable[..., int], model: Any, index: int) -> str:
     buffer = ctypes.create_string_buffer(256)
     size = function(model, index, buffer, len(buffer))
-    if size >= len(buffer):  # it was cut
+    if size >= len(buffer):  # truncated
         buffer = ctypes.create_string_buffer(size + 1)
         function(model, index, buffer, len(buffer))
     return buffer.value.decode("utf-8", "replace")

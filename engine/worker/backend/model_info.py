@@ -1,4 +1,4 @@
-"""An engine's description of its model."""
+"""Describes an engine's model to the server process."""
 
 from pathlib import Path
 from typing import Any
@@ -8,7 +8,7 @@ from specllama.engine.worker.backend import Model, Projector, device_uses
 
 
 def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelInfo:
-    """`n_ctx` in tokens, of one slot; `rest` are fields of `ModelInfo` that not all have."""
+    """`n_ctx`: tokens of one slot; `rest`: the optional fields of `ModelInfo`."""
     return ModelInfo(
         vocab_type=model.vocab_type,
         n_vocab=model.n_vocab,
@@ -33,7 +33,7 @@ def model_info(model: Model, *, n_slots: int, n_ctx: int, **rest: Any) -> ModelI
 
 
 def projector_info(projector: Projector | None) -> dict[str, Any]:
-    """The fields of `ModelInfo` that tell of what it takes beside text."""
+    """The fields of `ModelInfo` about input other than text."""
     if projector is None:
         return {}
     return {
@@ -45,7 +45,7 @@ def projector_info(projector: Projector | None) -> dict[str, Any]:
 
 
 def _without_templates(metadata: dict[str, str]) -> dict[str, str]:
-    """Templates are long, and `ModelInfo.chat_template` is the one that counts."""
+    """`metadata` without the long templates, as `ModelInfo.chat_template` has the relevant one."""
     return {
         key: value
         for key, value in metadata.items()

@@ -1,4 +1,4 @@
-"""How a model is loaded, in llama.cpp's terms."""
+"""llama.cpp's parameters for loading a model, from the options."""
 
 import ctypes
 from collections.abc import Sequence
@@ -15,7 +15,7 @@ from specllama.engine.worker.backend.kernels import settle
 from specllama.engine.worker.backend.library import devices
 from specllama.engine.worker.backend.verdict import Measure
 
-# ---- How a model's file comes into memory, in llama.cpp's terms.
+# ---- The way in which a model's file is read into memory.
 
 
 _LOAD_MODES = {
@@ -45,8 +45,8 @@ _SPLIT_MODES = {
 
 
 def model_params(options: EngineOptions) -> tuple[Any, Any]:
-    """The parameters, and what they point to: ctypes keeps no reference to that, so the caller
-    has to. Raises `BackendError` for an unknown device or buffer type."""
+    """The parameters, and the objects that they point to, which the caller must keep alive, as
+    ctypes keeps no reference. Raises `BackendError` for an unknown device or buffer type."""
     params = C.llama_model_default_params()
     layers = options.compute.n_gpu_layers
     params.n_gpu_layers = -1 if layers in ("auto", "all") else int(layers)
@@ -81,7 +81,7 @@ def _tensor_split(options: EngineOptions) -> Any:
 
 
 def kv_overrides(texts: Sequence[str]) -> Any:
-    """KEY=TYPE:VALUE texts, already checked by the options, as a zero-terminated array."""
+    """A zero-terminated array of KEY=TYPE:VALUE texts, which the options have validated."""
     if not texts:
         return None
     array = (C.llama_model_kv_override * (len(texts) + 1))()

@@ -1,9 +1,9 @@
-"""Sampler chains that run where the model runs, as a part of its graph (`--backend-sampling`).
+"""Sampler chains that run on the model's device, as a part of its graph (`--backend-sampling`).
 
-llama.cpp asserts, rather than refuses, in several places here: a chain may be prepared for the
-device once only, the graph must not ask for more candidates than are left, and logits that were
-never copied from the device can't be sampled from. What is not known to be safe therefore stays
-with `engine.worker.backend.sampler.Sampler`.
+llama.cpp has several assertions here: a chain may be prepared for the device only once, the graph
+must not request more candidates than are left, and logits that were never copied from the device
+can't be sampled. So chains that aren't known to be safe use
+`engine.worker.backend.sampler.Sampler`.
 """
 
 import logging
@@ -38,18 +38,18 @@ _PROBES: Mapping[str, Sequence[SamplerSpec]] = {
     "top_k": [SamplerSpec("top_k", (2,)), _DRAW],
     "top_p": [SamplerSpec("top_p", (0.9, 0)), _DRAW],
     "min_p": [SamplerSpec("min_p", (0.1, 0)), _DRAW],
-    # With a range of temperatures it needs more of the device than without.
+    # A range of temperatures needs more operations of the device.
     "temp_ext": [SamplerSpec("temp_ext", (0.8, 0.2, 1.0)), _DRAW],
 }
-"""A chain for each of the samplers that may run on a device. llama.cpp says of none of them
-whether it does, but a chain that is not there as a whole leaves no token."""
+"""A test chain for each sampler that may run on a device. llama.cpp doesn't report whether it does,
+but an incomplete chain chooses no token."""
 
 
 class Offload:
-    """The sampling that the device of one context does, and the sequences that it does it for.
+    """The sampling on the device of one context, with the sequences that use it.
 
-    Tries the samplers out, for which the context must be empty. Belongs to the thread that
-    decodes, but for `sampler`.
+    Tests the samplers at first, for which the context must be empty. Belongs to the thread that
+    decodes, except for `sampler`.
     """
 
     def __init__(self, context: Context) -> None:
@@ -57,7 +57,7 @@ class Offload:
         self._attached: dict[int, OffloadedSampler] = {}
         self.supported = frozenset(kind for kind in _PROBES if self._works(_PROBES[kind]))
         if missing := sorted(_PROBES.keys() - self.supported):
-            log.warning("backend sampling: not on this device: %s", ", ".join(missing))
+            log.warning("backend sampling: this device doesn't support %s", ", ".join(missing))
 
     def _works(self, specs: Sequence[SamplerSpec]) -> bool:
         sampler = OffloadedSampler(self, make_chain(self._context.model, specs))
@@ -73,8 +73,8 @@ class Offload:
     def sampler(
         self, params: GenerationParams, n_ctx: int, history: TokenArray
     ) -> "OffloadedSampler | None":
-        """A chain for a request that needs no logits here; None if not all of it can run on the
-        device. `history` as for `Sampler`."""
+        """A chain for a request that needs no logits on the host; None if it can't run on the
+        device completely. `history` is as in `Sampler`."""
         model = self._context.model
         specs = effective(plan(params, n_ctx))
         if not self.supported.issuperset(spec.name for spec in specs):
@@ -88,8 +88,8 @@ class Offload:
         return OffloadedSampler(self, chain)
 
     def arrange(self, wanted: Mapping[int, "OffloadedSampler | None"]) -> None:
-        """Let each of these sequences, whose logits the next decode computes, have its sampler,
-        or none. Raises BackendError."""
+        """Attach the wanted sampler, or none, to each of these sequences, whose logits the next
+        decode computes. Raises BackendError."""
         for sequence, sampler in wanted.items():
             present = self._attached.get(sequence)
             if present is sampler:
@@ -97,12 +97,12 @@ class Offload:
             if present is not None:
                 self.detach(sequence)
             if sampler is not None:
-                # A request that had to give way comes back with another sequence.
+                # A preempted request comes back with another sequence id.
                 if sampler.sequence is not None:
                     self.detach(sampler.sequence)
                 sampler.prepare()
                 if not self._context.set_sampler(sequence, sampler.chain):
-                    raise failure("the device takes no sampler")
+                    raise failure("the device doesn't accept a sampler")
                 self._attached[sequence], sampler.sequence = sampler, sequence
 
     def detach(self, sequence: int) -> None:
@@ -119,27 +119,27 @@ class Offload:
 
 
 class OffloadedSampler:
-    """The chain of one request, which the device applies in the decode itself.
+    """The chain of one request, which the device applies during the decode.
 
-    The probabilities and the random numbers are those of `Sampler`, but unless `top_p` puts the
-    candidates in order, they stand in another one, and a random number means another of them.
+    Probabilities and random numbers are the same as in `Sampler`. But unless `top_p` sorts the
+    candidates, their order differs, so the same random number may choose another token.
     """
 
     def __init__(self, offload: Offload, chain: Any) -> None:
         self._offload = offload
         self.chain = chain
-        self.sequence: int | None = None  # that it is attached to
+        self.sequence: int | None = None  # attached to
         self._prepared = False
 
     def prepare(self) -> None:
-        """To be called before each attachment: llama.cpp takes a chain only once."""
+        """To be called before each attachment: llama.cpp accepts a chain only once."""
         if self._prepared:
             used, self.chain = self.chain, C.llama_sampler_clone(self.chain)
             C.llama_sampler_free(used)
         self._prepared = True
 
     def sample(self, index: int) -> int:
-        """The token that the device has chosen at batch position `index`, remembered for the
+        """The token that the device has chosen at batch position `index`; recorded for the
         penalties. Raises BackendError if there is none."""
         token = self._offload.sampled(index)
         C.llama_sampler_accept(self.chain, token)
@@ -147,7 +147,7 @@ class OffloadedSampler:
 
     def close(self) -> None:
         if self.sequence is not None:
-            self._offload.detach(self.sequence)  # or the next graph would use what is freed
+            self._offload.detach(self.sequence)  # otherwise the next graph would use freed memory
         if self.chain:
             C.llama_sampler_free(self.chain)
             self.chain = None

@@ -1,5 +1,5 @@
 """Positions of tokens. Without M-RoPE, a token's position is its number in the text. With it, the
-tokens of an image share positions, and those behind it close up."""
+tokens of an image share positions, so later tokens have positions lower than their numbers."""
 
 from collections.abc import Iterator
 from typing import NamedTuple
@@ -11,8 +11,8 @@ _Numbers = npt.NDArray[np.int32]
 
 
 class Run(NamedTuple):
-    """Tokens `start` up to `stop` of a text that take `n_pos` positions. The highest one of them is
-    `last` behind the first; those that are still missing from the run count for nothing."""
+    """A medium: tokens `start` up to `stop` (exclusive) of a text, which take `n_pos` positions.
+    The highest position of its evaluated tokens is `last` after the first position."""
 
     start: int
     stop: int
@@ -21,47 +21,48 @@ class Run(NamedTuple):
 
 
 class Positions:
-    """From token numbers to positions and back, in each of the sequences of a context."""
+    """Translates between token numbers and positions, in each sequence of a context."""
 
     def __init__(self) -> None:
         self._runs: dict[int, list[Run]] = {}
 
     def add(self, sequence: int, run: Run) -> None:
-        """A run at the end of `sequence`, or the next piece of the one that is there."""
+        """Add a run at the end of `sequence`. A run with the same start replaces the last one."""
         runs = self._runs.setdefault(sequence, [])
         if runs and runs[-1].start == run.start:
             runs.pop()
         runs.append(run)
 
     def cut(self, sequence: int, n: int) -> None:
-        """`sequence` has its first `n` tokens only."""
+        """Cut `sequence` to its first `n` tokens."""
         if kept := list(self._first(sequence, n)):
             self._runs[sequence] = kept
         else:
             self._runs.pop(sequence, None)
 
     def copy(self, source: int, target: int, n: int) -> None:
-        """`target` has the first `n` tokens of `source`, and nothing else."""
+        """Set `target` to the first `n` tokens of `source`."""
         if kept := list(self._first(source, n)):
             self._runs[target] = kept
         else:
             self._runs.pop(target, None)
 
     def clear(self) -> None:
-        """All sequences are empty."""
+        """Empty all sequences."""
         self._runs.clear()
 
     def _first(self, sequence: int, n: int) -> Iterator[Run]:
         return (run for run in self._runs.get(sequence, ()) if run.start < n)
 
     def of(self, sequence: int, number: int) -> int:
-        """The position of a token, which isn't inside of a run."""
+        """The position of the token with that `number`, which must not be inside a run."""
         return number - sum(
             run.stop - run.start - run.n_pos for run in self._first(sequence, number)
         )
 
     def number(self, sequence: int, position: int) -> int:
-        """The first token of `sequence` at `position` or behind it that is not inside of a run."""
+        """The number of the first token of `sequence` at or after `position` that isn't inside a
+        run."""
         number = position
         for run in self._runs.get(sequence, ()):
             if number <= run.start:
@@ -77,7 +78,8 @@ class Positions:
         return self.number(sequence, highest + 1)
 
     def translated(self, numbers: _Numbers, sequences: _Numbers) -> _Numbers:
-        """The positions of tokens of several sequences, all of them behind their runs."""
+        """The positions of tokens of several sequences, all of which follow their sequences'
+        runs."""
         positions = numbers.copy()
         for sequence, runs in self._runs.items():
             positions[sequences == sequence] -= sum(r.stop - r.start - r.n_pos for r in runs)
@@ -86,18 +88,18 @@ class Positions:
     # ---- in saved states ------------------------------------------------------------------
 
     def size(self, sequence: int) -> int:
-        """Bytes of what `dump` gives."""
+        """The size in bytes of the result of `dump`."""
         return 4 * (4 * len(self._runs.get(sequence, ())) + 1)
 
     def dump(self, sequence: int) -> npt.NDArray[np.uint8]:
-        """The runs of `sequence`, as what goes behind a saved state."""
+        """The runs of `sequence` in bytes, to be appended to a saved state."""
         runs = self._runs.get(sequence, [])
         numbers = [number for run in runs for number in run] + [len(runs)]
         return np.array(numbers, "<i4").view(np.uint8)
 
     def load(self, sequence: int, state: npt.NDArray[np.uint8]) -> npt.NDArray[np.uint8] | None:
-        """Take the runs that `dump` has put behind `state`, for `sequence`, which is empty; the
-        rest of it. None if there are none: it is no such state."""
+        """Read the runs that `dump` has appended to `state`, for the empty `sequence`. Returns the
+        state without them; None if `state` has another format."""
         if len(state) < 4:
             return None
         count = int(state[-4:].copy().view("<i4")[0])

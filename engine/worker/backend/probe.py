@@ -1,12 +1,12 @@
-"""Tests if ggml multiplies matrices on this processor, and rightly: in a process of its own, since
-instructions that the processor or the system refuses end it.
+"""Tests whether ggml multiplies matrices correctly on this processor. Runs in a separate process,
+since instructions that the processor or the system refuses end it.
 
     python -m specllama.engine.worker.backend.probe as-built|refused|plain      (started by
     engine.worker.backend.verdict)
 
-Multiplies quantized weights in every kind of buffer that llama.cpp may put a model's into, in
-batches for each of their kernels, and compares the products with numpy's. Exit status 0 if all
-are right, `WRONG` with one line on stdout if one isn't.
+Multiplies quantized weights in every kind of buffer that llama.cpp may use for a model, with batch
+sizes for each of their kernels, and compares the products with numpy's. Exit status: 0 if all are
+right, `WRONG` with one line on stdout if one isn't.
 """
 
 import ctypes
@@ -32,16 +32,17 @@ from specllama.engine.worker.backend.verdict import WRONG, Measure
 Floats = npt.NDArray[np.float32]
 
 TYPES = (Type.Q4_0, Type.Q4_1, Type.Q8_0, Type.Q4_K, Type.Q5_K, Type.Q6_K, Type.IQ4_XS, Type.F16)
-"""Types with kernels of their own for whole blocks of a matrix, in the common files."""
+"""Types in common files that have separate kernels for whole blocks of a matrix."""
 N_OUT, N_IN = 64, 512
-"""The weights' shape: whole tiles of every kernel, two of them each way for several threads."""
+"""The shape of the weights: whole tiles of every kernel, at least two in each dimension, for
+several threads."""
 BATCHES = (1, 5, 67)
-"""Numbers of rows: one token, a part of a tile, and two tiles with a rest."""
+"""Numbers of rows: one token, a part of a tile, and two tiles plus a remainder."""
 TOLERANCE = 0.1
-"""The greatest error, in parts of the products' root mean square. Kernels round the activations to
-8 bits, which is 0.04 of it at most with these; a wrong product is off by about 1."""
+"""Maximum error relative to the products' root mean square. Kernels round the activations to 8
+bits, which causes errors up to 0.04 here; a wrong product is off by about 1."""
 
-_MEMORY = 1 << 20  # bytes for the descriptions of a handful of tensors
+_MEMORY = 1 << 20  # bytes for the descriptors of a few tensors
 
 
 class CpuDevice:
@@ -75,7 +76,7 @@ class CpuDevice:
         )  # fmt: skip
 
     def quantize(self, type: Type, weights: Floats) -> npt.NDArray[np.uint8]:
-        """The rows of `weights` in ggml's notation for `type`."""
+        """The rows of `weights` in ggml's format of `type`."""
         rows, columns = weights.shape
         data = np.zeros(quant_shape_to_byte_shape(weights.shape, type), np.uint8)
         self._quantize(type, weights.ctypes.data, data.ctypes.data, 0, rows, columns, None)
@@ -84,8 +85,8 @@ class CpuDevice:
     def multiply(
         self, type: Type, weights: npt.NDArray[np.uint8], buffer_type: int, x: Floats
     ) -> Floats | None:
-        """`x` (batch, N_IN) times the transposed weights, which lie in a buffer of that type;
-        None if it has no kernel for them."""
+        """`x` (batch, N_IN) times the transposed weights, which are placed in a buffer of
+        `buffer_type`; None if it has no kernel for `type`."""
         of_weights = self._init(InitParams(_MEMORY, None, True))
         of_rest = self._init(InitParams(_MEMORY, None, True))
         w = self._tensor(of_weights, type, N_IN, N_OUT)
@@ -114,7 +115,7 @@ class CpuDevice:
 
 
 def wrong_products(buffer_types: Iterable[tuple[str, int]]) -> Iterable[str]:
-    """The products that differ from numpy's: one line each."""
+    """One line for each product that differs from numpy's."""
     processor = CpuDevice()
     random = np.random.default_rng(0)
     weights = random.standard_normal((N_OUT, N_IN), np.float32)
@@ -131,7 +132,7 @@ def wrong_products(buffer_types: Iterable[tuple[str, int]]) -> Iterable[str]:
                 if y is None:
                     continue
                 error = float(np.max(np.abs(y - expected))) / scale
-                if not error <= TOLERANCE:  # nor is it with NaN
+                if not error <= TOLERANCE:  # also for NaN
                     yield f"{type.name} in {name}, batch of {n}: off by {error:.2g}"
 
 
@@ -139,7 +140,7 @@ def main(measure: Measure) -> int:
     with suppress(ImportError, ValueError):
         import resource  # not on Windows
 
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # its death is expected
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # a crash is expected
     if measure is Measure.REFUSED:
         refuse(TRIED)
     buffers = {} if measure is Measure.PLAIN else extra_buffer_types()

@@ -1,7 +1,7 @@
-"""Eyes and ears of a model: libmtmd, which makes embeddings of images and sound.
+"""The projector of a model: libmtmd, which makes embeddings of images and sounds.
 
-libmtmd gets decoded pixels and samples only. Files it would decode by itself, and start other
-programs for what it doesn't know.
+libmtmd gets only decoded pixels and samples. It would decode files in this process, and start other
+programs for unknown formats.
 """
 
 import ctypes
@@ -33,20 +33,21 @@ from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger("specllama.engine.projector")
 
-# ---- The memory that a projector will take, by the header of its file.
+# ---- The memory that a projector will take, estimated from the header of its file.
 
 
 MOST_TOKENS = 4096
-"""Of an image of any size, if neither the file nor an option says."""
+"""Maximum tokens of an image of variable size, unless the file or an option sets it."""
 MERGED = 4
-"""Patches that such a projector makes one token of."""
+"""Patches per token in projectors for images of variable size."""
 _ANY_SIZE = ("qwen", "glm4v", "mimovl", "exaone4_5", "youtuvl")
-"""The beginnings of kinds that take images of any size."""
+"""Prefixes of the names of projector types with images of variable size."""
 
 
 def projector_uses(options: EngineOptions) -> list[DeviceUse]:
-    """What the projector takes of its device: none without one. Its weights are known; what it
-    computes the largest image with is estimated. Raises `BackendError` for no projector."""
+    """The memory that the projector takes of its device; empty without a projector. The size of the
+    weights is exact, the memory for computing the largest image is estimated. Raises `BackendError`
+    if the file isn't a projector."""
     media = options.media
     if not media.mmproj:
         return []
@@ -74,20 +75,20 @@ def _place(options: EngineOptions) -> str:
 
 
 MAX_RATIO = 200
-"""Of the sides of an image. Beyond it, the models' own preprocessing computes sides of 0 pixels or
-far more tokens than it may; a black border makes the image wide enough."""
+"""Maximum ratio of the sides of an image. Beyond it, the models' preprocessing computes sides of 0
+pixels or too many tokens; a black border makes the image wide enough."""
 MAX_PIXELS = 1 << 27
 MIN_SAMPLES = 1600
-"""libmtmd asserts that there is more than one; silence makes a sound as long as this."""
+"""Minimum length of a sound, which is padded with silence: libmtmd asserts more than one sample."""
 
 _OF_PROMPT = frozenset({"hunyuanvl", "deepseek4v"})
-"""Kinds whose tokens depend on where in a prompt an image stands: what is shared between prompts
-would be wrong."""
+"""Projector types whose tokens depend on an image's place in the prompt, so that they can't be
+shared between prompts."""
 _TYPE_KEYS = ("clip.projector_type", "clip.vision.projector_type", "clip.audio.projector_type")
 
 
 class _Opened(NamedTuple):
-    """A medium, which stays alive so that its `id` is its own, as libmtmd has it."""
+    """A medium with its libmtmd chunks. Keeps the medium alive, so that its `id` stays unique."""
 
     media: Media
     natives: list[Any]
@@ -95,12 +96,12 @@ class _Opened(NamedTuple):
 
 
 class _Slices:
-    """Cuts the graphs that are computed. ggml asks of each operation in order if somebody wants to
-    look at its result, computes all up to one that is wanted, and says so."""
+    """Cuts computation graphs into slices. For each operation in order, ggml calls back whether its
+    result will be observed; it computes up to such an operation, and calls back again."""
 
     def __init__(self) -> None:
         self._next: Callable[[], int] = lambda: 0
-        self._left = 0  # operations of this slice; 0: it goes on to the end
+        self._left = 0  # remaining operations of this slice; 0: no limit
         self.callback = C.ggml_backend_sched_eval_callback(self._on_operation)
 
     def _on_operation(self, tensor: Any, asks: bool, data: Any) -> bool:
@@ -122,9 +123,9 @@ class _Slices:
 class Projector:
     """The projector of one file, for one model.
 
-    Raises `BackendError` if the file isn't one or doesn't fit the model. `pieces` may be called
-    from any thread. `encode` does one call after the other. All of a call are prepared first, so
-    that a call should have `batch_tokens` tokens at most, unless it is of a single chunk.
+    Raises `BackendError` if the file isn't a projector or doesn't fit the model. `pieces` may be
+    called from any thread; calls of `encode` are serialized. A call of `encode` prepares all of its
+    chunks first, so several chunks should have at most `batch_tokens` tokens together.
     """
 
     def __init__(self, path: str, model: Model, options: EngineOptions) -> None:
@@ -171,8 +172,8 @@ class Projector:
             raise
 
     def _try(self, *, warm: bool) -> None:
-        """Raises `BackendError` if the model's vocabulary lacks what the projector needs around its
-        media, or if encoding fails: better now than with the first request."""
+        """Test the projector before the first request. Raises `BackendError` if the model's
+        vocabulary lacks the tokens that the projector needs around media, or if encoding fails."""
         for media in self._samples():
             pieces = self.pieces(media)
             if warm:
@@ -193,8 +194,8 @@ class Projector:
         return self.vision if kind == "image" else self.audio
 
     def pieces(self, media: Media) -> list[TokenArray | PreparedChunk]:
-        """What a medium is in a text: chunks, and the tokens around them. Cheap: nothing is
-        computed for an image. Raises `BackendError` for what it can't take."""
+        """The parts of a medium in a text: chunks, and the tokens around them. Cheap, as an image
+        isn't encoded here. Raises `BackendError` for an unsupported medium."""
         if not self.hears_or_sees(media.kind):
             raise BackendError(f"the projector {self.path!r} takes no {media.kind}")
         found: list[TokenArray | PreparedChunk] = []
@@ -209,7 +210,7 @@ class Projector:
 
     @contextmanager
     def _tokenized(self, media: Media, *, with_data: bool) -> Iterator[list[Any]]:
-        """libmtmd's chunks, for as long as this lasts."""
+        """A context with libmtmd's chunks of a medium, which are freed at its end."""
         forget_errors()
         bitmap = _bitmap(media, with_data=with_data)
         chunks = M.mtmd_input_chunks_init()
@@ -254,8 +255,8 @@ class Projector:
     def _places(
         self, chunk: Any, n_tokens: int
     ) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-        """The positions of a chunk at 0, and which of them move with it. llama.cpp's order is
-        time, row, column."""
+        """The positions of a chunk that begins at position 0, and 1 for each position that moves
+        with the chunk. llama.cpp's order is time, row, column."""
         image = M.mtmd_input_chunk_get_tokens_image(chunk)
         if not image:  # a sound: the same in all dimensions
             offsets = np.repeat(np.arange(n_tokens, dtype=np.int32)[:, None], 4, axis=1)
@@ -271,17 +272,17 @@ class Projector:
     def encode(
         self, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int] = lambda: 0
     ) -> list[Rows]:
-        """The embeddings (n_tokens, n_embd) of the first of `chunks`: of as many as the projector
-        can compute at once, one at least. Runs outside the GIL. Raises `BackendError`.
+        """The embeddings (n_tokens, n_embd) of the first of `chunks`: at least one, and as many as
+        the projector can compute at once. Runs outside the GIL. Raises `BackendError`.
 
-        `next_slice` is called before each slice of the work, and gives the most operations of a
-        graph that are in this one; 0 for all. It raises nothing.
+        `next_slice` is called before each slice of the work, and returns the slice's maximum number
+        of graph operations; 0 for no limit. It must not raise.
 
         Media stay prepared until other ones are encoded, or until `rest`."""
         with self._encoding:
             if not self._mtmd:
                 raise BackendError("the projector is unloaded")
-            self._let_go(keep={id(chunk.media) for chunk in chunks})
+            self._release(keep={id(chunk.media) for chunk in chunks})
             natives = [self._native(chunk) for chunk in chunks]
             with self._slices.of(next_slice):
                 return self._encode_batch(natives, [chunk.n_tokens for chunk in chunks])
@@ -297,23 +298,23 @@ class Projector:
             raise BackendError("the projector counts the tokens of media in two ways")
         return native
 
-    def _let_go(self, keep: Container[int] = ()) -> None:
+    def _release(self, keep: Container[int] = ()) -> None:
         for key in [key for key in self._opened if key not in keep]:
             self._opened.pop(key).stack.close()
 
     def rest(self) -> None:
-        """There is nothing to encode for now: free what was prepared."""
+        """Free all prepared media: there is nothing to encode now."""
         with self._encoding:
-            self._let_go()
+            self._release()
 
     def _encode_batch(self, natives: Sequence[Any], sizes: Sequence[int]) -> list[Rows]:
-        """The embeddings of as many as fit into one batch: one at least."""
+        """The embeddings of the first chunks that fit into one batch, at least one."""
         forget_errors()
         batch = M.mtmd_batch_init(self._mtmd)
         try:
             n = 0
             while n < len(natives) and (code := M.mtmd_batch_add_chunk(batch, natives[n])) != 1:
-                if code:  # it is full, or of another size
+                if code:  # the batch is full, or the chunk has another size
                     break
                 n += 1
             if n == 0 or M.mtmd_batch_encode(batch) != 0:
@@ -333,14 +334,15 @@ class Projector:
 
     def close(self) -> None:
         with self._encoding:
-            self._let_go()
+            self._release()
             if self._mtmd:
                 M.mtmd_free(self._mtmd)
                 self._mtmd = None
 
 
 def projector_header(path: str) -> Header:
-    """Raises `BackendError` if the file isn't a projector, or is damaged."""
+    """The header of a projector file. Raises `BackendError` if the file isn't a projector, or is
+    damaged."""
     try:
         with open(path, "rb") as file:
             header = read_header(file)
@@ -353,12 +355,12 @@ def projector_header(path: str) -> Header:
 
 
 def projector_kinds(header: Header) -> tuple[str, ...]:
-    """llama.cpp's names of what the file is."""
+    """llama.cpp's names of the projector types in the file."""
     return tuple(str(header.values[key]) for key in _TYPE_KEYS if header.values.get(key))
 
 
 def _check_kinds(path: str, kinds: Sequence[str]) -> None:
-    """Raises `BackendError` for one that can't be had."""
+    """Raises `BackendError` for an unsupported projector type."""
     for kind in _OF_PROMPT.intersection(kinds):
         raise BackendError(
             f"cannot load the projector {path!r}: images of its kind, {kind}, depend on where in "
@@ -367,7 +369,7 @@ def _check_kinds(path: str, kinds: Sequence[str]) -> None:
 
 
 def _placed(options: EngineOptions) -> tuple[bool, int | None]:
-    """Whether it runs on a GPU, and on which; None: on the first one."""
+    """Whether the projector runs on a GPU, and the GPU's handle (None: the first one)."""
     names = options.compute.device
     if not options.media.mmproj_offload or list(names) == ["none"]:
         return False, None
@@ -379,7 +381,7 @@ def _is_text(chunk: Any) -> bool:
 
 
 def _bitmap(media: Media, *, with_data: bool) -> Any:
-    """libmtmd's copy of a medium, or a stand-in of its size. Raises `BackendError`."""
+    """libmtmd's copy of a medium; without data, an empty one of its size. Raises `BackendError`."""
     if media.kind == "audio":
         samples = _samples_of(media)
         floats = samples.ctypes.data_as(ctypes.POINTER(ctypes.c_float))
@@ -403,7 +405,7 @@ def _bitmap(media: Media, *, with_data: bool) -> Any:
 
 
 def _samples_of(media: Media) -> Rows:
-    """Finite samples, and enough of them. Raises `BackendError` if there are none."""
+    """The samples, finite and padded to `MIN_SAMPLES`. Raises `BackendError` if there are none."""
     if not media.data or len(media.data) % 4:
         raise BackendError("a sound has no samples")
     samples = np.frombuffer(media.data, "<f4").astype(np.float32)

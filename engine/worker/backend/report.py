@@ -1,4 +1,4 @@
-"""Tells of the installed llama.cpp: JSON on stdout, a `BuildReport`.
+"""Reports on the installed llama.cpp: writes a `BuildReport` as JSON to stdout.
 
 python -m specllama.engine.worker.backend.report      (started by engine.wire.build_report)
 """
@@ -17,7 +17,7 @@ from specllama.engine.worker.backend.verdict import Measure
 
 
 def report() -> BuildReport:
-    """Reports after a new trial of the kernels, which is remembered."""
+    """Makes the report, after a new trial of the kernels, whose verdict is stored."""
     processor = this_processor()
     tried = kernels.to_try(processor)
     measure, reason, remark, error = Measure.AS_BUILT, "", "", ""
@@ -51,7 +51,7 @@ def report() -> BuildReport:
 
 
 if __name__ == "__main__":
-    # What llama.cpp prints while it looks for devices goes to stderr.
+    # llama.cpp prints while it looks for devices: that goes to stderr.
     sink = os.dup(1)
     os.dup2(2, 1)
     with open(sink, "wb") as file:

@@ -1,5 +1,5 @@
-"""One sentence for a model or a KV cache that a device has no room for: how much is there, what was
-asked, and what would fit."""
+"""Explains in one sentence that a device has no room for a model or a KV cache: the free memory,
+the requested size, and what would fit."""
 
 import ctypes
 import math
@@ -16,9 +16,9 @@ from specllama.engine.worker.backend.library import devices, failure, holdings, 
 from specllama.engine.worker.backend.memory import Holdings, host_memory
 
 STEP = 256
-"""llama.cpp rounds contexts up to these many tokens."""
+"""llama.cpp rounds contexts up to a multiple of this many tokens."""
 _F16 = 1  # GGML_TYPE_F16
-_MOST = 50  # of bits in a tensor's size
+_MOST = 50  # bits of the largest tensor size to try
 REMEDIES = (
     "-ctk q8_0 -ctv q8_0 halve the KV cache, -nkvo keeps it in host memory, "
     "a smaller -ngl keeps layers there"
@@ -26,7 +26,7 @@ REMEDIES = (
 
 
 class OutOfMemoryError(BackendError):
-    """There is no memory for what a batch needs while it is computed."""
+    """There is no memory for computing a batch."""
 
     def __init__(self) -> None:
         free = [
@@ -38,12 +38,13 @@ class OutOfMemoryError(BackendError):
 
 
 @contextmanager
-def last_words(say: Callable[[str], None]) -> Iterator[None]:
-    """While a model is loaded: `say` gets a sentence about an assertion that fails in llama.cpp, as
-    where a device takes no tensor as large as a part of the KV cache. Then this process ends."""
+def reported_abort(say: Callable[[str], None]) -> Iterator[None]:
+    """A context for loading a model. If an assertion fails in llama.cpp, for instance because a
+    device doesn't support a tensor as large as a part of the KV cache, a sentence about it is
+    passed to `say`, and this process ends."""
 
     def explained(message: str) -> None:
-        parts = [f"llama.cpp gives up: {message}", explain(holdings, fits_in_tensors(holdings))]
+        parts = [f"llama.cpp aborted: {message}", explain(holdings, fits_in_tensors(holdings))]
         say("; ".join(filter(None, parts)))
 
     with on_abort(explained):
@@ -51,41 +52,42 @@ def last_words(say: Callable[[str], None]) -> Iterator[None]:
 
 
 def is_short(error: str) -> bool:
-    """Whether llama.cpp's reason is that there is no memory: most backends fail or are unable to
-    allocate, and CUDA's cudaMalloc failed, out of memory. The error has a path in it, too."""
+    """True if llama.cpp's reason is a lack of memory. Most backends log "failed to allocate" or
+    "unable to allocate", CUDA logs "cudaMalloc failed: out of memory". The error also contains a
+    path, so these phrases are matched as a whole."""
     return any(sign in error for sign in ("to allocate", "out of memory"))
 
 
-def explain(told: Holdings, fits: int = 0) -> str:
-    """The sentence on the newest context; "" if no device holds anything of the model. `fits` is a
-    number of tokens that would fit, 0 if that is unknown."""
+def explain(held: Holdings, fits: int = 0) -> str:
+    """The sentence about the newest context; "" if no device holds a part of the model. `fits` is a
+    number of tokens that would fit, 0 if unknown."""
     parts = [
         f"{name} has {mib(free)} of {mib(total)} free beside {mib(use.model)} of weights"
         + (f" and {mib(use.kv_cache)} of KV cache" if use.kv_cache else "")
         for name, _, free, total in devices()
-        for use in told.by_device({name: ""})
+        for use in held.by_device({name: ""})
         if use.name == name
     ]
-    if not parts or not told.n_ctx:
+    if not parts or not held.n_ctx:
         return ""
     smaller = f"-c {fits} would fit" if fits else "less may fit with a smaller -c"
-    asked = f"{told.n_ctx} tokens were asked for"
+    asked = f"{held.n_ctx} tokens were asked for"
     return f"{'; '.join(parts)}; {asked}: {smaller}, {REMEDIES}"
 
 
 def explain_host() -> str:
-    """The end of a sentence on what the machine has no memory for."""
+    """The end of the sentence if the host has no memory for a context."""
     host = host_memory()
     free = f"{mib(host.available)} of {mib(host.total)} are free; " if host else ""
     return f"{free}a smaller -c, or -ctk q8_0 -ctv q8_0, needs less"
 
 
-def explain_weights(told: Holdings, path: str) -> str:
-    """The sentence on the weights of the file at `path` and its other parts; "" if no layer was to
-    be on a device."""
+def explain_weights(held: Holdings, path: str) -> str:
+    """The sentence about the weights of the file at `path`, including its other parts; "" if no
+    layer was to be on a device."""
     n_bytes = _size(path)
-    there = [each for each in devices() if told.layers.get(each[0])]
-    n_layers = sum(told.layers.values())
+    there = [each for each in devices() if held.layers.get(each[0])]
+    n_layers = sum(held.layers.values())
     if not there:
         return ""
     parts = [f"{name} has {mib(free)} of {mib(total)} free" for name, _, free, total in there]
@@ -100,30 +102,30 @@ def _size(path: str) -> int:
     return sum(os.path.getsize(file) for file in files)
 
 
-def fits_in_tensors(told: Holdings) -> int:
-    """The tokens for which every device takes the tensors of the KV cache; 0 if that is unknown, or
-    the newest context is no larger."""
-    most = most_in_tensors(told)
-    return int(most) // STEP * STEP if most < told.n_ctx else 0
+def fits_in_tensors(held: Holdings) -> int:
+    """The largest context in tokens for which every device supports the tensors of the KV cache; 0
+    if unknown, or if the newest context isn't larger than that."""
+    most = most_in_tensors(held)
+    return int(most) // STEP * STEP if most < held.n_ctx else 0
 
 
-def most_in_tensors(told: Holdings) -> float:
-    """The same for any context, judged by the tensors of the newest one; infinite if no device has
-    any.
+def most_in_tensors(held: Holdings) -> float:
+    """The same without rounding, computed from the tensors of the newest context; infinite if no
+    device has any.
 
-    A device may have memory for a buffer, and still refuse a tensor as large as that."""
+    A device may have memory for a buffer, but not support a tensor of that size."""
     found = math.inf
-    for use in told.by_device({name: "" for name, *_ in devices()}):
-        n_layers = told.cached_layers.get(use.name, 0)
+    for use in held.by_device({name: "" for name, *_ in devices()}):
+        n_layers = held.cached_layers.get(use.name, 0)
         if use.kv_cache and n_layers:
             each = use.kv_cache / (2 * n_layers)
-            found = min(found, told.n_ctx * largest_tensor(use.name) / each)
+            found = min(found, held.n_ctx * largest_tensor(use.name) / each)
     return found
 
 
 def fits_by_trial(n_ctx: int, least: int, works: Callable[[int], bool]) -> int:
-    """A number of tokens below `n_ctx` for which `works` is true, to a sixteenth of it; 0 if there
-    is none from `least` on."""
+    """The largest number of tokens below `n_ctx` for which `works` is true, to about a sixteenth; 0
+    if there is none from `least` on."""
     bad, good = n_ctx, 0
     while not good:
         half = bad // 2 // STEP * STEP
@@ -138,7 +140,7 @@ def fits_by_trial(n_ctx: int, least: int, works: Callable[[int], bool]) -> int:
 
 
 def largest_tensor(device: str) -> int:
-    """Bytes of a tensor that `device` can work with."""
+    """The size in bytes of the largest tensor that `device` supports."""
     pointer = ctypes.c_void_p
     handle = ggml("ggml_backend_dev_by_name", pointer, ctypes.c_char_p)(device.encode())
     supports = ggml("ggml_backend_dev_supports_op", ctypes.c_bool, pointer, pointer)

@@ -1,9 +1,9 @@
-"""One pass over the logits of all rows of a step, on several threads.
+"""Scans the logits of all rows of a step, on several threads.
 
-A shortlist (`engine.worker.backend.sampler`) begins with a pass over the vocabulary. In one thread
-that is what a fast device waits for: 32 rows of 128,000 logits are 16 MB, which no cache has. numpy
-releases the GIL while it reads. To take the GIL back costs as much as a row, so each thread looks
-through a block of rows in two calls.
+A shortlist (`engine.worker.backend.sampler`) begins with a pass over the vocabulary. In one thread,
+a fast device would wait for it: 32 rows of 128,000 logits are 16 MB, more than a CPU cache. numpy
+releases the GIL while it reads. Reacquiring the GIL costs as much as a row, so each thread scans
+its block of rows in two calls.
 """
 
 import os
@@ -17,16 +17,16 @@ from specllama.engine.worker.tokens import TokenArray
 
 MAX_THREADS = 8
 LEAST = 1 << 19
-"""Logits in all rows, from which on threads are worth waking: below, a pass takes 0.1 ms."""
+"""Minimum logits in all rows for using threads: below, a pass takes 0.1 ms."""
 PART = 8
-"""A row of whose tokens more than one in so many reach its bound has no shortlist."""
+"""A row has no shortlist if more than one in so many of its tokens reach the bound."""
 
 Logits = npt.NDArray[np.float32]
 _NONE: TokenArray = np.empty(0, np.int32)
 
 
 class RowScan:
-    """Threads that look through rows of `n_vocab` logits. Belongs to the thread that steps."""
+    """Threads that scan rows of `n_vocab` logits. Belongs to the thread that steps."""
 
     def __init__(self, n_vocab: int, n_threads: int | None = None) -> None:
         self._n_vocab = n_vocab
@@ -35,13 +35,13 @@ class RowScan:
         self._marks = np.empty((0, n_vocab), np.bool_)
 
     def is_worth_it(self, n_rows: int) -> bool:
-        """True if threads find the tokens of so many rows sooner than the caller alone."""
+        """True if threads scan `n_rows` rows faster than the caller alone."""
         return self._n_threads > 1 and n_rows > 1 and n_rows * self._n_vocab >= LEAST
 
     def reaching(self, rows: Logits, bounds: Sequence[float]) -> list[TokenArray]:
-        """For each of `rows` (n, n_vocab) the tokens whose logits are at least its bound, in
-        ascending order; with infinity as the bound its likeliest token alone, the first one of
-        equal ones. A row in which too many reach the bound has none."""
+        """For each of `rows` (n, n_vocab), the tokens whose logits are at least its bound, in
+        ascending order. With an infinite bound: only the likeliest token (of equal ones, the
+        first). Empty if too many tokens reach the bound."""
         n = len(rows)
         if len(self._marks) < n:
             self._marks = np.empty((n, self._n_vocab), np.bool_)

@@ -13,11 +13,12 @@ _TIMEOUT = 10.0
 
 
 def add_rpc_servers(addresses: Sequence[str]) -> None:
-    """Makes the devices of the servers at `addresses` (HOST:PORT) devices of this process.
+    """Adds the devices of the servers at `addresses` (HOST:PORT) to this process, for models that
+    are loaded later.
 
-    For models that are loaded later. Raises `BackendError` if llama.cpp was built without the
-    RPC backend, or if nobody answers at an address. Whoever answers has to be an rpc-server of
-    the same version: ggml ends the process otherwise.
+    Raises `BackendError` if llama.cpp was built without the RPC backend, or if no server answers at
+    an address. The server must be an rpc-server of the same version: otherwise ggml ends the
+    process.
     """
     if not addresses:
         return
@@ -43,7 +44,7 @@ def _backend() -> int:
     found: int | None = by_name(b"RPC")
     path = os.environ.get("GGML_BACKEND_PATH")
     if not found and path:
-        # ggml's own variable, which it reads only where it has no backend built in.
+        # ggml's variable, which ggml itself only reads if it has no built-in backend.
         ggml("ggml_backend_load", ctypes.c_void_p, ctypes.c_char_p)(os.fsencode(path))
         found = by_name(b"RPC")
     if not found:
@@ -55,7 +56,7 @@ def _backend() -> int:
 
 
 def _check_answers(address: str) -> None:
-    # ggml ends the process if it can't connect. Like ggml, this knows IPv4 only.
+    # ggml ends the process if it can't connect. Like ggml, this supports only IPv4.
     host, _, port = address.rpartition(":")
     with socket.socket(socket.AF_INET, socket.SOCK_STREAM) as connection:
         connection.settimeout(_TIMEOUT)

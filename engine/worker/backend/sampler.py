@@ -32,11 +32,11 @@ MIN_GROUPS = 1024
 
 
 def floor(values: Floats, n: int) -> float:
-    """A value that at least `n` of `values` (1 <= n <= their number) reach, and few more than
-    that: no larger than the n-th largest, and -inf where only all of them are enough.
+    """A threshold that at least `n` of `values` (1 <= n <= their number) reach, and few more: at
+    most the n-th largest, and -inf if all values are needed.
 
-    It is the n-th largest of the maxima of disjoint groups. Finding these and looking for what
-    reaches it takes a tenth of the time of a partition of all values.
+    It is the n-th largest of the maxima of disjoint groups. Finding it, and then the values that
+    reach it, takes a tenth of the time of partitioning all values.
     """
     n_groups = max(4 * n, MIN_GROUPS)
     rows = len(values) // n_groups
@@ -46,50 +46,49 @@ def floor(values: Floats, n: int) -> float:
 
 
 def largest(values: Floats, n: int) -> npt.NDArray[np.intp]:
-    """The indices of the `n` (at least 1) largest of `values`, the largest first; of equal ones,
-    the first comes first."""
+    """The indices of the `n` (at least 1) largest `values`, the largest first; equal ones in their
+    order."""
     if n == 1:
         return np.array([values.argmax()])
     least = floor(values, n)
-    # A comparison would lose those that are not numbers.
+    # With -inf, a comparison would lose NaN.
     where = np.flatnonzero(values >= least) if least > -np.inf else np.arange(len(values))
     return where[np.argsort(-values[where], kind="stable")[:n]]
 
 
 FEW = 8192
-"""Among so many tokens the chain chooses as fast as a shortlist is made."""
+"""Up to so many tokens, the chain itself is as fast as making a shortlist."""
 SPARE = 4
-"""Looks for this many times the tokens that are needed: some may not be allowed, and the next
-token's logits may be lower."""
+"""Shortlists have this many times the needed tokens: some may not be allowed, and the next token's
+logits may be lower."""
 MIN_P_SLACK = 1e-3
-"""Relative to the logits: far more than their rounding."""
+"""Relative to the logits; far larger than their rounding errors."""
 _NO_LOGIT = np.zeros(1, np.float32)
 INFILL_AMONG = 256
-"""The infill sampler compares the text of every candidate with that of every other one."""
+"""Maximum candidates for the infill sampler, which compares the texts of all pairs."""
 
 
 class NoTokenError(Exception):
-    """The samplers leave no token that is allowed."""
+    """The samplers have removed every allowed token."""
 
 
 class Sampler:
     """A sampler chain for one request, on the CPU.
 
-    `history` are the prompt's tokens, which the penalties look at. Several that are `slow` may
-    `sample` at the same time.
+    `history` are the prompt's tokens, for the penalties. Several `slow` samplers may `sample` in
+    parallel.
 
-    llama.cpp's samplers copy and sort the whole vocabulary, which takes as long as a small
-    model's evaluation. Most chains look at a few dozen tokens in the end, and one pass over the
-    logits finds these: the chain then sees no others, and does with them exactly what it would
-    have done (`engine.worker.backend.sampler_chain.Shortlist`). Where that is not certain, it sees
-    all.
+    llama.cpp's samplers copy and sort the whole vocabulary, which takes as long as evaluating a
+    small model. Most chains finally choose among a few dozen tokens, which one pass over the logits
+    can find. The chain then gets only these, with exactly the same result
+    (`engine.worker.backend.sampler_chain.Shortlist`). Where that isn't certain, it gets all tokens.
     """
 
     def __init__(
         self, model: Model, params: GenerationParams, n_ctx: int, history: TokenArray
     ) -> None:
         specs = effective(plan(params, n_ctx))
-        self._chain = make_chain(model, [])  # which owns the others
+        self._chain = make_chain(model, [])  # owns the other chains
         biases: Sequence[tuple[int, float]] = ()
         if specs[0].name == "logit_bias":
             biases = specs[0].args[0]
@@ -104,9 +103,10 @@ class Sampler:
         self._rest = make_chain(model, specs[n_edits:])
         C.llama_sampler_chain_add(self._chain, self._rest)
         self.slow = self._short is None and model.n_vocab > FEW
-        self._least = np.inf  # the logit from which on the last shortlist was taken
+        self._least = np.inf  # the threshold of the last shortlist
         self._remembers = any(spec.name in _WITH_MEMORY for spec in specs)
-        # The tokens whose logits samplers may change: with a bias, or said before; each once.
+        # The tokens whose logits samplers may change, without duplicates: biased or already used
+        # ones.
         self._known = set(self._biased.tolist())
         self._changed = TokenBuffer(np.array([*self._known], np.int32))
         if size := window(params, n_ctx):
@@ -125,8 +125,8 @@ class Sampler:
 
     @property
     def bound(self) -> float | None:
-        """The logit from which on the next choice looks at tokens: infinity if the likeliest token
-        is chosen, None if that isn't known before."""
+        """The threshold of logits for the next choice: infinity if it is the likeliest token, None
+        if the threshold isn't known in advance."""
         if self._short is None:
             return None
         if self._is_argmax:
@@ -144,10 +144,10 @@ class Sampler:
         allowed: TokenArray | None = None,
         found: TokenArray | None = None,
     ) -> int:
-        """Choose a token from the logits of batch position `index`, an output of the last decode
-        or what the context has kept, and remember it for the penalties.
+        """Choose a token from the logits of batch position `index` (an output of the last decode,
+        or a kept one), and record it for the penalties.
 
-        Of `allowed` tokens (ids in ascending order, at least one) the chain sees no others;
+        With `allowed` (ids in ascending order, at least one), the chain gets only these tokens;
         raises `NoTokenError` if the samplers remove all of them. `found` are the tokens whose
         logits reach `bound`, if `engine.worker.backend.row_scan` has searched this row.
         """
@@ -164,16 +164,16 @@ class Sampler:
     def sample_among(
         self, context: Context, index: int, allowed: TokenArray | None = None
     ) -> tuple[int, npt.NDArray[np.int32], Floats]:
-        """The same as `sample`, with the candidates that the chain left, in no order: their
-        ids and their probabilities, copied."""
+        """As `sample`. Also returns copies of the ids and the probabilities of the candidates that
+        the chain has left, unordered."""
         candidates = context.candidates
         token = self._choose(context.logits(index), candidates, allowed)
         left = candidates.left
         return token, left["id"].copy(), left["p"].copy()
 
     def take(self, token: int) -> None:
-        """Go on as `sample` does where `token` is the only one allowed: what a sampler learns and
-        draws then depends on no logit. Raises NoTokenError as `sample` does."""
+        """Advance as `sample` does if `token` is the only allowed one: then no sampler's state or
+        random number depends on logits. Raises NoTokenError as `sample` does."""
         self._among(np.array([token], np.int32), _NO_LOGIT, self._single)
         self._finish(self._single, is_limited=True)
 
@@ -188,19 +188,19 @@ class Sampler:
         allowed: TokenArray | None,
         found: TokenArray | None = None,
     ) -> int:
-        """The chosen token; `candidates` are what the chain leaves, then."""
+        """The chosen token. Afterwards, `candidates` are those that the chain has left."""
         if not self._apply_short(row, candidates, allowed, found):
             self._among(allowed, row if allowed is None else row.take(allowed), candidates)
         return self._finish(candidates, is_limited=allowed is not None)
 
     def _among(self, ids: TokenArray | None, logits: Floats, candidates: Candidates) -> None:
-        """Apply the chain to the tokens `ids`, or all there are, with their logits."""
+        """Apply the chain to the tokens `ids` (None: all), with their logits."""
         values = candidates.fill(ids, logits)
         self._edit(values, candidates, ids)
         C.llama_sampler_apply(self._rest, candidates.pointer)
 
     def _finish(self, candidates: Candidates, *, is_limited: bool) -> int:
-        """The token that the chain has chosen, remembered."""
+        """The token that the chain has chosen, recorded for the penalties."""
         if is_limited and not (candidates.has_chosen and candidates.chosen[1] > -np.inf):
             raise NoTokenError("logit_bias forbids every token that may come next")
         token, _ = candidates.chosen
@@ -208,13 +208,13 @@ class Sampler:
         return token
 
     def _choose_soon(self, context: Context, index: int, found: TokenArray | None) -> int | None:
-        """A token from among few candidates, if that can be done."""
+        """A token chosen from a shortlist; None if that isn't possible."""
         if context.model.n_vocab <= FEW or self._short is None:
             return None
         row = context.logits(index)
         if self._is_argmax:
             token = int(row.argmax() if found is None else found[0])
-            return token if row[token] == row[token] else None  # not a number
+            return token if row[token] == row[token] else None  # None for NaN
         candidates = context.candidates
         if not self._apply_short(row, candidates, None, found):
             return None
@@ -227,8 +227,8 @@ class Sampler:
         allowed: TokenArray | None,
         found: TokenArray | None,
     ) -> bool:
-        """Let the chain choose among those of the candidates that it can choose at all. False
-        if that is not known."""
+        """Apply the chain to the tokens that it can choose at all. Returns False if these aren't
+        known."""
         short, changed = self._short, self._changed.view()
         n_all = len(row) if allowed is None else len(allowed)
         if short is None or n_all <= FEW:
@@ -239,7 +239,7 @@ class Sampler:
             n = n if allowed is None else SPARE * n
             if SPARE * n > limit:
                 return False
-            # Mostly what was good for the last token is good again, and saves looking for it.
+            # Usually the last threshold fits again, which saves the search for one.
             least = self._least
             if found is None or self._is_argmax:
                 ids = candidates.reaching(row, least, limit // 2, changed)
@@ -269,9 +269,10 @@ class Sampler:
         return True
 
     def _edit(self, values: Floats, candidates: Candidates, ids: TokenArray | None) -> None:
-        """Apply biases and penalties to the candidates, which are `ids` with logits `values`."""
+        """Apply biases and penalties to the candidates `ids` with the logits `values`."""
         if len(self._biased):
-            # llama.cpp looks for tokens out of their places, and finds each only once.
+            # llama.cpp searches tokens that are not at their index, and applies only one bias to
+            # each.
             if ids is None:
                 np.add.at(values, self._biased, self._biases)
             else:
@@ -288,17 +289,17 @@ class Sampler:
 
 
 def _are_among(ids: TokenArray, sorted_ids: TokenArray) -> npt.NDArray[np.bool_]:
-    """True for those of `ids` that are among the others, of which there is at least one."""
+    """For each of `ids`, True if it is in `sorted_ids`, which must not be empty."""
     at = np.minimum(sorted_ids.searchsorted(ids), len(sorted_ids) - 1)
     among: npt.NDArray[np.bool_] = sorted_ids[at] == ids
     return among
 
 
 def _are_the_largest(values: Floats, n: int, least: float, *, distinct: bool) -> bool:
-    """True if the `n` largest of `values` are so beside any number of others below `least`. With
-    `distinct`, and whether sorting them has only one result."""
+    """True if the `n` largest of `values` are also the largest together with any values below
+    `least`. With `distinct`, they must also have a unique order."""
     ordered = np.sort(values)[-n - 1 :]
-    if not ordered[-n] >= least:  # or it is not a number
+    if not ordered[-n] >= least:  # also for NaN
         return False
     return not distinct or bool((ordered[1:] > ordered[:-1]).all())
 

@@ -1,8 +1,7 @@
-"""The samplers of a request in their order, as plain data.
+"""The samplers of a request, in their order, as plain data.
 
 `engine.worker.backend.Sampler` turns a plan into a llama.cpp sampler chain. The order and the
-arguments are those of llama-server's own chain, so that the same seed gives the same words
-there and here.
+arguments are the same as in llama-server, so that the same seed gives the same text.
 """
 
 from collections.abc import Sequence
@@ -12,8 +11,8 @@ import numpy as np
 
 from specllama.engine.params import GenerationParams
 
-MIROSTAT_M = 100  # tokens considered by Mirostat 1, as everywhere in llama.cpp
-MIN_TEMPERATURE = 1e-6  # below, logits divided by it leave the range of float32
+MIROSTAT_M = 100  # tokens that Mirostat 1 considers; llama.cpp's value
+MIN_TEMPERATURE = 1e-6  # below this, divided logits exceed the range of float32
 
 
 class SamplerSpec(NamedTuple):
@@ -25,9 +24,9 @@ class SamplerSpec(NamedTuple):
 
 
 def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
-    """The chain for `params`; every `logit_bias` token must be an id by now.
+    """The chain for `params`, whose `logit_bias` tokens must all be ids.
 
-    `n_ctx` (tokens) stands in for the -1 of the two penalty windows.
+    `n_ctx` (tokens) replaces the value -1 of the two penalty windows.
     """
     specs = []
     if params.logit_bias:
@@ -42,7 +41,7 @@ def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
         return [*specs, SamplerSpec("mirostat_v2", mirostat_v2)]
     if is_greedy(params):
         return [*specs, SamplerSpec("greedy", ())]
-    # Adaptive-p draws the token itself: wherever it is named, it takes the place of the draw.
+    # Adaptive-p draws the token itself: wherever it is named, it replaces the final draw.
     specs.extend(_spec(name, params, n_ctx) for name in params.samplers if name != "adaptive_p")
     if "adaptive_p" in params.samplers:
         adaptive = (params.adaptive_target, params.adaptive_decay, params.seed)
@@ -51,12 +50,12 @@ def plan(params: GenerationParams, n_ctx: int) -> list[SamplerSpec]:
 
 
 class Shortlist(NamedTuple):
-    """The candidates that are enough for a chain.
+    """The candidates that are sufficient for a chain.
 
-    Either the `n` with the largest logits, after the first `n_edits` samplers, which change the
-    logits of single tokens only (those with a bias and those said before); or, with `n` 0, all
-    that are at least `min_p` times as likely as the likeliest. `by_order` is whether tokens with
-    equal logits have to stay in their order, rather than never to be equal.
+    Either the `n` tokens with the largest logits after the first `n_edits` samplers, which only
+    change the logits of single tokens (biased or already used ones); or, with `n` 0, all tokens at
+    least `min_p` times as likely as the likeliest one. `by_order`: True if tokens with equal logits
+    only have to stay in their order, False if there must be no equal ones.
     """
 
     n: int
@@ -69,13 +68,13 @@ ARGMAX = Shortlist(1, by_order=True)
 
 
 def effective(specs: Sequence[SamplerSpec]) -> list[SamplerSpec]:
-    """The samplers that do anything at all: llama.cpp puts an empty one for each of the others."""
+    """The samplers that have an effect; llama.cpp replaces each of the others by an empty one."""
     return [spec for spec in specs if not _is_off(spec)]
 
 
 def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
-    """The candidates that are enough for a chain of `effective` samplers without its bias; None if
-    it looks at all of them."""
+    """The candidates that are sufficient for a chain of `effective` samplers without its bias; None
+    if it needs all of them."""
     n_edits = 0
     while specs[n_edits].name in ("penalties", "dry"):
         n_edits += 1
@@ -91,7 +90,7 @@ def shortlist(specs: Sequence[SamplerSpec]) -> Shortlist | None:
 
 
 def _is_off(spec: SamplerSpec) -> bool:
-    """True if the sampler leaves all as it is, decided with float32 as in llama.cpp."""
+    """True if the sampler has no effect; computed in float32, as in llama.cpp."""
     name, args = spec
     values = [np.float32(arg) if isinstance(arg, float) else arg for arg in args]
     match name:
@@ -110,9 +109,9 @@ def _is_off(spec: SamplerSpec) -> bool:
 
 
 def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
-    """True if a chain of `effective` samplers means the same on a device as on the CPU, and doesn't
-    violate an assertion there: every sampler at most once, no more candidates asked for than there
-    are, nothing kept at all costs, and at most one bias for a token."""
+    """True if a chain of `effective` samplers works the same on a device as on the CPU, without
+    violating an assertion there: every sampler at most once, `top_k` at most the vocabulary,
+    `min_keep` at most 1, and at most one bias for a token."""
     names = [spec.name for spec in specs]
     if len(set(names)) < len(names):
         return False
@@ -128,10 +127,10 @@ def is_plain(specs: Sequence[SamplerSpec], n_vocab: int) -> bool:
 
 
 def is_greedy(params: GenerationParams) -> bool:
-    """True if the most probable token always wins, so that no other sampler matters.
+    """True if the most probable token is always chosen, so that no other sampler matters.
 
-    True at temperature 0 (or below) without any sampler that moves the maximum, unless the
-    probabilities that the samplers leave are to be reported.
+    That is so at temperature 0 (or below) without any sampler that changes the maximum, unless the
+    probabilities after the samplers are requested.
     """
     return (
         params.mirostat == 0
@@ -147,7 +146,7 @@ def is_greedy(params: GenerationParams) -> bool:
 
 
 def window(params: GenerationParams, n_ctx: int) -> int:
-    """The number of tokens before the first generated one that the penalty samplers look at."""
+    """The number of tokens before the first generated one that the penalty samplers use."""
     if params.mirostat:
         return 0
     size = 0

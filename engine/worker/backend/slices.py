@@ -1,15 +1,15 @@
-"""Slices of a text that have the same tokens one by one as together.
+"""Cuts a text into slices that can be tokenized separately with the same result.
 
 llama.cpp splits a text at its special tokens in a time that grows with the square of their number:
-20,000 messages of a chat take it 22 seconds. In slices they take a fraction of one.
+20,000 messages of a chat take 22 seconds. In slices, they take a fraction of a second.
 
-A text may be cut before the text T of a special token if llama.cpp is certain to find that token
-there. It looks for one special token after the other, the longest first, in what the others have
-left. So T is found wherever it stands, unless a part of it is taken by a token found before. That
-can't be if no special token's text overlaps with T (T's own included), contains it, or is a part of
-it. Then no token reaches over the cut either, and the two sides have nothing to do with each other,
-provided that T doesn't take the white space before it, and has none at its ends for a neighbour to
-take.
+A text may be cut before the text T of a special token if llama.cpp certainly finds that token
+there. It searches for one special token after the other, the longest first, in the parts that the
+earlier ones have left. So it finds every T, unless an earlier token has matched a part of it. That
+is impossible if no special token's text (including T itself) overlaps with T, contains it, or is a
+part of it. Then no token spans the cut either, and the two sides are independent, provided that T
+doesn't strip the white space before it, and has no white space at its own ends that a neighbour
+could strip.
 """
 
 import re
@@ -17,17 +17,18 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 SLICE = 4096
-"""Bytes from which on a slice ends at the next place where it may."""
-WINDOW = 8192  # bytes that are searched at once: the GIL is held for so long
+"""Minimum bytes of a slice; it ends at the next possible place."""
+WINDOW = 8192  # bytes per search, during which the GIL is held
 MAX_TEXTS = 256
-"""Special tokens that slices may begin with: some vocabularies have thousands, mostly unused."""
+"""Maximum number of special tokens that slices may begin with: some vocabularies have thousands,
+mostly unused."""
 _UNUSED = re.compile(b"unused|reserved", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
 class Special:
-    """A special token's text. One that `strips` takes the white space beside it; one that is
-    `plain` is found even where special tokens are not parsed."""
+    """A special token's text. `strips`: the token includes the white space next to it. `plain`: it
+    is found even if special tokens are not parsed."""
 
     text: bytes
     strips: bool = False
@@ -35,7 +36,7 @@ class Special:
 
 
 class Slicer:
-    """Cuts texts for a vocabulary with these special tokens."""
+    """Cuts texts for a vocabulary with the special tokens `specials`."""
 
     def __init__(self, specials: Sequence[Special]) -> None:
         clear = _clear(specials)
@@ -44,7 +45,7 @@ class Slicer:
         self._plain = _pattern([each for each in clear if each.plain])
 
     def slices(self, text: bytes, *, parse_special: bool) -> Iterator[bytes]:
-        """`text` in pieces, each but the last of `SLICE` bytes or more."""
+        """`text` in slices; all except the last have at least `SLICE` bytes."""
         pattern, start = self._parsed if parse_special else self._plain, 0
         while pattern and (cut := self._next(pattern, text, start + SLICE)) is not None:
             yield text[start:cut]
@@ -52,7 +53,7 @@ class Slicer:
         yield text[start:]
 
     def _next(self, pattern: re.Pattern[bytes], text: bytes, start: int) -> int | None:
-        """The first place from `start` on where a slice may begin."""
+        """The first possible beginning of a slice from `start` on; None if there is none."""
         while start < len(text):
             if found := pattern.search(text, start, start + WINDOW + self._longest):
                 return found.start()
@@ -65,7 +66,8 @@ def _pattern(specials: Sequence[Special]) -> re.Pattern[bytes] | None:
 
 
 def _clear(specials: Sequence[Special]) -> list[Special]:
-    """Those that llama.cpp finds wherever their text stands; `MAX_TEXTS` at most."""
+    """The special tokens that llama.cpp certainly finds wherever their text occurs, at most
+    `MAX_TEXTS`."""
     texts = {each.text for each in specials}
     if b"" in texts:
         return []
@@ -90,5 +92,5 @@ def _clear(specials: Sequence[Special]) -> list[Special]:
 
 
 def _parts(text: bytes, *, at_end: bool) -> Iterable[bytes]:
-    """The ends of `text`, or its beginnings, but not all of it."""
+    """The proper suffixes (`at_end`) or prefixes of `text`."""
     return (text[n:] if at_end else text[:n] for n in range(1, len(text)))

@@ -1,7 +1,7 @@
-"""Trying llama.cpp's kernels in a child process, and remembering what came of it.
+"""Tests llama.cpp's kernels in a child process, and stores the verdict.
 
-The verdict is kept in the user's cache, one file for each library and processor. A file that is
-damaged, or a cache that can't be written, costs another trial and nothing more.
+The user's cache directory has a file for each combination of library and processor. If a file is
+damaged, or can't be written, the test is repeated at the next start.
 """
 
 import enum
@@ -24,13 +24,13 @@ from specllama.engine.wire.commands import describe_exit
 log = logging.getLogger("specllama.engine.kernels")
 
 WRONG = 3
-"""The probe's exit status if a product is wrong; the line that it prints says which."""
+"""The probe's exit status if a product is wrong; its output names the product."""
 PROBE = (sys.executable, "-P", "-m", "specllama.engine.worker.backend.probe")
-PROBE_TIMEOUT = 120.0  # s; it takes one or two
+PROBE_TIMEOUT = 120.0  # s; usually takes one or two
 LOCK_TIMEOUT = 2 * PROBE_TIMEOUT  # s
 
 _FAULTS = {"SIGILL", "SIGSEGV", "SIGBUS", "SIGFPE", "SIGABRT"}
-"""Signals by which a process ends through what it does itself."""
+"""Signals that end a process because of a fault of its own."""
 
 
 class Measure(enum.StrEnum):
@@ -40,19 +40,19 @@ class Measure(enum.StrEnum):
     REFUSED = "refused"
     """The instruction sets in `engine.worker.backend.kernels.KERNELS` are switched off."""
     PLAIN = "plain"
-    """All those for rearranged weights are off."""
+    """All kernels for rearranged weights are off."""
 
 
 class KernelVerdict(msgspec.Struct, frozen=True):
-    """The first measure under which products are right, and what failed before; "" for the
-    first of all."""
+    """The first measure under which products are right, and the first failure; "" if there was
+    none."""
 
     measure: Measure
     reason: str = ""
 
 
 class InconclusiveError(Exception):
-    """The probe's end allows no conclusion about the kernels."""
+    """The result of the probe allows no conclusion about the kernels."""
 
 
 def find(
@@ -63,8 +63,8 @@ def find(
     *,
     afresh: bool = False,
 ) -> KernelVerdict:
-    """The verdict on `library`: remembered, or else (always if `afresh`) found out. `probe` is
-    the child's command, to which the measure is added; tests have another one.
+    """The verdict on `library`: the stored one, or (always if `afresh`) from a new test. `probe` is
+    the child's command, to which the measure is appended; tests use another one.
 
     Raises `BackendError` if no measure helps."""
     place = _place(library, processor, environ)
@@ -74,7 +74,7 @@ def find(
     if not afresh and (verdict := known()):
         return verdict
     with _one_at_a_time(place):
-        if not afresh and (verdict := known()):  # another process's, meanwhile
+        if not afresh and (verdict := known()):  # another process may have stored it meanwhile
             return verdict
         verdict, is_certain = _try(probe)
         if is_certain:
@@ -89,7 +89,7 @@ def _try(probe: Sequence[str]) -> tuple[KernelVerdict, bool]:
         try:
             failure = run_probe(probe, measure)
         except InconclusiveError as error:
-            # Not enough to trust the kernels, nor to say that there is nothing else to do.
+            # Inconclusive: neither trust the kernels nor rule the library out.
             careful = Measure.REFUSED if measure is Measure.AS_BUILT else measure
             return KernelVerdict(careful, reason or str(error)), False
         if not failure:
@@ -103,14 +103,14 @@ def _try(probe: Sequence[str]) -> tuple[KernelVerdict, bool]:
 
 
 def run_probe(probe: Sequence[str], measure: Measure) -> str:
-    """The failure under `measure`; "" if all is right. Raises `InconclusiveError`."""
+    """The failure under `measure`; "" if all products are right. Raises `InconclusiveError`."""
     try:
         done = subprocess.run(
             [*probe, measure],
             stdin=subprocess.DEVNULL,
             capture_output=True,
             timeout=PROBE_TIMEOUT,
-            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # a failed assertion would start gdb
+            env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # otherwise a failed assertion starts gdb
         )
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InconclusiveError(f"they could not be tried: {error}") from None
@@ -125,12 +125,12 @@ def run_probe(probe: Sequence[str], measure: Measure) -> str:
     raise InconclusiveError(": ".join([how, *lines[-1:]]))
 
 
-# ---- memory ------------------------------------------------------------------------------
+# ---- files ------------------------------------------------------------------------------
 
 
 def _place(library: Path, processor: Processor, environ: Mapping[str, str]) -> Path | None:
-    """The file of the verdict; None if the user has no place for it. Hashing ggml's library for
-    the CPU takes a millisecond or two."""
+    """The file of the verdict; None if the user has no cache directory. Hashing ggml's CPU library
+    takes one or two milliseconds."""
     with open(library, "rb") as file:
         digest = hashlib.file_digest(file, "sha256")
     digest.update(repr((processor.name, sorted(processor.flags))).encode())
@@ -143,13 +143,13 @@ def _remember(place: Path, verdict: KernelVerdict) -> None:
     try:
         write_whole(place, msgspec.json.encode(verdict))
     except OSError as error:
-        log.info("the verdict on llama.cpp's kernels can't be remembered: %s", error)
+        log.info("the verdict on llama.cpp's kernels can't be stored: %s", error)
 
 
 @contextmanager
 def _one_at_a_time(place: Path) -> Iterator[None]:
-    """Processes that start together wait for the first one's verdict. Where there can be no
-    lock, each finds its own."""
+    """Lets processes that start together wait for the first one's verdict. If the lock fails, each
+    makes its own."""
     from filelock import FileLock  # rarely needed, and slow to import
 
     lock = FileLock(place.with_suffix(".lock"))

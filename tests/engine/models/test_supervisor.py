@@ -232,7 +232,7 @@ def test_a_computation_that_never_ends_is_noticed(
             assert supervisor.exit_code == STUCK
 
     run()
-    assert "what began with a decode of 1 token has not ended for " in caplog.text
+    assert "a decode of 1 token has not ended for " in caplog.text
     assert " s (the limit is 0 s)" in caplog.text
     assert has_stacks(caplog.text)
 

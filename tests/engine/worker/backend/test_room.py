@@ -17,10 +17,10 @@ pytestmark = pytest.mark.slow
 
 MIB = 1 << 20
 _ABORT = """
-from specllama.engine.worker.backend import ggml, initialize, last_words
+from specllama.engine.worker.backend import ggml, initialize, reported_abort
 import ctypes
 initialize()
-with last_words(print):
+with reported_abort(print):
     ggml.function("ggml_abort", None, ctypes.c_char_p, ctypes.c_int, ctypes.c_char_p)(
         b"/some/file.cpp", 941, b"it can't be"
     )
@@ -133,7 +133,7 @@ def test_the_cpu_takes_large_tensors(model: Model) -> None:
     assert room.largest_tensor("CPU") > 1 << 40
 
 
-def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
+def test_an_assertion_is_reported_in_one_sentence() -> None:
     done = subprocess.run(
         [sys.executable, "-u", "-c", _ABORT],
         capture_output=True,
@@ -142,7 +142,7 @@ def test_the_last_words_of_an_assertion_are_one_sentence() -> None:
         check=False,
     )
     assert done.returncode == 1, done.stderr
-    assert done.stdout.strip() == "llama.cpp gives up: it can't be"
+    assert done.stdout.strip() == "llama.cpp aborted: it can't be"
 
 
 @pytest.mark.parametrize(
