@@ -31,9 +31,9 @@ from tools.models.lessons.source import Source
 
 TEMPERATURES = (0.0, 0.8)
 KNOWN_TO_US = (
-    "Who made the lessons saw what earlier models did wrong in the first 200 tasks of each "
-    "ability, and wrote\nlessons that come near to them, also with tools that do the same under "
-    "other names: requests worded by\nothers will fare worse than the table says.\n\n"
+    "The authors of the lessons saw the failures of earlier models in the first 200 tasks of each "
+    "ability, and wrote\nsimilar lessons, also with tools that do the same under other names. So "
+    "expect lower scores for your own\nprompts.\n\n"
 )
 MAX_TOKENS = 500
 MOST = 100_000
@@ -187,11 +187,9 @@ def _write(path: Path, model: Path | None, text: str) -> None:
         named = f"The file's SHA-256 is `{digest}`.\n\n"
     path.write_text(
         "# What the shipped model can do\n\n"
-        "`nox -s evaluate` writes this page: tasks with tools, parameters, words and phrasings "
-        "that were\nnot in the training, through the API of a live server.\n\n"
-        + KNOWN_TO_US
-        + named
-        + text,
+        "Written by `python -m tools.models.evaluate`; edit that, not this page.\n\n"
+        "The tasks have tools, parameters, words and phrasings that were not in the training. They "
+        "are sent to the\nAPI of a live server.\n\n" + KNOWN_TO_US + named + text,
         "utf-8",
         newline="\n",
     )
