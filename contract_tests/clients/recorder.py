@@ -49,8 +49,8 @@ class Recorder:
             request.method, path, params=request.query_params, headers=headers, content=body
         )
         answer = await client.send(asked, stream=True)
-        headers = {k: v for k, v in answer.headers.items() if k not in _ONE_HOP}
-        response = StreamingResponse(answer.aiter_raw(), answer.status_code, headers)
+        kept = {k: v for k, v in answer.headers.items() if k not in _ONE_HOP}
+        response = StreamingResponse(answer.aiter_raw(), answer.status_code, kept)
         try:
             await response(scope, receive, send)
         finally:

@@ -1,11 +1,12 @@
-"""Runs this server on a device, which may be Mesa's software device, beside one on the CPU.
+"""Runs this server on a device, which may be Mesa's software device, and compares it with one on
+the CPU.
 
     python -m contract_tests.gpu [--all] [-k REGEX] [--again] [--table]
 
-The environment, with a llama.cpp that computes with Vulkan, is made first. Without --all it is one
-configuration, most tests that touch a backend, and a part of the contract kit. With it all
-configurations are tried that have not passed yet, and so are the other tests and all files of the
-kit. Exit code 1 if something fails.
+Creates an environment first, with a llama.cpp that computes with Vulkan. Without --all, it tries
+one configuration, runs most tests of backends, and a part of the contract kit. With --all, it tries
+all configurations that have not passed yet, and runs the other tests and all files of the kit. The
+exit code is 1 if something fails.
 """
 
 import argparse
@@ -24,7 +25,7 @@ from contract_tests.gpu.named import SOFTWARE
 from contract_tests.own.servers import ROOT
 
 WAIT = "1800"
-"""Seconds until something is given up: a software device compiles each kernel for a while."""
+"""Time limit of a test in seconds. A software device compiles each kernel for a while."""
 UNIT = (
     *("test_model_options", "test_offload", "test_holdings", "test_room", "test_loaded"),
     *("test_warming", "test_sampler", "test_dry_run"),
@@ -36,12 +37,14 @@ INSIDE = "--inside"
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.gpu", description=__doc__)
     parser.add_argument("--all", action="store_true", help="all configurations, and the whole kit")
-    parser.add_argument("-k", dest="choice", help="configurations whose names match, alone")
-    parser.add_argument("--again", action="store_true", help="those as well that have a result")
+    parser.add_argument("-k", dest="choice", help="only configurations whose names match")
+    parser.add_argument("--again", action="store_true", help="also those with a result")
     parser.add_argument("--table", action="store_true", help="print the results, run nothing")
-    parser.add_argument("--device", default=SOFTWARE, help="its name (default: %(default)s)")
-    parser.add_argument("--jobs", type=int, default=1, help="configurations at a time")
-    parser.add_argument("--results", type=Path, default=results.RESULTS, help="where they are kept")
+    parser.add_argument("--device", default=SOFTWARE, help="the device (default: %(default)s)")
+    parser.add_argument(
+        "--jobs", type=int, default=1, help="configurations at a time (%(default)s)"
+    )
+    parser.add_argument("--results", type=Path, default=results.RESULTS, help="the results' file")
     parser.add_argument("--python", type=Path, help="an interpreter whose llama.cpp has Vulkan")
     parser.add_argument("--vulkan-include", type=Path, default=environment.INCLUDE)
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
@@ -61,11 +64,12 @@ def main() -> int:
 
 
 def _inside(python: Path) -> int:
-    """The same command in the environment."""
+    """Runs the same command in the environment."""
     variables = {
         "GGML_NO_BACKTRACE": "1",
         "SPECLLAMA_CONTRACT_TIMEOUT": WAIT,
-        # Tests have a cache of their own each time: all kernels would be compiled again.
+        # The cache of shaders is kept. In a new cache per test, all kernels would be compiled
+        # again.
         "MESA_SHADER_CACHE_DIR": str(Path.home() / ".cache"),
         **ONE,
         **os.environ,
@@ -86,7 +90,7 @@ def _try(given: argparse.Namespace) -> bool:
         with tempfile.TemporaryDirectory() as directory:
             return tried(case, Path(directory), given.device)
 
-    # What counts the free memory of the device has it for itself.
+    # Cases that measure the free memory of the device run alone.
     alone = [case for case in left if case.check == "sleep"]
     with ThreadPoolExecutor(given.jobs) as pool:
         jobs = {case.name: pool.submit(one, case) for case in left if case not in alone}

@@ -1,4 +1,4 @@
-"""The configurations that are tried on a device."""
+"""The configurations that run on a device."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -6,16 +6,17 @@ from dataclasses import dataclass, field
 from contract_tests.gpu.named import ADAPTER, DEVICE, DIRECTORY, EYES, LENT, SHIPPED, VECTOR
 
 ONE, TWO = {"GGML_VK_VISIBLE_DEVICES": "0"}, {"GGML_VK_VISIBLE_DEVICES": "0,0"}
-"""llama.cpp takes a software device only if it is named. Named twice, it is two devices."""
+"""llama.cpp uses a software device only if it is named. Named twice, it is two devices."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A server with `options`, and a `check` of `contract_tests.gpu.checks` by its name.
+    """A server with `options`, and the name of a `check` in `contract_tests.gpu.checks`.
 
-    `on_device` and `on_cpu` are what it must have there, of `layers`, `kv_cache` and `draft`, and
-    `n_devices` how many have layers. `model` is one of the tests' models; "" is the shipped one.
-    With a `refusal` the server has to end instead, with these words in its last line."""
+    `on_device` and `on_cpu` are the parts (`layers`, `kv_cache`, `draft`) that must be there, and
+    `n_devices` the number of devices with layers. `model` is one of the tests' models; "" is the
+    shipped one. With a `refusal`, the server has to end instead, with these words in its last
+    line."""
 
     name: str
     options: tuple[str, ...]
@@ -29,7 +30,7 @@ class Case:
 
     @property
     def is_for_software(self) -> bool:
-        """True of what a single GPU can't show: two devices, a bound for each tensor."""
+        """True for cases that a single GPU can't run: two devices, a limit for each tensor."""
         return self.variables is TWO or self.refusal == TOO_LARGE or LENT in self.options
 
 
@@ -37,9 +38,9 @@ ALL = ("-ngl", "all")
 SMALL = ("-np", "1", "-c", "256")
 DRAFT = ("-md", SHIPPED, "--spec-draft-n-max", "3", "--spec-draft-p-min", "0")
 TOO_LARGE = "1048576 tokens were asked for: -c 349440 would fit"
-"""The software device takes tensors of 128 MiB, others larger ones."""
+"""The software device supports tensors up to 128 MiB, other devices larger ones."""
 FAR_TOO_LARGE = "60000000 tokens were asked for: -c"
-"""No device has the 400 GB of this cache."""
+"""No device has the 400 GB for this cache."""
 DEFAULT = Case("-ngl all", ALL, on_device=("layers", "kv_cache"))
 CASES = (
     DEFAULT,

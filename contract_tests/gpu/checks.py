@@ -1,4 +1,4 @@
-"""What is held of a server that computes on a device, beside one that computes on the CPU."""
+"""Checks that compare a server on a device with one on the CPU."""
 
 import math
 import re
@@ -15,19 +15,19 @@ from contract_tests.own.servers import ROOT, Specllama
 PROMPTS = ("def function(self, value):", "import os\nimport sys\n", "The first of the three")
 LONG = "for name in sorted(found):\n    print(name, len(found[name]))\n" * 8
 ROUNDING, ROUGH = 0.25, 0.6
-"""Differences of logarithms of probabilities, of kernels that round otherwise, and of caches with 8
-bits."""
+"""Allowed differences of log probabilities: for kernels that round differently, and for caches with
+8 bits."""
 FAR = 0.3
-"""The same, of something else."""
+"""The smallest difference of log probabilities that counts as another result."""
 ATTEMPTS = 10
 Probabilities = Mapping[Any, float]
-"""Logarithms, by token."""
+"""Log probabilities by token."""
 
 Check = Callable[[Specllama, Specllama], None]
 
 
-def told(case: Case, devices: list[dict[str, Any]]) -> None:
-    """The devices hold what the case says."""
+def located(case: Case, devices: list[dict[str, Any]]) -> None:
+    """The devices hold the parts that the case lists."""
     for keys, wanted in ((case.on_device, False), (case.on_cpu, True)):
         held = [each for each in devices if (each["name"] == "CPU") is wanted]
         for key in keys:
@@ -38,7 +38,7 @@ def told(case: Case, devices: list[dict[str, Any]]) -> None:
 
 
 def text(device: Specllama, cpu: Specllama, most: float = ROUNDING) -> None:
-    """The next token has the same probabilities; a text goes on and is counted."""
+    """The next token has the same probabilities, and the tokens of a text are counted."""
     for prompt in PROMPTS:
         close(likeliest(device, prompt), likeliest(cpu, prompt), most)
     answer = ask(device, prompt=LONG, n_predict=8, ignore_eos=True)
@@ -51,7 +51,7 @@ def rough(device: Specllama, cpu: Specllama) -> None:
 
 
 def adapted(device: Specllama, cpu: Specllama) -> None:
-    """An adapter does the same, in part and not at all."""
+    """An adapter has the same effect, in part and in full, and none at scale 0."""
     found = []
     for scale in (1.0, 0.5, 0.0):
         lora = [{"id": 0, "scale": scale}]
@@ -73,7 +73,7 @@ def rerank(device: Specllama, cpu: Specllama) -> None:
 
 
 def slot_files(device: Specllama, cpu: Specllama) -> None:
-    """What one has saved, the other one goes on with."""
+    """Each server continues a text that the other one has saved."""
     for one, other in ((device, cpu), (cpu, device)):
         n = ask(one, prompt=LONG, id_slot=0, n_predict=1)["timings"]["prompt_n"]
         one.ask("/slots/0?action=save", {"filename": "text"})
@@ -83,20 +83,20 @@ def slot_files(device: Specllama, cpu: Specllama) -> None:
 
 
 def kept(device: Specllama, cpu: Specllama) -> None:
-    """A text that has left the cache goes on as it would have."""
+    """A text that has left the cache is restored and continued correctly."""
     first = likeliest(device, LONG)
     for prompt in PROMPTS:
         ask(device, prompt=prompt * 15, n_predict=2)
     close(likeliest(device, LONG), first, ROUNDING)
     close(likeliest(cpu, LONG), first, ROUNDING)
-    told = device.get("/metrics").text
-    restored = re.search(r"(?m)^specllama_prompt_tokens_restored_total (\S+)", told)
+    metrics = device.get("/metrics").text
+    restored = re.search(r"(?m)^specllama_prompt_tokens_restored_total (\S+)", metrics)
     assert restored is not None, "the metric is missing"
     assert float(restored[1]) > 0, "it was computed again"
 
 
 def gone_back(device: Specllama, cpu: Specllama) -> None:
-    """Another end of the same text goes on as it does where nothing was before."""
+    """Another continuation of a cached text is the same as with an empty cache."""
     ask(device, prompt=LONG + PROMPTS[0], n_predict=4)
     end = LONG + PROMPTS[2]
     close(likeliest(device, end), likeliest(cpu, end), ROUNDING)
@@ -104,25 +104,25 @@ def gone_back(device: Specllama, cpu: Specllama) -> None:
 
 def shift(device: Specllama, _cpu: Specllama) -> None:
     answer = ask(device, prompt=LONG[:200], n_predict=300, ignore_eos=True)
-    assert answer["truncated"], "nothing was shifted"
+    assert answer["truncated"], "the context was not shifted"
     assert answer["tokens_predicted"] == 300, f"{answer['tokens_predicted']} tokens, not 300"
 
 
 def sleep(device: Specllama, cpu: Specllama) -> None:
-    """A process that ends gives back all that it has, the memory of devices included."""
+    """A process that ends frees all its memory, device memory included."""
     uses = device.get("/props").json()["devices"]
     held = sum(each["model"] + each["kv_cache"] for each in uses if each["name"] != "CPU")
     before = likeliest(device, PROMPTS[0])
     loaded = free()
-    wait_until(lambda: not device.engines(), "the model sleeps")
+    wait_until(lambda: not device.engines(), "the model is unloaded")
     wait_until(lambda: free() - loaded > held // 2, "its memory is free")
     close(likeliest(device, PROMPTS[0]), before, ROUNDING)
     close(likeliest(cpu, PROMPTS[0]), before, ROUNDING)
 
 
 def drafted(device: Specllama, cpu: Specllama) -> None:
-    """A model that drafts for itself is right but for roundings. As it takes as long as the model,
-    it doesn't pay, and is hardly asked again once that is known."""
+    """A model that drafts for itself is accepted, except for rounding. Drafting with it takes as
+    long as generating, so it doesn't pay and is hardly used after it has been measured."""
     n = accepted = 0
     body = {"prompt": LONG, "n_predict": 24, "ignore_eos": True, "speculative.n_min": 3}
     for _ in range(ATTEMPTS):
@@ -137,11 +137,11 @@ def drafted(device: Specllama, cpu: Specllama) -> None:
 
 
 def seen(device: Specllama, cpu: Specllama) -> None:
-    """Images are the same to both, and not all the same."""
+    """Both servers describe images alike, and different images differently."""
     warm, cold = (expected(device, each) for each in (WARM, COLD))
     close(warm, expected(cpu, WARM), ROUNDING)
     close(cold, expected(cpu, COLD), ROUNDING)
-    assert far(warm, cold), "all images look alike"
+    assert far(warm, cold), "different images have equal answers"
 
 
 CHECKS: dict[str, Check] = {
@@ -154,8 +154,8 @@ CHECKS: dict[str, Check] = {
 
 
 def close(a: Probabilities, b: Probabilities, most: float) -> None:
-    """The logarithms of probabilities differ by `most` at most where both have them, on
-    average: unlikely tokens, which roundings change more, count as little as they matter."""
+    """Checks that the log probabilities differ by at most `most` on average. The average is
+    weighted by probability, because rounding changes unlikely tokens more."""
     common = a.keys() & b.keys()
     assert len(common) * 2 >= len(a), f"other tokens are likely: {a} and {b}"
     weights = {token: math.exp(a[token]) for token in common}
@@ -170,7 +170,7 @@ def far(a: Probabilities, b: Probabilities) -> bool:
 
 
 def free() -> int:
-    """Bytes of the device that nobody has, as a new process is told."""
+    """Returns the free bytes of the device as a new process sees them."""
     program = (
         "from specllama.engine.worker.backend import device_memory, initialize; initialize(); "
         "print(sum(each.free for each in device_memory()))"
@@ -185,7 +185,7 @@ def ask(server: Specllama, **body: Any) -> dict[str, Any]:
 
 
 def likeliest(server: Specllama, prompt: str, **fields: Any) -> Probabilities:
-    """The logarithms of the probabilities of the likeliest next tokens, by token."""
+    """Returns the log probabilities of the likeliest next tokens, by token."""
     answer = ask(server, prompt=prompt, n_predict=1, n_probs=8, ignore_eos=True, **fields)
     return {
         each["id"]: each["logprob"]
@@ -194,7 +194,7 @@ def likeliest(server: Specllama, prompt: str, **fields: Any) -> Probabilities:
 
 
 def expected(server: Specllama, image: dict[str, Any]) -> Probabilities:
-    """The same of an answer to an image."""
+    """Returns the log probabilities of the first token of an answer to an image."""
     message = {"role": "user", "content": [image, QUESTION]}
     shape = {"max_tokens": 1, "temperature": 0, "logprobs": True, "top_logprobs": 8}
     answer = server.ask("/v1/chat/completions", {"messages": [message], **shape})

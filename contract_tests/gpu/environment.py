@@ -1,7 +1,7 @@
-"""An environment of Python whose llama.cpp computes with Vulkan, and what building it needs.
+"""A Python environment whose llama.cpp computes with Vulkan, and the requirements for building it.
 
-Mesa's software device (llvmpipe) is enough: it has device buffers, offloading and a queue of its
-own, and is honest about everything but speed.
+Mesa's software device (llvmpipe) is sufficient: it has device buffers, offloading and a queue of
+its own, so it behaves like a GPU in everything except speed.
 """
 
 import ctypes.util
@@ -18,12 +18,13 @@ from contract_tests.clients.environments import MissingError
 INCLUDE = Path("/usr/include")
 DRIVERS = ("/usr/share/vulkan/icd.d/*.json", "/etc/vulkan/icd.d/*.json")
 NEW_ENOUGH = "VK_EXT_LAYER_SETTINGS_EXTENSION_NAME"
-"""A name that headers have from 1.3.272 on, and llama.cpp needs."""
+"""A name in the headers from version 1.3.272 on, which llama.cpp needs."""
 PINNED = "llama-cpp-python=="
 
 
 def missing(include: Path = INCLUDE, drivers: Sequence[str] = DRIVERS) -> list[str]:
-    """What this machine hasn't, with the name of Debian's package; empty if all is there."""
+    """Returns what this machine lacks, with the names of Debian's packages; empty if nothing is
+    missing."""
     header = include / "vulkan" / "vulkan_core.h"
     found = []
     if shutil.which("cmake") is None:
@@ -49,14 +50,14 @@ def missing(include: Path = INCLUDE, drivers: Sequence[str] = DRIVERS) -> list[s
 
 
 def pinned(pyproject: str) -> str:
-    """The requirement of the bindings, as the project's own."""
+    """Returns the project's requirement of the bindings."""
     return next(part for part in pyproject.split('"') if part.startswith(PINNED))
 
 
 def make(folder: Path, root: Path, include: Path) -> Path:
-    """The interpreter of the environment in `folder`: made, with its llama.cpp compiled (a quarter
-    of an hour on two processors), if it isn't there or is of another version. Raises
-    `MissingError`."""
+    """Returns the interpreter of the environment in `folder`. Creates it, with a newly compiled
+    llama.cpp (a quarter of an hour on two processors), if it doesn't exist or has another version.
+    Raises `MissingError`."""
     requirement = pinned((root / "pyproject.toml").read_text("utf-8"))
     python, made = folder / "bin" / "python", folder / "made-of.txt"
     if made.is_file() and made.read_text("utf-8") == requirement:

@@ -1,4 +1,5 @@
-"""What the options of a case name: files, a directory, a process that lends its device."""
+"""Creates what the options of a case refer to: files, a directory, a process that lends its
+device."""
 
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,17 +17,18 @@ SHIPPED, ADAPTER, VECTOR, EYES, DIRECTORY, LENT, DEVICE = (
     f"<{name}>"
     for name in ("shipped", "lora", "vector", "mmproj", "directory", "host:port", "device")
 )
-"""Stand in options for what is only there while a case runs."""
+"""Placeholders in options for things that exist only while a case runs."""
 SOFTWARE = "Vulkan0"
-"""The name of Mesa's software device, where no other one is at hand."""
+"""The name of Mesa's software device if there is no other device."""
 STRENGTH = 0.5
-"""Of the control vector, beside a layer's own part."""
+"""The strength of the control vector, relative to a layer's output."""
 
 
 def there(
     options: tuple[str, ...], directory: Path, stack: ExitStack, device: str = SOFTWARE
 ) -> list[str]:
-    """The options with what they name; `stack` ends it."""
+    """Returns the options with their placeholders replaced. `stack` ends the things that they refer
+    to."""
     return [device if option == DEVICE else _there(option, directory, stack) for option in options]
 
 

@@ -1,4 +1,4 @@
-"""What came of each case, kept in a file, and the table of it for docs/reports/gpu.md."""
+"""The results of all cases, kept in a file, and their table for docs/gpu.md."""
 
 import json
 import re
@@ -11,19 +11,20 @@ HERE = Path(__file__).parent
 RESULTS = HERE / "results.json"
 KIT = HERE.parent / "kit"
 PASSED = "passed"
-ENDED = "pytest said nothing"
+ENDED = "pytest printed no result"
 
 Results = dict[str, str]
 
 
 def stored(path: Path = RESULTS) -> Results:
-    """By the names of cases, and by the files of the kit; empty if nothing was tried."""
+    """Returns the results by the names of cases and the files of the kit; empty if there are
+    none."""
     found: Results = json.loads(path.read_text("utf-8")) if path.is_file() else {}
     return found
 
 
 def store(results: Results, path: Path = RESULTS) -> None:
-    """At once after each case: a run that is interrupted goes on there."""
+    """Writes the results after each case, so that an interrupted run can be continued."""
     part = path.with_suffix(".part")
     part.write_text(json.dumps(results, indent=2) + "\n", "utf-8")
     part.replace(path)
@@ -40,7 +41,7 @@ def table(results: Results) -> str:
 
 
 def of_pytest(lines: Sequence[str]) -> str:
-    """What pytest said of a file at its end: `152 passed, 3 skipped`, and the tests that failed."""
+    """Returns pytest's summary of a file, `152 passed, 3 skipped`, and the failed tests."""
     counts = re.findall(r"\d+ (?:passed|skipped|failed|errors?)\b", lines[-1] if lines else "")
     counts.sort(key=lambda each: ("passed" not in each, "skipped" not in each))
     found = (re.match(r"(?:FAILED|ERROR) \S*?::(.+?)(?: - |$)", each) for each in lines)
@@ -48,12 +49,12 @@ def of_pytest(lines: Sequence[str]) -> str:
 
 
 def is_fine(said: str | None) -> bool:
-    """True if this is what came of a file of the kit, and no test of it failed."""
+    """True if this is the result of a file of the kit, and no test of it failed."""
     return re.fullmatch(r"\d+ passed(, \d+ skipped)?|\d+ skipped", said or "") is not None
 
 
 def kit_files() -> list[str]:
-    """All files of the contract kit, by their paths in its folder."""
+    """Returns all files of the contract kit, by their paths in its folder."""
     return sorted(each.relative_to(KIT).as_posix() for each in KIT.glob("*/test_*.py"))
 
 

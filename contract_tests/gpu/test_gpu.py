@@ -1,4 +1,4 @@
-"""What `python -m contract_tests.gpu` knows before it starts anything."""
+"""The parts of `python -m contract_tests.gpu` that need no device."""
 
 from contextlib import ExitStack, nullcontext
 from pathlib import Path
@@ -37,25 +37,25 @@ def test_a_server_on_the_cpu_has_no_option_of_devices() -> None:
     assert without_devices(options) == ["-c", "512", "-fa", "on"]
 
 
-def test_a_cache_in_the_wrong_place_is_seen() -> None:
-    checks.told(Case("", (), on_device=("layers", "kv_cache")), [DEVICE, CPU])
+def test_a_cache_in_the_wrong_place_is_noticed() -> None:
+    checks.located(Case("", (), on_device=("layers", "kv_cache")), [DEVICE, CPU])
     with pytest.raises(AssertionError, match="no kv_cache where it should be"):
-        checks.told(Case("", (), on_cpu=("kv_cache",)), [DEVICE, CPU])
-    checks.told(Case("", (), n_devices=1), [DEVICE, CPU])
+        checks.located(Case("", (), on_cpu=("kv_cache",)), [DEVICE, CPU])
+    checks.located(Case("", (), n_devices=1), [DEVICE, CPU])
     with pytest.raises(AssertionError, match="layers on 1 devices"):
-        checks.told(Case("", (), n_devices=2), [DEVICE, CPU])
+        checks.located(Case("", (), n_devices=2), [DEVICE, CPU])
 
 
-def test_other_probabilities_are_seen() -> None:
+def test_other_probabilities_are_noticed() -> None:
     checks.close({1: -0.1, 2: -2.0}, {1: -0.15, 2: -2.05}, 0.1)
-    checks.close({1: -0.01, 2: -5.0}, {1: -0.01, 2: -5.5}, 0.1)  # which hardly ever matters
+    checks.close({1: -0.01, 2: -5.0}, {1: -0.01, 2: -5.5}, 0.1)  # of an unlikely token
     with pytest.raises(AssertionError, match=r"differ by 0\.13"):
         checks.close({1: -0.1, 2: -2.0}, {1: -0.1, 2: -3.0}, 0.1)
     with pytest.raises(AssertionError, match="other tokens"):
         checks.close({1: -0.1, 2: -2.0, 3: -3.0}, {4: -0.1, 5: -2.0, 3: -3.0}, 0.1)
 
 
-def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_requirements_are_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     lacks = " ".join(environment.missing(tmp_path, [str(tmp_path / "*.json")]))
     for package in ("cmake", "glslc", "libvulkan-dev", "mesa-vulkan-drivers"):
@@ -86,10 +86,10 @@ def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
 
 def test_the_documents_have_the_results() -> None:
     found = results.stored()
-    assert found.keys() <= {*NAMES, *results.kit_files()}, "of a case that is gone"
-    text = (ROOT / "docs" / "reports" / "gpu.md").read_text("utf-8")
+    assert found.keys() <= {*NAMES, *results.kit_files()}, "a removed case has a result"
+    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
     for table in (results.table(found), results.kit_table(found)):
-        assert table in text, "put there what `nox -s gpu -- --table` prints"
+        assert table in text, "replace it by the output of `nox -s gpu -- --table`"
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_the_documents_have_the_results() -> None:
         ([], results.ENDED, False),
     ],
 )
-def test_what_pytest_says_of_a_file(lines: list[str], said: str, is_fine: bool) -> None:
+def test_summaries_of_pytest(lines: list[str], said: str, is_fine: bool) -> None:
     assert results.of_pytest(lines) == said
     assert results.is_fine(said) is is_fine
 

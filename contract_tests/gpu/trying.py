@@ -1,4 +1,4 @@
-"""One configuration: a server on the device, one on the CPU, and what is held of both."""
+"""Runs one configuration: a server on the device, one on the CPU, and the check of both."""
 
 import os
 import subprocess
@@ -16,14 +16,15 @@ from contract_tests.kit.server import SECONDS, wait_until
 from contract_tests.own.servers import ROOT, Specllama, model_file, start
 
 _ON_CPU = ("-ngl", "-ot", "-sm", "-ts", "-dev", "-ngld", "-devd", "--rpc")
-"""Options with a value that are of devices."""
+"""Options of devices that have a value."""
 _ON_CPU_TOO = ("-nkvo", "--no-op-offload", "--no-host", "--backend-sampling", "--no-mmproj-offload")
 LONGEST = 300  # characters of a failure
 
 
 def tried(case: Case, directory: Path, device_name: str = named.SOFTWARE) -> str:
-    """`results.PASSED`, or how the failure begins. `device_name` is the one that `-dev` takes."""
-    # Of itself it is on where nothing is on a device: other caches, and other slot files.
+    """Returns `results.PASSED`, or the beginning of the failure. `device_name` is a value for
+    `-dev`."""
+    # Without a device, `--reproducible` would be on by default, with other caches and slot files.
     alike = ("--reproducible", "off")
     shared = ("--slot-save-path", str(directory), "--slots", "--metrics", *alike)
     model = ("-m", model_file(case.model)) if case.model else ()
@@ -44,7 +45,7 @@ def tried(case: Case, directory: Path, device_name: str = named.SOFTWARE) -> str
             if case.refusal:
                 return refused(serving(case.options, wait=False), case.refusal)
             device = serving(case.options)
-            checks.told(case, device.get("/props").json()["devices"])
+            checks.located(case, device.get("/props").json()["devices"])
             cpu = serving((*without_devices(case.options), "-dev", "none"))
             checks.CHECKS[case.check](device, cpu)
     except (AssertionError, OSError, httpx.HTTPError) as error:
@@ -53,16 +54,16 @@ def tried(case: Case, directory: Path, device_name: str = named.SOFTWARE) -> str
 
 
 def refused(server: Specllama, reason: str) -> str:
-    """`results.PASSED` if the server ends, and says why."""
+    """Returns `results.PASSED` if the server ends with this reason."""
     wait_until(lambda: server.process.poll() is not None, "the server ends")
     said = server.log.read_text("utf-8", "replace").splitlines()[-1:]
     assert server.process.returncode == 1, f"ended with code {server.process.returncode}: {said}"
-    assert reason in "".join(said), f"said something else: {said}"
+    assert reason in "".join(said), f"another reason: {said}"
     return results.PASSED
 
 
 def without_devices(options: tuple[str, ...]) -> list[str]:
-    """The options of a server on the CPU."""
+    """Returns the options for a server on the CPU."""
     left, found = list(options), []
     while left:
         option = left.pop(0)
@@ -74,7 +75,8 @@ def without_devices(options: tuple[str, ...]) -> list[str]:
 
 
 def run_kit(files: Iterable[str]) -> Iterator[tuple[str, str]]:
-    """What comes of each of these files of the contract kit, against a server on the device."""
+    """Yields the result of each of these files of the contract kit, against a server on the
+    device."""
     with tempfile.TemporaryDirectory() as directory, ExitStack() as stack:
         server: Specllama | None = None
         options = (*DEFAULT.options, "--slots", "--props", "--metrics")
@@ -88,7 +90,7 @@ def run_kit(files: Iterable[str]) -> Iterator[tuple[str, str]]:
 
 
 def _shown(command: list[str]) -> list[str]:
-    """The lines that a command writes, which are shown as they come."""
+    """Returns the lines that a command writes, and prints them as they arrive."""
     lines = []
     environment = {**os.environ, "PYTHONUNBUFFERED": "1"}
     with subprocess.Popen(

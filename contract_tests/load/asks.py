@@ -1,5 +1,5 @@
-"""Requests of every API, whose answers are known once they were seen on a quiet server: greedy, or
-with a seed."""
+"""Requests of every API with deterministic answers (greedy, or with a seed), which a quiet server
+shows."""
 
 import base64
 import io
@@ -19,9 +19,10 @@ TALKER, EMBEDDER, SEER, SLEEPER, SPARE = (
 )  # fmt: skip
 """Names of models, as `fleet` serves them."""
 SERVER, DISK, DATABASE = "server", "disk", "database"
-"""What an answer needs, beside engines (`engine:NAME`) and helper processes by their folders."""
+"""Things that an answer needs, besides engines (`engine:NAME`) and helper processes (by their
+folders)."""
 CLIENT = 10**6
-"""Numbers of requests that each client has for itself."""
+"""Size of the range of request numbers that each client has."""
 SUBJECTS = ("def add(a, b):\n    ", "class Queue:\n    ", "for word in words:\n    ")
 LONG, MIDDLE, SHORT = 300, 80, 24
 CITIES = {"enum": ["Paris", "Rome", "Oslo"]}
@@ -34,11 +35,12 @@ WEATHER = {
 
 @dataclass(frozen=True, kw_only=True)
 class Ask:
-    """One kind of request. `body` is made of a number, for what has to be new each time.
+    """One kind of request. `body` makes a body from a number, because some parts have to be new
+    each time.
 
-    `uses` is what it needs, so whose faults may harm it. `expected` are the parts of its answer
-    where they are known before; of all others the quiet server's answer is the truth. `then` is
-    what the client asks next, made of a right answer.
+    `uses` lists the things that the request needs, whose faults may harm it. `expected` are the
+    parts of its answer that are known before; for all other parts, the quiet server's answer is the
+    truth. `then` makes the client's next request from a right answer.
     """
 
     name: str
@@ -74,7 +76,7 @@ def _ask(
 def _both(
     name: str, path: str, body: Mapping[str, Any], read: Reader, *uses: str, **more: Any
 ) -> list[Ask]:
-    """The same whole and as a stream."""
+    """Returns the request with a plain answer and with a stream."""
     return [
         _ask(f"{name}, {'stream' if stream else 'whole'}", path, {**body, "stream": stream}, read,
              *uses, stream=stream, **more)
@@ -87,7 +89,7 @@ def _user(content: Any) -> dict[str, Any]:
 
 
 def generation() -> list[Ask]:
-    """Texts from prompts, and chats, in every API's form."""
+    """Returns requests for texts and chats in every API's format."""
     greedy = {"temperature": 0, "ignore_eos": True}
     seeded = {"temperature": 1.0, "seed": 5, "ignore_eos": True}
     story = {"prompt": SUBJECTS[0], "n_predict": LONG}
@@ -116,7 +118,7 @@ def generation() -> list[Ask]:
 
 
 def constrained() -> list[Ask]:
-    """Tools and schemas. New sources are tried in a process of their own."""
+    """Returns requests with tools and schemas. New ones are tried in a separate process."""
     tool = {"name": "weather", "description": "The weather", "parameters": WEATHER}
     asked = _user("What is the weather in Paris?")
     tools = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}
@@ -147,8 +149,8 @@ def _number(said: Said, document: Any) -> None:
 
 
 def others(hub: str = "", spare: Path | None = None) -> list[Ask]:
-    """Embeddings, pictures, adapters, counts; `hub` is an address that has a picture, `spare` a
-    model file that is looked at again."""
+    """Returns requests for embeddings, images, adapters and counts. `hub` is the address of a
+    server with images, `spare` a model file that is modified between requests."""
 
     def picture(number: int) -> Any:
         url = f"data:image/png;base64,{base64.b64encode(drawn(number)).decode()}"
@@ -186,7 +188,7 @@ def others(hub: str = "", spare: Path | None = None) -> list[Ask]:
 
 
 def sleepy() -> Ask:
-    """Of a model that sleeps in between."""
+    """Returns a request for a model that is unloaded between requests."""
     body = {"prompt": SUBJECTS[1], "n_predict": SHORT, "temperature": 0, "ignore_eos": True}
     return _ask("sleeper", "/completion", body, reading.native, model=SLEEPER, weight=0.3)
 
@@ -196,7 +198,7 @@ def _ids(said: Said, document: Any) -> None:
 
 
 def drawn(number: int) -> bytes:
-    """A picture whose file is new for each number, and whose pixels are not."""
+    """Returns an image whose file is new for each number but whose pixels are the same."""
     image = Image.new("RGB", (40, 32), (200, 30, 60))
     image.paste((10, 90, 220), (0, 0, 20, 16))
     text = PngImagePlugin.PngInfo()
@@ -212,8 +214,8 @@ def _seen(url: str) -> dict[str, Any]:
 
 
 def kept() -> list[Ask]:
-    """What the server keeps: responses, and files of slots. Each is asked for again, and deleted
-    or restored."""
+    """Returns requests for things that the server stores: responses, and files of slots. Each is
+    requested again, and deleted or restored."""
     said = {"input": "Tell me about the moon.", "max_output_tokens": SHORT, "temperature": 0}
     first = _ask("stored response", "/v1/responses", said, reading.responses, "render", DATABASE)
 

@@ -1,4 +1,4 @@
-"""One request and all that comes back, whatever becomes of the connection."""
+"""One request and its answer, even if the connection breaks."""
 
 import asyncio
 import json
@@ -10,14 +10,14 @@ import httpx
 
 from contract_tests.load.asks import Ask
 
-FOR_EVER = "it waits for ever"
+FOR_EVER = "no answer in time"
 LEFT = "the client has left"
 
 
 @dataclass
 class Exchange:
-    """`cut` says how the connection ended before the answer did; `begun` and `ended` are seconds of
-    `time.monotonic`, `port` is the client's."""
+    """A request and its answer. `cut` is the reason why the connection ended before the answer did.
+    `begun` and `ended` are seconds of `time.monotonic`, `port` is the client's port."""
 
     ask: Ask
     number: int
@@ -35,7 +35,7 @@ class Exchange:
         return self.ended - self.begun
 
     def response(self) -> httpx.Response:
-        """The answer as httpx has it: a whole one, not decoded any more."""
+        """Returns the whole answer as an httpx response, already decompressed."""
         assert self.request is not None
         headers = {k: v for k, v in self.headers.items() if k != "transfer-encoding"}
         return httpx.Response(
@@ -52,7 +52,8 @@ class Exchange:
 
 
 class Client:
-    """One that does one thing after the other on its own connections. Half of them keep these."""
+    """A client that sends one request after the other. Half of the clients keep their
+    connections."""
 
     def __init__(self, url: str, number: int, patience: float, key: str = "") -> None:
         self.number = number
@@ -71,7 +72,8 @@ class Client:
         await self._http.aclose()
 
     async def send(self, ask: Ask, number: int, leaves: float | None = None) -> Exchange:
-        """All that comes of a request. `leaves` is when the client goes away, in seconds."""
+        """Sends a request and returns its exchange. `leaves` is the time in seconds when the client
+        leaves."""
         exchange = Exchange(ask, number)
         limit = self._patience if leaves is None else leaves
         try:

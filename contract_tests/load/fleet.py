@@ -1,4 +1,4 @@
-"""What the campaigns serve: a router of tiny models, each for something; and its processes."""
+"""The router of the campaigns, with a tiny model for each purpose, and its processes."""
 
 import contextlib
 import shutil
@@ -13,7 +13,7 @@ from specllama.engine.shipped import model_path
 from tools.models import build
 
 MIB = 1 << 20
-IDLE = 2  # s until the sleeper sleeps
+IDLE = 2  # s until the idle sleeper is unloaded
 WORKER = "specllama.engine.worker"
 FILES = {
     "specllama-tiny.gguf": TALKER, "tiny-bert.gguf": EMBEDDER, "tiny-window.gguf": SEER,
@@ -24,7 +24,8 @@ HELPERS = ("render", "decode", "check", "inspect", "trial", "fetch", "download")
 
 
 def presets(directory: Path, disk: Path, spare: Path) -> Path:
-    """A file of presets. `disk` is where the server writes, `spare` a model that isn't loaded."""
+    """Writes a file of presets. `disk` is where the server writes, `spare` a model that isn't
+    loaded."""
     shutil.copy(build.ensure("tiny-embed"), spare)
     shutil.copy(model_path(), directory / "sleeper.gguf")
     adapter = build.ensure_adapter("lora-a")
@@ -57,7 +58,7 @@ def presets(directory: Path, disk: Path, spare: Path) -> Path:
 
 
 def command(directory: Path, disk: Path, spare: Path) -> list[str]:
-    """The server's, but for its port."""
+    """Returns the server's command line without its port."""
     return [
         sys.executable, "-m", "specllama", "--models-preset", str(presets(directory, disk, spare)),
         "--models-shipped", "--models-max", "0", "--threads", "1", "--metrics",
@@ -66,7 +67,7 @@ def command(directory: Path, disk: Path, spare: Path) -> list[str]:
 
 
 def genuine_command(path: Path, options: Sequence[str], disk: Path) -> list[str]:
-    """The same of a genuine llama-server, which has one model."""
+    """Returns the command line of a genuine llama-server, which has one model."""
     (disk / "slots").mkdir(exist_ok=True)
     return [
         str(path), "--model", str(model_path()), "--threads", "1", "--parallel", "6",
@@ -76,7 +77,8 @@ def genuine_command(path: Path, options: Sequence[str], disk: Path) -> list[str]
 
 
 def kind(process: psutil.Process) -> str:
-    """What a process of the server is: `server`, `engine`, or the folder of its helper."""
+    """Returns the kind of a process of the server: `server`, `engine`, or the folder of its
+    helper."""
     for word in process.cmdline():
         if word == WORKER:
             return "engine"
@@ -87,7 +89,7 @@ def kind(process: psutil.Process) -> str:
 
 
 def family(pid: int) -> list[tuple[str, psutil.Process]]:
-    """The processes of a server that live, with what they are."""
+    """Returns the living processes of a server with their kinds."""
     found: list[tuple[str, psutil.Process]] = []
     with contextlib.suppress(psutil.NoSuchProcess):
         root = psutil.Process(pid)
@@ -99,7 +101,7 @@ def family(pid: int) -> list[tuple[str, psutil.Process]]:
 
 
 def model_of(engine: psutil.Process) -> str:
-    """The model of an engine process; nothing while it has none."""
+    """Returns the model of an engine process; empty while it has none."""
     with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied, FileNotFoundError):
         for each in engine.memory_maps():
             if name := FILES.get(Path(each.path).name):

@@ -1,4 +1,4 @@
-"""A small HTTP server with pictures, for requests that name them by URL."""
+"""A small HTTP server with images, for requests that have them by URL."""
 
 import asyncio
 import contextlib
@@ -7,7 +7,7 @@ from contract_tests.load.asks import drawn
 
 
 async def start() -> tuple[asyncio.Server, str]:
-    """The server and its address; `/N.png` is a picture of its own for each number."""
+    """Returns the server and its address; `/N.png` is a different image for each number."""
     server = await asyncio.start_server(_serve, "127.0.0.1", 0)
     return server, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
 

@@ -1,4 +1,4 @@
-"""Is an answer right, documented, or the beginning of the right one? Judges one exchange."""
+"""Judges whether an answer is right, documented, or the beginning of the right one."""
 
 import json
 import random
@@ -12,23 +12,23 @@ from contract_tests.load.exchange import FOR_EVER, LEFT, Exchange
 from contract_tests.load.reading import Parts, Said
 
 VALIDATED = 0.05
-"""The share of right answers that are held to the description; of others it is all."""
+"""The share of right answers that are validated against the description; all others always are."""
 
 Outcome = Literal["right", "error", "error in a stream", "cut", "left", "wrong"]
 
 
 @dataclass(frozen=True)
 class Verdict:
-    """`problem` is what must not be, whatever happened; whether an error or a cut may be is for
-    who knows what happened."""
+    """A verdict on an exchange. `problem` is a fault under any circumstances. Whether an error or a
+    cut is a fault depends on other events, which the caller has to judge."""
 
     outcome: Outcome
     problem: str = ""
 
 
 class Judge:
-    """Knows the truth: the parts of each answer, by the names of the asks. Answers of a server that
-    is not described (`documented`) are held to the truth alone."""
+    """Has the right answers: their parts, by the names of the asks. With `documented`, answers are
+    validated against the description as well."""
 
     def __init__(self, documented: bool = True, seed: int = 0) -> None:
         self.truth: dict[str, Parts] = {}
@@ -47,7 +47,7 @@ class Judge:
 
     def _verdict(self, exchange: Exchange) -> Verdict:
         if exchange.cut == FOR_EVER:
-            return Verdict("wrong", f"{FOR_EVER}: nothing more in {exchange.seconds:.0f} s")
+            return Verdict("wrong", f"{FOR_EVER}: waited {exchange.seconds:.0f} s")
         if exchange.status not in (0, 200):
             return self._error(exchange)
         if exchange.cut:
@@ -69,7 +69,7 @@ class Judge:
         return Verdict("right")
 
     def said(self, exchange: Exchange) -> Said:
-        """What an answer says; a stream that was cut as far as its documents are whole."""
+        """Returns the contents of an answer; for a stream that was cut, its whole documents."""
         ask = exchange.ask
         if ask.stream:
             return reading.read_stream(ask.read, _documents(exchange))
@@ -83,7 +83,7 @@ class Judge:
         return Verdict("error")
 
     def _beginning(self, exchange: Exchange) -> str:
-        """What is wrong with the part of an answer that came."""
+        """Returns what is wrong with the received part of an answer, or an empty text."""
         if not (exchange.ask.stream and exchange.status == 200):
             return ""
         said = self.said(exchange)
@@ -104,11 +104,11 @@ def _ends(said: Said) -> str:
     n = said.n_ends + (said.error is not None)
     if n != 1:
         return f"the stream has {said.n_ends} ends, and {'an' if said.error else 'no'} error"
-    return f"{said.behind} documents behind the end" if said.behind else ""
+    return f"{said.behind} documents after the end" if said.behind else ""
 
 
 def _documents(exchange: Exchange) -> list[str]:
-    """The events' data, or the lines, that came as a whole."""
+    """Returns the events' data, or the lines, that are complete."""
     content = exchange.content
     if exchange.headers.get("content-type", "").startswith(lint.LINES):
         lines = content.decode("utf-8", "strict" if not exchange.cut else "replace").split("\n")

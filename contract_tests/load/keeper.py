@@ -1,5 +1,5 @@
-"""Keeps a server running as systemd does: when it ends, what is left of it is ended, and after a
-while it is started again."""
+"""Keeps a server running as systemd does: when the server ends, ends its remaining processes, and
+restarts it after a while."""
 
 import asyncio
 import contextlib
@@ -15,8 +15,8 @@ import psutil
 
 from contract_tests.own.servers import ROOT, environment
 
-BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)  # s before a start, for starts that came to nothing in a row
-STABLE = 5.0  # s: who lived so long came to something
+BACKOFF = (0.1, 0.5, 1.0, 2.0, 5.0)  # s before a restart, by the number of short runs in a row
+STABLE = 5.0  # s: a longer run resets the backoff
 LINGER = 10.0  # s that processes may outlive their server
 
 
@@ -25,13 +25,13 @@ class Death:
     at: float
     code: int
     back: float | None = None
-    """When the next one answered."""
+    """The time when the next server answered."""
 
 
 @dataclass
 class Keeper:
-    """`deaths` are those of the server. `orphans` tells of processes that outlived theirs; those in
-    `stopped` can't end, and are no fault."""
+    """A server that is restarted. `deaths` are the ends of the server. `orphans` describes
+    processes that outlived their server; processes in `stopped` can't end, and are no fault."""
 
     command: Sequence[str]
     port: int
@@ -59,7 +59,7 @@ class Keeper:
         self._task = asyncio.create_task(self._keep())
 
     async def close(self) -> None:
-        """Ends the server as a service is stopped."""
+        """Ends the server as systemd stops a service."""
         self._ending = True
         if self.process is not None and self.process.returncode is None:
             with contextlib.suppress(ProcessLookupError):
@@ -114,7 +114,7 @@ class Keeper:
             self.deaths[-1].back = time.monotonic()
 
     async def _end_session(self, session: int) -> None:
-        """What is left of a service when its main process has ended has some time to end, too."""
+        """Gives the remaining processes of an ended server some time, and then ends them."""
         deadline = time.monotonic() + LINGER
         while left := [each for each in members(session) if each.pid not in self.stopped]:
             if time.monotonic() > deadline:
@@ -127,7 +127,7 @@ class Keeper:
 
 
 def members(session: int) -> list[psutil.Process]:
-    """The living processes of a session."""
+    """Returns the living processes of a session."""
     found = []
     for each in psutil.process_iter():
         with contextlib.suppress(psutil.NoSuchProcess, ProcessLookupError):

@@ -1,4 +1,4 @@
-"""A server that nobody else asks: what it answers, what it has, and whether it has that again."""
+"""A quiet server: its answers, its resources, and whether it returns to that state."""
 
 import asyncio
 import sqlite3
@@ -19,14 +19,14 @@ from contract_tests.load.keeper import Keeper, members
 
 LIMIT = 60.0  # s for an answer about the server itself
 POOL = 2
-"""Helper processes of one kind that there may be more at the end."""
+"""The allowed growth of the number of helper processes of one kind."""
 MARGIN = 12
-"""Descriptors that a process may have more at the end."""
+"""The allowed growth of a process's number of descriptors."""
 
 
 @dataclass
 class Census:
-    """What a server has: processes by kind, the most descriptors of one of a kind, files."""
+    """A server's resources: processes by kind, the most descriptors of a process by kind, files."""
 
     processes: dict[str, int]
     descriptors: dict[str, int]
@@ -45,7 +45,8 @@ def census(keeper: Keeper, places: Sequence[Path]) -> Census:
 
 
 async def learn(url: str, asks: Sequence[Ask], judge: Judge, key: str = "") -> list[Ask]:
-    """Asks a quiet server for the truth. Returns what it answers, and answers alike."""
+    """Sends each request to a quiet server to learn the right answers. Returns the requests that it
+    answers, and always alike."""
     client = Client(url, 0, 600.0, key)
     kept: list[Ask] = []
     for ask in asks:
@@ -58,7 +59,7 @@ async def learn(url: str, asks: Sequence[Ask], judge: Judge, key: str = "") -> l
             texts.append(judge.said(exchange).parts)
         else:
             if ask.expected is None and any(each != texts[0] for each in texts):
-                print(f"left out: {ask.name}: its texts differ by themselves")
+                print(f"left out: {ask.name}: its texts differ on the quiet server")
                 continue
             judge.truth[ask.name] = texts[0]
             kept.append(await _with_sequel(client, ask, exchange))
@@ -67,7 +68,7 @@ async def learn(url: str, asks: Sequence[Ask], judge: Judge, key: str = "") -> l
 
 
 async def _with_sequel(client: Client, ask: Ask, exchange: Exchange) -> Ask:
-    """The request without what comes behind it, if the server doesn't have that."""
+    """Returns the request without its sequel if the server doesn't support that."""
     sequel = ask.then(exchange.response().json()) if ask.then else None
     while sequel is not None:
         exchange = await client.send(sequel, exchange.number)
@@ -81,7 +82,7 @@ async def _with_sequel(client: Client, ask: Ask, exchange: Exchange) -> Ask:
 async def settled(
     keeper: Keeper, before: Census, places: Sequence[Path], models: Sequence[str], patience: float
 ) -> list[str]:
-    """What isn't as it was when everybody has gone."""
+    """Returns what differs from the state before, once all clients have left."""
     problems: list[str] = []
     deadline = time.monotonic() + patience
     while True:
@@ -111,7 +112,7 @@ async def _unsettled(
         if n > before.descriptors.get(kind, n) + MARGIN:
             problems.append(f"{n} descriptors of a {kind}, {before.descriptors[kind]} before")
     for kind, n in now.processes.items():
-        # One that sleeps has no process; helpers come when they are needed.
+        # An unloaded model has no process; helper processes start when they are needed.
         most = before.processes.get(kind, 0) + (0 if kind in ("server", "engine") else POOL)
         if n > most:
             problems.append(f"{n} processes of the kind {kind}, {before.processes} before")
@@ -129,13 +130,13 @@ async def _unsettled(
 
 
 def is_temporary(name: str) -> bool:
-    """True of a file that nobody needs when nothing is done."""
+    """True for a file that is not needed while nothing runs."""
     last = name.rpartition("/")[2]
     return last.startswith((".", "tmp")) or last.endswith((".part", ".tmp")) or "~" in last
 
 
 def damaged(database: Path) -> str:
-    """What is wrong with the database of responses."""
+    """Returns what is wrong with the database of responses, or an empty text."""
     if not database.exists():
         return ""
     connection = sqlite3.connect(database)

@@ -1,4 +1,4 @@
-"""What an answer says, in whichever API's form: its parts, its end, its error."""
+"""Reads the answers of all APIs: their parts, their end, their error."""
 
 import json
 from collections.abc import Callable, Mapping, Sequence
@@ -6,23 +6,23 @@ from dataclasses import dataclass, field
 from typing import Any
 
 Parts = dict[str, str]
-"""Texts of an answer by what they are: `content`, `thoughts`, `calls`, `finish`, ..."""
+"""Texts of an answer by their kinds: `content`, `thoughts`, `calls`, `finish`, ..."""
 DONE = "[DONE]"
 VECTOR = "vector"
 CLOSE = 0.01
-"""Difference of two numbers of vectors that are the same: the last digits depend on what is
-evaluated together, and vectors of other texts are further away."""
+"""The allowed difference of two numbers in equal vectors. The last digits depend on the batch, and
+vectors of other texts differ more."""
 
 
 @dataclass
 class Said:
-    """What has come of an answer. A stream that is cut off has neither an end nor an error."""
+    """The received part of an answer. A stream that is cut off has neither an end nor an error."""
 
     parts: Parts = field(default_factory=dict)
     n_ends: int = 0
     error: Any = None
     behind: int = 0
-    """Documents behind the end or the error."""
+    """The number of documents after the end or the error."""
 
     def add(self, name: str, text: Any) -> None:
         if text:
@@ -30,7 +30,7 @@ class Said:
 
 
 Reader = Callable[[Said, Any], None]
-"""Adds a document, a whole answer or an event of a stream, to what was said."""
+"""Adds a document (a plain answer, or an event of a stream) to what was read before."""
 
 
 def native(said: Said, document: Any) -> None:
@@ -41,7 +41,7 @@ def native(said: Said, document: Any) -> None:
 
 
 def choices(said: Said, document: Any) -> None:
-    """OpenAI's completions and chats. A stream ends with `[DONE]` and not with a document."""
+    """Reads OpenAI's completions and chats. A stream ends with `[DONE]`, which is no document."""
     for choice in document.get("choices", ()):
         number = choice["index"] or ""
         message = choice.get("message") or choice.get("delta") or {}
@@ -68,7 +68,7 @@ def responses(said: Said, document: Any) -> None:
             said.n_ends += 1
         case "response.failed":
             said.error = document["response"]["error"]
-        case None:  # a whole one
+        case None:  # a plain answer
             for item in document.get("output", ()):
                 for part in item.get("content") or ():
                     kind = "content" if part["type"] == "output_text" else "thoughts"
@@ -82,7 +82,7 @@ def responses(said: Said, document: Any) -> None:
 def messages(said: Said, document: Any) -> None:
     delta = document.get("delta", {})
     match document.get("type"):
-        case "message":  # a whole one
+        case "message":  # a plain answer
             for block in document["content"]:
                 said.add("content", block.get("text"))
                 said.add("thoughts", block.get("thinking"))
@@ -117,7 +117,7 @@ def vectors(said: Said, document: Any) -> None:
 
 
 def fields(*names: str) -> Reader:
-    """Reads some fields of an answer, which is a document."""
+    """Returns a reader of some fields of a plain answer."""
 
     def read(said: Said, document: Any) -> None:
         for name in names:
@@ -127,7 +127,7 @@ def fields(*names: str) -> Reader:
 
 
 def nothing(said: Said, document: Any) -> None:
-    """For answers of which only the form is known before."""
+    """Reads nothing, for answers of which only the form is known."""
 
 
 def read_whole(reader: Reader, document: Any) -> Said:
@@ -138,8 +138,8 @@ def read_whole(reader: Reader, document: Any) -> Said:
 
 
 def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
-    """`documents` are the data of the events, or the lines, that came as a whole. The event `error`
-    may follow `response.failed`, which says the same."""
+    """Reads a stream. `documents` are the data of the complete events, or the complete lines. The
+    event `error` may follow `response.failed` with the same message."""
     said = Said()
     kind: Any = None
     for data in documents:
@@ -160,8 +160,8 @@ def read_stream(reader: Reader, documents: Sequence[str]) -> Said:
 
 
 def differs(expected: Mapping[str, str], parts: Mapping[str, str], whole: bool) -> str:
-    """How an answer differs from the truth; nothing, if it is the truth, or, unless it is to be
-    `whole`, its beginning."""
+    """Returns how an answer differs from the truth, or an empty text. Unless it has to be `whole`,
+    an answer may also be the beginning of the truth."""
     for name in {**expected, **parts}:
         truth, text = expected.get(name, ""), parts.get(name, "")
         if name == VECTOR and whole and _are_close(text, truth):

@@ -1,4 +1,4 @@
-"""What is right, wrong or undocumented in an answer is found."""
+"""Answers are judged as right, wrong or undocumented."""
 
 import json
 from typing import Any
@@ -55,7 +55,7 @@ ERROR = {"error": {"code": 500, "message": "no", "type": "server_error"}}
         (b"", "torn", "cut"),
     ],
 )
-def test_what_may_come_of_a_stream(content: bytes, cut: str, outcome: str) -> None:
+def test_possible_outcomes_of_a_stream(content: bytes, cut: str, outcome: str) -> None:
     verdict = judge().verdict(exchange(content, ask(), cut=cut))
     assert not verdict.problem
     assert verdict.outcome == outcome
@@ -71,7 +71,7 @@ def test_what_may_come_of_a_stream(content: bytes, cut: str, outcome: str) -> No
         (events(FIRST, {**LAST, "stop_type": "eos"}), "", "finish is 'eos'"),
         (events(FIRST, LAST, {**LAST, "content": ""}), "", "the stream has 2 ends"),
         (events(FIRST, LAST, ERROR), "", "1 ends, and an error"),
-        (events(FIRST, LAST, {"content": ""}), "", "1 documents behind the end"),
+        (events(FIRST, LAST, {"content": ""}), "", "1 documents after the end"),
         (events(FIRST, LAST, {**LAST, "content": ""}), "torn", "the stream has 2 ends"),
         (events(FIRST), "", "the stream has 0 ends, and no error"),
         (events(FIRST, "{"), "", "JSONDecodeError"),
@@ -79,7 +79,7 @@ def test_what_may_come_of_a_stream(content: bytes, cut: str, outcome: str) -> No
         (events(FIRST), FOR_EVER, FOR_EVER),
     ],
 )
-def test_what_must_not_come_of_a_stream(content: bytes, cut: str, problem: str) -> None:
+def test_faults_of_a_stream(content: bytes, cut: str, problem: str) -> None:
     verdict = judge().verdict(exchange(content, ask(), cut=cut))
     assert verdict.outcome == "wrong"
     assert problem in verdict.problem
@@ -122,7 +122,7 @@ def test_errors_are_documented(status: int, content: Any, problem: str) -> None:
     assert problem in verdict.problem
 
 
-def test_right_answers_are_held_to_the_description(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_right_answers_are_validated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("contract_tests.load.judging.VALIDATED", 1.0)
     made = Judge(documented=True)
     made.truth["ask"] = TRUTH
@@ -161,7 +161,7 @@ STREAMS: dict[str, tuple[reading.Reader, list[Any]]] = {
         {"message": {}, "done": True, "done_reason": "stop"},
     ]),
 }  # fmt: skip
-"""Each stream thinks `hm`, says `yes` and calls something."""
+"""Each stream has the reasoning `hm`, the text `yes` and a call."""
 
 
 @pytest.mark.parametrize("form", STREAMS)
@@ -202,7 +202,7 @@ def test_vectors_may_differ_in_their_last_digits() -> None:
     assert reading.differs(vector(0.1, 0.2), vector(0.1), True)
 
 
-def test_a_file_is_new_and_its_picture_is_not() -> None:
+def test_a_new_file_has_the_same_image() -> None:
     assert asks.drawn(1) != asks.drawn(2)
 
 

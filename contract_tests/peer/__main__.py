@@ -1,12 +1,13 @@
-"""Sends one list of requests to this server and to a genuine llama-server, and compares.
+"""Sends one list of requests to this server and to a genuine llama-server, and compares the
+answers.
 
     python -m contract_tests.peer --peer /path/llama-server [--peer-arg=--no-repack] [-k REGEX]
 
-With --record, what the documentation says of the counts is that of this run, and it has the rows
-that a request has shown.
+With --record, the documentation gets the counts of this run, and only rows whose difference a
+request has shown.
 
-Exit code 1 if there is a difference without a reason, or a row of reasons without a difference, 2
-if the peer is missing.
+The exit code is 1 if there is a difference without a reason, or a row of reasons without a
+difference, and 2 if the peer is missing.
 """
 
 import argparse
@@ -28,21 +29,21 @@ from specllama.engine.shipped import model_path
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.peer", description=__doc__)
     parser.add_argument("--peer", type=Path, help="the genuine llama-server's binary")
-    parser.add_argument("--peer-arg", action="append", default=[], help="an option for it alone")
-    parser.add_argument("--model", default=str(model_path()), help="the model of both")
-    parser.add_argument("-k", dest="choice", default="", help="requests whose names match, alone")
-    parser.add_argument("-v", dest="verbose", action="store_true", help="all cases, with bodies")
-    parser.add_argument("--record", action="store_true", help="keep the counts of this run")
-    parser.add_argument("--list", action="store_true", help="the names of the requests")
+    parser.add_argument("--peer-arg", action="append", default=[], help="an option for the peer")
+    parser.add_argument("--model", default=str(model_path()), help="the model of both servers")
+    parser.add_argument("-k", dest="choice", default="", help="only requests whose names match")
+    parser.add_argument("-v", dest="verbose", action="store_true", help="show all cases and bodies")
+    parser.add_argument("--record", action="store_true", help="write the counts for the documents")
+    parser.add_argument("--list", action="store_true", help="print the names of the requests")
     given = parser.parse_args()
     if given.record and given.choice:
-        parser.error("--record is for all requests")
+        parser.error("--record needs all requests")
     chosen = [each for each in all_requests() if re.search(given.choice, each.name)]
     if given.list:
         print("\n".join(each.name for each in chosen))
         return 0
     if given.peer is None:
-        print("Skipped: --peer names no genuine llama-server to compare with.")
+        print("Skipped: pass --peer with the path of a genuine llama-server.")
         return 0
     if not given.peer.is_file():
         print(f"{given.peer} is no file", file=sys.stderr)

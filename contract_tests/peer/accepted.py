@@ -1,4 +1,4 @@
-"""Differences that are meant, each with its reason; also a page of the documentation:
+"""Intended differences, each with its reason; also a page of the documentation:
 
 python -m contract_tests.peer.accepted > docs/coming-from-llama-server.md
 """
@@ -14,39 +14,41 @@ from contract_tests.peer.row import Accepted, Extent
 
 ACCEPTED = (*rows_of_keys.ROWS, *rows_of_answers.ROWS, *rows_of_requests.ROWS)
 RECORD = Path(__file__).with_name("record.json")
-"""Of the last whole run that `--record` kept: how many requests are how far apart, and the titles
-of the rows that explain a difference."""
+"""The results of the last whole run with `--record`: the numbers of requests by the extent of their
+difference, and the titles of the rows that explain a difference."""
 MEANINGS = {
     Extent.EQUAL: "have equal answers",
-    Extent.KEYS: "have equal answers but for the additional keys that the table names",
-    Extent.WORDS: "have errors that are equal but for their words",
-    Extent.VALUES: "differ in a status or a value as the table says",
+    Extent.KEYS: "have equal answers except for additional keys, which the table lists",
+    Extent.WORDS: "have errors with another message",
+    Extent.VALUES: "differ in a status or a value as the table describes",
 }
 
 
 def row_of(request: Request, difference: Difference) -> Accepted | None:
-    """The row that explains the difference."""
+    """Returns the row that explains the difference, or None."""
     return next((each for each in ACCEPTED if each.covers(request, difference)), None)
 
 
 INTRODUCTION = """# Coming from llama-server
 
-What works with llama-server works here: the same options, paths, fields and answers. `nox -s peer`
-sends the same requests to both and compares the answers, all but ids, times and how much of a
-prompt was cached. Of {total} requests {counts}. What differs on purpose is this.
+Programs that work with llama-server work here: options, paths, fields and answers are the same.
+`nox -s peer` sends the same requests to both servers and compares the answers, without ids, times
+and the number of cached tokens. Of {total} requests {counts}. This table has all intended
+differences.
 
 | | llama-server | specllama | why |
 |---|---|---|---|"""
 
 
 def page() -> str:
-    """Raises ValueError if there is a row whose difference no request of that run has shown."""
+    """Returns the page. Raises ValueError if no request of the recorded run has shown a row's
+    difference."""
     if stale := without_difference(json.loads(RECORD.read_text("utf-8"))["rows"]):
         raise ValueError(f"no request shows the differences of these rows: {', '.join(stale)}")
     rows = (f"| {each.title} | {each.there} | {each.here} | {each.reason} |" for each in ACCEPTED)
     counts = recorded()
-    told = [f"{counts[extent]} {meaning}" for extent, meaning in MEANINGS.items()]
-    said = f"{', '.join(told[:-1])}, and {told[-1]}"
+    parts = [f"{counts[extent]} {meaning}" for extent, meaning in MEANINGS.items()]
+    said = f"{', '.join(parts[:-1])}, and {parts[-1]}"
     total = f"{sum(counts.values()):,}"
     introduction = INTRODUCTION.format(total=total, counts=said)
     return "\n".join([introduction, *rows, ""])
@@ -58,7 +60,8 @@ def recorded() -> dict[Extent, int]:
 
 
 def without_difference(shown: Collection[str]) -> list[str]:
-    """The titles of rows that are not among those `shown`, and had to be."""
+    """Returns the titles of rows that are not among `shown`, without rows that are shown only
+    sometimes."""
     return [row.title for row in ACCEPTED if row.title not in shown and not row.sometimes]
 
 

@@ -1,4 +1,4 @@
-"""What two answers differ in: status by status, key by key, event by event."""
+"""Finds the differences of two answers: in status, keys, values and events."""
 
 import json
 import math
@@ -19,7 +19,7 @@ VOLATILE = {
     "cache", "processed", "media_marker", "build_info", "system_fingerprint", "obfuscation",
     "started_at", "total_bytes", "call_id", "tool_call_id", "signature", "n_decoded", "n_remain",
 }  # fmt: skip
-"""Names of values that differ from one answer to the next: their types are compared alone."""
+"""Names of values that always differ, so that only their types are compared."""
 SEARCHED = (
     r"exceeds the available context size",
     r"This server does not support",
@@ -27,13 +27,13 @@ SEARCHED = (
     r"Invalid API Key",
     r"Loading model",
 )
-"""What clients look for in the texts of errors."""
+"""Texts of errors that clients search for."""
 HEADERS = ("content-type", "access-control-allow-origin", "allow", "process-start-time-unix")
 
 
 @dataclass(frozen=True)
 class Difference:
-    """`kind` and `where` are the same for all differences of one cause."""
+    """A difference. `kind` and `where` are the same for all differences of one cause."""
 
     kind: str
     where: str
@@ -42,19 +42,20 @@ class Difference:
 
     @property
     def cause(self) -> str:
-        """The same for the plain answer, each event of a stream, and copies of the settings."""
+        """A key that is the same for the plain answer, each event of a stream, and copies of the
+        settings."""
         place = re.sub(r"^event[^:]*:\.?(message\.|response\.)?|^__verbose\.", "", self.where)
         place = re.sub(r"^(.*\.)?(generation_settings|params)\.", "generation_settings.", place)
         return f"{self.kind} {place}".strip()
 
 
 def differences(request: Request, ours: Answer, theirs: Answer) -> list[Difference]:
-    """One of each cause, the first."""
+    """Returns the first difference of each cause."""
     if ours.status != theirs.status:
         said = (_short(_message(each)) for each in (ours, theirs))
         return [
             Difference("status", f"{ours.status} for {theirs.status}", *said)
-        ]  # the rest of two answers of different status has nothing in common
+        ]  # the rest of two answers with different statuses has nothing in common
     found = list(_headers(ours.headers, theirs.headers))
     pair = ours.content, theirs.content
     if request.path.startswith("/metrics") and theirs.status == 200:
@@ -79,7 +80,7 @@ def _headers(ours: dict[str, str], theirs: dict[str, str]) -> Iterator[Differenc
     for name, value in theirs.items():
         lower = name.lower()
         if lower not in by_name:
-            if lower in HEADERS and value:  # an empty one says nothing
+            if lower in HEADERS and value:  # an empty value has no meaning
                 yield Difference("header missing", name, "", value)
             continue
         if by_name[lower] != name:
@@ -90,7 +91,7 @@ def _headers(ours: dict[str, str], theirs: dict[str, str]) -> Iterator[Differenc
 
 
 def _plain(value: str) -> str:
-    """Without parameters: JSON has no charset but UTF-8, whether or not it is named."""
+    """Returns a media type without parameters: JSON is UTF-8 with or without a charset."""
     return value.partition(";")[0].strip().lower()
 
 
@@ -112,9 +113,9 @@ def _metrics(ours: str, theirs: str) -> Iterator[Difference]:
 
 
 def _events(request: Request, ours: list[Any], theirs: list[Any]) -> Iterator[Difference]:
-    # Signs of life may come at any place, or not at all.
+    # Keep-alive events may come at any place, or not at all.
     ours, theirs = ([each for each in side if each[0] != "ping"] for side in (ours, theirs))
-    here, there = _told(ours), _told(theirs)
+    here, there = _texts(ours), _texts(theirs)
     same_text = _without_end(here) == _without_end(there)
     if request.decided and same_text and here != there:
         yield Difference("space", "stream", _short(here), _short(there))
@@ -145,13 +146,13 @@ def _event(ours: Any, theirs: Any, exact: bool) -> Iterator[Difference]:
 
 
 def _names(events: list[Any]) -> list[str]:
-    """Of the events, those of a row once."""
+    """Returns the names of the events; repeated names in a row count once."""
     return [name for name, _ in groupby(name for name, _ in events)]
 
 
 def _without_cuts(events: list[Any]) -> list[Any]:
-    """The first of each row of events that have nothing but pieces of the same text: where a text
-    is cut says nothing."""
+    """Returns the first of each run of events with pieces of the same text, because the places
+    where a text is split have no meaning."""
     return [next(row) for _, row in groupby(events, _shape)]
 
 
@@ -163,8 +164,8 @@ def _shape(event: Any) -> Any:
     return name, sorted(data.keys() - {"timings"}), sorted(pieces), ends
 
 
-def _told(events: list[Any]) -> dict[str, str]:
-    """All text of a stream, by its kinds."""
+def _texts(events: list[Any]) -> dict[str, str]:
+    """Returns all text of a stream, by kind."""
     texts: dict[str, str] = {}
     for name, data in events:
         for kind, piece in _pieces(data).items():
@@ -173,12 +174,12 @@ def _told(events: list[Any]) -> dict[str, str]:
 
 
 def _without_end(texts: dict[str, str]) -> dict[str, str]:
-    """Without white space at their ends, and empty ones."""
+    """Removes white space at the ends of texts, and empty texts."""
     return {kind: text.rstrip() for kind, text in texts.items() if text.rstrip()}
 
 
 def _pieces(data: Any) -> dict[str, str]:
-    """The pieces of texts in an event, by their places."""
+    """Returns the pieces of texts in an event, by their places."""
     if not isinstance(data, dict):
         return {}
     found = {"content": data.get("content"), "delta": data.get("delta")}
@@ -245,8 +246,8 @@ def _objects(
 
 
 def _is_volatile(key: str, siblings: dict[str, Any]) -> bool:
-    # In Messages, `input_tokens` are those that were not cached.
-    # A field asked for by `response_fields` has its whole path as its name.
+    # In Messages, `input_tokens` are the tokens that were not cached. A field requested by
+    # `response_fields` has its whole path as its name.
     return key.rpartition("/")[2] in VOLATILE or (
         key == "input_tokens" and "cache_read_input_tokens" in siblings
     )

@@ -1,4 +1,4 @@
-"""A genuine llama-server, started like one of this repository's."""
+"""Starts a genuine llama-server like one of this repository's."""
 
 import subprocess
 from collections.abc import Mapping, Sequence
@@ -12,7 +12,7 @@ from contract_tests.own.servers import environment, free_port, until_healthy
 
 class LlamaServer(OwnServer):
     def engines(self) -> list[psutil.Process]:
-        """The server itself: the model is in its process."""
+        """Returns the server process itself, which has the model."""
         return [psutil.Process(self.process.pid)]
 
 

@@ -1,4 +1,4 @@
-"""The result of a run, as text: counts, reasons, and the rest grouped by cause."""
+"""The results of a run as text: counts, reasons, and the rest grouped by cause."""
 
 import json
 from collections import Counter, defaultdict
@@ -27,13 +27,13 @@ class Compared:
 
     @property
     def extent(self) -> Extent:
-        """That of the row that reaches farthest."""
+        """The greatest extent of the rows that explain the differences."""
         rows = (row_of(self.request, each) for each in self.found)
         return max((row.extent if row else Extent.VALUES for row in rows), default=Extent.EQUAL)
 
 
 def counts(results: list[Compared]) -> dict[Extent, int]:
-    """How many of the requests whose differences are all accepted are how far apart."""
+    """Returns the number of requests by extent, for requests whose differences are all accepted."""
     found = Counter(each.extent for each in results if not each.unexplained)
     return {extent: found[extent] for extent in Extent}
 

@@ -1,4 +1,4 @@
-"""A request that both servers get, as plain data."""
+"""A request to both servers, as plain data."""
 
 import importlib
 import json
@@ -11,14 +11,14 @@ from typing import Any
 
 GREEDY: dict[str, Any] = {"temperature": 0}
 SMALL: dict[str, Any] = {"max_tokens": 8, "temperature": 0}
-"""Of the OpenAI family: short, and the same text each time."""
+"""Fields for the OpenAI family that make an answer short and deterministic."""
 USER: list[Any] = [{"role": "user", "content": "Tell me about llamas."}]
 PROMPT = "Once upon a time"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """`stage` names the options that both servers are started with, see `servers.STAGES`."""
+    """A request. `stage` names the options of both servers, see `servers.STAGES`."""
 
     name: str
     path: str
@@ -30,7 +30,7 @@ class Request:
 
     @property
     def decided(self) -> bool:
-        """Both servers have to answer with the same text: it is the likeliest one, or drawn with a
+        """True if both servers have to generate the same text: it is the likeliest one, or has a
         seed."""
         if not re.search("completion|responses|messages|infill|/api/chat", self.path):
             return True
@@ -39,7 +39,9 @@ class Request:
         body = self.body if isinstance(self.body, dict) else {}
         cold = isinstance(body.get("temperature"), int | float) and body["temperature"] <= 0
         if isinstance(samplers := body.get("samplers"), list | str):
-            cold &= bool({"temperature", "temp", "t"} & set(samplers))  # without, all is drawn
+            cold &= bool(
+                {"temperature", "temp", "t"} & set(samplers)
+            )  # else all tokens are sampled
         seeded = type(body.get("seed")) is int and 0 <= body["seed"] < 2**32 - 1
         return cold or seeded or body.get("top_k") == 1
 
@@ -53,7 +55,7 @@ def post(name: str, path: str, body: Any, **rest: Any) -> Request:
 
 
 def both_ways(name: str, path: str, body: dict[str, Any], **rest: Any) -> list[Request]:
-    """The request, and the same as a stream."""
+    """Returns the request with a plain answer, and the same with a stream."""
     return [
         post(name, path, body, **rest),
         post(f"{name}, streamed", path, {**body, "stream": True}, **rest),
@@ -61,8 +63,8 @@ def both_ways(name: str, path: str, body: dict[str, Any], **rest: Any) -> list[R
 
 
 def _without_thoughts(request: Request) -> Request:
-    """The request, for an answer without thoughts if it is bound to a schema: what stands before
-    such an answer in thoughts has no bounds, and the texts of two servers part there."""
+    """Returns the request with reasoning switched off if its answer is bound to a schema: reasoning
+    before such an answer is unbounded, and the texts of two servers would diverge there."""
     body = request.body
     if "/chat/completions" not in request.path or not isinstance(body, dict):
         return request
@@ -74,7 +76,7 @@ def _without_thoughts(request: Request) -> Request:
 
 
 def recorded() -> list[Request]:
-    """Those in `recordings/`, which `contract_tests.clients` writes."""
+    """Returns the requests in `recordings/`, which `contract_tests.clients` writes."""
     found = []
     for file in sorted(Path(__file__).with_name("recordings").glob("*.json")):
         for number, each in enumerate(json.loads(file.read_text("utf-8"))):
@@ -85,8 +87,8 @@ def recorded() -> list[Request]:
 
 
 def all_requests() -> list[Request]:
-    """Those of every module in `clients/` and `endpoints/`, under the module's name, and those that
-    client libraries were seen to send."""
+    """Returns the requests of every module in `clients/` and `endpoints/`, under the module's name,
+    and the recorded requests of client libraries."""
     found = recorded()
     for folder in ("endpoints", "clients"):
         for module in sorted(pkgutil.iter_modules([str(Path(__file__).with_name(folder))])):

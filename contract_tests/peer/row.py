@@ -11,19 +11,19 @@ from contract_tests.peer.request import Request
 
 
 class Extent(IntEnum):
-    """How far two answers are apart."""
+    """The extent of a difference between two answers."""
 
     EQUAL = 0
-    KEYS = 1  # ours has more keys, each of them named in the table
-    WORDS = 2  # an error is told in other words, too
-    VALUES = 3  # a status, a value or a key that the peer has
+    KEYS = 1  # our answer has more keys, which the table lists
+    WORDS = 2  # an error has another message, too
+    VALUES = 3  # a status, a value or a key of the peer differs
 
 
 @dataclass(frozen=True)
 class Accepted:
-    """A row of the table. A difference belongs to it if its cause matches `causes` in full, and
-    the path and the name of its request, if given, match `paths` and `requests` from the start. A
-    row of what the peer does in some runs alone is `sometimes` shown."""
+    """A row of the table. It covers a difference if `causes` matches the whole cause, and if
+    `paths` and `requests`, if given, match the beginnings of the request's path and name. A row for
+    behaviour that the peer has only in some runs is shown `sometimes`."""
 
     title: str
     there: str
@@ -37,7 +37,7 @@ class Accepted:
 
     @classmethod
     def more(cls, title: str, keys: Sequence[str], reason: str, paths: str) -> Self:
-        """A row of keys that only our answers have, each by its whole name."""
+        """Returns a row for keys that only our answers have, each by its whole name."""
         named = ", ".join(f"`{key}`" for key in keys)
         causes = rf"extra ({'|'.join(map(re.escape, keys))})"
         return cls(title, "", f"There are {named}.", reason, causes, paths, extent=Extent.KEYS)
@@ -58,5 +58,5 @@ OTHER_TEXT = (
     rf"{COUNTS}|events count|text stream|value (has_new_line|stop_type)"
     r"|value (.*\.)?(content|text|reasoning_content|delta)"
 )
-"""What follows from it that the texts of two answers differ."""
+"""Differences that follow from different texts of two answers."""
 OTHER_PROMPT = rf"{OTHER_TEXT}|value (prompt|tokens_evaluated|usage\.(prompt|input)_tokens)"

@@ -1,4 +1,4 @@
-"""The two servers: ours and the reference, with the same model and the same options."""
+"""The two servers, ours and the reference, with the same model and the same options."""
 
 import json
 from collections.abc import Sequence
@@ -18,10 +18,12 @@ COMMON = (
     *("-np", "2", "-c", "2048", "-b", "512", "--jinja", "--threads", "1", "--no-warmup"),
     "--no-cache-prompt",
 )
-"""A batch that is smaller than a context leaves `/infill` room for other files. Without the cache
-both read the whole prompt at once: what lies in a cache differs, and rounding with it."""
+"""Options of both servers. A batch that is smaller than a context leaves room for other files in
+`/infill`. Without the cache, both evaluate the whole prompt at once: caches differ, and with them
+the rounding."""
 OWN = ("--reproducible", "off")
-"""Ours alone: what the shipped model has by default rounds in another way than llama.cpp does."""
+"""An option of our server alone, because its default for the shipped model rounds differently from
+llama.cpp."""
 STAGES: dict[str, tuple[str, ...]] = {
     "default": ("--alias", "peer", "--metrics", "--props"),
     "recorded": ("--alias", "peer", "--reasoning", "off"),
@@ -31,16 +33,16 @@ STAGES: dict[str, tuple[str, ...]] = {
     "sensing": ("--alias", "peer"),
     "embedding": ("--alias", "peer", "--embeddings", "--pooling", "mean"),
 }
-"""Options of the servers that a request may ask for, beside `COMMON`. Recorded requests have no
-bound for thoughts, and the shipped model's have no end."""
+"""More options by stage, which a request selects. Recorded requests have no limit for reasoning,
+and the shipped model's reasoning has no end."""
 MARKER = "<__media_of_the_peers__>"
-"""That of both: each would draw one of its own."""
+"""The media marker of both servers; by default each would draw a random one."""
 PRESETS = "version = 1\n[a-model]\nctx-size = 1024\nalias = first\ntags = small\n"
-"""Of the routers' first model."""
+"""The presets of the routers' first model."""
 
 
 def router_options(directory: Path, model: str) -> tuple[str, ...]:
-    """A directory with two models, and presets."""
+    """Returns the options for a directory with two models, and presets."""
     models = directory / "models"
     models.mkdir(exist_ok=True)
     for name in ("a-model", "another"):
@@ -52,7 +54,7 @@ def router_options(directory: Path, model: str) -> tuple[str, ...]:
 
 @dataclass(frozen=True)
 class Answer:
-    """`content` is JSON, text, or a list of (event, data) of a stream."""
+    """An answer. `content` is JSON, text, or a list of (event, data) of a stream."""
 
     status: int
     headers: dict[str, str]
@@ -60,7 +62,7 @@ class Answer:
 
 
 class Side:
-    """One of the two servers. It is started again where a request ended it."""
+    """One of the two servers, which is restarted after a request that ended it."""
 
     def __init__(self, directory: Path, model: str, stage: str, peer: Sequence[str] | None) -> None:
         self._directory = directory
@@ -71,7 +73,7 @@ class Side:
             chosen = ("-m", model, "--mmproj", projector)
         self._options = (*chosen, *COMMON, *STAGES[stage])
         self._variables = {
-            "LLAMA_CACHE": str(directory / "cache"),  # which is empty
+            "LLAMA_CACHE": str(directory / "cache"),  # empty
             "LLAMA_MEDIA_MARKER": MARKER,
         }
         self._peer = peer
@@ -99,7 +101,7 @@ class Side:
         self._server.close()
 
     def ask(self, request: Request) -> Answer:
-        """The whole answer. Status 0 is none: the connection broke, or nothing came in time."""
+        """Returns the whole answer. The status is 0 if the connection broke or the time was up."""
         options: dict[str, Any] = {"headers": request.headers}
         if request.raw is not None:
             options["content"] = request.raw

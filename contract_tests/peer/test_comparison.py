@@ -1,4 +1,4 @@
-"""The differential test by itself: what it finds, and its table."""
+"""The differential test itself: the differences that it finds, and its table."""
 
 import re
 from pathlib import Path
@@ -61,7 +61,7 @@ def test_streams() -> None:
     assert _causes([("a", {})], [("b", {})], headers=STREAM) == ["event name"]
 
 
-def test_where_a_text_is_cut_says_nothing() -> None:
+def test_the_places_where_a_text_is_split_are_ignored() -> None:
     def chunks(*texts: str, **last: Any) -> list[Any]:
         deltas = [{"choices": [{"delta": {"content": text}}]} for text in texts]
         end = {"choices": [{"delta": {}, "finish_reason": "stop"}], **last}
@@ -73,7 +73,7 @@ def test_where_a_text_is_cut_says_nothing() -> None:
     assert _causes(chunks("ab"), chunks("a", "b", usage={}), headers=STREAM) == ["missing usage"]
 
 
-def test_the_length_of_a_text_that_is_drawn_says_nothing() -> None:
+def test_the_length_of_a_sampled_text_is_ignored() -> None:
     piece, last = ("message", {"content": "a"}), ("message", {"content": "", "stop": True})
     assert not _causes([piece, last], [piece, piece, last], DRAWN, headers=STREAM)
     assert _causes([("a", {}), last], [last], DRAWN, headers=STREAM)[0] == "events count"
@@ -88,7 +88,7 @@ def test_status_and_headers() -> None:
     assert spelt.cause == "header spelt Content-Type"
 
 
-def test_the_report_tells_reasons_from_the_rest() -> None:
+def test_the_report_separates_reasons_from_the_rest() -> None:
     status, surprise = Difference("status", "400 for 500"), Difference("missing", "surprise")
     words = Difference("wording", "error.message")
     results = [Compared(GREEDY, []), *(Compared(GREEDY, [MORE, *rest]) for rest in
@@ -99,11 +99,11 @@ def test_the_report_tells_reasons_from_the_rest() -> None:
         Extent.WORDS: 1,
         Extent.VALUES: 1,
     }
-    told = report(results, verbose=False)
-    assert told.startswith("6 requests, of which\n     1 have equal answers\n")
-    assert "2 differ without a reason" in told
-    assert "missing surprise" in told
-    assert "extra surprise" in told
+    text = report(results, verbose=False)
+    assert text.startswith("6 requests, of which\n     1 have equal answers\n")
+    assert "2 differ without a reason" in text
+    assert "missing surprise" in text
+    assert "extra surprise" in text
 
 
 def test_the_requests() -> None:
@@ -114,8 +114,8 @@ def test_the_requests() -> None:
 
 
 @pytest.mark.parametrize("row", accepted.ACCEPTED, ids=lambda row: row.title)
-def test_a_row_speaks_of_requests_that_exist(row: Accepted) -> None:
-    """A name that has changed must not leave a row behind."""
+def test_the_requests_of_a_row_exist(row: Accepted) -> None:
+    """After a request is renamed, its rows must be changed, too."""
     requests = [each for each in all_requests() if re.match(row.paths, each.path)]
     for choice in re.split(r"\|(?=[a-z-]+: )", row.requests):
         assert any(re.match(choice, each.name) for each in requests), choice

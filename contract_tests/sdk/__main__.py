@@ -1,9 +1,9 @@
-"""Generates clients from the description that a plain server serves, compiles them, and drives
-this server with them.
+"""Generates clients from the description that a plain server serves, compiles them, and uses them
+with this server.
 
     python -m contract_tests.sdk [-k REGEX] [--write]
 
-Exit code 1 if a case fails.
+The exit code is 1 if a case fails.
 """
 
 import argparse
@@ -27,13 +27,13 @@ from contract_tests.sdk.generators import GENERATORS
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.sdk", description=__doc__)
-    parser.add_argument("-k", dest="choice", default="", help="generators that match, alone")
-    parser.add_argument("--write", action="store_true", help="the results to docs/reports/sdks.md")
+    parser.add_argument("-k", dest="choice", default="", help="only generators whose names match")
+    parser.add_argument("--write", action="store_true", help="write the results to docs/sdks.md")
     parser.add_argument(
         "--environments",
         type=Path,
         default=ROOT / ".nox" / "sdk",
-        help="where the environments and the clients are kept",
+        help="the folder of the environments and clients",
     )
     given = parser.parse_args()
     found = results.stored()

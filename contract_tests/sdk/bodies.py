@@ -1,4 +1,5 @@
-"""What each case sends, field by field: a generated client adds nothing, and drops nothing."""
+"""The bodies that each case has to send, field by field. A generated client adds and drops
+nothing."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
@@ -28,11 +29,12 @@ BODIES: Mapping[str, Any] = {
     "stream": {**_SHORT, "stream": True},
     "embeddings": {"model": MODEL, "input": ["a llama", "a city"]},
 }
-"""By the names of the cases; `error`, whose body is only long, is not recorded."""
+"""The bodies by the names of the cases. `error`, whose body is only long, is not recorded."""
 
 
 def differences(recorded: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """What was sent in other words than the case meant; see clients.recorder for `recorded`."""
+    """Yields the recorded bodies that differ from the case's body; see clients.recorder for
+    `recorded`."""
     for each in recorded:
         case, sent = each["case"], each["body"]
         if sent != BODIES[case]:

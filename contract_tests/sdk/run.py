@@ -1,4 +1,4 @@
-"""One generator from its environment to the last case."""
+"""Runs one generator, from its environment to the last case."""
 
 import json
 import os
@@ -18,16 +18,16 @@ PASSED = junit.PASSED
 
 
 class StepError(Exception):
-    """A command failed; the text is how its output ends."""
+    """A command failed; the text is the end of its output."""
 
 
 def client(
     generator: Generator, folder: Path, description: Mapping[str, Any], places: Mapping[str, str]
 ) -> dict[str, str]:
-    """What came of each step and of each case: `PASSED`, or what went wrong.
+    """Returns the result of each step and case: `PASSED`, or the problem.
 
-    `places` are the variables that name the servers. The client is made in `folder`. Raises
-    environments.MissingError.
+    `places` are the environment variables with the servers' addresses. The client is generated in
+    `folder`. Raises environments.MissingError.
     """
     programs = generator.prepare(folder)
     (folder / DESCRIPTION).write_text(json.dumps(description), "utf-8")
@@ -80,11 +80,11 @@ def _run(command: str, folder: Path, variables: Mapping[str, str]) -> str:
 
 
 def _end(text: str) -> str:
-    return text.strip()[-2000:] or "it said nothing"
+    return text.strip()[-2000:] or "no output"
 
 
 def of_go(output: str) -> Iterator[tuple[str, str]]:
-    """What came of each test, of the output of `go test -json`."""
+    """Yields the result of each test in the output of `go test -json`."""
     said: dict[str, list[str]] = {}
     for line in output.splitlines():
         event = json.loads(line) if line.startswith("{") else {}

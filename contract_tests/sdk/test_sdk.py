@@ -1,4 +1,4 @@
-"""The harness of generated clients: what it takes for missing, for wrong and for passed."""
+"""The harness of generated clients: missing parts, differences and failures."""
 
 import json
 from collections.abc import Callable
@@ -79,7 +79,7 @@ REPORT = '<testsuite><testcase name="test_chat"/></testsuite>'
 
 
 def made(folder: Path, **commands: str) -> dict[str, str]:
-    """What comes of a generator whose commands are those of a shell."""
+    """Runs a generator whose commands are shell commands, and returns its results."""
     (folder / "cases.xml").write_text(REPORT)
     plain = {
         "generate": "sh -c 'mkdir generated; echo list_things ThingList > generated/a.py'",
@@ -127,12 +127,12 @@ def test_a_step_that_fails_says_why(
 
 @pytest.mark.parametrize("generator", GENERATORS, ids=lambda generator: generator.key)
 def test_results_are_those_of_the_pinned_versions(generator: Generator) -> None:
-    """A version that is raised has to be tried."""
+    """After a version is raised, the generator has to run again."""
     found = results.stored()[generator.key]
     assert found["packages"] == generator.packages
     assert set(found["cases"]) <= set(results.CASES)
     assert set(found["cases"].values()) == {run.PASSED}
 
 
-def test_the_page_tells_the_results() -> None:
+def test_the_page_is_up_to_date() -> None:
     assert results.PAGE.read_text("utf-8") == results.page()

@@ -1,14 +1,15 @@
-"""Mixed load for a long time: nothing may grow, and every answer has to be right.
+"""Mixed load for a long time, in which no resource may grow, and every answer has to be right.
 
     python -m contract_tests.soak [--minutes 30] [--seed N]
     python -m contract_tests.soak --base-url http://127.0.0.1:8080 [--pid PID] [--api-key KEY]
 
-Chats, tools, schemas, embeddings, pictures, adapters, speculation, slots, stored responses and a
-model that sleeps in between; some clients leave in the middle. Memory, descriptors and threads of
-each process and the latency of one request are measured every few seconds. After a third of the run
-their slopes are fitted, with confidence intervals: it fails if one lies above zero and the growth
-over the run is more than a margin. Of a server at --base-url what it doesn't have is left out, and
-of one on another machine there is the latency alone.
+The requests are for chats, tools, schemas, embeddings, images, adapters, speculation, slots, stored
+responses and a model that is unloaded when idle; some clients leave in the middle. Memory,
+descriptors and threads of each process and the latency of one request are measured every few
+seconds. After a third of the run, slopes with confidence intervals are fitted. The run fails if an
+interval lies above zero and the growth over the run is more than a margin. Requests that a server
+at --base-url doesn't support are left out. For a server on another machine, only the latency is
+measured.
 """
 
 import argparse
@@ -32,15 +33,16 @@ from contract_tests.own.servers import free_port
 from contract_tests.soak.sampling import HEAD, LATENCY, Samples, listener
 
 CLIENTS = 8
-PAUSE = 0.2  # s, longest, between two requests of a client
+PAUSE = 0.2  # s, the longest pause between two requests of a client
 LEAVE = 0.05
-"""The share of requests whose clients go away in the middle."""
+"""The share of requests whose clients leave in the middle."""
 DIFFERENT = 4
-"""Of what is new each time, so many for each client: caches are full before it counts."""
+"""The number of different requests with new content per client. Caches are full before the
+measurement."""
 EVERY = 5.0  # s between two samples
 PROBE = {"prompt": "def probe(", "n_predict": 8, "temperature": 0, "cache_prompt": False}
 PROBES = 4
-"""Probes for one sample."""
+"""Probes per sample."""
 PATIENCE = 180.0
 
 
@@ -81,7 +83,7 @@ class Soak:
         return f"{self.samples.seconds:6.0f} s  {counts}; {len(self.problems)} problems"
 
     async def _probe(self, client: Client) -> float:
-        """Milliseconds of a fixed request, the median of some."""
+        """Returns the median duration of a fixed request in milliseconds."""
         ask = Ask(name="probe", path="/completion", body=lambda _: self._probe_body(),
                   read=self._asks[0].read)  # fmt: skip
         times = []
@@ -124,12 +126,12 @@ class Soak:
 
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.soak", description=__doc__)
-    parser.add_argument("--base-url", help="the server that runs there; it is not started")
+    parser.add_argument("--base-url", help="use a running server instead of starting one")
     parser.add_argument("--api-key", default="", help="the key of the server at --base-url")
-    parser.add_argument("--pid", type=int, default=0, help="its process, if it isn't found")
+    parser.add_argument("--pid", type=int, default=0, help="the server's process, unless found")
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--seed", type=int, default=1)
-    parser.add_argument("--report", type=Path, help="write the table to this file, too")
+    parser.add_argument("--report", type=Path, help="also write the table to this file")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     print(f"seed {given.seed}, {given.minutes:g} minutes", flush=True)
@@ -148,7 +150,7 @@ def main() -> int:
     if given.report:
         given.report.write_text(f"{table}\n", "utf-8")
     if not findings:
-        print("nothing was judged: the run was too short")
+        print("no series was judged: the run was too short")
     return int(bool(growing or soak.problems or not findings))
 
 
@@ -177,7 +179,7 @@ async def _soak(given: argparse.Namespace, directory: Path) -> Soak:
         before = census(keeper, places) if keeper else None
         soak = Soak(url, given.api_key, known, judge, given.seed)
         if keeper and len(known) < len(chosen):
-            soak.problems.append("the quiet server has left something out")
+            soak.problems.append("the quiet server left requests unanswered")
         print(f"{len(known)} kinds of requests", flush=True)
         await soak.run(given.minutes * 60, pid)
         if keeper and before:

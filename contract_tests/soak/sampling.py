@@ -1,4 +1,4 @@
-"""What the processes of a server have, looked at every few seconds."""
+"""Samples the resources of a server's processes every few seconds."""
 
 import contextlib
 import time
@@ -15,9 +15,9 @@ from contract_tests.soak.slopes import Slope, fit
 MARGINS = {
     "RSS, MiB": 24.0, "PSS, MiB": 24.0, "descriptors": 8.0, "threads": 4.0, "processes": 1.0,
 }  # fmt: skip
-"""What each may grow by over the run: allocators and caches fill up at their own pace."""
+"""The allowed growth over the run. Allocators and caches fill up slowly."""
 LATENCY, SLOWER = "latency, ms", 0.5
-"""The share of its median that a latency may grow by."""
+"""The allowed growth of a latency, relative to its median."""
 HOUR = 3600.0
 WARM_UP = 1 / 3
 """The share of the run that isn't judged."""
@@ -44,7 +44,7 @@ class Finding:
 
     @property
     def verdict(self) -> str:
-        """What grows less than the margin allows is told apart from what doesn't grow."""
+        """The verdict; growth within the margin is distinguished from no growth."""
         if self.grows:
             return "grows"
         return "grows within the margin" if self.slope.low > 0 else "flat"
@@ -71,7 +71,8 @@ HEAD = (
 
 
 class Samples:
-    """Series by who and what. Processes of one kind are added up: they come and go."""
+    """Series by kind of process and resource. Processes of one kind are added up, because they come
+    and go."""
 
     def __init__(self, now: Callable[[], float] = time.monotonic) -> None:
         self.series: defaultdict[tuple[str, str], Series] = defaultdict(Series)
@@ -90,7 +91,7 @@ class Samples:
         series.values.append(value)
 
     def look(self, pid: int) -> None:
-        """One sample of each process of the server."""
+        """Takes one sample of each process of the server."""
         sums: defaultdict[tuple[str, str], float] = defaultdict(float)
         for kind, process in family(pid):
             with contextlib.suppress(psutil.NoSuchProcess, psutil.AccessDenied):
@@ -111,7 +112,7 @@ class Samples:
         return found or "that loads"
 
     def findings(self) -> list[Finding]:
-        """One for each series; `unjudged` has those with too few samples from then on."""
+        """Returns a finding for each series. `unjudged` then lists series with too few samples."""
         total = self.seconds
         found = []
         self.unjudged = []
@@ -131,7 +132,7 @@ class Samples:
 
 
 def listener(url: str) -> int:
-    """The process on this machine that listens at an address; 0 if there is none to be seen."""
+    """Returns the process on this machine that listens at an address; 0 if none is found."""
     parsed = httpx.URL(url)
     if parsed.host not in ("127.0.0.1", "localhost", "::1"):
         return 0

@@ -1,8 +1,8 @@
-"""Does a series of measurements grow? A robust slope with a confidence interval.
+"""Decides whether a series of measurements grows, by a robust slope with a confidence interval.
 
-The slope is that of Theil and Sen: the median of the slopes between all pairs of points, which a
-third of outliers doesn't move. Its interval comes from a bootstrap of blocks of residuals: what
-follows each other is alike, and blocks keep that.
+The slope is Theil and Sen's: the median of the slopes between all pairs of points, which up to a
+third of outliers doesn't move. Its interval comes from a bootstrap of blocks of residuals, because
+neighbouring residuals are correlated, and blocks keep the correlation.
 """
 
 from collections.abc import Sequence
@@ -13,9 +13,9 @@ import numpy.typing as npt
 
 REPLICATES = 400
 CONFIDENCE = 0.99
-"""Some dozens of series are looked at."""
+"""High, because some dozens of series are judged."""
 MOST = 240
-"""Points that are fitted: of more, neighbours are put together."""
+"""The number of fitted points. If there are more, neighbours are averaged."""
 LEAST = 12
 
 Array = npt.NDArray[np.float64]
@@ -23,8 +23,8 @@ Array = npt.NDArray[np.float64]
 
 @dataclass(frozen=True)
 class Slope:
-    """Growth per second, `low` to `high` with `CONFIDENCE`; `level` is the median, `seconds` how
-    long the whole run takes, warm-up included."""
+    """The growth per second, `low` to `high` with `CONFIDENCE`. `level` is the median, `seconds`
+    the duration of the whole run, warm-up included."""
 
     value: float
     low: float
@@ -34,11 +34,11 @@ class Slope:
 
     @property
     def growth(self) -> float:
-        """What the series would grow by over the run."""
+        """The growth over the whole run."""
         return self.value * self.seconds
 
     def grows(self, margin: float) -> bool:
-        """The whole interval is above zero, and the growth is more than the `margin`."""
+        """True if the whole interval is above zero, and the growth is more than the `margin`."""
         return self.low > 0 and self.growth > margin
 
 
@@ -51,7 +51,7 @@ def theil_sen(times: Array, values: Array) -> float:
 def fit(
     times: Sequence[float], values: Sequence[float], seconds: float, seed: int = 0
 ) -> Slope | None:
-    """The slope of the `values` at `times`; None where there are too few of them."""
+    """Returns the slope of the `values` at `times`; None if there are too few."""
     if len(times) < LEAST:
         return None
     t, y = _thinned(np.asarray(times, float)), _thinned(np.asarray(values, float))

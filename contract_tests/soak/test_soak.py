@@ -1,4 +1,4 @@
-"""What grows is found, and what only wavers is not."""
+"""Growth is found, and fluctuation is not mistaken for growth."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ TIMES = np.arange(0, 1200, 5.0)
 
 
 def wavering(seed: int) -> np.ndarray[tuple[int, ...], np.dtype[np.float64]]:
-    """Noise that keeps its direction for a while, as memory does."""
+    """Returns noise that keeps its direction for a while, as memory does."""
     dice = np.random.default_rng(seed)
     noise = dice.normal(0, 1, len(TIMES))
     for i in range(1, len(noise)):
@@ -61,7 +61,7 @@ def grown(what: str, per_sample: float) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("what", "per_sample", "is_told"),
+    ("what", "per_sample", "is_reported"),
     [
         ("RSS, MiB", 1.0, True),
         ("RSS, MiB", 0.01, False),
@@ -71,11 +71,11 @@ def grown(what: str, per_sample: float) -> list[str]:
         (LATENCY, 0.1, False),
     ],
 )
-def test_growth_beyond_the_margin_is_told(what: str, per_sample: float, is_told: bool) -> None:
-    assert grown(what, per_sample) == ([what] if is_told else [])
+def test_growth_beyond_the_margin(what: str, per_sample: float, is_reported: bool) -> None:
+    assert grown(what, per_sample) == ([what] if is_reported else [])
 
 
-def test_what_the_warm_up_brings_does_not_count() -> None:
+def test_growth_during_the_warm_up_does_not_count() -> None:
     seconds = 0.0
     samples = Samples(now=lambda: seconds)
     for number in range(300):
@@ -98,7 +98,7 @@ def test_growth_within_the_margin_is_not_called_flat() -> None:
     assert (threads.grows, threads.verdict) == (False, "flat")
 
 
-def test_what_has_too_few_samples_is_told() -> None:
+def test_series_with_too_few_samples_are_reported() -> None:
     seconds = 0.0
     samples = Samples(now=lambda: seconds)
     for number in range(300):

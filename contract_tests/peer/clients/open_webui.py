@@ -1,4 +1,4 @@
-"""Open WebUI: chats, titles, tags, and the calls by which it learns of models."""
+"""Open WebUI: chats, titles, tags, and its requests for the list of models."""
 
 from contract_tests.peer.request import both_ways, get, post
 

@@ -1,4 +1,4 @@
-"""What tells about the server: health, properties, models, slots, metrics; and unknown paths."""
+"""Operations about the server: health, properties, models, slots, metrics; and unknown paths."""
 
 from contract_tests.peer.request import GREEDY, PROMPT, Request, get, post
 

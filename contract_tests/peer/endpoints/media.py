@@ -61,7 +61,7 @@ _REFUSED = {
     "no comma": "data:image/png",
     "no base64 declared": "data:image/png,abc",
     "a path": "file:///etc/passwd",
-    "an address that nobody has": "http://127.0.0.1:1/a.png",
+    "an address without a server": "http://127.0.0.1:1/a.png",
 }
 REQUESTS: list[Request] = [
     *both_ways("an image", _PATH, _chat(_image(_URL), _WORDS), **_STAGE),

@@ -1,4 +1,4 @@
-"""Streams that clients come back to, the end of thoughts, and budgets of thinking."""
+"""Resumed streams, the end of reasoning, and budgets of reasoning."""
 
 from typing import Any
 

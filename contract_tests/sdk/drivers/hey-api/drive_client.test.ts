@@ -1,4 +1,4 @@
-// The server by the client that Hey API's openapi-ts generates.
+// Uses the server with the client that Hey API's openapi-ts generates.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import { createClient } from "./generated/client/index.js";

@@ -1,4 +1,4 @@
-// The server by the Go client that openapi-generator makes.
+// Uses the server with the Go client that openapi-generator generates.
 package sdk
 
 import (

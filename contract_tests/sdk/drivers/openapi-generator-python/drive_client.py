@@ -1,4 +1,4 @@
-"""The server by the Python client that openapi-generator makes."""
+"""Uses the server with the Python client that openapi-generator generates."""
 
 import json
 import os

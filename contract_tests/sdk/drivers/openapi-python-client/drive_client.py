@@ -1,4 +1,4 @@
-"""The server by the client that openapi-python-client generates."""
+"""Uses the server with the client that openapi-python-client generates."""
 
 import json
 import os

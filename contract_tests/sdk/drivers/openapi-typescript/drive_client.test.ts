@@ -1,4 +1,4 @@
-// The server by openapi-fetch, with the types that openapi-typescript generates.
+// Uses the server with openapi-fetch and the types that openapi-typescript generates.
 import assert from "node:assert/strict";
 import { test } from "node:test";
 import createClient from "openapi-fetch";
