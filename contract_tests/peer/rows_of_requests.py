@@ -69,8 +69,8 @@ ROWS = (
         "Values out of their range, in `generation_settings`",
         "They are shown as sent.",
         "They are shown as used: clamped to their range.",
-        "The object shows the settings in use. Temperatures and penalties are at most 1000000; negative "
-        "values of DRY, Mirostat and the dynamic temperature become 0.",
+        "The object shows the settings in use. Temperatures and penalties are at most 1000000; "
+        "negative values of DRY, Mirostat and the dynamic temperature become 0.",
         r"value generation_settings\.(typical_p|temperature|dynatemp_(range|exponent)|top_k"
         r"|top_n_sigma|repeat_penalty|dry_multiplier|mirostat_(tau|eta)|adaptive_target|n_probs)",
         requests=r"sampling-fields: (typical_p (-1|1\.5)|temperature 1000000000|dynatemp_\w+ -1"
@@ -124,8 +124,8 @@ ROWS = (
     Accepted(
         "Spaces, numbers and tokens in constrained JSON",
         "White space is allowed before commas in some objects, and twice in empty ones. Integers "
-        "have up to 16 digits. A required name may consist of any tokens. JSON may be in a Markdown "
-        "fence, which is removed.",
+        "have up to 16 digits. A required name may consist of any tokens. JSON may be in a "
+        "Markdown fence, which is removed.",
         "White space is allowed between any two parts. Integers have any number of digits. A "
         "required text consists of the tokenizer's tokens. A Markdown fence is not allowed.",
         "The constraints differ, but a model that writes JSON generates the same text.",
@@ -352,8 +352,8 @@ ROWS = (
     Accepted(
         "`echo` and `suffix` in `/v1/completions`",
         "They are ignored.",
-        "`echo` repeats the prompt, with `logprobs` also its probabilities. With `suffix`, the text is "
-        "generated to fit before it.",
+        "`echo` repeats the prompt, with `logprobs` also its probabilities. With `suffix`, the text "
+        "is generated to fit before it.",
         "OpenAI's API has them.",
         rf"{OTHER_PROMPT}|value choices\[\]\.finish_reason",
         requests=r"completion: OpenAI, (echo|suffix)",
@@ -361,8 +361,8 @@ ROWS = (
     Accepted(
         "Context in `/infill`",
         "Prefix and suffix get shares of a batch, which may leave no room for other files.",
-        "They get the room in a batch and in the context, and `input_extra` gets the rest. They are "
-        "cut to leave room for the answer.",
+        "They get the room in a batch and in the context, and `input_extra` gets the rest. They "
+        "are cut to leave room for the answer.",
         "The model sees more of the code, and no request is rejected if it can be cut.",
         OTHER_PROMPT,
         requests=r"infill: long",
