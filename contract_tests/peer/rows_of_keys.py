@@ -151,7 +151,7 @@ ROWS = (
     Accepted.more(
         "More keys in Messages",
         _OF_A_MESSAGE,
-        "Anthropic's API has them (`type` and `request_id` in errors), and strict clients need them.",
+        "Anthropic's API has them (`type` and `request_id` in errors); strict clients need them.",
         _MESSAGES,
     ),
     Accepted.more(

@@ -352,8 +352,8 @@ ROWS = (
     Accepted(
         "`echo` and `suffix` in `/v1/completions`",
         "They are ignored.",
-        "`echo` repeats the prompt, with `logprobs` also its probabilities. With `suffix`, the text "
-        "is generated to fit before it.",
+        "`echo` repeats the prompt, with `logprobs` also its probabilities. With `suffix`, the "
+        "text is generated to fit before it.",
         "OpenAI's API has them.",
         rf"{OTHER_PROMPT}|value choices\[\]\.finish_reason",
         requests=r"completion: OpenAI, (echo|suffix)",
