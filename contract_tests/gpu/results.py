@@ -1,4 +1,4 @@
-"""The results of all cases, kept in a file, and their table for docs/gpu.md."""
+"""The results of all cases, kept in a file, and their table for docs/reports/gpu.md."""
 
 import json
 import re

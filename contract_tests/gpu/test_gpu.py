@@ -87,7 +87,7 @@ def test_results_are_kept_one_by_one(tmp_path: Path) -> None:
 def test_the_documents_have_the_results() -> None:
     found = results.stored()
     assert found.keys() <= {*NAMES, *results.kit_files()}, "a removed case has a result"
-    text = (ROOT / "docs" / "gpu.md").read_text("utf-8")
+    text = (ROOT / "docs" / "reports" / "gpu.md").read_text("utf-8")
     for table in (results.table(found), results.kit_table(found)):
         assert table in text, "replace it by the output of `nox -s gpu -- --table`"
 

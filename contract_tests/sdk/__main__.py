@@ -28,7 +28,9 @@ from contract_tests.sdk.generators import GENERATORS
 def main() -> int:
     parser = argparse.ArgumentParser(prog="contract_tests.sdk", description=__doc__)
     parser.add_argument("-k", dest="choice", default="", help="only generators whose names match")
-    parser.add_argument("--write", action="store_true", help="write the results to docs/sdks.md")
+    parser.add_argument(
+        "--write", action="store_true", help="write the results to docs/reports/sdks.md"
+    )
     parser.add_argument(
         "--environments",
         type=Path,

@@ -19,6 +19,8 @@ CASES = (
 
 INTRODUCTION = """# Generated clients
 
+Written by `python -m contract_tests.sdk.results`; edit that, not this page.
+
 A server serves its description at `/openapi.json`. Use it to generate a client:
 
 ```bash

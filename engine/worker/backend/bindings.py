@@ -4,7 +4,8 @@ Must be imported before any other module of it: the package also imports a high-
 template engines and caches, which takes as long as importing numpy.
 
 `LLAMA_CPP_LIB_PATH` names another folder to load libllama from. libmtmd, which has a variable of
-its own, is then loaded from there as well.
+its own, is then loaded from there as well. So are ggml's backends, if they are separate
+libraries.
 """
 
 import os

@@ -1,2 +1,2 @@
-"""The options of the server, one table per subject, which `handlers.options.composition`
-combines."""
+"""One module for each group of the server's options. `handlers.options.composition` puts the tables
+together."""

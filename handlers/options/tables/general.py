@@ -1,4 +1,4 @@
-"""Options that print information instead of starting the server, and those of the Responses API."""
+"""Options that print information instead of starting a server."""
 
 from functools import partial
 from typing import Annotated
@@ -12,20 +12,23 @@ _general = partial(Opt, group="General")
 
 
 class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What to print instead of serving."""
+    """What to print instead of starting a server."""
 
     cache_list: Annotated[
         bool,
         _downloads(
             names="-cl --cache-list",
-            help="Print the models in the hub's cache and exit; `specllama list` shows more.",
+            help="Print the models in the Hub's cache and exit. `specllama list` shows more.",
         ),
     ] = False
-    help: Annotated[
-        bool, _general(names="-h --help --usage", help="Print this overview and exit.")
-    ] = False
+    help: Annotated[bool, _general(names="-h --help --usage", help="Print this help and exit.")] = (
+        False
+    )
     version: Annotated[
-        bool, _general(names="--version", help="Print the versions of server and engine and exit.")
+        bool,
+        _general(
+            names="--version", help="Print the versions of the server and of llama.cpp and exit."
+        ),
     ] = False
     license: Annotated[
         bool,
@@ -37,31 +40,36 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _general(
             names="--completion-bash",
-            help="Print a script that completes commands and options in bash and exit: "
-            "source <(specllama --completion-bash).",
+            help="Print a completion script for bash and exit. Usage: source <(specllama "
+            "--completion-bash).",
         ),
     ] = False
     completion_zsh: Annotated[
         bool,
         _general(
             names="--completion-zsh",
-            help="The same for zsh: source <(specllama --completion-zsh).",
+            help="Print a completion script for zsh and exit. Usage: source <(specllama "
+            "--completion-zsh).",
         ),
     ] = False
     completion_fish: Annotated[
         bool,
         _general(
             names="--completion-fish",
-            help="The same for fish: specllama --completion-fish | source.",
+            help="Print a completion script for fish and exit. Usage: specllama "
+            "--completion-fish | source.",
         ),
     ] = False
     list_devices: Annotated[
         bool,
-        _general(names="--list-devices", help="Print the devices that can hold layers and exit."),
+        _general(
+            names="--list-devices",
+            help="Print the devices that layers can be offloaded to and exit.",
+        ),
     ] = False
 
     def any(self) -> bool:
-        """Whether the program is to print something and exit."""
+        """Returns whether the program prints something and exits."""
         return (
             self.help
             or self.version
@@ -81,7 +89,7 @@ _responses = partial(Opt, group="Server")
 
 
 class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """Where responses are stored for later requests."""
+    """Where the server stores the responses of the Responses API."""
 
     responses_db: Annotated[
         str,
@@ -89,8 +97,8 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--responses-db",
             env="LLAMA_ARG_RESPONSES_DB",
             metavar="FILE",
-            help="SQLite database for the responses of /v1/responses, which stay until they are "
-            "deleted; created if it doesn't exist.",
-            default="none (the last responses are kept in memory)",
+            help="SQLite database for the responses of /v1/responses, which stay in it until "
+            "they are deleted. Created if missing.",
+            default="none (the latest ones are kept in memory)",
         ),
     ] = ""

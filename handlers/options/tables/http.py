@@ -13,7 +13,7 @@ _http = partial(Opt, group="Server")
 
 
 class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """The server's addresses, and limits for clients."""
+    """Addresses, access control and limits of the HTTP server."""
 
     host: Annotated[
         str,
@@ -21,8 +21,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--host",
             env="LLAMA_ARG_HOST",
             metavar="ADDRESS,...",
-            help="Addresses to listen on. An address that ends with .sock is the path of a UNIX "
-            "socket.",
+            help="Addresses to listen on; one that ends with .sock is the path of a UNIX socket.",
             read=addresses.hosts,
         ),
     ] = "127.0.0.1"
@@ -34,7 +33,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PORT",
             min=0,
             max=65535,
-            help="Port to listen on; 0 takes a free one and prints it.",
+            help="Port to listen on; 0 selects a free port and prints it.",
         ),
     ] = 8080
     reuse_port: Annotated[
@@ -42,8 +41,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--reuse-port",
             env="LLAMA_ARG_REUSE_PORT",
-            help="Let several servers listen on the same port; the operating system distributes "
-            "the connections, if it supports that.",
+            help="Let several servers listen on the same port, if the system supports it. The "
+            "system distributes the connections.",
         ),
     ] = False
     api_prefix: Annotated[
@@ -52,7 +51,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-prefix",
             env="LLAMA_ARG_API_PREFIX",
             metavar="PATH",
-            help="Path before every operation's own path, such as /llm.",
+            help="Path prefix of all operations, such as /llm.",
             default="none",
             read=addresses.api_prefix,
         ),
@@ -63,8 +62,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key",
             env="LLAMA_API_KEY",
             metavar="KEY,...",
-            help="API keys; a client must send one of them.",
-            default="none (no key needed)",
+            help="API keys, one of which each request must contain.",
+            default="none (no key required)",
             repeats=True,
             read=values.comma_separated,
             show=values.show_comma_separated,
@@ -86,8 +85,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         _http(
             names="--cache-per-key",
             env="LLAMA_ARG_CACHE_PER_KEY",
-            help="Share cached prefixes only between requests with the same key, so that the time "
-            "to an answer doesn't reveal the prompts of other clients.",
+            help="Don't share cached prompts between API keys. Otherwise a client could infer "
+            "from response times what others have sent.",
         ),
     ] = False
     ssl_key_file: Annotated[
@@ -96,7 +95,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--ssl-key-file",
             env="LLAMA_ARG_SSL_KEY_FILE",
             metavar="FILE",
-            help="Private key for HTTPS, in PEM format and without a passphrase.",
+            help="Private key for HTTPS, in PEM format, without a passphrase.",
             default="none (plain HTTP)",
         ),
     ] = ""
@@ -116,9 +115,9 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--allowed-hosts",
             env="LLAMA_ARG_ALLOWED_HOSTS",
             metavar="NAME,...",
-            help="Names that requests may have in their Host header, besides localhost and "
-            "addresses; * stands for all. Requests with other names are answered with 403.",
-            default="none on loopback addresses, all on others",
+            help="Host names that requests may use, in addition to localhost and IP addresses; * "
+            "allows all. Requests with other names are answered with 403.",
+            default="none if all addresses are local to this machine, else all",
             read=addresses.host_names,
             show=values.show_comma_separated,
         ),
@@ -129,7 +128,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-origins",
             env="LLAMA_ARG_CORS_ORIGINS",
             metavar="ORIGIN,...",
-            help="Origins whose web pages may use the server; * stands for all, localhost for "
+            help="Origins of web pages that may use the server; * allows all, localhost allows "
             "those of this machine.",
             read=addresses.origins,
             show=values.show_comma_separated,
@@ -141,7 +140,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-methods",
             env="LLAMA_ARG_CORS_METHODS",
             metavar="METHOD,...",
-            help="Methods that web pages may use.",
+            help="Methods that web pages may use (CORS).",
             read=addresses.header_list,
             show=values.show_comma_separated,
         ),
@@ -152,7 +151,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-headers",
             env="LLAMA_ARG_CORS_HEADERS",
             metavar="NAME,...",
-            help="Header fields that web pages may send; * stands for all.",
+            help="Header fields that web pages may send (CORS); * allows all.",
             read=addresses.header_list,
             show=values.show_comma_separated,
         ),
@@ -163,7 +162,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--cors-credentials",
             negative="--no-cors-credentials",
             env="LLAMA_ARG_CORS_CREDENTIALS",
-            help="Let web pages send cookies and other credentials of the browser.",
+            help="Let web pages send credentials, such as cookies (CORS).",
         ),
     ] = True
     timeout: Annotated[
@@ -174,7 +173,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="How long to wait for a client that neither sends nor receives.",
+            help="Maximum time to wait for a client that neither sends nor reads.",
         ),
     ] = 600
     head_timeout: Annotated[
@@ -185,8 +184,8 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=1,
             max=INT32_MAX,
-            help="How long the head of a request may take from its first byte to its last. Slower "
-            "requests are answered with 408.",
+            help="Maximum time from the first to the last byte of a request's head; a slower "
+            "request is answered with 408.",
         ),
     ] = 60
     max_body_size: Annotated[
@@ -197,9 +196,9 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=1000,  # a prompt has to fit into one frame (engine.wire.framing)
-            help="Largest request body, in MiB; larger bodies are answered with 413. Some "
-            "operations have a smaller limit. All bodies together may have eight times this size; "
-            "beyond that, requests are answered with 503.",
+            help="Maximum size of a request body in MiB; a larger one is answered with 413. Some "
+            "operations have lower limits. If all bodies together exceed eight times this "
+            "size, the answer is 503.",
         ),
     ] = 64
     drain_timeout: Annotated[
@@ -210,16 +209,16 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="SECONDS",
             min=0,
             max=INT32_MAX,
-            help="How long running requests may continue after Ctrl-C or SIGTERM.",
+            help="Maximum time that running requests may continue after Ctrl-C or SIGTERM.",
         ),
     ] = 10
 
     def hosts(self) -> list[str]:
-        """Returns the addresses and socket paths to listen on; at least one."""
+        """Returns the addresses and socket paths to listen on; never empty."""
         return list(dict.fromkeys(values.comma_separated(self.host)))
 
     def api_keys(self) -> list[str]:
-        """Returns the keys in `--api-key` and `--api-key-file`; empty if no key is needed.
+        """Returns the keys of `--api-key` and `--api-key-file`; empty if no key is required.
 
         Raises `OptionError` if the file can't be read or contains no key.
         """

@@ -15,7 +15,7 @@ _log = partial(Opt, group="Logging")
 
 
 class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What is logged, where, and how."""
+    """What to log, where, and in which format."""
 
     verbosity: Annotated[
         int,
@@ -26,8 +26,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="N",
             min=0,
             max=INT32_MAX,
-            help="What to log: 0 fatal errors only, 1 errors, 2 warnings, 3 information, "
-            "4 and above everything.",
+            help="Log level: 0 fatal errors only, 1 errors, 2 warnings, 3 information, 4 and "
+            "above everything.",
             replaces=("verbose",),
         ),
     ] = 3
@@ -36,7 +36,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
         _log(names="-v --verbose --log-verbose", help="Log everything.", replaces=("verbosity",)),
     ] = False
     log_disable: Annotated[
-        bool, _log(names="--log-disable", help="Log nothing, and show neither banner nor progress.")
+        bool,
+        _log(names="--log-disable", help="Log nothing, and print neither banner nor progress."),
     ] = False
     log_file: Annotated[
         str,
@@ -45,8 +46,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_LOG_FILE",
             also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
-            help="Also append the log to a file. If the file is renamed, for example by logrotate, "
-            "a new one is created.",
+            help="Append the log to this file, too. The server opens the file again after it was "
+            "renamed, for example by logrotate.",
             default="none",
         ),
     ] = ""
@@ -56,7 +57,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--log-format",
             env="LLAMA_ARG_LOG_FORMAT",
             metavar="FORMAT",
-            help="How to write the log: text for people, or json, with one object in each line.",
+            help="Format of the log: text, or json with one object per line.",
             replaces=("log_jsonl",),
         ),
     ] = "text"
@@ -89,7 +90,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             negative="--no-log-prefix",
             env="LLAMA_LOG_PREFIX",
             also_env="LLAMA_ARG_LOG_PREFIX",
-            help="Begin each line of the log with its level and its source.",
+            help="Prefix log lines with their level and source.",
         ),
     ] = True
     log_timestamps: Annotated[
@@ -99,12 +100,12 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             negative="--no-log-timestamps",
             env="LLAMA_LOG_TIMESTAMPS",
             also_env="LLAMA_ARG_LOG_TIMESTAMPS",
-            help="Begin each line of the log with the time.",
+            help="Prefix log lines with the time.",
         ),
     ] = False
 
     def is_json(self) -> bool:
-        """Whether each line of the log is a JSON object."""
+        """Returns whether each log line is a JSON object."""
         return self.log_jsonl or self.log_format == "json"
 
     def level(self) -> int:
@@ -114,7 +115,7 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
 
     def engine_level(self) -> int:
         """Returns the threshold of an engine's log. llama.cpp's info level is verbose, so it is
-        logged only with everything else."""
+        logged only with -v."""
         if self.log_disable:
             return logging.CRITICAL + 1
         if self.level() <= logging.DEBUG:

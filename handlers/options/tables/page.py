@@ -13,7 +13,7 @@ _page = partial(Opt, group="Server")
 
 
 class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """The page for chats, or the operator's own page."""
+    """Whether and how the server serves its web page."""
 
     ui: Annotated[
         bool,
@@ -22,7 +22,7 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             negative="--no-ui --no-webui",
             env="LLAMA_ARG_UI",
             also_env="LLAMA_ARG_WEBUI",
-            help="Serve a page for chats at /, and the files of --path.",
+            help="Serve a web page for chats at /, and the files of --path.",
         ),
     ] = True
     path: Annotated[
@@ -31,9 +31,9 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--path",
             env="LLAMA_ARG_STATIC_PATH",
             metavar="DIR",
-            help="Serve the files of a directory instead of the page, with index.html at /. They "
-            "need no key. Hidden files and links out of the directory aren't served.",
-            default="none (the page of this server)",
+            help="Directory of static files to serve instead of the web page, with index.html at "
+            "/. They need no key. Hidden files and links out of the directory aren't served.",
+            default="none (the server's own page)",
             file=check_readable_directory,
         ),
     ] = ""
@@ -44,8 +44,8 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_UI_CONFIG",
             also_env="LLAMA_ARG_WEBUI_CONFIG",
             metavar="JSON",
-            help="Initial settings of the page, such as "
-            '{"systemMessage": "Be brief.", "temperature": 0.5}.',
+            help='Initial settings of the web page, such as {"systemMessage": "Be brief.", '
+            '"temperature": 0.5}.',
             default="none",
             read=text_values.json_object,
             show=text_values.show_json,
@@ -59,7 +59,7 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_UI_CONFIG_FILE",
             also_env="LLAMA_ARG_WEBUI_CONFIG_FILE",
             metavar="FILE",
-            help="File with the settings of --ui-config.",
+            help="JSON file with the initial settings of the web page.",
             default="none",
             file=read_json_object,
             replaces=("ui_config",),
@@ -67,6 +67,6 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = ""
 
     def settings(self) -> dict[str, Any]:
-        """Returns the settings from --ui-config or --ui-config-file. Raises OptionError if the file
+        """Returns the settings of --ui-config or --ui-config-file. Raises `OptionError` if the file
         can't be read."""
         return read_json_object(self.ui_config_file) if self.ui_config_file else self.ui_config
