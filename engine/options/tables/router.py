@@ -64,8 +64,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
         _router(
             names="--models-autoload",
             negative="--no-models-autoload",
-            env="Load a model when a request names it. With --no-models-autoload, only POST "
+            env="LLAMA_ARG_MODELS_AUTOLOAD",
+            help="Load a model when a request names it. With --no-models-autoload, only POST "
             "/models/load loads models.",
-            help="Load a model when a request names it; without, POST /models/load has to.",
         ),
     ] = True
