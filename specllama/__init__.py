@@ -3,7 +3,7 @@
 import time
 from pathlib import Path
 
-__version__ = "0.1.0"
+__version__ = "0.2.0"
 STARTED = time.perf_counter()
 """The time at which the program began, as far as it can know."""
 
