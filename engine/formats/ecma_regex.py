@@ -98,8 +98,8 @@ def _escape(match: re.Match[str], in_class: bool) -> str:
     if digits := byte or short or long:
         code = int(digits, 16)
         if code > 0x10FFFF or 0xD800 <= code < 0xE000:
-            raise PatternError(f"{match[0]} is no character")
-        return f"{match[0]} is not a character"
+            raise PatternError(f"{match[0]} is not a character")
+        return f"\\u{{{code:x}}}"
     if category:
         return match[0]
     if other in _CONTROLS:

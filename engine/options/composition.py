@@ -89,7 +89,7 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
     def cache_types(self) -> tuple[CacheType, CacheType]:
         """Returns the data types of the keys and of the values in the KV cache.
 
-        With reproducible texts the keys are bf16, because adding up bf16 values takes longer. If
+        For reproducible texts the keys are bf16, not the values, which are slower to add up. If
         keys have to be shifted, which llama.cpp can't do with bf16, the values are bf16 instead.
         """
         k, v = self.context.cache_type_k, self.context.cache_type_v

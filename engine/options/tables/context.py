@@ -166,8 +166,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             max=INT32_MAX,
             help="Maximum number of checkpoints for each cached text, for models whose memory "
             "can't be truncated (recurrent layers, sliding windows). They are kept in host "
-            "memory and saved along with the text. 0: process such texts again from the "
-            "start.",
+            "memory and follow their text to --cache-ram, --cache-disk and saved slots. 0: "
+            "process such texts again from the start.",
         ),
     ] = 8
     cache_prompt: Annotated[

@@ -322,7 +322,7 @@ def test_a_file_with_the_shipped_models_name(
     write(models, f"{MODEL_NAME}.gguf")
     catalog = opened(hub, "--models-dir", str(models))
     assert catalog.entries[MODEL_NAME].source == "shipped"
-    assert "left out" in caplog.text
+    assert "is ignored" in caplog.text
 
 
 @pytest.mark.parametrize(

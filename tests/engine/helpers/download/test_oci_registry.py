@@ -93,7 +93,7 @@ def test_digests_of_another_form_are_refused(digest: str) -> None:
 
 @pytest.mark.parametrize("size", [0, -1, 1 << 60, 10**40])
 def test_sizes_are_bounded(size: int) -> None:
-    assert "not valid" in failure(json.dumps({"layers": [layer(size=size)]}).encode())
+    assert "is invalid" in failure(json.dumps({"layers": [layer(size=size)]}).encode())
 
 
 @pytest.mark.parametrize(

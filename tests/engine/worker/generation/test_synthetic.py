@@ -126,7 +126,7 @@ def test_it_is_said_at_the_start(model: Model, caplog: pytest.LogCaptureFixture)
 
 
 def test_nothing_can_be_measured(model: Model) -> None:
-    with pytest.raises(OptionError, match="needs proposals"):
+    with pytest.raises(OptionError, match="it needs --spec-type"):
         Engine(model, engine_options(spec_synth_len=3.0))
     options = {"spec_type": ("ngram-simple",), "spec_synth_len": 3.0}
     with pytest.raises(BackendError, match="no acceptance can be made up with samplers on"):
