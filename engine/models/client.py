@@ -253,7 +253,7 @@ class EngineClient:
     async def stats(self) -> Stats:
         return (await self._ask(GetStats(self._new_id()), StatsReply)).stats
 
-    # ---- below -----------------------------------------------------------------------------
+    # ---- internal methods, and those for the supervisor ------------------------------------
 
     def dispatch(self, message: Step | Failed | Reply) -> None:
         """Passes a message of the engine to the request that it answers. A late message is

@@ -41,11 +41,11 @@ class ModelStatus(msgspec.Struct, frozen=True, kw_only=True):
 
     value: StatusValue = "unloaded"
     waiting: bool = False
-    progress: float = 0.0  # of downloading or loading, 0..1
-    transfer: Transfer | None = None  # of the download
+    progress: float = 0.0  # progress of downloading or loading, 0..1
+    transfer: Transfer | None = None  # progress of the download
     failed: bool = False
     failure: str = ""
-    exit_code: int | None = None  # of the last engine process; negative: minus a signal
+    exit_code: int | None = None  # exit code of the last engine process; negative: minus a signal
     info: ModelInfo | None = None  # set by the first loading, until the model is unloaded
 
     @classmethod
@@ -172,7 +172,7 @@ class ModelEvents:
 # ---- Publishes changes of one model's status as the events of `engine.models.events`.
 
 
-PROGRESS_SECONDS = 0.1  # between two events about the progress of one model
+PROGRESS_SECONDS = 0.1  # minimum time between two progress events of one model
 
 
 def _published_fields(status: ModelStatus) -> tuple[Any, ...]:
@@ -187,9 +187,7 @@ class StatusPublisher:
         """The last published status."""
         self._name = name
         self._events = events
-        self._progress_at = (
-            0.0  # time of the last published progress; 0.0: another event came later
-        )
+        self._progress_at = 0.0  # time of the last event if it was a progress event, else 0.0
 
     def begin(self, status: ModelStatus) -> None:
         """Publishes that work on an unloaded model begins."""

@@ -29,7 +29,7 @@ class ModelFailure:
     text: str
     exit_code: int | None
     n_times: int  # in a row
-    until: float  # when requests may try again, of system.now()
+    until: float  # time of system.now() from which requests may try again
 
     @classmethod
     def of(cls, supervisor: Supervisor, before: "ModelFailure | None") -> "ModelFailure":
@@ -65,7 +65,7 @@ def _error(name: str, failure: str, exit_code: int | None) -> EngineError:
     return unavailable(f"the model {name!r} could not be loaded: {failure}{how}")
 
 
-# ---- The right to use a model for a while.
+# ---- Leases, which keep a model in use.
 
 
 class Lease:

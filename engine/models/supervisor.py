@@ -83,7 +83,7 @@ class Supervisor:
         self.on_progress: Callable[[], None] = lambda: None
         """Called at every change of `progress` and `transfer`."""
 
-        self.progress = 0.0  # of downloading or loading, 0..1
+        self.progress = 0.0  # progress of downloading or loading, 0..1
         self.transfer: Transfer | None = None  # of the last download
         self.info: ModelInfo | None = None  # set by the first loading, and kept
         self.failure = ""  # why it is "failed"

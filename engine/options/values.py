@@ -350,7 +350,7 @@ def show_logit_bias(bias: Sequence[tuple[int, float]]) -> str:
     return ",".join(f"{token}{amount:+}" for token, amount in bias)
 
 
-# ---- where models come from --------------------------------------------------------------
+# ---- models and devices ------------------------------------------------------------------
 
 
 def idle_seconds(text: str) -> int:

@@ -116,10 +116,8 @@ class _Arguments:
         """Returns the symbol of arguments in their order, of which the optional ones may be
         missing."""
         separator = literal(self._tags.separator)
-        first, next_ = (
-            "",
-            "",
-        )  # symbols of what may follow the start, and of what may follow another argument
+        # Symbols of the remaining arguments, at the start and after another argument.
+        first, next_ = "", ""
         for symbol, is_required in reversed(arguments):
             begin, go_on = sequence(symbol, next_), sequence(separator, symbol, next_)
             if is_required:

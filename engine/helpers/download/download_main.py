@@ -35,7 +35,7 @@ from specllama.engine.helpers.download.oci_source import open_registry_model
 from specllama.engine.helpers.download.url_source import UrlFile, open_url
 from specllama.engine.wire.link import Link, take_over
 
-REPORT_SECONDS = 0.1  # at least, between two reports
+REPORT_SECONDS = 0.1  # minimum time between two reports
 SHA256 = 64  # hexadecimal digits
 
 

@@ -131,7 +131,7 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
         return bool(self.hf_repo or self.model_url or self.docker_repo)
 
 
-# ---- Options of one model among many.
+# ---- Options of one of several models.
 
 
 _models = partial(Opt, group="Many models")
