@@ -85,7 +85,7 @@ class Catalog:
         return self.entries.get(name) or self._by_alias.get(name)
 
     def near(self, name: str) -> list[str]:
-        """Returns names of models that a misspelled `name` may mean, the most likely first: those
+        """Returns names of models that a misspelled `name` may mean, the most likely first: names
         that contain it, or are spelled similarly."""
         wanted = _plain(name[:LONGEST_NAME])
         if not wanted:

@@ -139,7 +139,7 @@ class WaitingRequests:
         self._timer: asyncio.TimerHandle | None = None
 
     def take(self, client: EngineClient, error: ErrorInfo, late: ErrorInfo) -> None:
-        """Takes the requests of `client` that had not begun. The others fail with `error`. Those
+        """Takes the requests of `client` that had not begun. The others fail with `error`. Requests
         that wait too long fail with `late`."""
         client.detach(error)
         self._client = client

@@ -31,7 +31,7 @@ class DeviceMemory(msgspec.Struct, frozen=True):
     total: Bytes
 
 
-def listed(uses: Sequence[DeviceUse]) -> list[str]:
+def told(uses: Sequence[DeviceUse]) -> list[str]:
     """A line for the log about each device; none where all is in the CPU's memory."""
     return [_line(use) for use in uses] if any(use.name != CPU for use in uses) else []
 

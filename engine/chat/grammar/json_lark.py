@@ -221,7 +221,7 @@ def _atom(atom: str, flags: _Flags, times: str = "") -> str:
 
 
 def _class(written: str, times: str = "", *, ignore_case: bool = False) -> str:
-    """Returns a class of characters: those that JSON contains unescaped, and the escapes of the
+    """Returns a class of characters: the ones that JSON contains unescaped, and the escapes of the
     others."""
     if _NOT_IN_A_CLASS.search(written[1:-1]):
         raise TextGrammarError(f"a class of characters too intricate for JSON: {written[:80]}")
