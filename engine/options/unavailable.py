@@ -81,7 +81,7 @@ _MODEL = [
 """,
     ),
     *_options(
-        "the server supports images and sound, but no video",
+        "images and sound are the only media that the server supports",
         """
 --video-fps N LLAMA_ARG_VIDEO_FPS
 --video-timestamp-interval SECONDS LLAMA_ARG_VIDEO_TIMESTAMP_INTERVAL

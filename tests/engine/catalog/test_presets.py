@@ -250,7 +250,10 @@ def test_keys_without_effect_are_taken_with_a_warning(tmp_path: Path, key: str) 
     text = f"[a]\nc = 5\n{key} = 7"
     assert section(text, tmp_path) == model_options(ctx_size=5)
     [warning] = presets(text, tmp_path).warnings
-    assert f":3: {key} has no effect: the server supports images and sound, but no video" in warning
+    assert (
+        f":3: {key} has no effect: images and sound are the only media that the server supports"
+        in warning
+    )
 
 
 def test_two_shortcuts_exclude_each_other(tmp_path: Path) -> None:

@@ -112,7 +112,7 @@ def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
 
     for name in SHORTCUTS:
         assert not told(name, name)
-    assert "no video" in told("--video-fps", "4")[0]
+    assert "only media" in told("--video-fps", "4")[0]
     assert not told("-c", "5", "--mmproj", "p")
     environ = {"LLAMA_ARG_NONSENSE": "1"}
     assert remarks(server_options(), [], environ) == unknown_variables(NAMES, environ) != []
