@@ -1,1 +1,1 @@
-"""Grammars and JSON schemas, translated for llguidance: pure functions."""
+"""Translates grammars and JSON schemas for llguidance. Pure functions."""

@@ -1,7 +1,7 @@
 """Sources of constraints (a grammar, a JSON schema, or the rules of an answer), their translation
 for llguidance, and its matchers.
 
-The trial of a grammar and the engine begin matchers in the same way.
+The trial process and the engine process both start matchers with this module.
 """
 
 import json
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 Kind = Literal["grammar", "json_schema", "answer"]
 
 _FORMS: "dict[JsonWhitespace, JsonCompileOptions]" = {
-    # As in llama.cpp: models that may go on with white space for ever sometimes do.
+    # As in llama.cpp: without a limit, models sometimes generate endless white space.
     "flexible": {"whitespace_pattern": r" |\n{1,2}[ \t]{0,20}"},
     "compact": {"whitespace_flexible": False, "item_separator": ",", "key_separator": ":"},
     "spaced": {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "},
@@ -40,7 +40,7 @@ _JSON_OPTIONS: "dict[JsonWhitespace, JsonCompileOptions]" = {
     name: {**form, "lenient": False, "coerce_one_of": False} for name, form in _FORMS.items()
 }
 ALONE = "schema"
-"""The name of a schema that is all of a source."""
+"""The name of the schema of a source that is a single schema."""
 WHAT: dict[Kind, str] = {
     "grammar": "grammar",
     "json_schema": "JSON schema",
@@ -49,13 +49,13 @@ WHAT: dict[Kind, str] = {
 
 
 class SchemaError(Exception):
-    """A fault in one of the schemas of an answer, which the message names."""
+    """An error in one of the schemas of an answer; the message names the schema."""
 
 
 class GrammarSource(msgspec.Struct, frozen=True):
-    """Everything that a compiled grammar depends on. `shown` are the control tokens that are
-    text for it; `triggers` of a lazy one; `grammars` are those that it refers to. `whitespace` is
-    that of its schemas."""
+    """Everything that a compiled grammar depends on. `shown` are the control tokens that count as
+    text; `triggers` are set for a lazy grammar; `grammars` are those that it refers to.
+    `whitespace` applies to its schemas."""
 
     kind: Kind
     text: str
@@ -71,8 +71,8 @@ class GrammarSource(msgspec.Struct, frozen=True):
 
 
 def prepared(source: GrammarSource, *, leniently: bool = False) -> dict[str, Prepared]:
-    """The schemas of `source` by their names, `ALONE` if it is one; `leniently`, what may be
-    costly is left out. Raises GrammarError and SchemaError."""
+    """The schemas of `source` by their names (`ALONE` for a source that is a schema). With
+    `leniently`, costly keywords are left out. Raises GrammarError and SchemaError."""
     if source.kind == "json_schema":
         return {ALONE: prepare(source.text, leniency=_leniency(source.text, leniently))}
     found: dict[str, Prepared] = {}
@@ -86,8 +86,7 @@ def prepared(source: GrammarSource, *, leniently: bool = False) -> dict[str, Pre
 
 
 def can_be_lenient(source: GrammarSource) -> bool:
-    """True if there is something in the schemas of `source` that may be costly and can be left
-    out."""
+    """True if the schemas of `source` have costly keywords, which can be left out."""
     return any(most_lenient(each.schema) != EXACT for each in named_schemas(source).values())
 
 
@@ -96,7 +95,7 @@ def _leniency(text: str, leniently: bool) -> Leniency:
 
 
 def named_schemas(source: GrammarSource) -> dict[str, NamedSchema]:
-    """The schemas of `source` as they came, by the same names."""
+    """The original schemas of `source`, by the same names."""
     match source.kind:
         case "grammar":
             return {}
@@ -109,7 +108,7 @@ def named_schemas(source: GrammarSource) -> dict[str, NamedSchema]:
 def translated(
     source: GrammarSource, schemas: Mapping[str, Prepared], token_id: Callable[[str], int | None]
 ) -> str:
-    """`source` in the notation of llguidance, with its schemas prepared; `token_id` as in
+    """`source` in llguidance's notation, with the prepared `schemas`; `token_id` is as in
     `gbnf.to_lark`. Raises GrammarError."""
     match source.kind:
         case "grammar":
@@ -120,7 +119,7 @@ def translated(
             lark = f"start: @{ALONE}\n"
         case "answer":
             lark = source.text
-    # A text that is forced would be spelled out, although one control token says the same.
+    # Otherwise llguidance would spell out a forced text that is a single control token.
     options = '%llguidance {"no_forcing": true}\n' if source.shown else ""
     others = [
         {"name": name, "json_schema": _carrying(each, source.whitespace)}
@@ -131,22 +130,22 @@ def translated(
 
 
 def text_alone(lark: str) -> str:
-    """A grammar of nothing but a text."""
+    """A grammar with only the Lark text `lark`."""
     return json.dumps({"grammars": [{"lark_grammar": lark}]})
 
 
 def alone(schema: Prepared, whitespace: JsonWhitespace) -> str:
-    """A grammar of nothing but `schema`."""
+    """A grammar with only `schema`."""
     return LLMatcher.grammar_from_json_schema(schema.text, overrides=_JSON_OPTIONS[whitespace])
 
 
 def _carrying(schema: Prepared, whitespace: JsonWhitespace) -> dict[str, Any]:
-    """A schema that carries the options with it, as one of several grammars. They come last:
-    llguidance takes them out, and puts the last entry in their place."""
+    """A schema with the options in it, as one of several grammars. The options must be the last
+    entry: llguidance removes them, and moves the last entry to their place."""
     return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS[whitespace]}
 
 
-# What a hostile grammar may use for one mask. The fuel is spent in tens of milliseconds.
+# Limits of a hostile grammar for one mask. The fuel lasts for tens of milliseconds.
 _LIMITS = LLParserLimits(
     max_items_in_row=4000,
     initial_lexer_fuel=2_000_000,
@@ -168,11 +167,11 @@ _MEANINGS = {
 
 
 class ConstraintError(Exception):
-    """The generation can't go on under its constraint."""
+    """The generation can't continue under its constraint."""
 
 
 def begin(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
-    """A matcher at the beginning of `grammar`. Raises GrammarError."""
+    """A matcher at the start of `grammar`. Raises GrammarError."""
     matcher = LLMatcher(tokenizer, grammar, log_level=0, limits=_LIMITS)
     if matcher.is_error():
         raise GrammarError(_reason(matcher))
@@ -180,7 +179,7 @@ def begin(tokenizer: LLTokenizer, grammar: str) -> LLMatcher:
 
 
 def mask(matcher: LLMatcher) -> bytes:
-    """A bit for each token that `matcher` allows next. Raises ConstraintError."""
+    """A bit mask of the tokens that `matcher` allows next. Raises ConstraintError."""
     bits = matcher.compute_bitmask()
     if matcher.is_error():
         raise ConstraintError(_reason(matcher))
@@ -188,7 +187,7 @@ def mask(matcher: LLMatcher) -> bytes:
 
 
 def consume(matcher: LLMatcher, tokens: list[int]) -> None:
-    """Go on behind `tokens`. Raises ConstraintError."""
+    """Advance `matcher` past `tokens`. Raises ConstraintError."""
     if not matcher.consume_tokens(tokens):
         raise ConstraintError(_reason(matcher))
 
@@ -204,11 +203,11 @@ def _reason(matcher: LLMatcher) -> str:
 
 T = TypeVar("T")
 
-STACK = 256 << 20  # bytes of address space; only what is used becomes memory
+STACK = 256 << 20  # bytes of address space; only the used part takes memory
 
 
 class DeepThread:
-    """One thread with a large stack that does one thing after the other."""
+    """One thread with a large stack, which runs submitted work in order."""
 
     def __init__(self) -> None:
         self._executor: system.Executor | None = None

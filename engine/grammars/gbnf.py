@@ -1,10 +1,10 @@
-"""GBNF, llama.cpp's notation for grammars, translated for llguidance.
+"""Translates GBNF, llama.cpp's notation for grammars, for llguidance.
 
-llguidance parses with a lexer that takes the longest lexeme, GBNF has no lexer at all. So that
-the translation accepts exactly the same texts, a grammar without recursion becomes one lexeme,
-which is the fastest. In any other grammar every lexeme is one character: of two characters none
-is the beginning of the other, and the parser (Earley's, which takes ambiguity and left recursion
-as they come) sees every character as the GBNF has it.
+llguidance parses with a lexer that matches the longest lexeme; GBNF has no lexer. The translation
+must accept exactly the same texts. So a grammar without recursion becomes a single lexeme, which is
+fastest. In any other grammar, every lexeme is one character: no character is a prefix of another
+one, so the lexer has no choice, and the parser (an Earley parser, which supports ambiguity and left
+recursion) sees the same characters as in the GBNF.
 """
 
 import re
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 MAX_LENGTH = 1 << 20  # characters
-MAX_ITEMS = 50_000  # symbols of all rules together; llguidance counts them in 16 bits
+MAX_ITEMS = 50_000  # symbols of all rules; llguidance counts them in 16 bits
 MAX_REGULAR = 2000  # symbols of a grammar that becomes one regular expression
-MAX_REPETITIONS = 2000  # as llama.cpp has it
+MAX_REPETITIONS = 2000  # the same limit as in llama.cpp
 ROOT = "root"
 _LAST = 0x10FFFF
 _SURROGATES = range(0xD800, 0xE000)
@@ -34,12 +34,12 @@ Range = tuple[int, int]
 
 
 class GrammarError(ValueError):
-    """A fault in a grammar or a schema, as a message for its author."""
+    """An error in a grammar or a schema, with a message for its author."""
 
 
 @dataclass
 class _Rule:
-    """Alternatives, each a list of symbols in llguidance's notation."""
+    """A rule with its alternatives, each a list of symbols in llguidance's notation."""
 
     name: str
     alternatives: list[list[str]] = field(default_factory=lambda: [[]])
@@ -47,15 +47,15 @@ class _Rule:
 
 @dataclass
 class _Group:
-    """A pair of parentheses that is still open."""
+    """An open parenthesis."""
 
     rule: _Rule
     at: int
 
 
 def to_lark(grammar: str, token_id: Callable[[str], int | None]) -> str:
-    """`grammar` in llguidance's dialect of Lark. `token_id` gives the id of the one token that
-    a text such as `<think>`, or the digits of an id, stands for. Raises GrammarError."""
+    """`grammar` in llguidance's dialect of Lark. `token_id` returns the id of the single token for
+    a text such as `<think>`, or for the digits of an id; else None. Raises GrammarError."""
     if len(grammar) > MAX_LENGTH:
         raise GrammarError(f"the grammar is longer than {MAX_LENGTH} characters")
     return _Translation(grammar, token_id).lark()
@@ -69,7 +69,7 @@ class _Translation:
         self._n_items = 0
         self._numbers: dict[str, int] = {}  # of named rules
         self._first_use: dict[str, int] = {}
-        self._rules: dict[str, _Rule] = {}  # by the names that they have in the translation
+        self._rules: dict[str, _Rule] = {}  # by their names in the translation
         self._defined: set[str] = set()
         self._groups = 0
 
@@ -96,9 +96,9 @@ class _Translation:
         return "\n".join(lines) + "\n"
 
     def _is_regular(self) -> bool:
-        """True if the grammar is one regular expression, and no long one: no rule contains itself,
-        and no token stands for more than its text."""
-        sizes: dict[str, int] = {}  # of finished rules, everything in them written out
+        """True if the grammar is a regular expression of at most `MAX_REGULAR` symbols: no rule
+        contains itself, and it has no token references."""
+        sizes: dict[str, int] = {}  # expanded size of each finished rule
         path: set[str] = set()
         todo = [self._named(ROOT)]
         while todo:
@@ -142,8 +142,9 @@ class _Translation:
         self._skip(_SPACE_OR_LINES)
 
     def _alternatives(self, rule: _Rule) -> None:
-        """Everything up to the end of the rule. Parentheses are rules of their own, kept on a
-        list rather than on Python's stack, which a hostile grammar could exhaust."""
+        """Parses the alternatives up to the end of the rule. Parentheses become separate rules.
+        Open ones are kept in a list instead of on Python's stack, which a hostile grammar could
+        exhaust."""
         open_groups: list[_Group] = []
         text = self._text
         while self._at < len(text):
@@ -192,7 +193,8 @@ class _Translation:
             raise self._error("this parenthesis is not closed", open_groups[-1].at)
 
     def _repetitions(self, sequence: list[str], in_group: bool) -> None:
-        """The operators after the last symbol of `sequence`, and the space after them."""
+        """Parses the operators after the last symbol of `sequence`, and the white space after
+        them."""
         space = _SPACE_OR_LINES if in_group else _SPACE
         self._skip(space)
         while self._at < len(self._text) and self._text[self._at] in "*+?{":
@@ -242,7 +244,7 @@ class _Translation:
         if len(characters) == 1:
             sequence += characters
         else:
-            # A rule, so that what follows repeats the whole text.
+            # A separate rule, so that an operator repeats the whole text.
             self._groups += 1
             rule = _Rule(f"g{self._groups}", [characters])
             self._rules[rule.name] = rule
@@ -272,7 +274,8 @@ class _Translation:
         return _class(wanted)
 
     def _character(self, start: int) -> int:
-        """The code of the next character of a literal or class that began at `start`."""
+        """Parses the next character of a literal or class that began at `start`. Returns its
+        code."""
         if self._peek(start) != "\\":
             self._at += 1
             return ord(self._text[self._at - 1])
@@ -303,7 +306,7 @@ class _Translation:
     # ---- small things --------------------------------------------------------------------
 
     def _named(self, name: str, at: int | None = None) -> str:
-        """The translation's name of a rule: any name there is may be a keyword in Lark."""
+        """The name of a rule in the translation: the original name may be a keyword in Lark."""
         if at is not None:
             self._first_use.setdefault(name, at)
         return f"r{self._numbers.setdefault(name, len(self._numbers))}"
@@ -341,7 +344,7 @@ class _Translation:
 
 
 def _terminal(symbol: str) -> str:
-    """A reference to a rule as one to a terminal, which in Lark has capital letters."""
+    """Turns a reference to a rule into one to a terminal, which has capital letters in Lark."""
     return symbol.upper() if _REFERENCE.match(symbol) else symbol
 
 
@@ -350,7 +353,7 @@ def _sequence(symbols: list[str]) -> str:
 
 
 def _class(ranges: list[Range]) -> str:
-    """One lexeme of one character. Only hexadecimal digits: nothing needs to be quoted."""
+    """A lexeme of one character of `ranges`, in hexadecimal, so that nothing has to be quoted."""
     return "/[" + "".join(f"\\u{{{low:x}}}-\\u{{{high:x}}}" for low, high in ranges) + "]/"
 
 
@@ -364,7 +367,7 @@ def _complement(ranges: list[Range]) -> list[Range]:
 
 
 def _normal(ranges: list[Range]) -> list[Range]:
-    """`ranges` in order and without overlaps, U+0000 (which no model generates in a text) and
-    surrogates (which are no characters)."""
+    """`ranges`, sorted and without overlaps, without U+0000 (which models don't generate in texts)
+    and surrogates (which aren't characters)."""
     outside = _complement(ranges)
     return _complement([*outside, (0, 0), (_SURROGATES.start, _SURROGATES.stop - 1)])

@@ -1,6 +1,7 @@
-"""Prepares a JSON schema for llguidance, so that the output follows it.
+"""Prepares a JSON schema for llguidance.
 
-What of a schema can't be kept to is left out and told; wrong is only what no server could read.
+Keywords that can't be enforced are left out and reported. Only schemas that no server could read
+are errors.
 """
 
 import json
@@ -15,11 +16,11 @@ from specllama.engine.grammars.schema_translation import Translation
 
 MAX_LENGTH = 1 << 20  # characters
 MAX_DEPTH = 100  # of JSON in JSON; llguidance's parser allows 128
-MAX_REFERENCED_DEPTH = 4000  # of all definitions together, which bounds the compiler's recursion
+MAX_REFERENCED_DEPTH = 4000  # sum over all definitions; limits the compiler's recursion
 
 
 class Prepared(NamedTuple):
-    """A schema for llguidance as JSON, and where keywords stand that are left out of it, as JSON
+    """A schema for llguidance as JSON, and the places of the keywords left out of it, as JSON
     pointers."""
 
     text: str
@@ -27,8 +28,9 @@ class Prepared(NamedTuple):
 
 
 class Leniency(NamedTuple):
-    """What to leave out of a whole schema, although most of it can be kept to: keywords, what is
-    meant but not said, and what stands beside references (`Translation`)."""
+    """What to leave out of a schema, although it could be translated: `without` keywords, implied
+    types and closed objects (`literal`), and keywords next to references (`alone`). See
+    `Translation`."""
 
     without: frozenset[str] = frozenset()
     literal: bool = False
@@ -36,12 +38,12 @@ class Leniency(NamedTuple):
 
 
 EXACT = Leniency()
-# What llguidance says, and what of a schema that is about.
+# Parts of llguidance's errors, and the keywords that cause them.
 _BLAMED: tuple[tuple[str, tuple[str, ...]], ...] = (
     ("min/maxProperties", ("minProperties", "maxProperties")),
     ("patternProperty", ("patternProperties",)),
 )
-# What makes a schema too complex, the likeliest first.
+# Keywords that make a schema too complex, the likeliest first.
 _COSTLY: tuple[tuple[str, ...], ...] = (
     ("pattern",),
     ("patternProperties",),
@@ -53,8 +55,8 @@ _COSTLY: tuple[tuple[str, ...], ...] = (
 
 
 def prepare(text: str, at: str = "#", leniency: Leniency = EXACT) -> Prepared:
-    """The schema `text` as llguidance shall compile it; `at` is where that stands in what the
-    client has sent. Raises GrammarError."""
+    """The schema `text`, translated for llguidance; `at` is its place in the client's request.
+    Raises GrammarError."""
     schema = _parsed(text)
     try:
         translation = Translation(schema, at=at, **leniency._asdict())
@@ -67,8 +69,8 @@ def prepare(text: str, at: str = "#", leniency: Leniency = EXACT) -> Prepared:
 
 
 def more_lenient(text: str, error: GrammarError) -> Iterator[Leniency]:
-    """Ways to prepare the schema `text` that may go well where `prepare` or the compiler raised
-    `error`, what leaves out little first."""
+    """Ways to prepare the schema `text` that may succeed after `prepare` or the compiler raised
+    `error`; ways that leave out little come first."""
     why, used = str(error), set(re.findall(r'"(\w+)"\s*:', text))
     for sign, words in _BLAMED:
         if sign in why:
@@ -87,12 +89,12 @@ def more_lenient(text: str, error: GrammarError) -> Iterator[Leniency]:
     if found:
         yield Leniency(frozenset(found), alone=alone)
     if found and not alone and '"$ref"' in text:
-        # The compiler names one fault at a time: what is beside references may be another.
+        # The compiler reports one error at a time: keywords next to references may be another.
         yield Leniency(frozenset(found), alone=True)
 
 
 def most_lenient(text: str) -> Leniency:
-    """The way to prepare the schema `text` that may go well where it takes too much work."""
+    """The way to prepare the schema `text` with the least work for the compiler."""
     words = {word for each in _COSTLY for word in each}
     used = words & set(re.findall(r'"(\w+)"\s*:', text))
     return Leniency(frozenset(used), alone='"$ref"' in text)
@@ -108,7 +110,7 @@ def _parsed(text: str) -> dict[str, Any]:
     except ValueError as error:
         raise GrammarError(f"the schema is not valid JSON: {error}") from None
     if schema is True or schema == {}:
-        schema = {"type": "object"}  # any object, as everybody understands {} here
+        schema = {"type": "object"}  # any object: the usual meaning of {} here
     if not isinstance(schema, dict):
         raise GrammarError("a schema is a JSON object")
     if _depth(schema, MAX_DEPTH) > MAX_DEPTH:
@@ -120,7 +122,7 @@ _TOO_DEEP = f"the schema is nested more than {MAX_DEPTH} levels deep"
 
 
 def _depth(value: Any, limit: int) -> int:
-    """The depth of nested containers in `value`; counting ends above `limit`."""
+    """The nesting depth of containers in `value`; stops counting above `limit`."""
     depth, level = 0, [value]
     while level and depth <= limit:
         level = [
@@ -134,10 +136,10 @@ def _depth(value: Any, limit: int) -> int:
 
 
 def _check_references(prepared: dict[str, Any]) -> None:
-    """That llguidance can follow all definitions, of which each one is referred to."""
+    """Raises GrammarError if llguidance can't follow the references between definitions."""
     definitions = prepared.get("$defs", {})
     if sum(1 + _depth(each, MAX_DEPTH) for each in definitions.values()) > MAX_REFERENCED_DEPTH:
         raise GrammarError("the definitions are nested too deep through their references")
     names = [f"#/$defs/{name}" for name in definitions]
     if circle({name: at_pointer(prepared, name) for name in names}):
-        raise GrammarError("no text can match: a reference leads to nothing but itself")
+        raise GrammarError("no text can match: a reference only leads to itself")

@@ -1,4 +1,4 @@
-"""From a source to a grammar that compiles, with as little left out of its schemas as possible."""
+"""Translates a source to a grammar that compiles, and leaves out as few keywords as possible."""
 
 from collections.abc import Callable, Mapping
 
@@ -26,9 +26,9 @@ def compilable(
     *,
     leniently: bool = False,
 ) -> tuple[str, tuple[str, ...]]:
-    """`source` in the notation of llguidance, and the keywords that are left out of it:
-    `leniently`, all that may be costly. `token_id` as in `gbnf.to_lark`. Raises GrammarError and
-    SchemaError."""
+    """`source` in llguidance's notation, and the places of the keywords that are left out; with
+    `leniently`, these include all costly ones. `token_id` is as in `gbnf.to_lark`. Raises
+    GrammarError and SchemaError."""
     schemas = prepared(source, leniently=leniently)
     _check_texts(check, source)
     grammar = translated(source, schemas, token_id)
@@ -43,7 +43,7 @@ def compilable(
 
 
 def _check_texts(check: Check, source: GrammarSource) -> None:
-    """Raises SchemaError for a grammar of a text that is wrong, or too large."""
+    """Raises SchemaError if a grammar that the source refers to is invalid or too large."""
     for named in source.grammars.values():
         for text in (named.lark, named.in_json):
             try:
@@ -55,8 +55,8 @@ def _check_texts(check: Check, source: GrammarSource) -> None:
 def _relaxed(
     check: Check, source: GrammarSource, schemas: Mapping[str, Prepared], error: GrammarError
 ) -> dict[str, Prepared]:
-    """`schemas`, of which those that don't compile have less in them. Raises SchemaError if
-    one is at fault by itself, `error` if none is."""
+    """`schemas`, in which schemas that don't compile are relaxed. Raises SchemaError if a schema
+    can't be relaxed enough, and `error` if every schema compiles by itself."""
     relaxed = dict(schemas)
     for name, named in named_schemas(source).items():
         try:
@@ -71,7 +71,7 @@ def _relaxed(
 def _compilable(
     check: Check, source: GrammarSource, named: NamedSchema, schema: Prepared
 ) -> Prepared:
-    """`schema`, with as little left out of it as lets it compile. Raises GrammarError."""
+    """`schema`, relaxed as little as necessary to compile. Raises GrammarError."""
     try:
         check(alone(schema, source.whitespace))
     except GrammarError as error:
@@ -81,7 +81,7 @@ def _compilable(
                 lenient = prepare(named.schema, named.at, leniency)
                 check(alone(lenient, source.whitespace))
             except GrammarError as other:
-                # That nothing can fulfil it says more than what the compiler can't do.
+                # An unsatisfiable schema is a better reason than a limit of the compiler.
                 if "nsatisfiable" in str(other):
                     reason = other
                 continue

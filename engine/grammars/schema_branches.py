@@ -1,8 +1,7 @@
-"""Proves that the branches of a `oneOf` exclude each other: of such branches, one matches if any
-does.
+"""Proves that the branches of a `oneOf` exclude each other, so that at most one can match.
 
-The proof compares every branch with every other one, so it has a budget of work, shared by all
-of a schema: the number of schemas and pairs that are looked at.
+The proof compares every branch with every other one, so it has a budget of work, which all of a
+schema's proofs share: the number of compared schemas and pairs.
 """
 
 import json
@@ -16,8 +15,8 @@ Resolve = Callable[[str], Any]
 
 _MAX_PROPERTIES = 64
 _TYPES = frozenset({"null", "boolean", "number", "string", "array", "object"})
-_CHARACTERS = 16  # of a value that are a step of work
-_NESTING = 8  # how deep the search for a difference goes
+_CHARACTERS = 16  # of a value per step of work
+_NESTING = 8  # depth limit of the search for a difference
 
 
 def exclude_each_other(
@@ -26,10 +25,10 @@ def exclude_each_other(
     resolve: Resolve,
     work: Work,
 ) -> bool:
-    """Whether certainly nothing that is generated for one of `branches` matches another one.
+    """True if it is proven that no value generated for one of `branches` matches another one.
 
-    `generated` are for each branch the only names that objects get, None for any. `resolve` gives
-    the schema that a reference names, None without one. Raises OutOfWorkError.
+    `generated` has for each branch the only property names of generated objects; None: any names.
+    `resolve` returns the target of a reference, or None. Raises OutOfWorkError.
     """
     sets = [_Possible.of(branch, resolve, work) for branch in branches]
     for bound, names in zip(sets, generated, strict=True):
@@ -40,10 +39,10 @@ def exclude_each_other(
 class _Possible:
     """An upper bound of the values that a schema allows, to prove that two exclude each other.
 
-    `types` are those that occur (integers are numbers); `values` are the only values, each as
-    canonical JSON, or None for any; `low` and `high` bound the numbers; `required` are the
-    properties that every object has; `named` are the only ones that an object has, and
-    `generated` those that it gets here, or None for any.
+    `types` are the possible types (integers are numbers). `values` are the only possible values, as
+    canonical JSON; None: any. `low` and `high` bound the numbers. `required` are the properties
+    that every object has. `named` are the only properties that an object may have, and `generated`
+    the only ones of generated objects; None: any.
     """
 
     def __init__(self) -> None:
@@ -103,7 +102,7 @@ class _Possible:
             self.types &= {"number" if name == "integer" else name for name in names}
 
     def excludes(self, other: "_Possible", work: Work) -> bool:
-        """Whether certainly no value is in both."""
+        """True if it is proven that both have no value in common."""
         work.spend(1)
         if self.values is not None and other.values is not None:
             work.spend(min(len(self.values), len(other.values)))
@@ -128,11 +127,11 @@ class _Possible:
         return False
 
     def _lacks(self, other: "_Possible") -> bool:
-        """Whether `other` requires a property that none of these objects has."""
+        """True if `other` requires a property that objects of this schema can't have."""
         return self.named is not None and not self.named >= other.required.keys()
 
     def _misses(self, other: "_Possible") -> bool:
-        """As `_lacks`, of the objects that are generated."""
+        """As `_lacks`, for generated objects."""
         return self.generated is not None and not self.generated >= other.required.keys()
 
     def _has(self, kind: str) -> bool:
@@ -148,14 +147,14 @@ def _finite(schema: Schema) -> Iterator[list[Any]]:
 
 def _number(schema: Mapping[str, Any], key: str, otherwise: float) -> float:
     value = schema.get(key)
-    # The exclusive bounds of draft 4 are booleans; they only narrow, so they may be missed here.
+    # The exclusive bounds of draft 4 are booleans. They only narrow, so they can be ignored here.
     if isinstance(value, bool) or not isinstance(value, int | float):
         return otherwise
     return value
 
 
 def _canonical(value: Any, work: Work) -> str:
-    """The same text for equal values: 1.0 is 1, and the order of names doesn't count."""
+    """A text that is equal for equal values: 1.0 is 1, and names are sorted."""
     text = json.dumps(_integral(value), sort_keys=True)
     work.spend(1 + len(text) // _CHARACTERS)
     return text

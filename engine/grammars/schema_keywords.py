@@ -1,4 +1,4 @@
-"""Reads the keywords of a JSON schema that have no schemas in them, for llguidance."""
+"""Translates the keywords of a JSON schema that contain no schemas, for llguidance."""
 
 from collections.abc import Callable
 from typing import Any
@@ -21,7 +21,7 @@ Schema = dict[str, Any]
 _COUNTS = ("minItems", "maxItems", "minLength", "maxLength", "minProperties", "maxProperties")
 _BOUNDS = ("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum")
 
-# llguidance lets every minute have a leap second, and every year a leap day.
+# llguidance allows a leap second in every minute, and a leap day in every year.
 _NO_LEAP_SECOND = ":[0-9]{2}:[0-5]"
 _NO_LEAP_DAY = "^[0-9]{4}-(02-(0[1-9]|1[0-9]|2[0-8])|(0[13-9]|1[0-2])-)"
 _STRICTER = {
@@ -32,8 +32,8 @@ _STRICTER = {
 
 
 class Keywords:
-    """Reads such keywords of the schema `schema` at `at` into `result`; `leave_out` is told the
-    keywords that can't be kept to. Raises GrammarError for a value that is wrong."""
+    """Translates such keywords of the schema `schema` at `at` into `result`; calls `leave_out` with
+    the keywords that can't be enforced. Raises GrammarError for an invalid value."""
 
     def __init__(
         self, schema: Schema, at: str, result: Schema, leave_out: Callable[[str], None]
@@ -89,7 +89,7 @@ class Keywords:
             raise invalid(self._at, "type must not be empty")
         unknown = [name for name in names if name not in TYPES]
         values = self._values()
-        # llama-server doesn't look at a type beside these.
+        # llama-server ignores a type next to these.
         if unknown and values is None and not {"$ref", "anyOf", "oneOf"} & self._schema.keys():
             raise invalid(self._at, f"unrecognized type {short(unknown[0])}")
         fits = values is None or any(types_of_value(each) & set(names) for each in values)
@@ -111,7 +111,7 @@ class Keywords:
     def _read_format(self, name: str) -> None:
         kept = FORMATS.get(name)
         if kept is None:
-            if name in OTHER_FORMATS:  # else it is an annotation
+            if name in OTHER_FORMATS:  # any other format is an annotation
                 self._leave_out("format")
             return
         self._result["format"] = kept
@@ -143,8 +143,8 @@ class Keywords:
 
 
 def _narrower(keyword: str, bound: float) -> int | None:
-    """A bound in the place of one that is too large, so that all within it are within that;
-    None without one."""
+    """A bound that llguidance supports and that implies the too large `bound`; None if there is
+    none."""
     if keyword.lower().endswith("maximum"):
         return MAX_INTEGER if bound > MAX_INTEGER else None
     return -MAX_INTEGER if bound < -MAX_INTEGER else None

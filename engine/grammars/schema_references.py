@@ -1,4 +1,4 @@
-"""References inside of a JSON schema."""
+"""Resolves the references in a JSON schema."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -8,17 +8,17 @@ from specllama.engine.formats.json_schema import at_pointer
 
 
 class References:
-    """The schemas that the references in `document` name: by a JSON pointer, by `$id`, or by
-    `$anchor`. Nothing outside of the document is looked for."""
+    """The targets of the references in `document`: by JSON pointer, by `$id`, or by `$anchor`.
+    References to other documents are not resolved."""
 
     def __init__(self, document: dict[str, Any]) -> None:
         self._document = document
-        self._named: dict[str, Any] | None = None  # by their addresses
+        self._named: dict[str, Any] | None = None  # schemas by address
         self._found: dict[tuple[str, str], tuple[Any, str]] = {}
 
     def target(self, reference: str, base: str) -> tuple[Any, str]:
-        """The schema, and the base of the references in it; (None, "") if there is none. `base`
-        is that of the schema in which `reference` stands."""
+        """The target of `reference`, and the base of references in the target; (None, "") if there
+        is none. `base` is the base of the schema that contains `reference`."""
         found = self._found.get((reference, base))
         if found is None:
             found = self._found[reference, base] = self._target(reference, base)
@@ -37,12 +37,12 @@ class References:
 
 
 def joined(base: str, reference: str) -> str:
-    """The address that `reference` means in a schema whose address is `base`."""
+    """The address of `reference` in a schema with the base `base`."""
     return base + reference if reference.startswith("#") else urljoin(base, reference)
 
 
 def base_of(schema: dict[str, Any], base: str) -> str:
-    """The base of the references in `schema`, which stands where it is `base`."""
+    """The base of references in `schema`, in a place with the base `base`."""
     id = schema.get("$id")
     return joined(base, id).partition("#")[0] if isinstance(id, str) else base
 
@@ -66,8 +66,8 @@ def _named(document: Any) -> Iterator[tuple[str, Any]]:
 
 
 def circle(targets: Mapping[str, Any]) -> str | None:
-    """A reference whose target has to follow itself before anything else, if there is one.
-    `targets` are the schemas that references name."""
+    """A reference that leads back to itself in the same place, without any progress in the value;
+    None if there is none. `targets` are the schemas by reference."""
     done: set[str] = set()
     for start in targets:
         path: dict[str, Iterator[str]] = {start: _in_place(targets[start])}
@@ -86,7 +86,7 @@ def circle(targets: Mapping[str, Any]) -> str | None:
 
 
 def _in_place(schema: Any) -> Iterator[str]:
-    """The references to what a value has to follow as a whole."""
+    """The references in `schema` that apply to the same value."""
     todo = [schema]
     while todo:
         schema = todo.pop()

@@ -1,8 +1,8 @@
-"""What else a value has to follow beside one part of a schema.
+"""Collects the other schemas that apply to the same value as one part of a schema.
 
-`properties` and `additionalProperties` look at one schema only, while the value follows all that
-stand in the same place: those of `allOf`, a branch of `anyOf` and of `oneOf`, and the target of
-`$ref`. What names a property anywhere in one place is collected here.
+`properties` and `additionalProperties` refer to one schema only. But several schemas may apply in
+the same place: those of `allOf`, a branch of `anyOf` and of `oneOf`, and the target of `$ref`. This
+module collects everything that names a property anywhere in one place.
 """
 
 from collections.abc import Iterator
@@ -18,11 +18,11 @@ _UNIONS = ("anyOf", "oneOf")
 
 
 class Surroundings(NamedTuple):
-    """`names` are all properties that are named in the place, in branches too. `closed`: something
-    names properties there, and nothing allows others; `opened`: something outside of branches
-    does. `typed`: something outside of branches says which types there are, or with
-    `typed_branch` in them; `hint` is the type that the keywords mean if nothing does.
-    `branches`: there are some."""
+    """`names` are all properties named in the place, including its branches. `closed`: some schema
+    there names properties, and none allows others. `opened`: a schema outside of branches allows
+    others. `typed`: a schema outside of branches has a type; `typed_branch`: one inside of a branch
+    has. `hint` is the type implied by keywords, in case no type is given. `branches`: the place has
+    branches."""
 
     names: frozenset[Name]
     closed: bool
@@ -34,7 +34,7 @@ class Surroundings(NamedTuple):
 
 
 def surroundings(schema: Any, base: str, references: References, work: Work) -> Surroundings:
-    """Everything in the place of `schema`. Raises OutOfWorkError."""
+    """The properties of the place of `schema`. Raises OutOfWorkError."""
     names: set[Name] = set()
     named = allowed = opened = typed = typed_branch = branches = False
     hint: str | None = None
@@ -67,14 +67,14 @@ def surroundings(schema: Any, base: str, references: References, work: Work) -> 
 def _in_place(
     schema: Any, base: str, references: References, work: Work
 ) -> Iterator[tuple[dict[str, Any], bool]]:
-    """Each schema in the place, once, and whether it belongs to a branch."""
+    """Yields each schema in the place once, and whether it belongs to a branch."""
     seen: set[int] = set()
     todo = [(schema, base, False)]
     while todo:
         each, base, in_branch = todo.pop()
         if not isinstance(each, dict) or id(each) in seen:
             continue
-        work.spend(20 if "$id" in each else 1)  # addresses take long to join
+        work.spend(20 if "$id" in each else 1)  # joining addresses is slow
         seen.add(id(each))
         yield each, in_branch
         base = base_of(each, base)

@@ -1,12 +1,12 @@
-"""Translates a JSON schema for llguidance, and notes what it has to leave out.
+"""Translates a JSON schema for llguidance, and records the keywords that it leaves out.
 
-llguidance is exact for most of JSON Schema, but not for all: it takes patterns for Rust's regular
-expressions, knows hardly any `oneOf`, rounds large numbers, obeys options inside of the schema.
-What can't be kept to is left out of the result, the rest stays in force.
+llguidance is exact for most of JSON Schema, but not for all of it: it treats patterns as Rust's
+regular expressions, supports few forms of `oneOf`, rounds large numbers, and reads options from the
+schema. Keywords that can't be enforced are left out of the result; all others stay.
 
-Two things are read as llama-server reads them rather than as a validator does: keywords of one
-type mean that type where nothing says another, and properties that a schema doesn't name are not
-generated unless `additionalProperties` allows them. Both only narrow what is generated.
+In two cases it follows llama-server instead of a validator: keywords for one type imply that type
+if no type is given, and properties that a schema doesn't name are not generated unless
+`additionalProperties` allows them. Both only narrow the output.
 """
 
 from collections.abc import Collection
@@ -30,12 +30,12 @@ from specllama.engine.grammars.schema_surroundings import (
 )
 from specllama.engine.grammars.schema_values import invalid, rust_pattern, short
 
-MAX_SCHEMAS = 200_000  # in the result, which may have one in several variants
+MAX_SCHEMAS = 200_000  # in the result, which may contain several variants of a schema
 MAX_WORK = 100_000  # steps of each analysis
 
 Schema = dict[str, Any]
 
-# Keywords that restrict what is valid, with the values that don't.
+# Unsupported keywords that restrict values, each with its values that have no effect.
 _UNSUPPORTED: dict[str, list[Any]] = {
     "not": [False],
     "if": [True, {}],
@@ -52,16 +52,19 @@ _UNSUPPORTED: dict[str, list[Any]] = {
 }
 _UNIONS = ("anyOf", "oneOf")
 _PARTS = {"allOf", *_UNIONS}
-_BESIDE = {"unevaluatedProperties", *_PARTS}  # what makes a reference a part of a conjunction
+_BESIDE = {
+    "unevaluatedProperties",
+    *_PARTS,
+}  # make a reference a part of a conjunction
 
 
 class _Place(NamedTuple):
-    """Where a schema stands: what else its value follows.
+    """The place of a schema: the other schemas that apply to its value.
 
-    `closes`: objects in the place get no properties but the named ones, of which `names` are named
-    by others, or nothing is if the list `ends` all the same. `whole`: the schema is all that there
-    is, or a branch, and not a part of a conjunction. `typed`: others say the type. `base` is that
-    of its references.
+    `closes`: objects in the place only get named properties; `names` are those that other schemas
+    name. `ends`: the list of properties is closed even if `names` is empty. `whole`: the schema is
+    the only one or a branch, and not a part of a conjunction. `typed`: another schema gives the
+    type. `base` is the base of its references.
     """
 
     closes: bool
@@ -73,10 +76,10 @@ class _Place(NamedTuple):
 
 
 class Translation:
-    """The translation of one document, whose references it follows; `at` is where that stands
-    in the schema that the client knows. `without` are keywords to leave out everywhere; with
-    `literal` the schema means what it means to a validator, and nothing more, and with `alone`
-    a reference is all of the schema in which it stands, as llama-server reads it."""
+    """The translation of one document, including the targets of its references. `at` is its place
+    in the client's request. `without` are keywords to leave out everywhere. With `literal`, the
+    schema has exactly its meaning for a validator, without implied restrictions. With `alone`,
+    keywords next to a reference are ignored, as in llama-server."""
 
     def __init__(
         self,
@@ -110,14 +113,14 @@ class Translation:
 
     @property
     def left_out(self) -> tuple[str, ...]:
-        """Where keywords stand that are not in the result, as JSON pointers."""
+        """The places of keywords that are not in the result, as JSON pointers."""
         return tuple(self._left_out)
 
     def _leave_out(self, where: str) -> None:
         self._left_out[where] = None
 
     def _translated(self, schema: Any, at: str, place: _Place) -> Any:
-        """The schema `schema`, which stands at `at`."""
+        """The translation of `schema`, which is at `at`."""
         if isinstance(schema, bool):
             return schema
         if not isinstance(schema, dict):
@@ -166,8 +169,8 @@ class Translation:
         return True
 
     def _add_what_is_meant(self, result: Schema, here: Surroundings, place: _Place) -> None:
-        """The type that the keywords mean, and the end of the list of properties: once in each
-        place, or in each of its branches, which are narrower."""
+        """Add the type that keywords imply, and close the list of properties: once in each place,
+        or in each of its branches, which are narrower."""
         if not place.whole:
             return
         if here.hint and not (place.typed or here.typed or here.typed_branch):
@@ -178,7 +181,7 @@ class Translation:
             return
         end = self._end(here.names | place.names)
         if "allOf" in result:
-            result["allOf"].append(end)  # its first parts say in which order properties come
+            result["allOf"].append(end)  # its first parts set the order of properties
             return
         for keyword in ("properties", "patternProperties"):
             for name, inner in end.pop(keyword, {}).items():
@@ -186,7 +189,7 @@ class Translation:
         result.update(end)
 
     def _end(self, names: frozenset[Name]) -> Schema:
-        """The objects that have no properties but `names`."""
+        """A schema of objects that have only the properties `names`."""
         self._closing_work.spend(len(names))
         end: Schema = {"additionalProperties": False}
         for keyword, name in sorted(names):
@@ -198,7 +201,7 @@ class Translation:
     # ---- keywords with schemas in them ---------------------------------------------------
 
     def _inner(self, schema: Any, at: str, base: str) -> Any:
-        """A schema of something inside of the value."""
+        """The translation of a schema for a part of the value."""
         return self._translated(schema, at, _Place(not self._literal, base))
 
     def _read_items(self, schema: Schema, at: str, result: Schema, base: str) -> None:
@@ -215,7 +218,7 @@ class Translation:
                 self._inner(each, f"{at}/{first_key}/{i}", base) for i, each in enumerate(first)
             ]
             if rest is None and not self._literal:
-                # A tuple has all of its items, and no others.
+                # A tuple has exactly its items.
                 result["items"] = False
                 if result.get("maxItems", len(first)) >= len(first):
                     result.setdefault("minItems", len(first))
@@ -251,8 +254,8 @@ class Translation:
             result["patternProperties"] = kept
 
     def _one_part(self, schema: Schema, at: str, result: Schema, place: _Place) -> Any:
-        """The translation of a conjunction with one part only; None for others. If the reference
-        is to stand `alone`, it is that part."""
+        """The translation of a conjunction with a single part; None for others. With `alone`, a
+        reference is the single part."""
         beside = result.keys() | (_BESIDE & schema.keys())
         if "$ref" in schema and (self._alone or not beside):
             for keyword in beside:
@@ -273,7 +276,7 @@ class Translation:
     def _read_parts(
         self, schema: Schema, at: str, result: Schema, place: _Place, here: Surroundings | None
     ) -> None:
-        """The parts of a conjunction: those of `allOf`, each union, and what is referred to."""
+        """Translates the parts of a conjunction: `allOf`, each union, and the reference."""
         parts: list[Any] = []
         for i, part in enumerate(_list(schema, "allOf", at)):
             inside = self._part(schema, part, place, here)
@@ -299,7 +302,8 @@ class Translation:
             result["allOf"] = [*result.get("allOf", []), *parts]
 
     def _part(self, schema: Schema, part: Any, place: _Place, here: Surroundings | None) -> _Place:
-        """The place of one part of `schema`: of `allOf`, a keyword of branches, or "$ref"."""
+        """The place of one part of `schema`: a part of `allOf`, a keyword with branches, or
+        "$ref"."""
         if here is None:
             return _Place(closes=False, base=place.base, whole=False, typed=True)
         names, typed = place.names, place.typed or says_type(schema) or here.hint is not None
@@ -312,13 +316,13 @@ class Translation:
                 typed = typed or around.typed
         closes = place.closes and not here.opened
         if not here.branches:
-            names = frozenset()  # nobody asks for them
+            names = frozenset()  # not needed
         ends = here.branches and (here.closed or place.ends)
         return _Place(closes, place.base, names, ends, whole=False, typed=typed)
 
     def _exclude(self, kind: Any, branches: list[Any], place: _Place) -> bool:
-        """Whether it is proven that nothing which is generated for one of `branches` matches
-        another one, where `kind` is the `type` beside them."""
+        """True if it is proven that no value generated for one of `branches` matches another one.
+        `kind` is the `type` next to them."""
         if kind is None and not (self._literal or place.typed):
             meant = {implied_type(each) if isinstance(each, dict) else None for each in branches}
             kind = meant.pop() if len(meant) == 1 else None
@@ -334,7 +338,7 @@ class Translation:
             return False
 
     def _generated(self, branch: Any, place: _Place) -> frozenset[str] | None:
-        """The only names that the objects of a branch get; None if they may have any."""
+        """The only property names of objects generated for a branch; None: any names."""
         here = self._surroundings(branch, place.base)
         if here is None or not place.closes or not _is_closed(here, place):
             return None
@@ -345,7 +349,7 @@ class Translation:
         return frozenset(name for _, name in names)
 
     def _variant(self, reference: Any, at: str, place: _Place) -> str:
-        """A reference to the translation of what `reference` names, in `place`."""
+        """A reference to the translation of the target of `reference` in `place`."""
         if not isinstance(reference, str):
             raise invalid(at, "$ref must be a string")
         target, base = self._references.target(reference, place.base)
@@ -366,8 +370,8 @@ class Translation:
 
 
 def _components(schema: Schema) -> list[Schema]:
-    """The parts of which a value follows all: the schema's own keywords, each one of `allOf`,
-    each union, and the reference."""
+    """The parts that all apply to a value: the schema's own keywords, each part of `allOf`, each
+    union, and the reference."""
     own = {word: value for word, value in schema.items() if word not in {"$ref", *_PARTS}}
     unions = [{word: schema[word]} for word in ("$ref", *_UNIONS) if word in schema]
     parts = schema.get("allOf")

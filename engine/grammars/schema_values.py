@@ -1,4 +1,5 @@
-"""Checks the values of a JSON schema's keywords: what is wrong, what llguidance can't keep to."""
+"""Checks the values of a JSON schema's keywords: whether they are valid, and whether llguidance can
+enforce them."""
 
 from typing import Any
 
@@ -7,19 +8,19 @@ import jsonschema_rs
 from specllama.engine.formats.ecma_regex import PatternError, to_rust
 from specllama.engine.grammars.gbnf import GrammarError
 
-MAX_INTEGER = 2**53  # beyond, a double is not exact
+MAX_INTEGER = 2**53  # larger integers aren't exact as doubles
 MAX_DECIMAL = 1e15
 MIN_DECIMAL = 1e-9
 MAX_DIGITS = 15
-MAX_COEFFICIENT = 2**32 - 1  # of `multipleOf`, without its decimal point
+MAX_COEFFICIENT = 2**32 - 1  # of `multipleOf`: its digits as an integer
 
-# Formats that llguidance keeps to, with the names that llama-server has for them.
+# Formats that llguidance enforces, by llama-server's names.
 FORMATS = {
     **{name: name for name in ("date-time", "date", "time", "duration", "email", "hostname")},
     **{name: name for name in ("ipv4", "ipv6", "uri", "uuid")},
     **{f"uuid{version}": "uuid" for version in range(1, 6)},
 }
-# Those that a validator may check, too. Any other one is an annotation.
+# Further formats that a validator may check. Any other format is an annotation.
 OTHER_FORMATS = frozenset(
     [
         *("idn-email", "idn-hostname", "uri-reference", "iri", "iri-reference", "uri-template"),
@@ -29,13 +30,13 @@ OTHER_FORMATS = frozenset(
 
 
 def invalid(where: str, what: str) -> GrammarError:
-    """The error for a schema that is wrong at `where`, in llama-server's form."""
+    """The error for an invalid schema at `where`, in llama-server's form."""
     return GrammarError(f"JSON schema error at {short(where)}: {what}")
 
 
 def rust_pattern(pattern: str, where: str) -> str | None:
-    """The pattern for llguidance; None if it can't have it. Raises GrammarError if it is no
-    regular expression; where llama-server wouldn't read it, that is no error."""
+    """The pattern for llguidance; None if llguidance can't enforce it. Raises GrammarError if it is
+    not a regular expression, but only if it is anchored: llama-server ignores any other pattern."""
     try:
         translated = to_rust(pattern)
     except PatternError:
@@ -56,21 +57,21 @@ def _is_regex(pattern: str) -> bool:
 
 
 def count(value: Any, keyword: str, where: str) -> int | None:
-    """A number of characters, items or properties; None if it is too large. Raises
-    GrammarError."""
+    """A number of characters, items or properties; None if it is too large. Raises GrammarError if
+    it is invalid."""
     is_number = isinstance(value, int | float) and not isinstance(value, bool)
     if not is_number or value < 0 or value != value // 1:
         raise invalid(where, f"{keyword} must be a non-negative integer")
-    return int(value) if value <= MAX_INTEGER else None  # 3.0 is the integer 3 in JSON Schema
+    return int(value) if value <= MAX_INTEGER else None  # 3.0 is an integer in JSON Schema
 
 
 def is_divisor(value: Any) -> bool:
-    """Whether llguidance can keep to `multipleOf` this."""
+    """True if llguidance can enforce `multipleOf` with this value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not value > 0:
         return False
     if not is_exact(value):
         return False
-    scaled = float(value)  # in the same steps as there, where rounding errors add up
+    scaled = float(value)  # in the same steps as llguidance, so that rounding errors are equal
     while scaled % 1 and scaled <= MAX_COEFFICIENT:
         scaled *= 10
     digits = repr(value).split("e")[0].replace(".", "").strip("0")
@@ -78,7 +79,7 @@ def is_divisor(value: Any) -> bool:
 
 
 def is_exact(value: Any) -> bool:
-    """Whether all numbers in `value` are exact doubles whose decimals are few."""
+    """True if all numbers in `value` are exact doubles with at most `MAX_DIGITS` digits."""
     todo = [value]
     while todo:
         match todo.pop():

@@ -23,7 +23,7 @@ from specllama.engine.models.lifecycle import (
 )
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.wire.commands import explain_exit
-from specllama.engine.wire.devices import told
+from specllama.engine.wire.devices import device_lines
 from specllama.engine.wire.engine_log import EngineLog, log_for
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
@@ -378,7 +378,7 @@ class Supervisor:
         """Makes the process available for requests."""
         self._used_at = system.now()
         self.info, self.progress, self.failure = info, 1.0, ""
-        for line in told(info.devices):
+        for line in device_lines(info.devices):
             log_for(log, logging.INFO, self.model, line)
         client = process.open(info)
         if self.adapter_scales is not None:

@@ -1,1 +1,1 @@
-"""How processes start, and what they say to each other: for both ends."""
+"""The start of processes, and their messages, for both ends of the pipes."""

@@ -1,4 +1,4 @@
-"""A child process's report on the installed llama.cpp, which may end that process."""
+"""A report on the installed llama.cpp, made in a child process, which llama.cpp may crash."""
 
 import os
 import subprocess
@@ -8,12 +8,12 @@ import msgspec
 
 from specllama.engine.wire.commands import describe_exit
 
-TIMEOUT = 600.0  # s; trying kernels takes seconds, and a GPU's driver may take its time
+TIMEOUT = 600.0  # s; testing kernels takes seconds, and a GPU driver may be slow
 _COMMAND = (sys.executable, "-P", "-m", "specllama.engine.worker.backend.report")
 
 
 class Device(msgspec.Struct, frozen=True):
-    """A device that layers can be offloaded to; memory in bytes."""
+    """A device for offloading; memory in bytes."""
 
     name: str
     description: str
@@ -22,34 +22,33 @@ class Device(msgspec.Struct, frozen=True):
 
 
 class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
-    """The library of ggml's kernels for the CPU (its file where that is known), and the
-    features that it was built with, by ggml's names. `libraries` are all of llama.cpp's, where the
-    system tells them."""
+    """The library of ggml's CPU kernels (its file, if known), and its build features, with ggml's
+    names. `libraries` are all loaded libraries of llama.cpp, where the system lists them."""
 
     library: str
     libraries: list[str]
     conflict: str
-    """The reason why these don't belong together; "" if they do."""
+    """The reason why these libraries don't fit together; "" if they do."""
     features: dict[str, str]
     tried: list[str]
-    """Features whose kernels were tried just now; none if this processor hasn't them."""
+    """Features whose kernels were tested; empty if this processor has none of them."""
     measure: str
-    """The measure against them: see `engine.worker.backend.verdict.Measure`."""
+    """The applied measure, see `engine.worker.backend.verdict.Measure`."""
     reason: str
     """The failure; "" if there was none."""
     remark: str
-    """One line about that, with a remedy."""
+    """One line about the failure, with a remedy."""
     error: str
-    """The reason why nothing can be computed; "" if it can."""
+    """The reason why llama.cpp can't compute at all; "" if it can."""
     devices: list[Device]
 
 
 class BuildError(Exception):
-    """llama.cpp can't even be loaded; the message is one line."""
+    """llama.cpp can't be loaded; the message is one line."""
 
 
 def ask(command: tuple[str, ...] = _COMMAND) -> BuildReport:
-    """Load llama.cpp in a child process, and try its kernels. Raises `BuildError`."""
+    """Load llama.cpp in a child process, and test its kernels. Raises `BuildError`."""
     try:
         done = subprocess.run(
             command,

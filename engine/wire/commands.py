@@ -1,4 +1,4 @@
-"""The commands of processes, and their exit statuses in words. It imports next to nothing."""
+"""The commands that start processes, and texts for their exit statuses. Imports almost nothing."""
 
 import os
 import signal
@@ -8,24 +8,26 @@ from typing import Final
 Command = tuple[str, ...]
 
 WAIT_POLICY = {"GOMP_SPINCOUNT": "20000"}
-"""llama.cpp's OpenMP threads spin while they wait for each other. By default they do so for
-milliseconds, which starves the server process (and themselves) on a busy machine; without
-spinning a step of a small model takes twice as long. This is some hundreds of microseconds."""
+"""llama.cpp's OpenMP threads spin while they wait for each other. The default is milliseconds,
+which starves the server process (and the threads themselves) on a busy machine; without spinning, a
+step of a small model takes twice as long. This value is some hundreds of microseconds."""
 ONE_BLAS_THREAD: Final = {"OPENBLAS_NUM_THREADS": "1"}
-"""NumPy's library maps memory for each of its threads: on many cores, more than a limit allows."""
+"""NumPy's OpenBLAS maps memory for each of its threads: with many cores, more than a memory limit
+allows."""
 _PLAIN: Final = (
     *("PATH", "PYTHON", "VIRTUAL_ENV", "LD_", "DYLD_", "LANG", "LC_", "TZ", "TMP", "TEMP", "HOME"),
     *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "SSL_CERT_", "RES_OPTIONS", "LOCALDOMAIN"),
 )
-"""Beginnings of the names of variables."""
+"""Prefixes of the names of environment variables."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
-TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, the interpreter included
+TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, including the interpreter
 
 STUCK: Final = 124
-"""The exit status of an engine process that has noticed a computation which never ends; timeout(1)
-has the same."""
+"""The exit status of an engine process that has detected a stuck computation; the same as
+timeout(1) has."""
 STACKS_SIGNAL: Final = getattr(signal, "SIGUSR1", None)
-"""Ends an engine process, which writes the stacks of its threads before. None on Windows."""
+"""The signal that ends an engine process after it has written the stacks of its threads. None on
+Windows."""
 
 
 def engine_command() -> Command:
@@ -73,13 +75,13 @@ def _command(module: str, *arguments: float) -> Command:
 
 
 def environment() -> dict[str, str]:
-    """The environment of all of them."""
+    """The environment of child processes."""
     return {**WAIT_POLICY, **os.environ}
 
 
 def bare_environment() -> dict[str, str]:
-    """The environment of those that hostile bytes may take over: what Python, the system's
-    libraries and TLS read, and none of the server's keys and tokens."""
+    """The environment of processes that hostile data may take over: only variables that Python, the
+    system's libraries and TLS need, without the server's keys and tokens."""
     names = (name for name in os.environ if name.upper().startswith(_PLAIN))
     return {name: os.environ[name] for name in names} | ONE_BLAS_THREAD
 
@@ -88,14 +90,14 @@ _WINDOWS_ILLEGAL_INSTRUCTION = 0xC000001D
 
 
 def is_illegal_instruction(code: int | None) -> bool:
-    """True if the exit status is that of a process that executed an instruction which the processor
-    does not have."""
+    """True for the exit status of a process that executed an instruction which the processor
+    doesn't have."""
     return code in (-signal.SIGILL, _WINDOWS_ILLEGAL_INSTRUCTION)
 
 
 def explain_exit(code: int, moment: str = "") -> str:
-    """How an engine process ended with exit status `code` at some `moment`, with what to do about
-    it where that is known."""
+    """A text about an engine process that ended with exit status `code` at some `moment`, with a
+    remedy if there is one."""
     if code == STUCK:
         how = "ended itself, as a computation did not end"
     elif STACKS_SIGNAL is not None and code == -STACKS_SIGNAL:
@@ -107,8 +109,8 @@ def explain_exit(code: int, moment: str = "") -> str:
 
 
 def other_processor() -> str:
-    """Advice about a library with instructions that this processor does not have."""
-    from importlib.metadata import version  # takes its time, and is rarely needed
+    """The remedy for a library with instructions that this processor doesn't have."""
+    from importlib.metadata import version  # slow to import, and rarely needed
 
     package = f"llama-cpp-python=={version('llama-cpp-python')}"
     return (
@@ -118,7 +120,8 @@ def other_processor() -> str:
 
 
 def describe_exit(code: int) -> str:
-    """Says how a process ended, by its exit status `code`; negative: minus a signal's number."""
+    """A text about how a process ended, by its exit status `code` (negative: minus a signal's
+    number)."""
     if code == _WINDOWS_ILLEGAL_INSTRUCTION:
         return "was ended by an illegal instruction"
     if code >= 0:

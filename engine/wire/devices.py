@@ -1,4 +1,4 @@
-"""What the devices of an engine process hold."""
+"""The memory of an engine process on each device."""
 
 from collections.abc import Sequence
 
@@ -6,33 +6,32 @@ import msgspec
 
 Bytes = int
 CPU = "CPU"
-"""The name of the device that is no other one: its memory is the host's."""
+"""The name of the CPU as a device, whose memory is the host's."""
 
 
 class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
-    """One model's part of a device's memory, the CPU's included, as llama.cpp told it while it
-    loaded the model. `n_layers` counts the output's as one. `draft` is what the draft model has in
-    all."""
+    """The memory of one model on a device, or on the CPU, as logged by llama.cpp while it loaded
+    the model. `n_layers` includes the output layer. `draft` is the total of the draft model."""
 
     name: str
     description: str = ""
     n_layers: int = 0
     model: Bytes = 0
-    kv_cache: Bytes = 0  # recurrent states as well
-    compute: Bytes = 0  # for what a step computes, its outputs included
+    kv_cache: Bytes = 0  # including recurrent states
+    compute: Bytes = 0  # for computing a step, including its outputs
     draft: Bytes = 0
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
-    """The memory of a device that layers can be offloaded to, whoever uses it."""
+    """The total memory of a device for offloading, of all processes."""
 
     name: str
     free: Bytes
     total: Bytes
 
 
-def told(uses: Sequence[DeviceUse]) -> list[str]:
-    """A line for the log about each device; none where all is in the CPU's memory."""
+def device_lines(uses: Sequence[DeviceUse]) -> list[str]:
+    """A log line about each device; empty if everything is in the CPU's memory."""
     return [_line(use) for use in uses] if any(use.name != CPU for use in uses) else []
 
 
@@ -47,5 +46,5 @@ def _line(use: DeviceUse) -> str:
 
 
 def mib(n_bytes: int) -> str:
-    """A size in MiB, with a digit behind the point if it is small."""
+    """A size in MiB, with one decimal if it is small."""
     return f"{n_bytes / (1 << 20):,.{0 if n_bytes >= 10 << 20 else 1}f} MiB"

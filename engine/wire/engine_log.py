@@ -1,9 +1,9 @@
-"""Both ends of an engine process's stderr, whose lines go to the server's log.
+"""Both ends of an engine process's stderr, whose lines are written to the server's log.
 
-Our own lines, llama.cpp's included, come as a mark and JSON `[level, logger, message]`, so that
-they keep their level, and a message of several lines stays together. Whatever else there is
-(a failed assertion, the last words of a C++ library) is taken as it comes. A pipe keeps what was
-written to it, so nothing of a crash is lost.
+Lines of the Python log, including llama.cpp's, are sent as a mark and JSON `[level, logger,
+message]`, so that they keep their level, and a message of several lines stays together. All other
+output (a failed assertion, a C++ library's error) is logged line by line. A pipe keeps written
+data, so the output of a crash isn't lost.
 """
 
 import logging
@@ -15,11 +15,11 @@ import msgspec
 from specllama.engine import system
 
 MARK = b"\x1e"  # as in a JSON text sequence (RFC 7464)
-MAX_TEXT = 4096  # characters of a message; of what is longer, the middle is left out
-MAX_LINE = 1 << 15  # bytes; what is longer is cut. No message of ours is, however it is escaped
+MAX_TEXT = 4096  # characters of a message; the middle of longer ones is left out
+MAX_LINE = 1 << 15  # bytes; longer lines are cut. An escaped message is always shorter
 BURST = 1000  # lines
 LINES_PER_SECOND = 100.0  # in the long run
-LAST_LINES = 20  # of those that were too many: the end of a crash is logged in any case
+LAST_LINES = 20  # of the excess lines: the end of a crash is always logged
 
 log = logging.getLogger("specllama.engine")
 
@@ -58,18 +58,18 @@ class Rate:
 
 
 class EngineLog:
-    """Reads, in the server, the stderr of one engine process. `model` is named in each line, where
-    there are many; `everything` lifts the limit of lines."""
+    """Reads the stderr of one engine process, in the server. Each line names `model`, if it isn't
+    empty; `everything` lifts the limit of lines."""
 
     def __init__(self, model: str = "", *, everything: bool = False) -> None:
         self._model = model
         self._rate = None if everything else Rate(system.now())
-        self._rest = bytearray()  # the beginning of a line
+        self._rest = bytearray()  # an incomplete line
         self._n_too_many = 0
-        self._last: deque[bytes] = deque(maxlen=LAST_LINES)  # of those that were too many
+        self._last: deque[bytes] = deque(maxlen=LAST_LINES)  # of the excess lines
 
     def feed(self, data: bytes) -> None:
-        """The next bytes, in pieces of any length."""
+        """Add the next bytes, in pieces of any length."""
         *lines, rest = data.split(b"\n")
         for line in lines:
             self._rest += line[: MAX_LINE + 1]
@@ -79,7 +79,7 @@ class EngineLog:
             self._rest += rest[: MAX_LINE + 1]
 
     def close(self) -> None:
-        """There is no more."""
+        """Log the incomplete line and the dropped lines at the end of the output."""
         if self._rest:
             self.feed(b"\n")
         self._log_dropped()
@@ -107,7 +107,7 @@ class EngineLog:
             try:
                 level, name, text = msgspec.json.decode(line[1:], type=tuple[int, str, str])
             except msgspec.MsgspecError:
-                pass  # another thread, or C code, wrote in the middle of it
+                pass  # another thread or C code wrote into the line
             else:
                 log_for(logging.getLogger(name), level, self._model, text)
                 return
@@ -119,7 +119,7 @@ class EngineLog:
 
 
 def log_for(logger: logging.Logger, level: int, model: str, text: str) -> None:
-    """Log what concerns the engine of `model`, which is named if it has a name."""
+    """Log a line about the engine of `model`; names it if it isn't empty."""
     if model:
         logger.log(level, "%s: %s", model, text, extra={"fields": {"model": model}})
     else:

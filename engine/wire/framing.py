@@ -1,7 +1,7 @@
 """Frames: a four-byte little-endian length, then a body of that many bytes.
 
-Server and child processes talk in them. A body is one message, mostly in msgpack. Where integers
-may have more than 64 bits, it is JSON: both ends name the same codec."""
+The server and its child processes exchange frames. A body is one message, usually in msgpack; in
+JSON if integers may have more than 64 bits. Both ends must use the same codec."""
 
 import asyncio
 import struct
@@ -17,13 +17,13 @@ M_co = TypeVar("M_co", covariant=True)
 
 
 class Encoder(Protocol):
-    """Either of msgspec's."""
+    """One of msgspec's encoders."""
 
     def encode(self, obj: Any, /) -> bytes: ...
 
 
 class Decoder(Protocol[M_co]):
-    """Either of msgspec's."""
+    """One of msgspec's decoders."""
 
     def decode(self, buf: bytes | memoryview, /) -> M_co: ...
 
@@ -33,34 +33,35 @@ JSON: Final[Encoder] = msgspec.json.Encoder()
 
 
 class FrameError(ValueError):
-    """The bytes that were read are no sequence of frames."""
+    """The received bytes aren't a sequence of frames."""
 
 
 class Started(msgspec.Struct, frozen=True, tag="started"):
-    """The first message of a process that does jobs: it waits for them."""
+    """The first message of a job process: it is ready for jobs."""
 
 
 def frame(message: object, encoder: Encoder = MSGPACK) -> bytes:
-    """One message, ready to be written.
+    """The frame of one message.
 
-    Raises UnicodeEncodeError for a lone surrogate, RecursionError for what is nested too deeply,
-    and OverflowError for an integer that msgpack can't hold.
+    Raises UnicodeEncodeError for a lone surrogate, RecursionError for a message nested too deeply,
+    and OverflowError for an integer that msgpack can't represent.
     """
     body = encoder.encode(message)
     return HEADER.pack(len(body)) + body
 
 
 class FrameReader(Generic[M]):
-    """Cuts what comes through a pipe, in pieces of any length, into messages."""
+    """Decodes messages from the bytes of a pipe, which arrive in pieces of any length."""
 
     def __init__(self, decoder: Decoder[M], limit: int = MAX_FRAME) -> None:
         self._decoder = decoder
         self._limit = limit  # bytes of a body
-        self._rest = bytearray()  # the beginning of a frame
-        self._wanted = HEADER.size  # bytes of it to go on with
+        self._rest = bytearray()  # an incomplete frame
+        self._wanted = HEADER.size  # bytes needed to continue
 
     def feed(self, data: bytes) -> list[M]:
-        """The messages that end in `data`. Raises FrameError and msgspec.MsgspecError."""
+        """The messages that are complete with `data`. Raises FrameError and
+        msgspec.MsgspecError."""
         if self._rest:
             self._rest += data
             if len(self._rest) < self._wanted:
@@ -85,16 +86,16 @@ class FrameReader(Generic[M]):
 
 
 LIMIT = 1 << 16
-"""Bytes that wait for the end of the turn. What is more goes out at once, so that the transport
-can make its writers pause."""
+"""Maximum bytes that wait for the end of a turn of the event loop. More are written at once, so
+that the transport can pause its writers."""
 
 
 class Outbox:
-    """Collects what is written to `transport` until the event loop comes round again: one system
-    call for all of it, as each write to a pipe wakes up the process that reads it.
+    """Collects the writes to `transport` during one turn of the event loop into a single system
+    call, as each write to a pipe wakes up the reading process.
 
-    To be made while the loop runs. What waits when the transport closes is dropped, unless
-    `flush` is called before.
+    Must be created while the loop runs. Data that waits when the transport closes is dropped,
+    unless `flush` is called before.
     """
 
     def __init__(self, transport: asyncio.WriteTransport) -> None:
@@ -116,7 +117,7 @@ class Outbox:
             self.flush()
 
     def flush(self) -> None:
-        """Write what waits. Safe to call at any time."""
+        """Write the waiting data. Safe to call at any time."""
         if not self._parts:
             return
         parts, self._parts, self._size = self._parts, [], 0

@@ -1,9 +1,8 @@
-"""Processes that are started before the server has imported what it needs itself.
+"""Processes that are started before the server imports its own modules.
 
-Python takes as long to import the engine's modules as it takes for the server's, and the model
-has to be loaded: all that goes on side by side. So this module imports next to nothing. The
-processes end by themselves when their pipe closes: a server that can't start, after all, leaves
-none behind.
+Importing the engine's modules takes as long as importing the server's, and the model has to be
+loaded; a head start does this in parallel. So this module imports almost nothing. The processes end
+when their pipe closes, so a server that fails to start leaves no process behind.
 """
 
 import os
@@ -22,30 +21,30 @@ if TYPE_CHECKING:
     import asyncio
 
 STDIN, STDOUT, STDERR = 0, 1, 2  # file descriptors
-PIPE_ROOM = 4096  # bytes that every pipe holds, on every system
+PIPE_ROOM = 4096  # bytes that a pipe can buffer on every system
 
 
 @dataclass
 class _Early:
     process: "subprocess.Popen[bytes]"
-    said: bytes  # the message that it was sent
+    sent: bytes  # the frame that was sent to it
 
 
 _early: dict[Command, _Early] = {}
 
 
 def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
-    """Start a process for the first who asks for one with this command (`adopt`), where asyncio
-    can take it over, and say `frame` to it, unless that is too long for a pipe which nobody
-    reads yet. With `logs`, its stderr is a pipe as well.
+    """Start a process that the first `adopt` of this command takes over; only on systems where
+    asyncio can do that. Sends `frame` to it, unless that is too long for a pipe that isn't read
+    yet. With `logs`, its stderr is a pipe as well.
 
-    To be called from the main thread. If the process can't be started, the next
-    attempt, without a head start, shows why.
+    To be called from the main thread. If the process can't be started, `begin` does nothing: the
+    later attempt without a head start reports the reason.
     """
     if os.name != "posix" or command in _early:
         return
-    # Ctrl-C is for the server, which gets it as soon as the process has inherited that it does
-    # not: until then that process could not ignore it by itself.
+    # Ctrl-C is only for the server. SIGINT is blocked here so that the process inherits the blocked
+    # signal: before its own code runs, it couldn't ignore it.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(
@@ -60,34 +59,34 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
         return
     finally:
         signal.pthread_sigmask(signal.SIG_SETMASK, before)
-    said = frame if len(frame) <= PIPE_ROOM else b""
-    if said and process.stdin is not None:
-        with suppress(BrokenPipeError):  # `adopt` sees its end
-            process.stdin.write(said)
-    _early[command] = _Early(process, said)
+    sent = frame if len(frame) <= PIPE_ROOM else b""
+    if sent and process.stdin is not None:
+        with suppress(BrokenPipeError):  # `adopt` handles its end
+            process.stdin.write(sent)
+    _early[command] = _Early(process, sent)
 
 
 async def adopt(
     command: Command, protocol: "asyncio.SubprocessProtocol", frame: bytes = b""
 ) -> "Adopted | None":
-    """The process of `begin` for one who wants to say `frame` to it, which has been said then;
-    None if there is none, or no longer, or if it was sent something else. `protocol` hears of
-    its output and its end, as with `loop.subprocess_exec`."""
+    """The process that `begin` has started, after `frame` was sent to it; None if there is none
+    (any more), or if another frame was sent to it. `protocol` receives its output and its end, as
+    with `loop.subprocess_exec`."""
     early = _early.pop(command, None)
     if early is None:
         return None
-    if early.said not in (b"", frame):
+    if early.sent not in (b"", frame):
         early.process.kill()
         early.process.communicate()
         return None
     adopted = await Adopted.of(early.process, protocol)
-    if frame and not early.said:
+    if frame and not early.sent:
         adopted.sink.write(frame)
     return adopted
 
 
 def withdraw() -> None:
-    """End the processes that were not taken."""
+    """End the processes that were not adopted."""
     while _early:
         _, early = _early.popitem()
         early.process.kill()
@@ -95,7 +94,7 @@ def withdraw() -> None:
 
 
 class Adopted:
-    """A process that asyncio didn't start, with the methods of its transport for one."""
+    """A process that asyncio didn't start, with the interface of asyncio's subprocess transport."""
 
     def __init__(
         self,
@@ -111,7 +110,7 @@ class Adopted:
     async def of(
         cls, process: "subprocess.Popen[bytes]", protocol: "asyncio.SubprocessProtocol"
     ) -> "Adopted":
-        """Take over a process whose pipes nobody has read from."""
+        """Take over a process whose pipes haven't been read yet."""
         import asyncio
 
         loop = asyncio.get_running_loop()
@@ -119,7 +118,7 @@ class Adopted:
         connected = False
 
         def notify(event: Callable[..., None], *arguments: Any) -> None:
-            """Let `protocol` hear of what it can understand only once it is connected."""
+            """Pass an event to `protocol`, but not before `connection_made`."""
             if connected:
                 event(*arguments)
             else:
@@ -157,7 +156,7 @@ class Adopted:
                 source, _ = await loop.connect_read_pipe(partial(Output, fd), pipe)
                 sources.append(source)
         adopted = cls(process, sources, sink)
-        protocol.connection_made(adopted)  # type: ignore[arg-type]  # in all but name
+        protocol.connection_made(adopted)  # type: ignore[arg-type]  # has the same methods
         connected = True
         for event in early:
             event()

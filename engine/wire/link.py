@@ -20,8 +20,8 @@ from specllama.engine.wire.framing import (
 )
 from specllama.engine.wire.startup import limit_memory, set_alarm
 
-READ_SIZE: Final = 1 << 16  # bytes: what a pipe holds; also there when memory is short
-ORPHAN_FACTOR: Final = 2  # times the limit for a job: by then the server would have acted
+READ_SIZE: Final = 1 << 16  # bytes: the size of a pipe's buffer; small enough when memory is short
+ORPHAN_FACTOR: Final = 2  # times the limit for a job: a living server acts earlier
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -37,8 +37,8 @@ class Link(Generic[In, Out]):
         decoder: Decoder[In],
         encoder: Encoder = MSGPACK,
     ) -> None:
-        """`read` waits for bytes and returns at most so many, or nothing at the end; `write`
-        returns how many bytes it has taken."""
+        """`read` waits for bytes and returns at most the given number, or no bytes at the end;
+        `write` returns the number of bytes that it has written."""
         self._read = read
         self._write = write
         self._frames = FrameReader(decoder)
@@ -53,19 +53,19 @@ class Link(Generic[In, Out]):
         return cls(partial(os.read, source), partial(os.write, sink), decoder, encoder)
 
     def receive(self) -> list[In]:
-        """The next messages, as many as have come together; none at the end of the stream."""
+        """The next messages, all that arrived together; empty at the end of the stream."""
         while data := self._read(READ_SIZE):
             if messages := self._frames.feed(data):
                 return messages
         return []
 
     def send(self, *messages: Out) -> None:
-        """Raises BrokenPipeError if the server is gone, and what `frame` raises: then nothing
-        was sent."""
+        """Send messages. Raises BrokenPipeError if the server is gone, and the errors of `frame`,
+        in which case no message was sent."""
         self.write(b"".join([frame(message, self._encoder) for message in messages]))
 
     def write(self, frames: bytes) -> None:
-        """Raises BrokenPipeError if the server is gone."""
+        """Write encoded frames. Raises BrokenPipeError if the server is gone."""
         data = memoryview(frames)
         with self._lock:
             while data:
@@ -73,10 +73,10 @@ class Link(Generic[In, Out]):
 
 
 def take_over(decoder: Decoder[In], encoder: Encoder = MSGPACK) -> Link[In, Out]:
-    """Keep stdin and stdout for frames; what anything prints goes to stderr from now on.
+    """Reserve stdin and stdout for frames; all other output to stdout goes to stderr from now on.
 
-    Signals to the whole process group are ignored: they are for the server, which may want to
-    drain, and closes the pipe at its end.
+    Signals to the whole process group are ignored. They are for the server, which may drain first,
+    and closes the pipe when it ends.
     """
     sink = os.dup(1)
     os.dup2(2, 1)
@@ -88,11 +88,11 @@ def take_over(decoder: Decoder[In], encoder: Encoder = MSGPACK) -> Link[In, Out]
 def do_jobs(
     link: Link[In, Started], reply: Callable[[In], bytes], *, memory: int, seconds: float
 ) -> None:
-    """Send the frame that `reply` makes of each job, one after the other, until the server closes
-    the pipe.
+    """Do jobs one after the other, and send the frame that `reply` returns for each, until the
+    server closes the pipe.
 
-    `memory` limits the address space, in bytes, where the platform can. The server ends a process
-    that takes more than `seconds` for a job; if the server is no more, an alarm does.
+    `memory` limits the address space in bytes, where the platform supports it. The server ends a
+    process that takes more than `seconds` for a job; if the server itself has ended, an alarm does.
     """
     limit_memory(memory)
     with suppress(BrokenPipeError):  # the server is gone

@@ -1,4 +1,4 @@
-"""Images, sounds and documents of requests: what they are, and how they go into a prompt."""
+"""Images, sounds and documents of requests: their formats, and their data in prompts."""
 
 import hashlib
 from typing import Final, Literal
@@ -13,9 +13,9 @@ MediaKind = Literal["image", "audio"]
 class Media(msgspec.Struct, frozen=True):
     """A decoded image or sound at its place in a prompt.
 
-    `digest`, the SHA-256 of the bytes it came in, is its identity. `data` are an image's RGB rows,
-    three bytes a pixel, or a sound's samples: 32-bit floats, little-endian, one channel, at the
-    rate that the projector asks for. `width` and `height` are pixels, and 0 for sound.
+    `digest`, the SHA-256 of its file, identifies it. `data` has an image's RGB rows, three bytes
+    per pixel, or a sound's samples: 32-bit floats, little-endian, one channel, at the projector's
+    sample rate. `width` and `height` are in pixels, and 0 for sounds.
     """
 
     kind: MediaKind
@@ -47,7 +47,7 @@ _KINDS: Final[dict[Format, MediaKind]] = {
 
 
 def format_of(data: bytes) -> Format | None:
-    """The format of a file, None if it is unknown."""
+    """The format of a file; None if it is unknown."""
     for prefix, format in _PREFIXES:
         if data.startswith(prefix):
             return format
@@ -59,7 +59,7 @@ def format_of(data: bytes) -> Format | None:
 
 
 def kind_of(format: Format) -> MediaKind:
-    """What a file of the format is."""
+    """The kind of medium of the format."""
     return _KINDS[format]
 
 
@@ -74,19 +74,20 @@ def _is_mp3_frame(data: bytes) -> bool:
 MAX_PAGES: Final = 2000
 MAX_CHARACTERS: Final = 1 << 22  # of all pages
 
-_HEAD: Final = 1024  # bytes in which a PDF file may begin
+_HEAD: Final = 1024  # the header of a PDF file is in the first so many bytes
 NOT_READ: Final = "this server reads PDF files and texts in UTF-8, no other documents"
 
 
 class Page(msgspec.Struct, frozen=True):
-    """A page of a document. One without a text may still show something, as a scanned one does."""
+    """A page of a document. `shows`: it has visible content, possibly without text, as a scan
+    has."""
 
     text: str
     shows: bool
 
 
 class Document(msgspec.Struct, frozen=True):
-    """What a model reads of a document: texts, and pictures of the pages without a text."""
+    """The parts of a document for a model: texts, and pictures of pages without text."""
 
     parts: list[str | Media]
 
@@ -96,7 +97,7 @@ def is_pdf(data: bytes) -> bool:
 
 
 def text_of(data: bytes) -> str | None:
-    """The text that a file is; None if it is none in UTF-8."""
+    """The text of a file; None if it isn't a UTF-8 text."""
     try:
         text = data.decode("utf-8-sig")
     except UnicodeDecodeError:
@@ -105,22 +106,23 @@ def text_of(data: bytes) -> str | None:
 
 
 def page_digest(document: bytes, page: int) -> bytes:
-    """The identity of a page's picture, by the document's."""
+    """The digest of a page's picture, derived from the document's."""
     return hashlib.sha256(b"page %d of " % page + document).digest()
 
 
 def to_draw(pages: list[Page], *, images: bool) -> set[int]:
-    """The numbers of the pages that a model has to see, since they have no text.
+    """The numbers of the pages to render as pictures, since they have no text; empty if the model
+    doesn't support `images`.
 
-    Without `images` there are none. Raises EngineError (not_supported_error) if nothing is left to
-    read then, and invalid_request_error if all pages are blank.
+    Raises EngineError: not_supported_error if no page can be used without images,
+    invalid_request_error if all pages are blank.
     """
     drawn = {number for number, page in enumerate(pages) if page.shows and not page.text}
     if not drawn and not any(page.text for page in pages):
         raise invalid_request("its pages are blank")
     if not images and not any(page.text for page in pages):
         raise not_supported(
-            "its pages are pictures without a text, and this model sees no images; start the "
-            "server with a model that does (--mmproj), or send the text"
+            "its pages are pictures without text, and this model doesn't support images; start "
+            "the server with a model that does (--mmproj), or send the text"
         )
     return drawn if images else set()

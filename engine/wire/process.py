@@ -1,4 +1,4 @@
-"""The server's side of a child process: started, talked to in frames, and seen to its end."""
+"""The server's side of a child process: its start, its messages, and its end."""
 
 import asyncio
 from collections import deque
@@ -13,33 +13,34 @@ from specllama.engine.wire.head_start import STDERR, STDIN, STDOUT, Adopted, ado
 
 
 class Changes:
-    """Like `asyncio.Condition`, but a change is announced without waiting for a lock, so that
-    what changes state need not be a coroutine."""
+    """Like `asyncio.Condition`, but `announce` takes no lock, so it can be called outside of
+    coroutines."""
 
     def __init__(self) -> None:
         self._next = asyncio.Event()
 
     def announce(self) -> None:
-        """Something has changed: everybody who waits looks at their condition again."""
+        """Let all waiting tasks check their conditions again."""
         self._next.set()
         self._next = asyncio.Event()
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        """Wait until `condition()`. It held at some moment, and need not hold any more."""
+        """Wait until `condition()` is true. It may have become false again by the time this
+        returns."""
         while not condition():
             await self._next.wait()
 
 
-START_TIMEOUT: Final = 60.0  # s until a process that does jobs is ready
+START_TIMEOUT: Final = 60.0  # s; until a job process is ready
 LOOKS: Final = 10
-GRACE: Final = 1.0  # s from the end of its output to the end of the process
+GRACE: Final = 1.0  # s; from the end of its output to the end of the process
 
 M = TypeVar("M")
 Transport = asyncio.SubprocessTransport | Adopted
 
 
 class ChildError(Exception):
-    """A process ended, with this exit status, where it should have answered."""
+    """A process ended, with exit status `code`, instead of answering."""
 
     def __init__(self, code: int) -> None:
         super().__init__(f"it ended with code {code}")
@@ -47,7 +48,7 @@ class ChildError(Exception):
 
 
 class Log(Protocol):
-    """Takes a process's stderr."""
+    """Receives a process's stderr."""
 
     def feed(self, data: bytes) -> None: ...
 
@@ -55,14 +56,14 @@ class Log(Protocol):
 
 
 class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
-    """Asyncio's events of a process. Its messages are handed on where its output arrives: a reader
-    in between would cost every one a turn of the event loop."""
+    """Handles asyncio's events of a process. It decodes messages directly where the output arrives:
+    a separate reader task would delay each message by a turn of the event loop."""
 
     def __init__(self, frames: FrameReader[M], log: Log | None) -> None:
-        self.was_heard = False  # whether it has said something since this was set last
-        self.unheard: deque[M] = deque()  # messages that were not awaited yet
+        self.has_output = False  # there was output since this was last reset
+        self.pending: deque[M] = deque()  # messages that nothing has received yet
         self.on_message: Callable[[M], None] | None = self._keep
-        self.failure: Exception | None = None  # what was wrong with its output
+        self.failure: Exception | None = None  # why its output is invalid
         self.output_ended = asyncio.Event()
         self.log_ended = asyncio.Event()
         self.exited = asyncio.Event()
@@ -73,7 +74,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
             self.log_ended.set()
 
     def _keep(self, message: M) -> None:
-        self.unheard.append(message)
+        self.pending.append(message)
         self.changes.announce()
 
     def _end_output(self) -> None:
@@ -85,13 +86,13 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
             if self._log is not None:
                 self._log.feed(data)
             return
-        self.was_heard = True
+        self.has_output = True
         if self.on_message is None or self.failure is not None:
             return
         try:
             for message in self._frames.feed(data):
                 self.on_message(message)
-        except Exception as error:  # whatever it is, nothing after it can be trusted
+        except Exception as error:  # after any error, later output can't be trusted
             self.failure = error
             self._end_output()
 
@@ -107,7 +108,7 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
 
 
 class Child(Generic[M]):
-    """A process that says messages `M`. Whoever starts one must `reap` it."""
+    """A process that sends messages `M`. Its starter must `reap` it."""
 
     def __init__(self, process: Transport, pipes: _Pipes[M], stdin: asyncio.WriteTransport) -> None:
         self.stdin = stdin
@@ -126,11 +127,11 @@ class Child(Generic[M]):
         log: Log | None = None,
         limit: int = MAX_FRAME,
     ) -> Self:
-        """Start one, or take the one that was given a head start, and say the frame `first` to it.
+        """Start a process, or adopt one with a head start, and send the frame `first` to it.
 
-        `env` is its environment, else `environment()`; `log` takes what it says on stderr, else
-        the server's stderr does; `limit` is that of a message, in bytes. Raises OSError if the
-        system has no room for another process.
+        `env` is its environment (default: `environment()`); `log` receives its stderr (default: the
+        server's stderr); `limit` is the maximum size of a message in bytes. Raises OSError if the
+        system can't start another process.
         """
         pipes = _Pipes(FrameReader(decoder, limit), log)
         process: Transport | None = await adopt(command, pipes, first)
@@ -142,10 +143,10 @@ class Child(Generic[M]):
                 stderr=None if log is None else asyncio.subprocess.PIPE,
                 env=environment() if env is None else env,
             )
-        # uvloop's transports are none of asyncio's classes, but have all their methods.
+        # uvloop's transports don't inherit from asyncio's classes, but have the same methods.
         stdin = cast(asyncio.WriteTransport, process.get_pipe_transport(STDIN))
         child = cls(process, pipes, stdin)
-        if first and is_new:  # an adopted one has heard it
+        if first and is_new:  # `adopt` has already sent it
             child.say(first)
         return child
 
@@ -158,9 +159,10 @@ class Child(Generic[M]):
         env: Mapping[str, str] | None = None,
         limit: int = MAX_FRAME,
     ) -> Self:
-        """`start` one that does jobs (`stdio.do_jobs`), and wait until it is ready for them.
+        """`start` a job process (`engine.wire.link.do_jobs`), and wait until it is ready.
 
-        Raises OSError; TimeoutError or ChildError if it does not get so far. It is no more then.
+        Raises OSError, or TimeoutError or ChildError if it doesn't become ready; then it has been
+        ended.
         """
         child = await cls.start(command, decoder, env=env, limit=limit)
         try:
@@ -180,53 +182,54 @@ class Child(Generic[M]):
 
     @property
     def failure(self) -> Exception | None:
-        """The reason why its output can't be understood, or was too much for its reader."""
+        """The reason why its output is invalid, or why handling it failed."""
         return self._pipes.failure
 
     def say(self, data: bytes) -> None:
-        """Write to its stdin. What it can't hear any more is dropped: that it has ended is seen
-        elsewhere. uvloop's transports would raise an error, unlike asyncio's."""
+        """Write to its stdin. Data for an ended process is dropped, as its end is handled
+        elsewhere; uvloop's transports would raise an error, unlike asyncio's."""
         if not self.stdin.is_closing():
             self.stdin.write(data)
 
     def listen(self, on_message: Callable[[M], None] | None) -> None:
-        """Hand on what it has said and, from now on, each message at the moment it arrives.
-        None: no more messages are wanted."""
+        """Pass all pending messages, and from now on each new one at its arrival, to `on_message`.
+        None: drop all further messages."""
         self._pipes.on_message = on_message
         if on_message is not None:
-            while self._pipes.unheard:
-                on_message(self._pipes.unheard.popleft())
+            while self._pipes.pending:
+                on_message(self._pipes.pending.popleft())
 
     async def output_end(self, silence: float) -> None:
-        """Wait until it says nothing more, or nonsense. Raises TimeoutError once it has said
-        nothing for `silence` seconds.
+        """Wait until its output ends or becomes invalid. Raises TimeoutError after `silence`
+        seconds without output.
 
-        The time is watched in LOOKS parts, and only parts in which nothing came count. If this
-        process was stopped for a while (a paused container, a laptop that slept), that is one part,
-        however long: what the other one said is still in the pipe and is read in the next.
+        The time is divided into LOOKS parts, and only consecutive parts without output count. A
+        time in which this process was stopped (a paused container, a sleeping laptop) counts as one
+        part: the other process's output is still in the pipe and is read in the next part.
         """
         pipes, n_silent = self._pipes, 0
         while n_silent < LOOKS:
-            pipes.was_heard = False
+            pipes.has_output = False
             with suppress(TimeoutError):
                 await asyncio.wait_for(pipes.output_ended.wait(), silence / LOOKS)
                 return
-            n_silent = 0 if pipes.was_heard else n_silent + 1
+            n_silent = 0 if pipes.has_output else n_silent + 1
         raise TimeoutError
 
     async def receive(self) -> M:
-        """The next message. Raises EOFError after the last one, FrameError if it is nonsense."""
+        """The next message. Raises EOFError after the last one, FrameError if the output is
+        invalid."""
         pipes = self._pipes
-        await pipes.changes.until(lambda: bool(pipes.unheard) or pipes.output_ended.is_set())
-        if pipes.unheard:
-            return pipes.unheard.popleft()
+        await pipes.changes.until(lambda: bool(pipes.pending) or pipes.output_ended.is_set())
+        if pipes.pending:
+            return pipes.pending.popleft()
         if pipes.failure is not None:
             raise FrameError(str(pipes.failure)) from pipes.failure
         raise EOFError
 
     async def ask(self, request: bytes, seconds: float) -> M:
-        """The answer to the frame `request`. A process that gives none is no more after that:
-        raises TimeoutError after `seconds`, ChildError if it ends or says nonsense."""
+        """The answer to the frame `request`. Raises TimeoutError after `seconds`, ChildError if the
+        process ends or its output is invalid; in both cases the process has been ended."""
         try:
             async with asyncio.timeout(seconds):
                 self.say(request)
@@ -238,7 +241,7 @@ class Child(Generic[M]):
             raise ChildError(await self.reap(GRACE)) from error
 
     async def end(self, seconds: float) -> bool:
-        """Close its stdin, which asks it to end; kill it after `seconds`. Whether it ended by
+        """Close its stdin, so that it ends; kill it after `seconds`. Returns True if it ended by
         itself."""
         self._ending = True
         self.stdin.close()
@@ -251,25 +254,25 @@ class Child(Generic[M]):
         return True
 
     def kill(self) -> None:
-        """Kills the process; has no effect if it has ended already."""
+        """Kill the process. Has no effect if it has already ended."""
         self._ending = True
         self.send_signal(system.KILL)
 
     def send_signal(self, number: int) -> None:
-        """Sends the process a signal; has no effect if it has ended already.
+        """Send a signal to the process. Has no effect if it has already ended.
 
-        asyncio's transport would ask the system first whether the process has ended. If it has,
-        that answer is given once, and asyncio's own wait for the exit status fails then.
+        asyncio's own method would first ask the system whether the process has ended. The system
+        reports an exit status only once, so asyncio's wait for it would then fail.
         """
         if self.is_alive:
             system.send_signal(self.pid, number)
 
     async def reap(self, grace: float = 0.0) -> int:
-        """Make sure that the process is no more; its exit status.
+        """Make sure that the process has ended. Returns its exit status.
 
         It is killed unless it ends by itself within `grace` seconds: its pipe closes a moment
-        before it is gone, and killing it in that moment would hide how it ended. One that `end` or
-        `kill` was called for is waited for.
+        before it ends, and killing it in that moment would hide its own exit status. After `end` or
+        `kill`, this only waits.
         """
         if not self._ending:
             if grace:

@@ -1,7 +1,7 @@
 """The messages from an engine process to the server process (`ToServer`).
 
-They go as frames (`engine.wire.framing`) over the engine process's stdout, encoded as arrays.
-All times are milliseconds.
+They are sent as frames (`engine.wire.framing`) over the engine process's stdout, encoded as arrays.
+All times are in milliseconds.
 """
 
 from typing import Literal
@@ -19,7 +19,7 @@ Modality = Literal["vision", "audio"]
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
-    """The engine's facts about the loaded model and its context."""
+    """Properties of the loaded model and its context."""
 
     vocab_type: int
     n_vocab: int
@@ -29,32 +29,32 @@ class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
     size: int  # bytes
     devices: list[DeviceUse] = []
     description: str
-    ftype: str = ""  # of most weights, in llama.cpp's words
+    ftype: str = ""  # type of most weights, named by llama.cpp
     bos_token: str
     eos_token: str
     add_bos: bool
     add_eos: bool
     chat_template: str  # "" if the model has none
-    tool_template: str = ""  # the one for requests with tools, of models that have two
-    metadata: dict[str, str] = {}  # of the file: single values, no lists, no templates
+    tool_template: str = ""  # for requests with tools; "" without a separate one
+    metadata: dict[str, str] = {}  # of the file: scalar values, without templates
     n_slots: int
     n_ctx: int  # of one slot, in tokens
-    pooling: Pooling | None = None  # of a process that embeds; None: it generates
-    n_vector: int = 0  # numbers in one embedding
+    pooling: Pooling | None = None  # None for a process that generates
+    n_vector: int = 0  # size of an embedding
     n_input: int = 0  # tokens of the longest input that can be embedded
-    modalities: list[Modality] = []  # what the projector lets in beside text
-    sample_rate: int = 0  # of the sounds that it takes, in Hz
-    projector: str = ""  # its file's name
+    modalities: list[Modality] = []  # kinds of input that the projector supports
+    sample_rate: int = 0  # of the projector's sounds, in Hz
+    projector: str = ""  # file name
     projector_size: int = 0  # bytes
 
     @property
     def size_in_memory(self) -> int:
-        """Bytes of the weights where they are: devices align them."""
+        """The size of the weights in memory, including alignment by devices, in bytes."""
         return max(self.size, sum(each.model for each in self.devices))
 
     @property
     def size_on_devices(self) -> int:
-        """Bytes of the weights that other devices than the CPU hold."""
+        """The size of the weights on devices other than the CPU, in bytes."""
         return sum(each.model for each in self.devices if each.name != CPU)
 
 
@@ -69,18 +69,18 @@ class Ready(msgspec.Struct, tag="ready", frozen=True, array_like=True):
 
 
 class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True, array_like=True):
-    """The model can't be served; the process ends. Loading it again would fail again."""
+    """The model can't be loaded, and the process ends. Another attempt would fail as well."""
 
     message: str
 
 
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
-    """Sent every second, by a thread of its own, from the first moment on."""
+    """Sent every second from the start on, by a separate thread."""
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """`cache_n` prompt tokens came from the KV cache, `prompt_n` were computed. Of `draft_n`
-    proposed tokens, `draft_n_accepted` are a part of the text."""
+    """Counts and times of a request. `cache_n` prompt tokens came from the KV cache, `prompt_n`
+    were computed. Of `draft_n` proposed tokens, `draft_n_accepted` were confirmed."""
 
     cache_n: int
     prompt_n: int
@@ -92,11 +92,10 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
-    """The probability of a generated token, and its rivals, the likeliest first.
+    """The probability of a generated token, and its rivals, the most probable first.
 
-    `value` is the natural logarithm of the model's probability, or, with
-    `post_sampling_probs`, the probability that the samplers left it. `piece` are the token's
-    bytes. A rival is (id, piece, value).
+    `value` is the natural logarithm of the model's probability or, with `post_sampling_probs`, the
+    probability after the samplers. `piece` has the token's bytes. A rival is (id, piece, value).
     """
 
     id: int
@@ -106,7 +105,8 @@ class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
-    """`processed` of `total` prompt tokens are in the KV cache, `cache` of them from before."""
+    """The progress of a prompt: `processed` of `total` tokens are in the KV cache, `cache` of them
+    since before the request."""
 
     total: int
     cache: int
@@ -115,34 +115,34 @@ class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
-    """The request is without fault and waits for a slot."""
+    """The request is valid, and waits for a slot."""
 
     id: int
 
 
 class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
-    """Comes before everything else of a request, whose schemas have keywords that are not in
-    force: where they stand, as in `engine.params.NamedSchema.at`."""
+    """The first event of a request whose schemas have keywords that are not enforced: their places,
+    in the form of `engine.params.NamedSchema.at`."""
 
     id: int
     keywords: list[str]
 
 
 class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
-    """The request has a slot, and its prompt begins to be evaluated: the first event of each
-    request that doesn't fail before. Until then nothing of it has been done."""
+    """The request has got a slot, and the evaluation of its prompt begins. This is the first event
+    of each request that doesn't fail earlier, apart from `Relaxed` and `Accepted`."""
 
     id: int
 
 
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
-    """New text of a streamed request: whole characters, nothing of a stop string.
+    """New text of a streamed request: whole characters, no part of a stop string.
 
-    There is one for each token that ends a character; its text may be held back, or none.
-    `probs` are those of the tokens that `text` comes from (if the request wants any); where
-    a token's text is spread over events, those of the first of them. With `progress`, the
-    event reports on the prompt, and has no text. `prompt_probs` have an entry for each token of the
-    prompt, once; nothing stands before the first one, so that its value is 0.
+    There is one for each token that ends a character; its text may be empty, if it is held back.
+    `probs` has the entries of the tokens whose text begins in `text` (if requested). With
+    `progress`, the event reports the progress of the prompt, and has no text. `prompt_probs` has an
+    entry for each token of the prompt, in a single event; the value of the first token is 0, since
+    it has no context.
     """
 
     id: int
@@ -158,11 +158,10 @@ class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
 class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=True):
     """The end of a request.
 
-    `text` and `tokens` are everything for a plain request, and nothing for a streamed one, of
-    which `Delta`s have carried it all. `n_prompt` counts the whole prompt, cached tokens included.
-    `params` are the parameters as they were applied (biased texts turned into token ids).
-    `probs` has an entry for every token that a part of the text comes from, or none at all;
-    like `text`, only what no `Delta` has carried. So it is with `prompt_probs`.
+    `text` and `tokens` are complete for a plain request, and empty for a streamed one, whose
+    `Delta`s have contained them. `n_prompt` counts the whole prompt, including cached tokens.
+    `params` are the effective parameters (biased texts are replaced by token ids). `probs` and
+    `prompt_probs` contain the entries that no `Delta` has contained, or are empty if not requested.
     """
 
     id: int
@@ -183,7 +182,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
-    """The request `id`, of whatever kind, ends with an error."""
+    """The request `id`, of any kind, ends with an error."""
 
     id: int
     error: ErrorInfo
@@ -192,8 +191,8 @@ class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
 class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     """The vectors of all inputs of one request, in their order.
 
-    `values` are 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
-    without pooling one for each token. `n_tokens` counts the tokens of all inputs.
+    `values` has 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
+    without pooling one for each token. `n_tokens` is the number of tokens of all inputs.
     """
 
     id: int
@@ -212,11 +211,11 @@ class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
 
 
 Piece = str | list[int]
-"""The text of a token; a list of bytes where those are not valid UTF-8 by themselves."""
+"""The text of a token, or a list of its bytes if they aren't valid UTF-8."""
 
 
 class Tokens(msgspec.Struct, tag="tokens", frozen=True, array_like=True):
-    """The tokens of a text. `pieces` has the text of each that is among them."""
+    """The tokens of a text. `pieces` has the text of each different token, if requested."""
 
     id: int
     tokens: list[int]
@@ -229,7 +228,7 @@ class Text(msgspec.Struct, tag="text", frozen=True, array_like=True):
 
 
 class SlotState(msgspec.Struct, frozen=True, kw_only=True):
-    """A snapshot of one slot. The defaults are those of one that was never used."""
+    """A snapshot of one slot. The defaults describe an unused slot."""
 
     id: int
     n_ctx: int  # tokens
@@ -242,7 +241,7 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_remain: int = -1
     n_decoded: int = 0
     stopping_word: str = ""
-    n_prompt_tokens: int = 0  # in the slot: read of the prompt, or generated and decoded
+    n_prompt_tokens: int = 0  # evaluated tokens in the slot, of prompt and generated text
     n_prompt_tokens_processed: int = 0
     n_prompt_tokens_cache: int = 0
     n_prompt_tokens_shared: int = 0
@@ -256,7 +255,8 @@ class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
 
 
 class SlotDone(msgspec.Struct, tag="slot_done", frozen=True, array_like=True):
-    """A slot's text was saved, restored or erased: its tokens, the file's bytes."""
+    """A slot's text was saved, restored or erased: the numbers of its tokens and of the file's
+    bytes."""
 
     id: int
     n_tokens: int
@@ -265,7 +265,7 @@ class SlotDone(msgspec.Struct, tag="slot_done", frozen=True, array_like=True):
 
 
 class Adapter(msgspec.Struct, frozen=True):
-    """A LoRA adapter. `scale` is that of requests which name no adapters themselves."""
+    """A LoRA adapter. `scale` is its default, for requests that don't name adapters."""
 
     id: int
     path: str

@@ -1,8 +1,8 @@
 """The messages from the server process to an engine process (`ToEngine`).
 
-They go as frames (`engine.wire.framing`) over the engine process's stdin. Ids are chosen by the
-server and unique within one engine process. Messages are encoded as arrays, which is shorter and
-faster: both ends are always the same version."""
+They are sent as frames (`engine.wire.framing`) over the engine process's stdin. The server chooses
+ids, which are unique within one engine process. Messages are encoded as arrays, which is shorter
+and faster, and possible because both ends always have the same version."""
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
@@ -18,8 +18,8 @@ from specllama.engine.wire.media import Media
 
 
 class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
-    """The first message: which model to load, how, and from which level of Python's logging on
-    to log."""
+    """The first message: the options for loading the model, and the lowest level of Python's
+    logging to log."""
 
     options: EngineOptions
     log_level: int
@@ -28,9 +28,9 @@ class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
 class Infill(msgspec.Struct, frozen=True):
     """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
 
-    `middle` is how the text in the gap begins; `extra` has (file name, text) pairs. The engine
-    makes the prompt (`engine.worker.generation.prompts`). Special-token syntax inside of the texts
-    means nothing.
+    `middle` is the known beginning of the text in the gap; `extra` has (file name, text) pairs. The
+    engine makes the prompt (`engine.worker.generation.prompts`). Special-token syntax in the texts
+    is treated as plain text.
     """
 
     prefix: list[int | str]
@@ -45,18 +45,17 @@ Prompt = PromptParts | Infill
 
 
 class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
-    """Generate from `prompt`, or fill the gap that it is.
+    """Generate from `prompt`, or fill its gap.
 
-    The model's special start and end tokens are added when the first element is text (and
-    the vocabulary asks for them); special-token syntax inside texts is parsed. With
-    `echo_prompt` the answer carries the prompt as text, special tokens included. With
-    `confirm` an `Accepted` comes before everything else, or else a `Failed`. Texts with the same
-    `group` are one client's request: they share its turn. `others` are (id, seed) of further
-    texts of that group, which have everything else in common but `params.id_slot`. Nothing is
-    proposed to a text that only those of another `owner` suggest; if it is `private`, it shares no
-    cached prefix with these, either. With `prompt_probs` and `params.n_probs`, the first event with
-    text, or the end, has the probabilities of the prompt's tokens; none of these is taken from the
-    cache then.
+    The model's special start and end tokens are added if the first element is text (and the
+    vocabulary requires them); special-token syntax in texts is parsed. With `echo_prompt`, the
+    answer contains the prompt as text, including special tokens. With `confirm`, the first event is
+    an `Accepted` or a `Failed`. Texts with the same `group` belong to one call of a client, and
+    share its turn. `others` are (id, seed) of further texts of that group, which are equal except
+    for the seed and `params.id_slot`. Proposals for a text never come from texts of another
+    `owner`; a `private` text doesn't share cached prefixes with these, either. With `prompt_probs`
+    and `params.n_probs`, the first event with text, or the last event, has the probabilities of the
+    prompt's tokens; then no prompt token is taken from the cache.
     """
 
     id: int
@@ -85,8 +84,8 @@ class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
 
 
 class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
-    """Judge how well each document answers the query: `Vectors` whose first number is the
-    score."""
+    """Score how well each document answers the query. The answer is `Vectors`, whose first number
+    is the score."""
 
     id: int
     query: str
@@ -94,34 +93,34 @@ class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
-    """Forget a submitted request. No further event comes for it."""
+    """Cancel a submitted request. It gets no further events."""
 
     id: int
 
 
 class EndThoughts(msgspec.Struct, tag="end_thoughts", frozen=True, array_like=True):
-    """Let a running request with `ThinkingRules.control` come to its answer. Nothing happens if it
-    isn't thinking."""
+    """End the thoughts of a running request with `ThinkingRules.control`. No effect if it isn't
+    thinking."""
 
     id: int
 
 
 class Pause(msgspec.Struct, tag="pause", frozen=True, array_like=True):
-    """Nobody reads the events of a submitted request: it gives its slot to others until `Resume`.
-    Those of the step that runs still come."""
+    """Pause a submitted request whose client doesn't read: it leaves its slot until `Resume`.
+    Events of the running step are still sent."""
 
     id: int
 
 
 class Resume(msgspec.Struct, tag="resume", frozen=True, array_like=True):
-    """The events of a paused request are read again: it waits for a slot, and goes on."""
+    """Resume a paused request: it waits for a slot, and continues."""
 
     id: int
 
 
 class Tokenize(msgspec.Struct, tag="tokenize", frozen=True, array_like=True):
-    """The tokens of `content`, those of images and sounds as negative numbers. With `add_special`,
-    the model's special start and end tokens are added to a text that it begins with."""
+    """Tokenize `content`; tokens of images and sounds are negative numbers. With `add_special`, the
+    model's special start and end tokens are added if `content` begins with a text."""
 
     id: int
     content: PromptParts
@@ -150,8 +149,8 @@ class GetSlots(msgspec.Struct, tag="get_slots", frozen=True, array_like=True):
 
 
 class SlotAction(msgspec.Struct, tag="slot_action", frozen=True, array_like=True):
-    """Save, restore or erase the text of a slot, as soon as it is idle. `filename` is a plain
-    name, and of no meaning to `erase`. `Cancel` withdraws it while it waits."""
+    """Save, restore or erase the text of a slot as soon as it is idle. `filename` is a plain file
+    name, unused by `erase`. `Cancel` withdraws a waiting action."""
 
     id: int
     slot: int
@@ -164,7 +163,8 @@ class GetAdapters(msgspec.Struct, tag="get_adapters", frozen=True, array_like=Tr
 
 
 class SetAdapters(msgspec.Struct, tag="set_adapters", frozen=True, array_like=True):
-    """The scales of LoRA adapters, by id, for requests that name none; 0 for all others."""
+    """Set the scales of LoRA adapters, by id, for requests without scales of their own; 0 for all
+    adapters that are not named."""
 
     id: int
     scales: list[tuple[int, float]]
@@ -197,9 +197,9 @@ to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 
 
 def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
-    """The same requests in fewer messages: neighbours of one group with the same prompt object
-    become one. Their parameters differ in nothing but the seed and `id_slot`, which only the
-    first of a group has."""
+    """The same requests in fewer messages: consecutive ones of one group with the same prompt
+    object are merged. Their parameters must be equal except for the seed and `id_slot`, which only
+    the first of a group has."""
     for _, run in groupby(requests, lambda each: (each.group, id(each.prompt), each.confirm)):
         first, *others = run
         pairs = [(each.id, each.params.seed) for each in others]
@@ -207,7 +207,7 @@ def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
 
 
 def apart(submit: Submit, prompt: Prompt) -> Iterator[Submit]:
-    """The requests that `submit` stands for, from `prompt` in the place of its own."""
+    """The separate requests of a merged `submit`, with `prompt` instead of its own."""
     first = msgspec.structs.replace(submit, prompt=prompt, others=[])
     yield first
     for id, seed in submit.others:
@@ -220,17 +220,17 @@ def ids(submit: Submit) -> Sequence[int]:
     return [submit.id, *(id for id, _ in submit.others)]
 
 
-# Separators, what Windows forbids, control characters, look-alikes of dot and slash, and what
-# is no character at all.
+# Separators, characters that Windows forbids, control characters, look-alikes of dot and slash, and
+# code points that aren't characters.
 _FORBIDDEN = re.compile(
     '[/\\\\:*?"<>|\x00-\x1f\x7f-\x9f\u2215\u2216\uff0e\ufffd\ufeff\ud800-\udfff]'
 )
 _DEVICE = re.compile(r"(con|prn|aux|nul|com[0-9]|lpt[0-9])(\..*)?", re.IGNORECASE)
-MAX_NAME = 255  # bytes, of every common file system
+MAX_NAME = 255  # bytes; the limit of all common file systems
 
 
 def check_name(name: str) -> None:
-    """Checks that `name` is a plain file name, on every system, and leads nowhere else.
+    """Checks that `name` is a plain file name on every system, without a path.
 
     Raises EngineError (invalid_request_error).
     """

@@ -1,10 +1,10 @@
-"""The first and the last that a process does about itself: garbage collection while it starts,
-limits, its memory, and work in a copy of it.
+"""What a process controls about itself: garbage collection during its start, limits, memory
+figures, and work in a forked copy.
 
-Python's garbage collector runs again and again while modules are imported, and finds nothing: what
-is created then, stays. That is a fifth of the time that importing takes. A program of its own
-(`python -m`) imports this module first of all and pauses the collector; an import of such a
-program's module for another reason, as in tests, changes nothing.
+Python's garbage collector runs repeatedly while modules are imported, and finds no garbage, since
+imported objects stay. It takes a fifth of the import time. Each program (`python -m`) imports this
+module first, which pauses the collector. If a program's module is imported otherwise, as in tests,
+the collector isn't paused.
 """
 
 import faulthandler
@@ -28,13 +28,13 @@ _PROGRAMS = {
 
 
 def pause_gc() -> None:
-    """Stops garbage collection, while a program starts."""
+    """Stops garbage collection during the start of a program."""
     gc.disable()
 
 
 def resume_gc() -> None:
-    """Starts garbage collection when the program has started; what exists already is left out of
-    it for ever."""
+    """Resumes garbage collection after the start. Objects that exist by then are permanently
+    excluded from it."""
     gc.freeze()
     gc.enable()
 
@@ -52,12 +52,12 @@ def limit_memory(n_bytes: int) -> None:
         return
     _, hard = resource.getrlimit(resource.RLIMIT_AS)
     if hard == resource.RLIM_INFINITY or hard > n_bytes:
-        with suppress(OSError, ValueError):  # macOS refuses limits below what is mapped already
+        with suppress(OSError, ValueError):  # macOS refuses limits below the mapped size
             resource.setrlimit(resource.RLIMIT_AS, (n_bytes, n_bytes))
 
 
 def set_alarm(seconds: float) -> None:
-    """End this process after `seconds`, whatever it is doing then; 0: do not."""
+    """End this process after `seconds`, even if it is busy; 0 cancels the alarm."""
     if hasattr(signal, "setitimer"):
         signal.setitimer(signal.ITIMER_REAL, seconds)
     elif seconds:
@@ -67,8 +67,8 @@ def set_alarm(seconds: float) -> None:
 
 
 def limit_processor(seconds: float) -> None:
-    """End this process once it has used the processor for `seconds` more, to the next whole
-    second, where the platform can. It leaves no image of its memory behind then."""
+    """End this process after `seconds` more of CPU time (rounded up to a whole second), without a
+    core dump, where the platform supports it."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -84,7 +84,8 @@ def limit_processor(seconds: float) -> None:
 
 
 def limit_descriptors() -> None:
-    """Keep this process from opening anything: files, sockets, pipes; where the platform can."""
+    """Prevent this process from opening files, sockets and pipes, where the platform supports
+    it."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -95,15 +96,15 @@ def limit_descriptors() -> None:
 
 
 def resident() -> int:
-    """The bytes of memory in use, as far as the platform tells; else 0."""
+    """The resident memory in bytes; 0 if the platform doesn't report it."""
     with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
     return 0
 
 
 def disk_reads() -> int:
-    """A number that grows whenever this process reads from a disk, or waits for memory that the
-    system had put there, as far as the platform tells; else 0."""
+    """A counter that grows whenever this process reads from a disk, or waits for swapped memory; 0
+    if the platform doesn't report it."""
     try:
         import resource
     except ImportError:  # not on Windows
@@ -116,8 +117,8 @@ FORKS: Final = hasattr(os, "fork")  # not on Windows
 
 
 def forked(work: Callable[[], bytes]) -> bytes | None:
-    """The result of `work` in a copy of this process, which has one thread; None if the copy
-    ended before it was done, or raised something."""
+    """The result of `work`, run in a forked copy of this process, which must have a single thread.
+    None if the copy ended early or raised an exception."""
     source, sink = os.pipe()
     if not (pid := os.fork()):
         code = 1

@@ -1,7 +1,7 @@
 """Counters of a server's work, for `GET /metrics`.
 
-Counting costs a fraction of a microsecond per event; who may read the counts is `--metrics`.
-All times are seconds.
+Counting costs a fraction of a microsecond per event. `--metrics` controls access to the counts. All
+times are in seconds.
 """
 
 from bisect import bisect_left
@@ -11,13 +11,13 @@ import msgspec
 from specllama.engine.wire.devices import DeviceMemory
 
 TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5)
-"""Upper bounds of the buckets for steps and for the time between two tokens."""
+"""Upper bounds of the buckets for step times and inter-token times."""
 WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
-"""The same for what may wait for other requests, or read a long prompt."""
+"""The same for queue times and times to the first token, which may be longer."""
 
 
 class Histogram(msgspec.Struct, array_like=True):
-    """A histogram: `counts[i]` values up to `bounds[i]`, and one more count for those above all
+    """A histogram: `counts[i]` values up to `bounds[i]`; the last count is for values above all
     bounds. `total` is the sum of all values."""
 
     bounds: tuple[float, ...]
@@ -37,7 +37,7 @@ class Histogram(msgspec.Struct, array_like=True):
         return sum(self.counts)
 
     def cumulative(self) -> list[int]:
-        """The numbers of values up to each bound; the last is the number of all."""
+        """The numbers of values up to each bound; the last one is the total number."""
         sums, so_far = [], 0
         for count in self.counts:
             so_far += count
@@ -50,28 +50,28 @@ def _waits() -> Histogram:
 
 
 class Stats(msgspec.Struct, kw_only=True):
-    """The counts of one engine process since it began.
+    """The counts of one engine process since its start.
 
-    `inter_token` has one value for each token but a request's first one: its count and its
-    total are the steps and the time of all generation. `step` has the time of each step,
-    `prompt_seconds` that of all steps that had prompt tokens in them; `idle_seconds` is from the
-    results of each decode to the next one, while there was work. `n_busy` adds up the busy slots
-    of all steps.
+    `inter_token` has one value for each token except a request's first one, so its count and total
+    are the steps and the time of all generation. `step` has the time of each step, `prompt_seconds`
+    the time of all steps with prompt tokens. `idle_seconds` is the time from the result of each
+    decode to the next decode, while there was work. `n_busy` is the sum of busy slots over all
+    steps.
     """
 
     n_prompt: int = 0  # tokens evaluated
     n_prompt_cached: int = 0
-    n_prompt_shared: int = 0  # of these, in a text that went on without it
-    n_prompt_restored: int = 0  # of the cached ones, from below the KV cache
+    n_prompt_shared: int = 0  # of these, shared with another text that kept them
+    n_prompt_restored: int = 0  # of the cached ones, from the second tier
     prompt_seconds: float = 0.0
     idle_seconds: float = 0.0
     n_predicted: int = 0
-    n_decode: int = 0  # calls of llama_decode
+    n_decode: int = 0  # number of decodes
     n_busy: int = 0
     n_tokens_max: int = 0  # of one sequence
     n_drafts: int = 0  # proposals that were evaluated
     n_drafted: int = 0  # tokens of these
-    n_drafts_accepted: int = 0  # of these, those that were right
+    n_drafts_accepted: int = 0  # of these, confirmed ones
     queue: Histogram = msgspec.field(default_factory=_waits)
     first_token: Histogram = msgspec.field(default_factory=_waits)
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
@@ -82,8 +82,8 @@ class Stats(msgspec.Struct, kw_only=True):
     n_deferred: int = 0
     n_cells_used: int = 0
     n_cells: int = 0
-    n_bytes_cache_ram: int = 0  # texts below the KV cache, in host memory
+    n_bytes_cache_ram: int = 0  # texts of the second tier in host memory
     n_bytes_checkpoints: int = 0
-    n_bytes_constraints: int = 0  # compiled ones that are kept
-    n_bytes_resident: int = 0  # of the whole process; 0 where the platform doesn't tell
+    n_bytes_constraints: int = 0  # cached compiled constraints
+    n_bytes_resident: int = 0  # of the whole process; 0 if unknown
     devices: list[DeviceMemory] = []

@@ -1,1 +1,2 @@
-"""The engine process: one for each loaded model. Nothing in here runs in the server process."""
+"""The code of the engine process, of which there is one for each loaded model. It never runs in the
+server process."""

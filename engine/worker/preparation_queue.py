@@ -1,4 +1,4 @@
-"""Threads that prepare requests: those with long texts don't hold up the others."""
+"""Threads that prepare requests. Requests with long texts don't delay others."""
 
 from collections.abc import Callable, Iterable
 
@@ -17,41 +17,42 @@ from specllama.engine.wire.requests import (
 SHORT_THREADS = 2
 LONG_THREADS = 4
 LONG = 64 << 10
-"""Characters and tokens from which on a request is long: llama.cpp's time for a text may grow with
-the square of its length, and is a fraction of a second below."""
+"""Minimum size of a long request, in characters and tokens. llama.cpp's time for a text may grow
+with the square of its length; below this size, it is a fraction of a second."""
 CALL = 64
-"""Characters in whose time a short text is tokenized that stands alone."""
+"""The cost of tokenizing a short text separately, in characters."""
 
 Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat
 
 
 class PreparationQueue:
-    """A lane for what is short, and one for what may take long; each does first what came first."""
+    """A lane for short requests, and one for long ones; each is first in, first out."""
 
     def __init__(self) -> None:
         self._short = system.pool(SHORT_THREADS, "prepare")
         self._long = system.pool(LONG_THREADS, "prepare-long")
-        self._waiting: dict[int, system.Future[None]] = {}  # by id; or it runs, and is ending
+        self._waiting: dict[int, system.Future[None]] = {}  # by id; may also be running
 
     def start(self, id: int, size: int, work: Callable[[], None]) -> None:
-        """Do `work`, which handles no exception, for the request `id` as soon as its lane can."""
+        """Run `work` for the request `id` in its lane. `work` must not raise."""
         lane = self._short if size < LONG else self._long
         future = lane.submit(work)
         self._waiting[id] = future
         future.add_done_callback(lambda done: self._forget(id, done))
 
     def _forget(self, id: int, done: system.Future[None]) -> None:
-        if self._waiting.get(id) is done:  # else there is a second part of the same request
+        if self._waiting.get(id) is done:  # otherwise a second part of the request waits
             self._waiting.pop(id, None)
 
     def drop(self, id: int) -> bool:
-        """Don't do what waits for `id`. False if nothing does: it has begun, or is done."""
+        """Cancel the waiting work of `id`. Returns False if there is none, as it has begun or is
+        done."""
         future = self._waiting.get(id)
         return future is not None and future.cancel()
 
 
 def size(message: Prepared) -> int:
-    """The characters and tokens of a request, as `LONG` counts."""
+    """The size of a request in characters and tokens, for comparison with `LONG`."""
     match message:
         case Submit(prompt=prompt, params=params):
             length = _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
@@ -78,7 +79,7 @@ def _part_size(part: int | str | Media) -> int:
         case str():
             return len(part)
         case Media(kind="audio"):
-            return LONG  # its spectrum is computed
+            return LONG  # computing its spectrum takes long
         case Media():
             return CALL
     return 1

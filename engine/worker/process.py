@@ -1,4 +1,4 @@
-"""The engine process, from its start to its end: it loads one model, and serves it.
+"""The engine process: loads one model, and serves it until the pipe closes.
 
 python -m specllama.engine.worker        (started by engine.models.engine_process)
 """
@@ -11,7 +11,7 @@ from contextlib import suppress
 from functools import partial
 from typing import NoReturn
 
-import specllama.engine.wire.startup as startup  # the very first
+import specllama.engine.wire.startup as startup  # must be the first import
 from specllama.engine import system
 from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
@@ -40,7 +40,7 @@ from specllama.engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
 log = logging.getLogger("specllama.engine.worker")
 
 HEARTBEAT_SECONDS = 1.0
-SWITCH_SECONDS = 0.0005  # how long another thread may keep the GIL from the step loop
+SWITCH_SECONDS = 0.0005  # the longest time that another thread keeps the GIL from the step loop
 
 
 def _beat(link: ServerLink) -> None:
@@ -48,32 +48,33 @@ def _beat(link: ServerLink) -> None:
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
             link.send(Heartbeat())
-        except OSError:  # the server is gone, perhaps before anybody reads what it says
+        except OSError:  # the server has closed the pipe, perhaps before the reader thread exists
             stop.wait(LAST_STEP_SECONDS)
             system.leave()
         for watch in (stepping, encoding):
             if (finding := watch.look(HEARTBEAT_SECONDS)) is not None:
-                _give_up(finding)
+                _end_stuck_process(finding)
 
 
-def _give_up(finding: str) -> NoReturn:
-    """End this process, one of whose threads will never go on; its stacks go to the log."""
-    log.error("%s: this process ends, and these are the stacks of its threads", finding)
+def _end_stuck_process(finding: str) -> NoReturn:
+    """End this process because one of its threads is stuck; write the stacks of all threads to the
+    log."""
+    log.error("%s: this process ends; the stacks of its threads follow", finding)
     faulthandler.dump_traceback()
     system.leave(STUCK)
 
 
-def _show_stacks_at_the_end() -> None:
-    """Let STACKS_SIGNAL, with which the server ends a process that gives no sign of life, write the
-    stacks of all threads first, where the system has it. This needs no GIL: a call that never
-    returns may hold it."""
+def _register_stack_dump() -> None:
+    """Make STACKS_SIGNAL write the stacks of all threads before it ends this process (not on
+    Windows). The server sends it to a process without heartbeats. Writing needs no GIL, which a
+    call that never returns may hold."""
     if STACKS_SIGNAL is not None:
         faulthandler.register(STACKS_SIGNAL, chain=True)
 
 
-def _die_quickly(log_level: int) -> None:
-    """Keep a failed assertion of llama.cpp from starting a debugger, which takes seconds in which
-    the server waits for this process to end. `--verbose` wants its backtrace."""
+def _disable_debugger(log_level: int) -> None:
+    """Keep a failed assertion of llama.cpp from starting a debugger, which would delay the end of
+    this process by seconds. With `--verbose`, its backtrace is wanted."""
     if log_level > logging.DEBUG:
         os.environ.setdefault("GGML_NO_BACKTRACE", "1")
 
@@ -81,7 +82,8 @@ def _die_quickly(log_level: int) -> None:
 def _load(
     link: ServerLink, options: EngineOptions
 ) -> tuple[Engine | Embedder, EngineOptions] | None:
-    """The engine, and the options that it has: what depends on the machine is chosen here."""
+    """The engine, and its effective options, some of which are chosen here for this machine. None,
+    after a `LoadFailed` message, if the model can't be loaded."""
     path = model_file(options.model.model)
     sent = 0.0
 
@@ -89,16 +91,16 @@ def _load(
         nonlocal sent
         if fraction - sent >= 0.01:
             sent = fraction
-            with suppress(BrokenPipeError):  # the heartbeat finds that out, too
+            with suppress(BrokenPipeError):  # the heartbeat thread handles that
                 link.send(Progress(fraction))
 
     try:
         remark = initialize(options.compute.numa)
-        if remark and options.model.repack:  # else they would not be used anyway
+        if remark and options.model.repack:  # without, these kernels aren't used
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
         with reported_abort(lambda message: link.send(LoadFailed(message))):
-            if options.media.mmproj:  # at once, rather than behind a large model
+            if options.media.mmproj:  # fails early, before a large model is loaded
                 projector_header(options.media.mmproj)
             options = fitted(path, promised(options))
             engine = _make(Model(path, options, progress), path, options)
@@ -118,9 +120,9 @@ def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")
     engine = Engine(model, options, _projector(model, options))
     defaults = options.generation_defaults()
-    relaxed = engine.preparation.compiler.guided(defaults).relaxed  # if it is valid at all
+    relaxed = engine.preparation.compiler.guided(defaults).relaxed  # raises if it is invalid
     if relaxed and options.sampling.strict_schemas:
-        raise GrammarError(f"--strict-schemas: these can't be kept to: {', '.join(relaxed)}")
+        raise GrammarError(f"--strict-schemas: these can't be enforced: {', '.join(relaxed)}")
     return engine
 
 
@@ -130,20 +132,20 @@ def _projector(model: Model, options: EngineOptions) -> Projector | None:
 
 
 def main() -> int:
-    """Serves the process that started this one. Returns the exit status."""
+    """Serves the server process that started this one. Returns the exit status."""
     link: ServerLink = take_over(to_engine_decoder)
-    match link.receive():  # the server says nothing more until it hears that this is done
+    match link.receive():  # the server sends nothing else before `Ready`
         case [Load() as first]:
             pass
         case _:
             return 2
     send_log(first.log_level)
-    _die_quickly(first.log_level)
-    _show_stacks_at_the_end()
+    _disable_debugger(first.log_level)
+    _register_stack_dump()
     stepping.begin("the start of the engine")
     system.start_thread(partial(_beat, link), "heartbeat")
     engine = None
-    with suppress(BrokenPipeError):  # the server is gone
+    with suppress(BrokenPipeError):  # the server has closed the pipe
         loaded = _load(link, first.options)
         if loaded is not None:
             engine, options = loaded

@@ -1,7 +1,7 @@
 """Saving, restoring and erasing the text of a slot.
 
-The state of a sequence is copied (and put back) between two steps; files are written and read
-in a thread. An action waits until its slot is idle, and goes before the requests that wait.
+The state of a sequence is copied (or restored) between two steps; a thread reads and writes the
+files. An action waits until its slot is idle, and is performed before waiting requests.
 """
 
 from collections.abc import Callable
@@ -34,7 +34,7 @@ from specllama.engine.worker.generation.prompts import check_tokens
 
 @dataclass(frozen=True)
 class SlotTask:
-    """An action whose turn has come but for its slot; `saved` is the file to be restored."""
+    """An action that is ready, and waits only for its slot; `saved` is the file to restore."""
 
     message: SlotAction
     started: float
@@ -60,15 +60,16 @@ class SlotActions:
 
     @property
     def _engine(self) -> Engine:
-        """Raises `EngineError` if this process embeds: its slots remember nothing."""
+        """Raises `EngineError` if this process embeds: its slots have no texts."""
         if self._generator is None:
-            raise not_supported("the slots of a server that embeds or reranks remember nothing")
+            raise not_supported("the slots of a server that embeds or reranks keep no text")
         return self._generator
 
     # ---- any thread ----------------------------------------------------------------------
 
     def start(self, message: SlotAction, enqueue: Callable[[SlotTask], None]) -> None:
-        """Check, read the file if there is one, and let `enqueue` bring it to the main thread."""
+        """Check the action, read the file to restore, and pass a task to the main thread by
+        `enqueue`."""
         started = system.now()
         try:
             self._check(message)
@@ -139,7 +140,7 @@ class SlotActions:
         self._waiting = [task for task in self._waiting if task.message.id != id]
 
     def run(self) -> None:
-        """Do what can be done now, in the order of arrival."""
+        """Perform the actions whose slots are idle, in the order of arrival."""
         waiting, self._waiting = self._waiting, []
         for task in waiting:
             slot = task.message.slot
@@ -167,7 +168,7 @@ class SlotActions:
     def _save(self, task: SlotTask) -> None:
         message, scheduler = task.message, self._engine.scheduler
         if self._engine.context.moves_pending:
-            # llama.cpp has given the cells their new positions, but not rotated the keys yet.
+            # The moved cells have their new positions, but llama.cpp hasn't rotated the keys yet.
             scheduler.texts.forget_moved(message.slot)
         entry, state = EMPTY, np.empty(0, np.uint8)
         checkpoints: tuple[Checkpoint, ...] = ()
@@ -210,7 +211,7 @@ class SlotActions:
         self._done(task, n_tokens, saved.n_bytes)
 
     def _key(self, name: str, origin: Origin) -> Key:
-        """The adapters of the saved text, by their ids here."""
+        """The key of the saved text, with the ids of this process's adapters."""
         key = self._identity.key(origin)
         if key is None:
             raise invalid_request(

@@ -1,8 +1,8 @@
 """The loop of the engine process: receive, step, emit.
 
-Three kinds of threads: the main one loads the model and steps; the reader takes frames from
-stdin; a few workers (`engine.worker.preparation_queue`) tokenize and prepare requests, so that a
-long prompt's tokenization delays no step (llama.cpp runs outside the GIL). The end of stdin
+There are three kinds of threads. The main thread loads the model and steps. The reader reads frames
+from stdin. A few worker threads (`engine.worker.preparation_queue`) tokenize and prepare requests,
+so that tokenizing a long prompt delays no step (llama.cpp runs outside the GIL). The end of stdin
 ends the process.
 """
 
@@ -76,20 +76,20 @@ Incoming = (
 log = logging.getLogger("specllama.engine.worker")
 
 SHORT = 1024
-"""Characters or tokens: converting up to so many takes less time than handing them to another
-thread, which on a busy machine waits for its turn."""
+"""Number of characters or tokens up to which converting them inline is faster than passing them to
+another thread, which may have to wait for the CPU."""
 GATHER_SECONDS = 0.01
-"""The longest wait of requests that have come for others that are being prepared."""
-LAST_STEP_SECONDS = 5.0  # grace for a step that runs while the server goes away
+"""The longest wait of arrived requests for others that are being prepared."""
+LAST_STEP_SECONDS = 5.0  # grace for a running step after the server has closed the pipe
 
 
 @dataclass(eq=False)
 class Arrival:
-    """A request on its way to the main thread."""
+    """A request that is being prepared for the main thread."""
 
     is_cancelled: bool = False
     compiling: Preparing | None = None
-    """What is prepared of it, while its constraint is compiled."""
+    """The prepared part, while the request's constraint is compiled."""
 
 
 class Worker:
@@ -134,7 +134,8 @@ class Worker:
     # ---- the main thread -----------------------------------------------------------------
 
     def _take_messages(self) -> bool:
-        """Handle what has come; wait for something if there is nothing to do."""
+        """Handle all received messages; wait for one if there is nothing else to do. Returns False
+        at the end of the messages."""
         block = not (self._engine.has_work or self._slot_actions.pending)
         while True:
             if block:
@@ -151,8 +152,8 @@ class Worker:
             block = block and not (self._engine.has_work or self._slot_actions.pending)
 
     def _gather(self) -> bool:
-        """Before a step for nobody but who has just come: wait for the others who have come with
-        them, to evaluate them together. False at the end of the messages."""
+        """Before a step that only has new requests: wait a little for further requests that are
+        being prepared, to evaluate them together. Returns False at the end of the messages."""
         if not (isinstance(self._engine, Engine) and self._arriving):
             return True
         deadline = system.now() + min(GATHER_SECONDS, self._engine.gather_seconds)
@@ -200,7 +201,7 @@ class Worker:
                 self._link.send(StatsReply(id, self._engine.stats()))
 
     def _arrive(self, id: int) -> bool:
-        """The request is prepared. False if it was cancelled meanwhile."""
+        """Record that a request is prepared. Returns False if it was cancelled meanwhile."""
         arrival = self._arriving.pop(id, None)
         return arrival is None or not arrival.is_cancelled
 
@@ -221,14 +222,14 @@ class Worker:
         system.call_later(LAST_STEP_SECONDS, system.leave)
 
     def _take(self, message: ToEngine) -> ToServer | None:
-        """Answer at once what takes less time than to hand it over; start everything else."""
+        """Return the reply of a message that is handled inline; pass any other message on."""
         match message:
             case Submit(id=id) if not message.others:
                 self._arriving[id] = Arrival()
                 self._start(message, self._prepare)
             case Submit():
                 self._arriving.update((id, Arrival()) for id in ids(message))
-                # Not under the id of one text: who cancels that one doesn't mean the others.
+                # Not under the id of one text: cancelling it must not cancel the others.
                 self._lanes.start(-message.id, size(message), partial(self._prepare_all, message))
             case Embed(id=id) | Rerank(id=id):
                 self._arriving[id] = Arrival()
@@ -254,7 +255,7 @@ class Worker:
         return None
 
     def _adapters(self, message: GetAdapters | SetAdapters) -> Adapters:
-        """At once, so that it holds for every request that comes behind it."""
+        """Handled inline, so that it applies to every later request."""
         if isinstance(message, SetAdapters):
             self._engine.lora.set(message.scales)
         return Adapters(message.id, self._engine.lora.adapters)
@@ -263,7 +264,7 @@ class Worker:
         self._start_for(message, partial(self._outcome, message.id, work, message))
 
     def _start_for(self, message: Prepared, work: Callable[[], Reply | Failed | None]) -> None:
-        """`work` in the lane of `message`; its outcome is sent."""
+        """Run `work` in the lane of `message`, and send its reply."""
 
         def run() -> None:
             if (reply := work()) is not None:
@@ -274,7 +275,7 @@ class Worker:
     def _outcome(
         self, id: int, work: Callable[[M], Reply | None], message: M
     ) -> Reply | Failed | None:
-        """The result of `work`, or its failure."""
+        """The result of `work`, or a `Failed`."""
         try:
             return work(message)
         except EngineError as error:
@@ -286,15 +287,15 @@ class Worker:
         return Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
-        """As far as possible without waiting for a constraint: a thread that waits prepares
-        nothing for others."""
+        """Prepare a request, up to the wait for its constraint: the thread must not wait, as it
+        prepares other requests."""
         preparing = self._generator.preparation.begin(message)
         if preparing.order.is_ready:
             self._complete(preparing)
             return
         arrival = self._arriving[message.id]
         arrival.compiling = preparing
-        if arrival.is_cancelled:  # since then
+        if arrival.is_cancelled:  # in the meantime
             self._drop(arrival)
         preparing.order.when_ready(partial(self._go_on, preparing))
 
@@ -307,12 +308,12 @@ class Worker:
         self._inbox.put(self._generator.preparation.finish(preparing))
 
     def _drop(self, arrival: Arrival) -> None:
-        """End the compilation that only a cancelled request has wanted."""
+        """Withdraw the compilation of a cancelled request."""
         if (preparing := arrival.compiling) is not None:
             self._generator.preparation.drop(preparing)
 
     def _prepare_all(self, message: Submit) -> None:
-        """The texts of one prompt, which is tokenized once, and first of all held to its bound."""
+        """Prepare several texts from one prompt, which is checked and tokenized once."""
 
         def tokenize(submit: Submit) -> None:
             found = self._generator.preparation.tokenize(submit)
@@ -327,7 +328,8 @@ class Worker:
             self._link.send(Step([Failed(id, failed.error) for id in everyone]))
 
     def _prepare_next(self, texts: Iterator[Submit]) -> None:
-        """One of `texts`, and the rest behind those who have come since."""
+        """Prepare the next one of `texts`, and queue the others after requests that have arrived
+        meanwhile."""
         for text in texts:
             if self._arriving[text.id].is_cancelled:
                 del self._arriving[text.id]

@@ -1,4 +1,4 @@
-"""Fits options that were not given to the memory that is free, before a model is loaded."""
+"""Adapts options that were not given to the free memory, before a model is loaded (`--fit`)."""
 
 from specllama.engine.worker.fitting.fitting import fitted
 

@@ -1,5 +1,5 @@
-"""The size of the context and the number of layers on devices for which memory suffices: plain
-data in, plain data out."""
+"""Chooses the size of the context, and the number of layers on devices, so that they fit into
+memory. Pure functions over plain data."""
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -7,15 +7,15 @@ from dataclasses import dataclass
 from specllama.engine.wire.devices import CPU, Bytes, DeviceUse
 
 AUTO = -1
-"""In place of a number of layers: as many as llama.cpp puts on devices by itself."""
+"""Stands for a number of layers: llama.cpp's default."""
 
 Measure = Callable[[int, int], Sequence[DeviceUse]]
-"""Gives what every device would hold, for a number of tokens and one of layers."""
+"""Returns the memory of every device, for a number of tokens and a number of layers."""
 
 
 @dataclass(frozen=True)
 class FitBudget:
-    """The free memory of a device, or of the machine, and what of it is to stay free."""
+    """The free memory of a device or of the machine, and the part that must stay free."""
 
     free: Bytes
     margin: Bytes
@@ -23,33 +23,33 @@ class FitBudget:
 
 @dataclass(frozen=True, kw_only=True)
 class Asked:
-    """The options as they are, and what may be chosen in their place."""
+    """The requested values, and the allowed alternatives."""
 
     n_ctx: int
     n_layers: int = AUTO
     least_ctx: int
-    """The smallest context to choose; that of `n_ctx` if it was given and stays as it is."""
+    """The smallest allowed context; `n_ctx` if the user has set it."""
     most_layers: int = 0
-    """The number of layers that there are; 0 if their number was given and stays as it is."""
+    """The number of layers of the model; 0 if the user has set the number."""
     step: int
     """Contexts are multiples of this."""
 
 
 @dataclass(frozen=True)
 class Choice:
-    """What to load the model with."""
+    """The values for loading the model."""
 
     n_ctx: int
     n_layers: int
     uses: Sequence[DeviceUse]
-    """What every device holds then."""
+    """The memory of every device with these values."""
     fits: bool
-    """True if everything the budgets say stays free."""
+    """True if the margins of all budgets stay free."""
 
 
 def choose(asked: Asked, measure: Measure, budgets: Mapping[str, FitBudget]) -> Choice:
-    """The choice that changes least: a smaller context first, then fewer layers on devices. What
-    was given stays, even where it doesn't fit."""
+    """The choice with the smallest change: first a smaller context, then fewer layers on devices.
+    Values set by the user stay, even if they don't fit."""
 
     def tried(n_ctx: int, n_layers: int) -> Choice:
         uses = measure(n_ctx, n_layers)
@@ -58,7 +58,7 @@ def choose(asked: Asked, measure: Measure, budgets: Mapping[str, FitBudget]) -> 
     found = tried(asked.n_ctx, asked.n_layers)
     if not found.fits and asked.least_ctx < asked.n_ctx:
         least = tried(asked.least_ctx, asked.n_layers)
-        if _total(least.uses) < _total(found.uses):  # not where the state is of a fixed size
+        if _total(least.uses) < _total(found.uses):  # no effect if the state has a fixed size
             found = least
         if least.fits:
             return _greatest(
@@ -82,8 +82,8 @@ def largest_context(most: int, step: int, works: Callable[[int], bool]) -> int:
 
 
 def _greatest(first: Choice, numbers: range, tried: Callable[[int], Choice]) -> Choice:
-    """The choice of the greatest of `numbers` that fits; `first`, which is that of the smallest,
-    if none of the others does."""
+    """The choice for the greatest of `numbers` that fits; `first`, the choice for the smallest one,
+    if no other fits."""
     low, high = 0, len(numbers)
     while high - low > 1:
         middle = (low + high) // 2
@@ -99,7 +99,7 @@ def _total(uses: Sequence[DeviceUse]) -> Bytes:
 
 
 def fit(uses: Sequence[DeviceUse], budgets: Mapping[str, FitBudget]) -> bool:
-    """True if there is room on all devices; that of the CPU counts where the model is on none."""
+    """True if all devices have room; the CPU only counts if the model is on no other device."""
     held = [use for use in uses if use.name in budgets]
     on_devices = [use for use in held if use.name != CPU]
     return all(

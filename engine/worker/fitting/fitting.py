@@ -1,4 +1,4 @@
-"""Fits a model to the memory that is free: what --fit says."""
+"""Fits a model to the free memory (`--fit`)."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -21,13 +21,13 @@ from specllama.engine.worker.fitting.measuring import Measuring
 
 log = logging.getLogger("specllama.engine.fit")
 
-# ---- Lines for the log about a model and free memory.
+# ---- Log messages about a model and the free memory.
 
 
 def chosen(
     asked: Asked, choice: Choice, before: Sequence[DeviceUse], free: Mapping[str, Bytes]
 ) -> str:
-    """What was chosen in place of what, and why."""
+    """The message about the changed values, and the reason."""
     parts = []
     if choice.n_ctx != asked.n_ctx:
         parts.append(f"a context of {choice.n_ctx} tokens in place of {asked.n_ctx} (-c)")
@@ -38,18 +38,18 @@ def chosen(
 
 
 def short_of(choice: Choice, free: Mapping[str, Bytes]) -> str:
-    """A model that is loaded although there is less memory than it may need."""
+    """The message about a model that is loaded although it may need more memory than is free."""
     return f"memory is short: the model needs {needed(choice.uses, free)}"
 
 
 def needed(uses: Sequence[DeviceUse], free: Mapping[str, Bytes]) -> str:
-    """The use of each device beside its free memory; the machine's if the model is on none."""
-    told = [use for use in uses if use.name in free and use.name != CPU]
-    told = told or [use for use in uses if use.name in free]
+    """The needed and the free memory of each device; of the host if the model is on no device."""
+    shown = [use for use in uses if use.name in free and use.name != CPU]
+    shown = shown or [use for use in uses if use.name in free]
     return ", ".join(
         f"{mib(use.model + use.kv_cache + use.compute)} of the {mib(free[use.name])} free "
         + ("in the machine's memory" if use.name == CPU else f"on {use.name}")
-        for use in told
+        for use in shown
     )
 
 
@@ -61,8 +61,8 @@ def too_large(
     with_weights: bool,
     is_possible: bool,
 ) -> str:
-    """What is there, what is needed, and what would fit. `remedies`: options that help, each.
-    `is_possible`: the machine has that much, though it isn't free."""
+    """The error: the free memory, the needed memory, and what would fit. `remedies`: options each
+    of which would help. `is_possible`: the machine has that much memory, but not free."""
     [use] = [use for use in choice.uses if use.name == CPU]
     cache = f"a context of {choice.n_ctx} tokens needs {mib(use.kv_cache)} for its KV cache"
     weights = f" beside {mib(use.model)} of weights" if with_weights else ""
@@ -77,7 +77,7 @@ def too_large(
 
 
 CELLS = 256
-"""llama.cpp rounds each part of a KV cache up to these many tokens."""
+"""llama.cpp rounds each part of a KV cache up to a multiple of this many tokens."""
 
 
 def fitted(
@@ -87,12 +87,13 @@ def fitted(
     host: Callable[[], HostMemory | None] = host_memory,
     devices: Callable[[], Sequence[DeviceMemory]] = device_memory,
 ) -> EngineOptions:
-    """`options` for loading the model at `path`: with a smaller context and fewer layers on devices
-    if it takes that, and if these were not given. `host` and `devices` tell of free memory.
+    """The `options` for loading the model at `path`: with a smaller context and fewer layers on
+    devices if necessary, unless the user has set these. `host` and `devices` return the free
+    memory.
 
-    Raises `BackendError` with a sentence if the machine has no memory for the KV cache: it would be
-    filled at once, and the system would end this process. With `--fit off` only more than the
-    machine has in all is refused, as llama.cpp may take minutes to find that out."""
+    Raises `BackendError` with a sentence if the machine has no memory for the KV cache: loading
+    fills it at once, so the system would kill this process. With `--fit off`, it only raises if the
+    cache exceeds the machine's total memory, which llama.cpp may take minutes to detect."""
     try:
         with Measuring(path, options) as measuring:
             fitting = _Fitting(measuring, options, host(), devices())
@@ -103,13 +104,13 @@ def fitted(
     except CannotFitError:
         raise
     except BackendError as error:
-        # Loading it says what is wrong, if anything is.
+        # If something is wrong, loading the model reports it.
         log.debug("not fitted to memory: %s", error)
         return options
 
 
 class CannotFitError(BackendError):
-    """There is no memory for what was asked, and nothing left to choose."""
+    """There is no memory for the requested values, and no alternative."""
 
 
 class _Fitting:
@@ -145,7 +146,7 @@ class _Fitting:
         return options
 
     def check_possible(self) -> None:
-        """Refuses what is more than all memory of the machine, free or not."""
+        """Raises `CannotFitError` if the model exceeds the total memory of the machine."""
         n_ctx = self._measuring.n_ctx
         choice = Choice(n_ctx, AUTO, self._measuring.uses(n_ctx), fits=False)
         self._check_host(choice, self._host.most_ever if self._host else 0)
@@ -165,7 +166,7 @@ class _Fitting:
         )
 
     def _is_measurable(self, uses: Sequence[DeviceUse]) -> bool:
-        """False if weights lie on devices by other rules than one layer after the other."""
+        """False if weights are not placed on devices layer by layer."""
         compute = self._options.compute
         placed = compute.override_tensor or compute.cpu_moe or compute.n_cpu_moe
         by_hand = placed or compute.n_cpu_ffn or compute.split_mode == "row"
@@ -176,14 +177,14 @@ class _Fitting:
         found = {
             device.name: FitBudget(device.free, margin(i))
             for i, device in enumerate(self._devices)
-            if device.total  # others don't tell
+            if device.total  # other devices don't report their memory
         }
         if self._host is not None:
             found[CPU] = FitBudget(self._host.available, margin(0))
         return found
 
     def _has_room(self, choice: Choice) -> bool:
-        """True if it fits, though with less to spare than is asked for."""
+        """True if the choice fits without the margins."""
         bare = {name: FitBudget(free, 0) for name, free in self._free().items()}
         return fit(choice.uses, bare)
 
@@ -208,7 +209,7 @@ class _Fitting:
             if works(choice.n_ctx, smaller):
                 remedies.append("-ctk q8_0 -ctv q8_0")
         except BackendError:
-            pass  # not with the other options
+            pass  # not possible with the other options
         raise CannotFitError(
             too_large(
                 choice,
@@ -220,8 +221,8 @@ class _Fitting:
         )
 
     def _filled(self, uses: Sequence[DeviceUse]) -> Bytes:
-        """What loading writes into the machine's memory. Weights that are mapped from their file
-        are read when they are needed, and given up again."""
+        """The host memory that loading fills. Mapped weights don't count: they are read from their
+        file on demand, and can be dropped again."""
         weights = self._has_own_weights(uses)
         return sum(use.kv_cache + (use.model if weights else 0) for use in uses if use.name == CPU)
 

@@ -15,9 +15,9 @@ from specllama.engine.worker.speculation.draft_loading import draft_options
 
 
 class Measuring:
-    """The memory that a model takes with `options`, and other numbers of tokens and layers.
+    """The memory that a model takes with `options`, for any numbers of tokens and layers.
 
-    Raises `BackendError` for a model that can't be measured, and so can't be loaded.
+    Raises `BackendError` for a model that can't be measured, which can't be loaded either.
     """
 
     def __init__(self, path: str, options: EngineOptions) -> None:
@@ -36,28 +36,28 @@ class Measuring:
 
     @property
     def n_ctx(self) -> int:
-        """The tokens of the context that `options` ask for."""
+        """The size of the context of `options`, in tokens."""
         return self._options.context_size() or self._model.n_ctx_train
 
     @property
     def n_layer(self) -> int:
-        """The layers of the model, its output as one of them."""
+        """The number of layers of the model, including its output."""
         return self._model.n_layer + 1
 
     @property
     def n_parts(self) -> int:
-        """The parts of the KV cache, which are of the same size."""
+        """The number of equal parts of the KV cache."""
         return 1 if self._unified else self._n_seq
 
     @property
     def is_repacked(self) -> bool:
-        """True if the weights in the CPU's memory are copies of those in the file."""
+        """True if the weights in the CPU's memory are rearranged copies."""
         return self._model.is_repacked
 
     def uses(
         self, n_ctx: int, n_layers: int = AUTO, options: EngineOptions | None = None
     ) -> list[DeviceUse]:
-        """What every device would hold. `options`: others for the context."""
+        """The memory of every device. `options`, if given, replace those for the context."""
         if n_layers != self._n_layers:
             self._model.close()
             fewer = replaced(self._options, n_gpu_layers=n_layers)
@@ -87,7 +87,7 @@ class Measuring:
 
 
 def _summed(uses: Iterable[DeviceUse]) -> list[DeviceUse]:
-    """The uses of all models, each device once."""
+    """The sum over all models, one entry for each device."""
     found: dict[str, DeviceUse] = {}
     for use in uses:
         other = found.get(use.name, DeviceUse(name=use.name))

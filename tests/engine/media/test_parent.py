@@ -346,7 +346,7 @@ def test_documents() -> None:
             (b"%PDF-1.7 damaged", PLAIN, True, "damaged or incomplete PDF"),
             (encrypted(), PLAIN, True, "encrypted"),
             (pdf(b""), PLAIN, True, "blank"),
-            (pdf(SCAN), PLAIN, False, "sees no images"),
+            (pdf(SCAN), PLAIN, False, "support images"),
             (pdf(SCAN, SCAN), one_image, True, "count as images"),
         ):
             info = await failure(decoder.decode([source(wrong)], options, images=images))

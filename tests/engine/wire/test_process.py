@@ -134,7 +134,7 @@ def test_listeners_hear_what_was_said_before_them() -> None:
         heard: list[int] = []
         assert await echo.receive() == 1
         echo.stdin.write(frame(2))
-        await echo._pipes.changes.until(lambda: bool(echo._pipes.unheard))
+        await echo._pipes.changes.until(lambda: bool(echo._pipes.pending))
         echo.listen(heard.append)
         assert heard == [2]
         echo.stdin.write(frame(3))
@@ -180,7 +180,7 @@ def test_only_silence_without_a_break_counts(
 
         async def part(until: Coroutine[None, None, bool], seconds: float) -> None:
             until.close()
-            echo._pipes.was_heard = parts.pop(0)
+            echo._pipes.has_output = parts.pop(0)
             raise TimeoutError
 
         echo.listen(lambda message: None)

@@ -4,7 +4,7 @@ from msgspec.structs import replace
 
 from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_path
-from specllama.engine.wire.devices import DeviceUse, told
+from specllama.engine.wire.devices import DeviceUse, device_lines
 from specllama.engine.worker.backend import Context, Model, device_uses, initialize
 from specllama.engine.worker.backend.memory import Holdings
 from tests.support.options_support import engine_options
@@ -50,7 +50,7 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
         compute=15 * MIB,
     )
     assert cpu == DeviceUse(name="CPU", n_layers=1, model=MIB // 2, compute=MIB)
-    assert told([gpu, cpu]) == [
+    assert device_lines([gpu, cpu]) == [
         "Vulkan0: 2 layers, weights 3.0 MiB, KV cache 12 MiB, compute buffers 15 MiB",
         "CPU: 1 layer, weights 0.5 MiB, KV cache 0.0 MiB, compute buffers 1.0 MiB",
     ]
@@ -92,7 +92,7 @@ def test_a_draft_model_stands_beside() -> None:
     *both, other = holdings.by_device(NAMES)
     assert both == [replace(before[0], draft=12 * MIB), before[1]]
     assert (other.name, other.model, other.draft) == ("DSP0", 0, 2 * MIB)
-    assert told(both)[0].endswith("compute buffers 15 MiB, draft model 12 MiB")
+    assert device_lines(both)[0].endswith("compute buffers 15 MiB, draft model 12 MiB")
     holdings.note("sched_reserve:    Vulkan0 compute buffer size =    16.00 MiB")
     gpu = holdings.by_device(NAMES)[0]
     assert (gpu.compute, gpu.draft) == (16 * MIB, 12 * MIB)
@@ -122,6 +122,6 @@ def test_llama_cpp_tells_of_all_that_it_allocates() -> None:
     # Two numbers of two bytes for each token and place of a layer.
     assert use.kv_cache >= 2 * 2 * context.n_ctx * model.n_layer
     assert use.compute > 0
-    assert told([use]) == []
+    assert device_lines([use]) == []
     context.close()
     model.close()
