@@ -54,7 +54,7 @@ class SchemaError(Exception):
 
 class GrammarSource(msgspec.Struct, frozen=True):
     """Everything that a compiled grammar depends on. `shown` are the control tokens that count as
-    text; `triggers` are set for a lazy grammar; `grammars` are those that it refers to.
+    text; `triggers` are set for a lazy grammar; `grammars` are the ones that it refers to.
     `whitespace` applies to its schemas."""
 
     kind: Kind
@@ -155,7 +155,7 @@ _LIMITS = LLParserLimits(
     max_grammar_size=500_000,
     verbose_errors=False,
 )
-TOO_COMPLEX = "the constraint is too complex, or forces a text without end"
+TOO_COMPLEX = "the constraint is too complex, or forces an endless text"
 _MEANINGS = {
     "panic": "it is too large",
     "NoExtensionBias": "no text can match",

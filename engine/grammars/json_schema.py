@@ -15,7 +15,7 @@ from specllama.engine.grammars.schema_references import circle
 from specllama.engine.grammars.schema_translation import Translation
 
 MAX_LENGTH = 1 << 20  # characters
-MAX_DEPTH = 100  # of JSON in JSON; llguidance's parser allows 128
+MAX_DEPTH = 100  # nesting levels; llguidance's parser allows 128
 MAX_REFERENCED_DEPTH = 4000  # sum over all definitions; limits the compiler's recursion
 
 

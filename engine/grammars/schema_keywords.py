@@ -32,7 +32,7 @@ _STRICTER = {
 
 
 class Keywords:
-    """Translates such keywords of the schema `schema` at `at` into `result`; calls `leave_out` with
+    """Translates the keywords of `schema`, which is at `at`, into `result`; calls `leave_out` with
     the keywords that can't be enforced. Raises GrammarError for an invalid value."""
 
     def __init__(

@@ -61,10 +61,10 @@ _BESIDE = {
 class _Place(NamedTuple):
     """The place of a schema: the other schemas that apply to its value.
 
-    `closes`: objects in the place only get named properties; `names` are those that other schemas
-    name. `ends`: the list of properties is closed even if `names` is empty. `whole`: the schema is
-    the only one or a branch, and not a part of a conjunction. `typed`: another schema gives the
-    type. `base` is the base of its references.
+    `closes`: objects in the place only get named properties; `names` are the ones that other
+    schemas name. `ends`: the list of properties is closed even if `names` is empty. `whole`: the
+    schema is the only one or a branch, and not a part of a conjunction. `typed`: another schema
+    gives the type. `base` is the base of its references.
     """
 
     closes: bool

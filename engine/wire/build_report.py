@@ -31,7 +31,7 @@ class BuildReport(msgspec.Struct, frozen=True, kw_only=True):
     """The reason why these libraries don't fit together; "" if they do."""
     features: dict[str, str]
     tried: list[str]
-    """Features whose kernels were tested; empty if this processor has none of them."""
+    """Features whose kernels were tested; empty if this processor doesn't have them."""
     measure: str
     """The applied measure, see `engine.worker.backend.verdict.Measure`."""
     reason: str

@@ -64,7 +64,8 @@ def kind_of(format: Format) -> MediaKind:
 
 
 def _is_mp3_frame(data: bytes) -> bool:
-    """True for the header of a frame of MPEG audio, layer III: none of its fields is reserved."""
+    """True for the header of a frame of MPEG audio, layer III, without reserved values in its
+    fields."""
     if len(data) < 4 or data[0] != 0xFF or data[1] & 0xE0 != 0xE0:
         return False
     version, layer = data[1] >> 3 & 3, data[1] >> 1 & 3

@@ -111,10 +111,12 @@ def _load(
 
 
 def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
-    """Raises BackendError and GrammarError."""
+    """The engine for the model. Raises BackendError and GrammarError."""
     if options.embedding.embeds():
         if model.has_encoder and model.has_decoder:
-            raise BackendError(f"the model {path!r} has two parts: embeddings need one")
+            raise BackendError(
+                f"the model {path!r} has an encoder and a decoder: embeddings need only one"
+            )
         return Embedder(model, options, _projector(model, options))
     if model.has_encoder or not model.has_decoder:
         raise BackendError(f"the model {path!r} can't generate here: it is not a pure decoder")

@@ -60,7 +60,8 @@ class SlotActions:
 
     @property
     def _engine(self) -> Engine:
-        """Raises `EngineError` if this process embeds: its slots have no texts."""
+        """The engine that generates. Raises `EngineError` if this process embeds: its slots have no
+        texts."""
         if self._generator is None:
             raise not_supported("the slots of a server that embeds or reranks keep no text")
         return self._generator

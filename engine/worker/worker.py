@@ -119,14 +119,14 @@ class Worker:
 
     @property
     def _generator(self) -> Engine:
-        """Raises `EngineError` if this process embeds."""
+        """The engine that generates. Raises `EngineError` if this process embeds."""
         if not isinstance(self._engine, Engine):
             raise not_supported("this engine process does not generate")
         return self._engine
 
     @property
     def _embedder(self) -> Embedder:
-        """Raises `EngineError` if this process generates."""
+        """The engine that embeds. Raises `EngineError` if this process generates."""
         if not isinstance(self._engine, Embedder):
             raise not_supported("this engine process does not embed")
         return self._engine

@@ -433,13 +433,13 @@ class Context:
         places = self._positions
         cells = state if places is None else places.load(sequence, state)
         if cells is None:
-            raise BackendError("the state is of another version")
+            raise BackendError("the state has another format")
         if not self._put_back(sequence, cells):
             self.remove(sequence, 0)
-            raise failure("llama.cpp refuses the state")
+            raise failure("llama.cpp rejected the state")
         if self._end(sequence) != n_tokens:
             self.remove(sequence, 0)
-            raise BackendError("the state is of another text")
+            raise BackendError("the state belongs to another text")
 
     def close(self) -> None:
         if not self._ctx:

@@ -147,15 +147,17 @@ def _read(path: str) -> dict[int, Direction]:
     for tensor in tensors:
         number = tensor.name.removeprefix(_PREFIX)
         if not tensor.name.startswith(_PREFIX) or not number.isdecimal() or not int(number):
-            raise BackendError(f"{path!r} is no control vector: it has a tensor {tensor.name!r}")
+            raise BackendError(f"{path!r} isn't a control vector: it has a tensor {tensor.name!r}")
         values = np.asarray(tensor.data)
         if tensor.tensor_type != GGMLQuantizationType.F32 or values.ndim != 1:
-            raise BackendError(f"{path!r} is no control vector: {tensor.name!r} is no row of F32")
+            raise BackendError(
+                f"{path!r} isn't a control vector: {tensor.name!r} isn't a row of F32"
+            )
         if not np.isfinite(values).all():
             raise BackendError(f"the control vector {path!r} has infinite numbers")
         directions[int(number)] = values.astype(np.float32)
     if not directions:
-        raise BackendError(f"{path!r} is no control vector: it has no tensor")
+        raise BackendError(f"{path!r} isn't a control vector: it has no tensor")
     return directions
 
 

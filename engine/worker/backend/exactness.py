@@ -32,7 +32,7 @@ def check_promise(context: Context, options: EngineOptions) -> None:
     if options.is_reproducible() and depends_on_batch(context):
         log.warning(
             "--reproducible is not possible here: what this model's kernels compute for a token "
-            "depends on what else is in the batch (docs/reproducibility.md lists those that work)"
+            "depends on the rest of the batch (docs/reproducibility.md lists what works)"
         )
 
 

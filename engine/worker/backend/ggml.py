@@ -211,7 +211,7 @@ def _check_cpus(cpus: Sequence[int], n_threads: int) -> None:
         return
     usable = os.sched_getaffinity(0) & set(cpus)
     if not usable:
-        raise BackendError("--cpu-mask, --cpu-range: this process may use none of these CPUs")
+        raise BackendError("--cpu-mask, --cpu-range: this process may not use any of these CPUs")
     if n_threads == 1:
         # ggml only places threads that it starts; a single thread is the calling one.
         os.sched_setaffinity(0, usable)

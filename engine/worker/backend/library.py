@@ -156,6 +156,6 @@ def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """`n` elements of llama.cpp's memory as an array, valid as long as that memory."""
     address = ctypes.cast(pointer, ctypes.c_void_p).value
     if address is None:
-        raise BackendError("llama.cpp has nothing there")
+        raise BackendError("llama.cpp returned no data")
     buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
     return np.frombuffer(buffer, dtype)

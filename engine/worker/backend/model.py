@@ -372,7 +372,7 @@ class Model(ModelFacts):
                 raise failure(f"cannot load the LoRA adapter {path!r}")
             if C.llama_adapter_get_alora_n_invocation_tokens(adapter):
                 raise BackendError(
-                    f"cannot load the LoRA adapter {path!r}: it applies from certain words on "
+                    f"cannot load the LoRA adapter {path!r}: certain words activate it "
                     "(aLoRA), which is not supported"
                 )
             self._adapters.append(adapter)

@@ -295,7 +295,7 @@ class Projector:
             opened = self._opened[id(chunk.media)] = _Opened(chunk.media, natives, stack)
         native = opened.natives[chunk.index]
         if M.mtmd_input_chunk_get_n_tokens(native) != chunk.n_tokens:
-            raise BackendError("the projector counts the tokens of media in two ways")
+            raise BackendError("the projector's token counts of a medium differ")
         return native
 
     def _release(self, keep: Container[int] = ()) -> None:
@@ -390,7 +390,7 @@ def _bitmap(media: Media, *, with_data: bool) -> Any:
     if min(width, height) < 1 or width * height > MAX_PIXELS:
         raise BackendError(f"an image of {width} x {height} pixels can't be used")
     if len(media.data) != width * height * 3:
-        raise BackendError("an image has another size than its pixels")
+        raise BackendError("the data of an image doesn't match its size")
     wide, high = max(width, -(-height // MAX_RATIO)), max(height, -(-width // MAX_RATIO))
     if not with_data:
         return M.mtmd_bitmap_init(wide, high, None)

@@ -50,7 +50,7 @@ def _backend() -> int:
     if not found:
         raise BackendError(
             "--rpc: the installed llama.cpp was built without the RPC backend; "
-            "docs/rpc.md says how to get one that has it"
+            "docs/rpc.md explains how to get one that has it"
         )
     return found
 

@@ -188,7 +188,7 @@ class Sampler:
         allowed: TokenArray | None,
         found: TokenArray | None = None,
     ) -> int:
-        """The chosen token. Afterwards, `candidates` are those that the chain has left."""
+        """The chosen token. Afterwards, `candidates` has the tokens that the chain has left."""
         if not self._apply_short(row, candidates, allowed, found):
             self._among(allowed, row if allowed is None else row.take(allowed), candidates)
         return self._finish(candidates, is_limited=allowed is not None)

@@ -16,8 +16,8 @@ MIN_TEMPERATURE = 1e-6  # below this, divided logits exceed the range of float32
 
 
 class SamplerSpec(NamedTuple):
-    """One sampler: the suffix of its `llama_sampler_init_*` function and the arguments after
-    those that the backend supplies (the vocabulary, or its size)."""
+    """One sampler: the suffix of its `llama_sampler_init_*` function, and the arguments after the
+    backend's own ones (the vocabulary, or its size)."""
 
     name: str
     args: tuple[Any, ...]

@@ -38,7 +38,7 @@ class Measure(enum.StrEnum):
 
     AS_BUILT = "as-built"
     REFUSED = "refused"
-    """The instruction sets in `engine.worker.backend.kernels.KERNELS` are switched off."""
+    """The instruction sets in `engine.worker.backend.kernels.TRIED` are switched off."""
     PLAIN = "plain"
     """All kernels for rearranged weights are off."""
 
@@ -113,12 +113,12 @@ def run_probe(probe: Sequence[str], measure: Measure) -> str:
             env={**os.environ, "GGML_NO_BACKTRACE": "1"},  # otherwise a failed assertion starts gdb
         )
     except (OSError, subprocess.TimeoutExpired) as error:
-        raise InconclusiveError(f"they could not be tried: {error}") from None
+        raise InconclusiveError(f"they could not be tested: {error}") from None
     if done.returncode == 0:
         return ""
     if done.returncode == WRONG:
         return done.stdout.decode("utf-8", "replace").strip() or "a product is wrong"
-    how = f"the process that tried them {describe_exit(done.returncode)}"
+    how = f"the process that tested them {describe_exit(done.returncode)}"
     if how.rpartition(" ")[2] in _FAULTS:
         return how
     lines = done.stderr.decode("utf-8", "replace").strip().splitlines()

@@ -254,7 +254,7 @@ class PrefixCache:
         first `n` tokens. If it can't be cut there, all its tokens are removed, and the result is
         False."""
         self.grow(id, length)
-        self._checkpoints.of[id] = [*checkpoints]  # all of them, as one may be needed now
+        self._checkpoints.of[id] = [*checkpoints]  # without the limit: `cut` may need any of them
         return self.cut(id, n)
 
     def adopt(self, id: int, checkpoints: Sequence[Checkpoint]) -> None:

@@ -293,7 +293,7 @@ class Compiler:
         return Guided(lazy, compiled.relaxed)
 
     def _source(self, params: GenerationParams) -> GrammarSource | None:
-        """Raises GrammarError."""
+        """The source of the constraint of `params`; None without one. Raises GrammarError."""
         answer = params.answer or AnswerRules()
         kind: Kind
         if answer.lark:

@@ -157,7 +157,7 @@ class GuideStart(Guide, Protocol):
 
 
 class Waiting:
-    """The tokens allowed before the trigger of a lazy grammar: all tokens, except those that
+    """The tokens allowed before the trigger of a lazy grammar: all tokens, except tokens that
     contain the end of a trigger and continue in a way that the grammar doesn't allow.
 
     The forbidden tokens depend on how much of a trigger is already there. They are computed once

@@ -111,8 +111,8 @@ class Lane:
         *,
         leniently: bool = False,
     ) -> Tried | TrialRefused:
-        """Try `source`. `token_id` as in `gbnf.to_lark`, `leniently` as in
-        `relaxing.compilable`; `owner` is for `abandon`.
+        """Try `source`. `token_id` is as in `gbnf.to_lark`, `leniently` as in
+        `relaxing.compilable`; `owner` identifies the trial for `abandon`.
 
         Raises TooCostlyError, AbandonedError, and OSError if no process can be started.
         """
@@ -140,7 +140,7 @@ class Lane:
         token_id: Callable[[str], int | None],
         leniently: bool,
     ) -> Tried | TrialRefused | Costly:
-        """Raises EndedError."""
+        """Send the job; if it needs token ids, send it again with these. Raises EndedError."""
         number, seconds = vocabulary.number, self._seconds
         job = TrialJob(source, number, seconds, leniently=leniently)
         answer = process.ask(job, vocabulary)
@@ -198,7 +198,7 @@ class Lane:
 
 
 class EndedError(Exception):
-    """The process ended."""
+    """The trial process ended without an answer."""
 
 
 class TrialProcess:
@@ -228,7 +228,7 @@ class TrialProcess:
         return vocabulary.number in self._known or len(self._known) < MAX_VOCABULARIES
 
     def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
-        """Raises EndedError."""
+        """The answer to `job`; sends `vocabulary` before its first job. Raises EndedError."""
         if vocabulary.number not in self._known:
             self._known.add(vocabulary.number)
             tokens = TrialTokens(vocabulary.lexemes, vocabulary.eog)

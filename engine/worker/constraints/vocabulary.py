@@ -18,7 +18,7 @@ class Vocabulary:
     """The tokens of a model, in which the control tokens `shown` count as text.
 
     `texts` are the bytes of every token, empty for tokens without text. `bytes` are 256 tokens, one
-    for each byte; those that the model lacks have ids after its own. `lexemes` are all tokens in
+    for each byte; tokens that the model lacks have ids after its own. `lexemes` are all tokens in
     llguidance's form. `number` identifies the vocabulary.
     """
 

@@ -183,7 +183,7 @@ class Embedder:
 
     def _add_media(self, job: EmbeddingJob, chunks: Mapping[int, PreparedChunk]) -> None:
         if self._encoding is None or not self._can_split:
-            raise not_supported("this model has to see an input at once, and as text")
+            raise not_supported("this model evaluates an input at once, and only supports text")
         job.spans = [spans(tokens, self._registry) for tokens in job.inputs]
         job.media = self._encoding.encoded(job.id, chunks)
 

@@ -1,4 +1,4 @@
-"""From sampled tokens to text and events: stop conditions, the context shift, what is sent."""
+"""Turns sampled tokens into text and events: stop conditions, the context shift, unsent text."""
 
 from specllama.engine.options.tables.context import ContextOptions
 from specllama.engine.wire.replies import Delta, Event, Finished, StopType

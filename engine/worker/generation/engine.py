@@ -63,7 +63,7 @@ MASK_SECONDS = 0.01
 """The longest wait for a mask or an embedding when a step has no other work: messages are read
 between two waits."""
 PATIENCE, LEAST_PATIENCE = 0.25, 0.001
-"""A step waits for the masks of its requests for `PATIENCE` of its own time, but for at least
+"""A step waits for the masks of its requests for `PATIENCE` of its own time, at least for
 `LEAST_PATIENCE` seconds. A request without a mask by then gets its next token in a later step."""
 
 TOGETHER, TOGETHER_SECONDS = 4, 0.005
@@ -105,7 +105,7 @@ class Engine:
         self.preparation = Preparation(
             self.context, options, self.lora, self.media_prompts, offload, n_ctx=n_ctx
         )
-        """Makes requests of messages."""
+        """Turns `Submit` messages into requests."""
         self._sampling = Sampling(self.context, offload)
         self._speculation = speculation(
             self.context,

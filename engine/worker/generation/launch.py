@@ -34,7 +34,7 @@ class StepBatch:
     indices: Sequence[int] = ()
     """For each chunk, the index in the batch of the logits of its text's last token."""
     evaluated: Sequence[Chunk] = ()
-    """The chunks that were launched, including those that `keep` has dropped since."""
+    """The launched chunks, including any that `keep` has dropped since."""
 
     @property
     def is_single(self) -> bool:
@@ -106,7 +106,7 @@ class Counting:
     def __init__(self) -> None:
         self._stats = Stats()
         self._computed = 0.0  # when the last decode ended; 0 while idle
-        self._has_prompt = False  # whether the last decode had prompt tokens in it
+        self._has_prompt = False  # the last decode had prompt tokens
 
     def admitted(self, request: Request, now: float) -> None:
         """`request` has got its first slot."""

@@ -46,12 +46,12 @@ from specllama.engine.worker.tokens import TokenArray
 
 log = logging.getLogger("specllama.engine.worker.generation.preparation")
 LOGITS = 64 << 20
-"""Most bytes of logits that a step computes for a prompt whose probabilities are requested: each of
-its tokens has one logit for each token of the vocabulary."""
+"""Maximum bytes of logits that a step computes for a prompt whose probabilities are requested: each
+prompt token has a row of `n_vocab` logits."""
 MAX_LISTED = 20  # keywords in one message
 _BUSY = ErrorInfo(
     "unavailable_error",
-    "too many grammars and JSON schemas that take much work wait to be compiled",
+    "too many costly grammars and JSON schemas are waiting to be compiled",
     retry_after=5,
 )
 
@@ -67,7 +67,7 @@ class Preparing(NamedTuple):
 
 
 class Preparation:
-    """Requests for slots of `n_ctx` tokens each."""
+    """Prepares requests for slots of `n_ctx` tokens each."""
 
     def __init__(
         self,
@@ -148,7 +148,8 @@ class Preparation:
         )
 
     def _prompt_probs(self, submit: Submit, tokens: TokenArray) -> PromptProbabilities | None:
-        """None without `Submit.prompt_probs`. Raises `EngineError`."""
+        """The probabilities of the prompt; None without `Submit.prompt_probs`. Raises
+        `EngineError`."""
         n_probs = submit.params.n_probs
         if not (submit.prompt_probs and n_probs):
             return None
@@ -242,7 +243,8 @@ class Preparation:
         return _added_up(resolved) if were_added_up or len(resolved) > most else resolved
 
     def _preserved(self, preserved: list[int | str]) -> frozenset[int]:
-        """The control tokens among ids, and in texts, except for tokens that end the generation."""
+        """The control tokens to show: the ids in `preserved`, and the control tokens in its texts,
+        except for tokens that end the generation."""
         if not preserved:
             return frozenset()
         model = self._model

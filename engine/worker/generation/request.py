@@ -198,7 +198,7 @@ class Request:
         self.probs = probs
         self.prompt_probs = prompt_probs
         self.pending_text: list[str] = []  # decoded, not sent yet
-        self.n_sent = 0  # generated tokens that events have carried
+        self.n_sent = 0  # generated tokens that events have contained
         self._spilled: list[int] = []  # unsent tokens that a context shift may drop
         self.n_decoded = 0
         self.n_drafted = self.n_drafts_accepted = 0  # without forced ones
@@ -356,7 +356,7 @@ class Request:
         return text
 
     def unsent_tokens(self) -> list[int]:
-        if not self._spilled and self.n_decoded - self.n_sent == 1:  # mostly
+        if not self._spilled and self.n_decoded - self.n_sent == 1:  # the usual case
             self.n_sent += 1
             return [self.sequence.tokens.item(len(self.sequence.tokens) - 1)]
         self.spill()

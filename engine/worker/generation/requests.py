@@ -92,7 +92,7 @@ class Requests:
         return bool(ended)
 
     def release(self, request: Request) -> None:
-        """Forget a request that the scheduler has forgotten."""
+        """Close and forget a request that the scheduler no longer has."""
         del self.running[request.id]
         if request.slot >= 0:
             self._last[request.slot] = request

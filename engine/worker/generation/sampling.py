@@ -51,7 +51,7 @@ class SamplingPool:
 
         helpers = min(self._n_threads, len(jobs) - 1)
         if helpers > 0:
-            # llama.cpp puts the rows in order when the first one is read.
+            # llama.cpp reorders the rows when the first one is read: not in parallel.
             self._context.logits(jobs[0][1])
             if self._executor is None:
                 self._executor = system.pool(self._n_threads, "sample")
@@ -132,7 +132,9 @@ class Sampling:
         }
         if self._scan.is_worth_it(len(bounds)):
             logits, numbers = self._context.block([*bounds])
-            if len(logits) > 2 * len(bounds):  # most rows are those of proposed tokens
+            if len(logits) > 2 * len(
+                bounds
+            ):  # mostly rows of proposed tokens, which aren't in `bounds`
                 return
             of_rows = [ALL] * len(logits)
             for number, bound in zip(numbers, bounds.values(), strict=True):

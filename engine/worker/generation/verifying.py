@@ -82,13 +82,13 @@ def speculation(
     if not possible and (options.speculation.types() or options.draft.model_draft):
         why = "samplers on the device" if has_offload else "a memory that can't take tokens back"
         if rates:
-            raise BackendError(f"no acceptance can be made up with {why}: nothing is proposed")
+            raise BackendError(f"--spec-synth-* is impossible with {why}: nothing is proposed")
         log.warning("--spec-type and --model-draft have no effect with %s", why)
     verifier: Verifier = Exact()
     if rates:
         log.warning(
-            "which proposed tokens are accepted is made up, for measuring: texts are not what the "
-            "model would say (%.6g tokens of a full proposal, with the model's own; rates: %s)",
+            "proposed tokens are accepted at random (--spec-synth-*), for measurements: texts are not "
+            "the model's own (%.6g tokens per full proposal and step; rates: %s)",
             1 + sum(rates),
             show_rates(rates),
         )

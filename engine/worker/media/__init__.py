@@ -1,1 +1,1 @@
-"""Images and sound in the engine process: what they are in a text, and their embeddings."""
+"""Images and sounds in the engine process: their tokens in texts, and their embeddings."""

@@ -170,7 +170,7 @@ class Placement:
         if not sequence.cache_prompt:
             return PrefixOrigin()
         longest, soon, best, most = 0, 0, -1, 0
-        limit = len(sequence.tokens) - 1  # the last one's logits are needed
+        limit = len(sequence.tokens) - 1  # the last token is evaluated, for its logits
         entries = self._cache.entries
         for id, n_same in self._cache.matches(sequence.tokens.view(), sequence.key).items():
             n_same = uncut(sequence.spans, min(n_same, limit))
@@ -191,7 +191,7 @@ class Placement:
         """A longer prefix in the second tier, if there is room to restore it."""
         if self._tier is None or not sequence.cache_prompt:
             return None
-        # The last one's logits are needed.
+        # The last token is always evaluated, for its logits.
         text = sequence.tokens.view(0, uncut(sequence.spans, len(sequence.tokens) - 1))
         found = self._tier.find(text, sequence.key, source.n) if len(text) else None
         if found is None or found.length > self._n_ctx:

@@ -437,8 +437,8 @@ class Scheduler:
     # ---- cells ---------------------------------------------------------------------------
 
     def _fits(self, sequence: Sequence, source: PrefixOrigin, found: Found | None) -> bool:
-        """True if there are cells for the whole text in addition to those that running sequences
-        still need. A prefix `found` in the second tier needs cells of its own."""
+        """True if there are cells for the whole text in addition to the cells that running
+        sequences still need. A prefix `found` in the second tier needs cells of its own."""
         if not self._active:
             return True
         shared = source.n if found is None and source.seq_id in self._running else 0

@@ -39,11 +39,11 @@ def _source(
     if draft.has_encoder or not draft.has_decoder:
         raise BackendError(f"{path!r} can't be a draft model: it is not a pure decoder")
     if _embeds(draft):
-        raise BackendError(f"{path!r} can't be a draft model: it is one for embeddings")
+        raise BackendError(f"{path!r} can't be a draft model: it is an embedding model")
     unlike = difference(model, draft)
     if unlike and not replacements:
         raise BackendError(
-            f"{path!r} can't be the draft model of this model: its vocabulary is another one "
+            f"{path!r} can't be the draft model of this model: its vocabulary differs "
             f"({unlike}); --spec-replace translates the texts"
         )
     unified = options.unified_kv_cache()

@@ -10,7 +10,7 @@ import pytest
 from specllama.engine.shipped import model_path
 from specllama.engine.worker.backend import exactness
 from specllama.engine.worker.cache.origin import Identity
-from specllama.engine.worker.process import _die_quickly, _load
+from specllama.engine.worker.process import _disable_debugger, _load
 from tests.support.options_support import engine_options
 
 
@@ -20,7 +20,7 @@ def test_backtraces_of_assertions_are_for_those_who_want_everything(
 ) -> None:
     monkeypatch.setenv("GGML_NO_BACKTRACE", "")  # so that it is put back
     monkeypatch.delenv("GGML_NO_BACKTRACE")
-    _die_quickly(level)
+    _disable_debugger(level)
     assert os.environ.get("GGML_NO_BACKTRACE") == expected
 
 

@@ -41,7 +41,7 @@ class LookupFile:
         except OSError as error:
             raise BackendError(f"cannot read {path}: {error.strerror or error}") from None
         if size % 4:
-            raise BackendError(f"{path} is damaged, or no file of llama-lookup-create")
+            raise BackendError(f"{path} is damaged, or not a file of llama-lookup-create")
         self._numbers = numbers
         starts = _starts(numbers, path)
         keys = numbers[starts[:, None] + np.arange(MAX_NGRAM)].copy()
@@ -76,7 +76,7 @@ def _starts(numbers: _Numbers, path: str) -> npt.NDArray[np.int64]:
     while at < end:
         n = item(at + MAX_NGRAM) if at + _HEAD <= end else 0
         if n <= 0 or at + _HEAD + 2 * n > end:
-            raise BackendError(f"{path} is damaged, or no file of llama-lookup-create")
+            raise BackendError(f"{path} is damaged, or not a file of llama-lookup-create")
         starts.append(at)
         at += _HEAD + 2 * n
     return np.array(starts, np.int64)

@@ -118,18 +118,18 @@ def test_requests_of_any_kind_end(
 
 def test_it_is_said_at_the_start(model: Model, caplog: pytest.LogCaptureFixture) -> None:
     Engine(model, engine_options(spec_type=("ngram-simple",), spec_synth_len=3.0)).close()
-    [warning] = [each.getMessage() for each in caplog.records if "made up" in each.getMessage()]
-    assert "texts are not what the model would say (3 tokens" in warning
+    [warning] = [each.getMessage() for each in caplog.records if "at random" in each.getMessage()]
+    assert "texts are not the model's own (3 tokens" in warning
     caplog.clear()
     Engine(model, engine_options(spec_type=("ngram-simple",))).close()
-    assert "made up" not in caplog.text
+    assert "accepted at random" not in caplog.text
 
 
 def test_nothing_can_be_measured(model: Model) -> None:
     with pytest.raises(OptionError, match="it needs --spec-type"):
         Engine(model, engine_options(spec_synth_len=3.0))
     options = {"spec_type": ("ngram-simple",), "spec_synth_len": 3.0}
-    with pytest.raises(BackendError, match="no acceptance can be made up with samplers on"):
+    with pytest.raises(BackendError, match=r"--spec-synth-\* is impossible with samplers on"):
         Engine(model, engine_options(**options, backend_sampling=True))
 
 

@@ -107,7 +107,7 @@ def test_devices_are_named_as_for_the_model(model: Model) -> None:
 
 def test_another_vocabulary_is_refused(model: Model) -> None:
     message = refusal(model, ensure("tiny-spm"))
-    assert "its vocabulary is another one (it is of the kind SPM, not BPE)" in message
+    assert "its vocabulary differs (it is of the kind SPM, not BPE)" in message
     assert "--spec-replace" in message
 
 

@@ -99,7 +99,7 @@ def test_damaged_files_are_named(tmp_path: Path, numbers: list[int]) -> None:
     for data in (struct.pack(f"<{len(numbers)}i", *numbers), b"\x00" * 29):
         path.write_bytes(data)
         with pytest.raises(
-            BackendError, match=r"file is damaged, or no file of llama-lookup-create"
+            BackendError, match=r"file is damaged, or not a file of llama-lookup-create"
         ):
             LookupFile(str(path), 8)
 
