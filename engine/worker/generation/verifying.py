@@ -87,8 +87,8 @@ def speculation(
     verifier: Verifier = Exact()
     if rates:
         log.warning(
-            "proposed tokens are accepted at random (--spec-synth-*), for measurements: texts are not "
-            "the model's own (%.6g tokens per full proposal and step; rates: %s)",
+            "proposed tokens are accepted at random (--spec-synth-*), for measurements: texts are "
+            "not the model's own (%.6g tokens per full proposal and step; rates: %s)",
             1 + sum(rates),
             show_rates(rates),
         )
