@@ -144,7 +144,7 @@ class HostCache:
         self._texts: dict[int, KeptText] = {}  # the least recently used first
         self._holders: Counter[int] = (
             Counter()
-        )  # number of texts with a checkpoint, by its state's id
+        )  # number of texts, by the id of a checkpoint's state
         self._last_id = 0
         self.n_bytes = 0
 

@@ -17,9 +17,8 @@ class EmbeddingBatcher:
         self._n_sequences = n_sequences
         self._n_batch = n_batch
         self._n_cells = n_cells
-        self._queue: deque[EmbeddingJob] = (
-            deque()
-        )  # requests with pending inputs, in the order of their turns
+        self._queue: deque[EmbeddingJob] = deque()
+        """Requests with pending inputs, in the order of their turns."""
         self._alone: deque[Input] = deque()  # inputs that had no memory together with others
         self.long: Input | None = None
         """The input that takes several steps, if there is one."""

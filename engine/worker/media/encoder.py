@@ -167,9 +167,8 @@ class MediaEncoder:
         self._keep_bytes = keep_bytes
         self._woken = woken
         self._changed = system.Condition()
-        self._queues: OrderedDict[int, deque[_Job]] = (
-            OrderedDict()
-        )  # by owner, in the order of their turns
+        self._queues: OrderedDict[int, deque[_Job]] = OrderedDict()
+        """The waiting jobs by owner; the next owner first."""
         self._jobs: dict[int, _Job] = {}  # waiting or running, by chunk id
         self._held: dict[int, int] = {}  # number of orders that hold rows, by chunk id
         self._kept: OrderedDict[int, Rows] = OrderedDict()  # all rows, least recently used first

@@ -192,7 +192,7 @@ class Sequence:
 
     @property
     def span(self) -> Span | None:
-        """The span of its next token; None if that is no medium's."""
+        """The span of its next token; None if that is a text token."""
         return around(self.spans, self.n_past)
 
     @property

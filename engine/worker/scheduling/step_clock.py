@@ -16,10 +16,10 @@ from typing import Final
 from specllama.engine.worker.scheduling.sweep import Sweep
 
 FEW_ROWS = 64
-"""Up to so many prompt tokens, the other sequences of a step decide which path a kernel takes.
-Flash attention on a CPU needs 64 rows for its fast path: of all sequences with a unified cache.
-With separate caches, which llama.cpp evaluates in batches of equally many tokens of each, one row
-less is in one batch."""
+"""Up to so many prompt tokens, the other sequences of a step can change the path of a kernel. Flash
+attention on a CPU needs 64 rows for its fast path. In a unified cache, the rows of all sequences
+count. With separate caches, llama.cpp evaluates one row of the prompt together with the single
+tokens of the others, so that the rest is one row less."""
 RECENT = 5
 """Number of measurements whose median is used: a change has an effect after three."""
 OF_SIZE = 9
