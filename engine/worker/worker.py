@@ -297,9 +297,9 @@ class Worker:
         arrival.compiling = preparing
         if arrival.is_cancelled:  # in the meantime
             self._drop(arrival)
-        preparing.order.when_ready(partial(self._go_on, preparing))
+        preparing.order.when_ready(partial(self._continue, preparing))
 
-    def _go_on(self, preparing: Preparing) -> None:
+    def _continue(self, preparing: Preparing) -> None:
         submit = preparing.submit
         self._arriving[submit.id].compiling = None
         self._start_for(submit, partial(self._outcome, submit.id, self._complete, preparing))

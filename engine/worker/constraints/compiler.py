@@ -168,7 +168,8 @@ class _Work:
         self._compiler = compiler
 
     def attempt(self, lane: Lane, *, is_last: bool) -> None:
-        """Raises GrammarError, TooCostlyError, and OSError if there can be no trial."""
+        """Try and compile the source in `lane`. Raises GrammarError, TooCostlyError, and OSError if
+        a trial is impossible."""
         self._compiler.attempt(self, lane, is_last=is_last)
 
     def fail(self, error: Exception) -> None:
@@ -373,7 +374,8 @@ class Compiler:
     def _compile(
         self, work: _Work, vocabulary: Vocabulary, lane: Lane, *, leniently: bool = False
     ) -> None:
-        """Raises GrammarError, TooCostlyError, and OSError if there can be no trial."""
+        """Try the source in `lane`, then compile it. Raises GrammarError, TooCostlyError, and
+        OSError if a trial is impossible."""
         source = work.source
         try:
             if not work.n_orders:

@@ -291,12 +291,12 @@ class DraftModel:
         behind = [(each.place, len(each.place), self._cache.save(each.place)) for each, _ in rows]
         try:
             while rows:
-                rows = self._go_on(rows)
+                rows = self._draft_next(rows)
         finally:
             for place, n, state in behind:
                 self._cache.rewind(place, n, state)
 
-    def _go_on(self, rows: Sequence[tuple[_Draft, int]]) -> list[tuple[_Draft, int]]:
+    def _draft_next(self, rows: Sequence[tuple[_Draft, int]]) -> list[tuple[_Draft, int]]:
         """Choose the next token for each of `rows`, and evaluate it if another one may follow.
         Returns the rows of these."""
         more: list[tuple[_Draft, int]] = []

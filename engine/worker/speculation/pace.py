@@ -22,8 +22,8 @@ from specllama.engine.worker.speculation.source import SourceState
 
 
 FADING = 0.85
-"""The weight of a verification decays by this factor with each later one of its sequence: a text
-begins and stops to copy within a few steps."""
+"""The weight of a verification decays by this factor with each later one of its sequence, as a text
+starts and stops copying earlier text within a few steps."""
 FADING_OF_ALL = 0.98
 WEIGHT = 1.0
 """The weight of the prior expectation, in verifications."""
