@@ -39,7 +39,7 @@ MAX_QUEUED = 1 << 30
 """Maximum number of bytes that wait to be written; further texts are dropped."""
 FIRST_GUESS = 3e-9
 """Assumed seconds to read and check a byte, before the first measurement."""
-MEMORY = 0.25
+NEWEST_WEIGHT = 0.25
 """Weight of the newest file in the average speed."""
 ABANDONED_SECONDS = 3600.0
 """Minimum age of an unfinished file to be removed: its server was probably killed."""
@@ -188,7 +188,9 @@ class DiskCache:
             if text is None:
                 self._remove(id)
                 return
-            self.seconds_per_byte += MEMORY * (seconds / file.n_bytes - self.seconds_per_byte)
+            self.seconds_per_byte += NEWEST_WEIGHT * (
+                seconds / file.n_bytes - self.seconds_per_byte
+            )
             if id in self._files:
                 self._fetched = id, text
 

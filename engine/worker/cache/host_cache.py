@@ -80,7 +80,7 @@ class TextIndex:
         for id, n in self._matches(tokens, key).items():
             text = self._texts[id]
             is_richer = n < text.length or len(text.cuts.at) >= n_checkpoints
-            if n == len(tokens) and is_richer and _stands_for(text.cuts, n):
+            if n == len(tokens) and is_richer and _replaces(text.cuts, n):
                 found.append(id)
         return sorted(found)
 
@@ -89,7 +89,7 @@ class TextIndex:
         return [
             id
             for id, n in self._matches(tokens, key).items()
-            if n == self._texts[id].length and _stands_for(cuts, n)
+            if n == self._texts[id].length and _replaces(cuts, n)
         ]
 
     def _matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
@@ -97,7 +97,7 @@ class TextIndex:
         return index.matches(tokens) if index is not None else {}
 
 
-def _stands_for(cuts: Cuts, n: int) -> bool:
+def _replaces(cuts: Cuts, n: int) -> bool:
     """True if a text with these `cuts` can replace its first `n` tokens."""
     return cuts.reachable(n) >= n - n // LOSS
 

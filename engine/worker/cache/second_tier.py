@@ -29,7 +29,7 @@ MIN_TOKENS = 8
 """Minimum length of a saved text, and minimum number of tokens that a restore must save."""
 FIRST_GUESS = 1e-9
 """Assumed seconds per byte of a copy, before the first measurement."""
-MEMORY = 0.25
+NEWEST_WEIGHT = 0.25
 """Weight of the newest copy in the average speed."""
 
 
@@ -50,7 +50,7 @@ class _Speed:
 
     def observe(self, n_bytes: int, seconds: float) -> None:
         if n_bytes:
-            self.each += MEMORY * (seconds / n_bytes - self.each)
+            self.each += NEWEST_WEIGHT * (seconds / n_bytes - self.each)
 
 
 class SecondTier:

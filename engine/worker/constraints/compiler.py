@@ -188,7 +188,7 @@ class Compiler:
     def __init__(self, model: Model, *, seconds: Sequence[float] = lanes.SECONDS) -> None:
         """`seconds` are the CPU time limits of a trial in each lane."""
         self._model = model
-        self._memory: ByteLRU[bytes, Compiled] = ByteLRU(CACHE_BYTES)
+        self._cache: ByteLRU[bytes, Compiled] = ByteLRU(CACHE_BYTES)
         self._under_way: dict[bytes, _Work] = {}
         self._lock = system.Lock()
         self._closed = system.Event()
@@ -231,7 +231,7 @@ class Compiler:
                 work.n_orders += 1
                 return work
             work = _Work(key, source, self)
-            if (found := self._memory.get(key)) is not None:
+            if (found := self._cache.get(key)) is not None:
                 work.compiled.set_result(found)
                 return work
             self._under_way[key] = work
@@ -242,7 +242,7 @@ class Compiler:
     @property
     def n_bytes(self) -> int:
         """The size of the cached constraints in bytes."""
-        return self._memory.n_bytes
+        return self._cache.n_bytes
 
     def drop(self, order: CompileOrder) -> None:
         """Withdraws `order`. Its source is not compiled, unless another order needs it. A second
@@ -365,7 +365,7 @@ class Compiler:
             if self._under_way.get(work.key) is work:
                 del self._under_way[work.key]
             if isinstance(outcome, Compiled):
-                self._memory.put(work.key, outcome, n_bytes)
+                self._cache.put(work.key, outcome, n_bytes)
         if isinstance(outcome, Compiled):
             work.compiled.set_result(outcome)
         else:

@@ -14,7 +14,7 @@ MIN_TOKENS = 32
 MIN_SHARE = 0.5
 """Prompts may always lengthen a step by this part of its time without prompts, even if it misses
 the target: on a machine that can't meet the target, prompts still progress."""
-HARDLY = 1.15
+OVERRUN = 1.15
 """A step may exceed its limit by this factor if its rate of prompt tokens is higher by at least the
 same factor."""
 KNEE, LATE_TOKENS = 0.95, 128
@@ -115,7 +115,7 @@ class PrefillBudget:
 
 def choose(seconds: dict[int, float], most: float) -> int:
     """The chunk size with the best rate (tokens per second) among the sizes that take at most
-    `most` seconds, or a larger size under the rule of `HARDLY`. If every size takes longer: the
+    `most` seconds, or a larger size under the rule of `OVERRUN`. If every size takes longer: the
     smallest one with at least `KNEE` of the best rate of the sizes up to `LATE_TOKENS`."""
     rates = {n: n / each for n, each in seconds.items()}
     within = [n for n in seconds if seconds[n] <= most]
@@ -124,6 +124,6 @@ def choose(seconds: dict[int, float], most: float) -> int:
         enough = KNEE * max(rates[n] for n in small)
         return min(n for n in small if rates[n] >= enough)
     best = max(within, key=lambda n: (rates[n], n))
-    near = [n for n, each in seconds.items() if n > best and each <= HARDLY * most]
-    far_better = [n for n in near if rates[n] >= HARDLY * rates[best]]
+    near = [n for n, each in seconds.items() if n > best and each <= OVERRUN * most]
+    far_better = [n for n in near if rates[n] >= OVERRUN * rates[best]]
     return max(far_better, key=lambda n: (rates[n], n), default=best)

@@ -107,7 +107,7 @@ MAX_HITS = 16
 """Maximum number of matches to consider; the one nearest to the point of divergence is used."""
 
 
-class _Left:
+class _DivergedText:
     """A text that diverged at `place`, from shortly before that place on."""
 
     def __init__(self, text: TokenArray, place: int) -> None:
@@ -143,7 +143,7 @@ class RadixState(SourceState):
         self._ahead = 0
         self._n_seen = 0  # compared tokens of this text
         self._others: list[tuple[int, TokenArray]] = []  # agree so far; the likeliest one last
-        self._left: _Left | None = None
+        self._diverged: _DivergedText | None = None
         self._version = -1  # of the known texts when `_others` was set
 
     def propose(self, n: int) -> list[int]:
@@ -166,15 +166,15 @@ class RadixState(SourceState):
 
     def _follow(self) -> bool:
         """True if the followed text agrees with the new tokens, and has more."""
-        text, ahead, left = self._text, self._ahead, self._left
+        text, ahead, diverged = self._text, self._ahead, self._diverged
         if text is None:
             return False
         if _agrees(text, ahead, self.tokens, self._n_seen) and len(self.tokens) + ahead < len(text):
             return True
         self._text = None
         place = self._n_seen + ahead
-        if left is None or left.text is not text or not left.covers(place):
-            self._left = _Left(text, place)
+        if diverged is None or diverged.text is not text or not diverged.covers(place):
+            self._diverged = _DivergedText(text, place)
         return False
 
     def _switch(self) -> bool:
@@ -194,12 +194,12 @@ class RadixState(SourceState):
 
     def _resume(self) -> None:
         """Follow the last diverged text again, if the newest tokens occur in it."""
-        left, n_tokens = self._left, len(self.tokens)
-        if left is None or n_tokens < N_AGAIN:
+        diverged, n_tokens = self._diverged, len(self.tokens)
+        if diverged is None or n_tokens < N_AGAIN:
             return
-        place = left.found(self.tokens, n_tokens + self._ahead)
+        place = diverged.found(self.tokens, n_tokens + self._ahead)
         if place is not None:
-            self._text, self._ahead = left.text, place - n_tokens
+            self._text, self._ahead = diverged.text, place - n_tokens
 
 
 class Radix:

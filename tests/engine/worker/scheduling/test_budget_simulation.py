@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from specllama.engine.worker.scheduling.budget import HARDLY, MIN_SHARE, PrefillBudget
+from specllama.engine.worker.scheduling.budget import MIN_SHARE, OVERRUN, PrefillBudget
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep
 from tests.support.machines import BUSY, MACHINES, Machine
@@ -77,7 +77,7 @@ class Run:
         most = max(
             TARGET,
             (1 + MIN_SHARE) * machine.seconds(g, 0, length),
-            HARDLY * min(seconds.values()),
+            OVERRUN * min(seconds.values()),
         )
         self.can_keep_target &= min(seconds.values()) <= TARGET
         each = min(s / size for size, s in seconds.items() if s <= most)
