@@ -129,8 +129,9 @@ class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
 
 
 class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
-    """The request has got a slot, and the evaluation of its prompt begins. This is the first event
-    of each request that doesn't fail earlier, apart from `Relaxed` and `Accepted`."""
+    """The request has got a slot, and the evaluation of its prompt begins; before, no work was done
+    for it. Each request that doesn't fail earlier has this event, after `Relaxed` and
+    `Accepted`."""
 
     id: int
 

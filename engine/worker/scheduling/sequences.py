@@ -101,8 +101,8 @@ class Sequence:
     first token is sampled. `n_reuse`: the minimum length of cached chunks that may be moved to
     their positions in the prompt (0: none are moved); `n_exact` is as in `CachedText`. Only
     sequences with the same `key` share cells; only sequences with the same adapters share a step.
-    `owner` is the user of the request. `checkpoints_at` are the sorted positions in the prompt at
-    which checkpoints will be made.
+    `owner` identifies the client. `checkpoints_at` are the sorted positions in the prompt at which
+    checkpoints will be made.
 
     `spans` are the sorted spans of media in the prompt. The first `n_ready` tokens can be
     evaluated: the embeddings of their media are available.
