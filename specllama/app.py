@@ -1,4 +1,4 @@
-"""The ASGI application: the description, bound to the handlers, with engines below."""
+"""The ASGI application: the description, its handlers, and the engines."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -18,10 +18,10 @@ from specllama.progress import show_progress
 def create_app(
     options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
 ) -> ASGIApp:
-    """An application that starts its engines with the ASGI lifespan, so the ASGI server must
-    run that (uvicorn: `lifespan="on"`).
+    """Returns an application that starts its engines in the ASGI lifespan, which the ASGI server
+    must run (uvicorn: `lifespan="on"`).
 
-    `on_fatal` is called with the reason, once, if the only model of a server can't be loaded.
+    If the only model of a server can't be loaded, `on_fatal` is called once, with the reason.
     """
 
     @asynccontextmanager

@@ -1,4 +1,4 @@
-"""Bars on a terminal for what takes long. Importing this takes a while."""
+"""Progress bars on a terminal. Importing this module takes a while."""
 
 from collections.abc import Iterable
 
@@ -16,7 +16,7 @@ from rich.text import Text
 
 
 class _Amount(DownloadColumn):
-    """Bytes of a download, percent of a model that is being loaded."""
+    """The bytes of a download, or the percentage of a model that is being loaded."""
 
     def render(self, task: Task) -> Text:
         return super().render(task) if task.fields["bytes"] else Text(f"{task.percentage:.0f} %")
@@ -28,15 +28,15 @@ class _Speed(TransferSpeedColumn):
 
 
 class _Remaining(TimeRemainingColumn):
-    """Nothing once all is done: what may follow has no end that is known."""
+    """The remaining time; empty once all is done, since the time of further work is unknown."""
 
     def render(self, task: Task) -> Text:
         return Text() if task.finished else super().render(task)
 
 
 class Bars(Progress):
-    """A display without bars yet, on `console`, by default on stderr. The field `bytes` of a task
-    says whether its numbers are bytes."""
+    """A display of bars, at first none, on `console`, by default on stderr. A task's field `bytes`
+    is True if its numbers are bytes."""
 
     def __init__(self, console: Console | None = None) -> None:
         self._paused = False
@@ -49,21 +49,21 @@ class Bars(Progress):
             console=console or Console(stderr=True),
             transient=True,
             auto_refresh=False,  # no thread: every update draws
-            redirect_stdout=False,  # nothing is to stand between others and their streams
+            redirect_stdout=False,  # other code writes to its streams directly
             redirect_stderr=False,
         )
 
     def pause(self) -> None:
-        """Take the bars off the terminal. Stopping would not do: rich, started again, erases as
-        many lines as it had bars."""
+        """Removes the bars from the terminal. Stopping isn't possible: rich, when it is started
+        again, would erase as many lines as it had bars."""
         self._paused = True
         self.refresh()
 
     def resume(self) -> None:
-        """Draw them below what was written meanwhile."""
+        """Draws the bars again, below lines written meanwhile."""
         self._paused = False
         self.refresh()
 
     def get_renderables(self) -> Iterable[RenderableType]:
-        """What is drawn."""
+        """Returns the bars to draw; none while they are paused."""
         return () if self._paused else super().get_renderables()

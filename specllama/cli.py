@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         code = _main(sys.argv[1:] if argv is None else argv)
         sys.stdout.flush()
-    except BrokenPipeError:  # who reads the output has enough of it, as `head` has
+    except BrokenPipeError:  # the reader of the output, such as `head`, has ended
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 0
     return code
@@ -68,7 +68,7 @@ def _main(words: Sequence[str]) -> int:
         else:
             return _run(options, words)
     except OptionError as error:
-        # A word that is no option may have been meant for a command.
+        # A word that isn't an option may be a misspelled command.
         stray = words[0] if words and not words[0].startswith("-") else ""
         return _fail(f"{error}{suggestion(stray, {'serve', *COMMANDS})}; see specllama --help")
     except KeyboardInterrupt:
@@ -79,16 +79,16 @@ def _main(words: Sequence[str]) -> int:
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:
     startup.pause_gc()
     early_signals.handle()
-    # Connexion imports Starlette's test client, which has an opinion on test libraries.
+    # Connexion imports Starlette's test client, which warns about a test library.
     warnings.filterwarnings("ignore", message="Using `httpx`", module="connexion")
-    # Imported late, so that --help and a wrong option answer without loading all of it.
+    # Imported late, so that --help and errors in options are fast.
     from specllama import logs
     from specllama.engine.catalog.catalog import open_catalog
     from specllama.listen import ListenError, Listeners
 
     logs.configure(options.log)
-    for remark in remarks(options, argv, os.environ):
-        log.warning("%s", remark)
+    for warning in remarks(options, argv, os.environ):
+        log.warning("%s", warning)
     remote = _remote_preset(options)
     catalog = open_catalog(options.model, options.router, given(argv, os.environ), remote)
     try:
@@ -124,7 +124,7 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
             catalog,
             listeners,
             on_listening=lambda: log.info("listening on %s", ", ".join(urls)),
-            on_ready=lambda: _tell_ready(options, catalog, urls),
+            on_ready=lambda: _announce(options, catalog, urls),
         )
     except ServeError as error:
         return _fail(str(error))
@@ -134,7 +134,7 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
 
 
 def _begin_to_load(entry: "CatalogEntry", log_level: int) -> None:
-    """Begins to load the model in a process of its own, while this one imports the server."""
+    """Starts the engine process, which loads the model while this process imports the server."""
     from specllama.engine.wire.framing import frame
     from specllama.engine.wire.requests import Load
 
@@ -165,8 +165,8 @@ def _versions() -> str:
 
 
 def _print_licenses() -> None:
-    """The licenses of the program, of the installed packages that it asks for, and of the
-    libraries that its page brings along."""
+    """Prints the licenses of the program, of its required packages, and of the libraries in its
+    page."""
     import importlib.metadata
     import importlib.resources
     import re
@@ -178,7 +178,7 @@ def _print_licenses() -> None:
         try:
             metadata = importlib.metadata.metadata(name)
         except importlib.metadata.PackageNotFoundError:
-            continue  # of another platform
+            continue  # needed only on another platform
         kinds = [each for each in metadata.get_all("Classifier") or [] if "License ::" in each]
         given = metadata.get_all("License-Expression") or metadata.get_all("License") or [""]
         license = given[0].split("\n")[0] or ", ".join(k.rpartition(" :: ")[2] for k in kinds)
@@ -188,7 +188,8 @@ def _print_licenses() -> None:
 
 
 def _print_devices(options: ServerOptions) -> int:
-    # The one place outside the engine process that loads llama.cpp: the program ends here.
+    # Loads llama.cpp in this process, as nothing else outside the engine process does: the program
+    # ends afterwards.
     from specllama.engine.worker.backend import (
         BackendError,
         add_rpc_servers,
@@ -214,8 +215,8 @@ def _print_cache() -> None:
         print(line)
 
 
-def _tell_ready(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
-    """Announces the server as a banner for people, and in the log."""
+def _announce(options: ServerOptions, catalog: "Catalog", urls: Sequence[str]) -> None:
+    """Prints the banner for people, and logs that the server is ready."""
     ready = f"ready in {time.perf_counter() - STARTED:.1f} s"
     if not (options.log.is_json() or options.log.log_disable):
         _print_banner(catalog, urls, ready, has_page=options.page.ui and not options.page.path)
@@ -236,7 +237,7 @@ def _print_banner(catalog: "Catalog", urls: Sequence[str], ready: str, *, has_pa
     elif catalog.default != MODEL_NAME:
         lines.append(f"  model  {catalog.default}")
     else:
-        lines.append(f"  model  {catalog.default}: tiny, shipped with specllama, to try things out")
+        lines.append(f"  model  {catalog.default}: a tiny model for tests, shipped with specllama")
         lines.append("         to load your own: specllama -m model.gguf")
     lines += [f"  API    {url}" for url in urls]
     web = [url for url in urls if not url.startswith("unix:")]

@@ -1,8 +1,8 @@
-"""One connection: uvicorn's HTTP protocol, with limits for what clients send, and for how long they
-take.
+"""One connection: uvicorn's HTTP protocol, with limits for the size and the time of a client's
+data.
 
-httptools bounds neither the head of a request nor what stands between the parts of a body, and
-uvicorn waits for a head, for an idle client, and for one that doesn't read, without end.
+httptools limits neither the head of a request nor the bytes between the parts of a body. uvicorn
+waits without limit for a head, for an idle client, and for a client that doesn't read.
 """
 
 import asyncio
@@ -23,23 +23,23 @@ from specllama.transport import LATE, Gathering, Stall, is_late
 log = logging.getLogger("http")
 
 MAX_HEAD = 64 << 10
-"""Bytes of a head; as many may stand between two parts of a body."""
+"""The limit for the bytes of a head, and for the bytes between two parts of a body."""
 MAX_FIELDS = 100
-LINGERING = 2.0  # s in which a refused client may read why, and send what nobody reads
+LINGERING = 2.0  # s until a refused connection is closed, so that the client can read the reason
 
 
 @dataclass(frozen=True)
 class Limits:
-    """How long, in seconds, a client may take for the head of a request, and may leave unread what
-    waits for it. uvicorn has the limit for idle connections (`timeout_keep_alive`)."""
+    """Time limits in seconds: for sending the head of a request, and for reading an answer. uvicorn
+    has the limit for idle connections (`timeout_keep_alive`)."""
 
     head: float = 60
     unread: float = 600
 
 
 class Connection(HttpToolsProtocol):
-    """What can't become a request is answered with the error envelope, behind the answers to
-    the requests before it, and ends the connection."""
+    """The protocol of one connection. Invalid data are answered with the error envelope, after the
+    answers to earlier requests, and then the connection is closed."""
 
     def __init__(
         self,
@@ -55,11 +55,11 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._head_timed = False
-        self._n_fed = 0  # bytes since the end of a head or the last byte of a body
-        self._came_on = False  # there was such an end, or byte, in what was fed last
-        self._running: RequestResponseCycle | None = None  # `cycle` is the one that was read last
-        self._refused = False  # nothing more is read
-        self._last_words: bytes | None = None  # to be said behind the running answers
+        self._n_fed = 0  # bytes since the last progress: the end of a head, or a byte of a body
+        self._progressed = False  # there was progress in the bytes that were fed last
+        self._running: RequestResponseCycle | None = None  # `cycle` is the last one that was read
+        self._refused = False  # further data are ignored
+        self._last_words: bytes | None = None  # the refusal to send after the running answers
         self._lingering: asyncio.TimerHandle | None = None
 
     # ---- the connection ----------------------------------------------------------------------
@@ -104,7 +104,7 @@ class Connection(HttpToolsProtocol):
         else:
             super().timeout_keep_alive_handler()
 
-    # ---- what comes --------------------------------------------------------------------------
+    # ---- incoming data -----------------------------------------------------------------------
 
     def data_received(self, data: bytes) -> None:
         if len(data) <= MAX_HEAD - self._n_fed or self._in_body:
@@ -119,7 +119,7 @@ class Connection(HttpToolsProtocol):
     def _feed(self, data: bytes | memoryview) -> None:
         if self._refused:
             return
-        self._came_on = False
+        self._progressed = False
         try:
             self.parser.feed_data(data)
         except httptools.HttpParserUpgrade as upgrade:
@@ -128,10 +128,10 @@ class Connection(HttpToolsProtocol):
         except httptools.HttpParserError as error:
             self._refuse_unreadable(error)
             return
-        self._n_fed = 0 if self._came_on else self._n_fed + len(data)
+        self._n_fed = 0 if self._progressed else self._n_fed + len(data)
         if self._n_fed >= MAX_HEAD:
             if self._in_body:
-                self._refuse(400, f"{MAX_HEAD} bytes of the body's framing are without content")
+                self._refuse(400, f"{MAX_HEAD} bytes of the body's framing have no content")
             else:
                 self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
         elif self._in_head and not self._head_timed:
@@ -139,11 +139,11 @@ class Connection(HttpToolsProtocol):
             self._arm(self._limits.head)
 
     def _read_without_upgrade(self, rest: bytes) -> None:
-        """Reads the request again as if it asked for no other protocol: the parser takes what
-        follows the head for that protocol's, and not for a body."""
+        """Reads the request again without its `Upgrade`. Otherwise the parser would treat the bytes
+        after the head as those of the other protocol, not as a body."""
         method = self.parser.get_method()
         if method == b"CONNECT":
-            self._refuse(400, "CONNECT is for proxies, and this server is none")
+            self._refuse(400, "CONNECT is for proxies, and this server is not a proxy")
             return
         version = self.parser.get_http_version().encode()
         fields = [b"%b:%b\r\n" % field for field in self.headers if field[0] != b"upgrade"]
@@ -160,14 +160,14 @@ class Connection(HttpToolsProtocol):
 
     def on_header(self, name: bytes, value: bytes) -> None:
         if not self._in_head:
-            return  # behind the body, where a field must not become one of the head
+            return  # a trailer after the body, which must not become a header
         if len(self.headers) == MAX_FIELDS:
             raise RequestError(431, f"the head of the request has more than {MAX_FIELDS} fields")
         super().on_header(name, value)
 
     def on_headers_complete(self) -> None:
         self._in_head = self._head_timed = False
-        self._came_on = True
+        self._progressed = True
         if self.parser.should_upgrade():
             return
         self._unset_keepalive_if_required()
@@ -175,14 +175,14 @@ class Connection(HttpToolsProtocol):
         self._in_body = True
 
     def on_body(self, body: bytes) -> None:
-        self._came_on = True
+        self._progressed = True
         super().on_body(body)
 
     def on_message_complete(self) -> None:
         if self.parser.should_upgrade():
             return
         self._in_body = False
-        self._came_on = True
+        self._progressed = True
         super().on_message_complete()
 
     # ---- answers -----------------------------------------------------------------------------
@@ -198,7 +198,7 @@ class Connection(HttpToolsProtocol):
             return
         if last and self._last_words is not None:
             self._end_with(self._last_words)
-        elif self._in_head:  # it came while others were answered
+        elif self._in_head:  # a head that began while earlier requests were answered
             self._arm(self._limits.head)
 
     def _refuse_unreadable(self, error: httptools.HttpParserError) -> None:
@@ -207,20 +207,20 @@ class Connection(HttpToolsProtocol):
             self._refuse(cause.failure.status, cause.failure.info.message)
             return
         if not isinstance(cause, httptools.HttpParserError):
-            log.error("the head of a request could not be taken in", exc_info=cause)
+            log.error("reading the head of a request failed", exc_info=cause)
         self._refuse(400, f"the request can't be read: {cause}")
 
     def _refuse(self, status: int, message: str) -> None:
         self._refused, self._in_head = True, False
         answered = self._running is None or self._running.response_complete
         if self._in_body and self._running is self.cycle:
-            if self._running.response_started:  # a second answer would be taken for another's
+            if self._running.response_started:  # a second answer would seem to be the next one
                 self.transport.close()
                 return
             self._running.disconnected = answered = True
             self._running.message_event.set()
         elif self._in_body:
-            self.pipeline.popleft()  # it waits behind others, without all of its body
+            self.pipeline.popleft()  # a waiting request, whose body is incomplete
         words = refusal(RequestError(status, message))
         if answered:
             self._end_with(words)
@@ -228,8 +228,8 @@ class Connection(HttpToolsProtocol):
             self._last_words = words
 
     def _end_with(self, words: bytes) -> None:
-        """Sends `words` and ends the connection. Closing it at once would reset it while the client
-        is sending, so that it would never see them."""
+        """Sends `words` and closes the connection. Closing it at once could reset it while the
+        client is sending, so that the client would not get the answer."""
         self._unset_keepalive_if_required()
         self.transport.write(words)
         if self.transport.can_write_eof():

@@ -1,4 +1,4 @@
-"""Signals that come before the server handles them itself: they just end the program."""
+"""Handles signals until the server does so itself: they end the program."""
 
 import signal
 import sys
@@ -8,20 +8,20 @@ _received: list[int] = []
 
 
 def handle() -> None:
-    """From now on SIGINT and SIGTERM raise `SystemExit`. To be called from the main thread.
+    """Makes SIGINT and SIGTERM raise `SystemExit`. To be called from the main thread.
 
-    Python raises it wherever it is, also where nobody can catch it, as in a callback of an import:
-    it is lost then, and `received` alone tells."""
+    Python raises the exception wherever the main thread is. In a callback of an import, for
+    example, it is ignored, so `received` has to be checked as well."""
     for number in (signal.SIGINT, signal.SIGTERM):
         signal.signal(number, _end)
 
 
 def received() -> bool:
-    """Whether one has come, which may have been lost."""
+    """Whether a signal has arrived, also if its exception was ignored."""
     return bool(_received)
 
 
 def _end(number: int, _: FrameType | None) -> None:
     _received.append(number)
-    sys.unraisablehook = lambda _: None  # who asked for the end need not hear that it was lost
+    sys.unraisablehook = lambda _: None  # prints no message about an ignored exception
     sys.exit(0)

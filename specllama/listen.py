@@ -1,6 +1,6 @@
-"""The sockets to listen on, bound before anything else starts.
+"""The sockets to listen on, which are bound before anything else starts.
 
-A port in use is found out at once, and port 0 has become a real port when it is printed.
+So a port in use is reported at once, and port 0 is replaced by a real port before it is printed.
 """
 
 import contextlib
@@ -13,16 +13,16 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from types import TracebackType
 
-# ---- The process that listens on a TCP port of this machine, as Linux lists it.
+# ---- The process that listens on a TCP port of this machine, from Linux' /proc.
 
 
 LISTENING = "0A"
-"""A state in /proc/net/tcp."""
+"""The state of listening sockets in /proc/net/tcp."""
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str:
-    """The program that listens on `port`, and its process id; "" if that can't be told, as of
-    another user's process. `proc` is what tests replace."""
+    """Returns the program that listens on `port`, with its process id; "" if it can't be found, for
+    example because it is another user's process. `proc` is replaced by tests."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     if not sockets:
         return ""
@@ -31,7 +31,7 @@ def listener(port: int, proc: Path = Path("/proc")) -> str:
             try:
                 name = (folder / "comm").read_text("utf-8", "replace").strip()
             except OSError:
-                continue  # it has ended
+                continue  # the process has ended
             return f"{name} (process {folder.name})"
     return ""
 
@@ -56,7 +56,7 @@ def _open_files(folder: Path) -> Iterator[str]:
     except OSError:
         return
     for link in links:
-        with contextlib.suppress(OSError):  # it was closed
+        with contextlib.suppress(OSError):  # the file was closed meanwhile
             yield os.readlink(link)
 
 
@@ -68,15 +68,15 @@ _Address = tuple[int, str, tuple[object, ...]]  # family, host as given, address
 
 
 class ListenError(Exception):
-    """An address can't be listened on; the message is one line for the user."""
+    """The server can't listen on an address. The message is one line for the user."""
 
 
 class Listeners:
     """Listening sockets for all of `hosts`; a context manager that closes them.
 
-    A host that ends with .sock is the path of a UNIX socket; its file is removed at the end.
-    With port 0 all TCP sockets get the same free port. Others that also say `reuse_port` may
-    listen on the same port. Raises `ListenError`.
+    A host that ends with .sock is the path of a UNIX socket; its file is removed at the end. With
+    port 0, all TCP sockets get the same free port. With `reuse_port`, other processes that also set
+    it can listen on the same port. Raises `ListenError`.
     """
 
     def __init__(self, hosts: Sequence[str], port: int, *, reuse_port: bool = False) -> None:
@@ -95,7 +95,7 @@ class Listeners:
             raise
 
     def urls(self, scheme: str, prefix: str) -> list[str]:
-        """The addresses at which clients reach the server; UNIX sockets as `unix:PATH`."""
+        """Returns the URLs of the server; UNIX sockets are `unix:PATH`."""
         urls = []
         for sock in self.tcp:
             host, port = sock.getsockname()[:2]
@@ -108,10 +108,10 @@ class Listeners:
             sock.close()
         for path, bound in self._files:
             try:
-                if os.path.samestat(os.lstat(path), bound):  # not another server's by now
+                if os.path.samestat(os.lstat(path), bound):  # another server may have replaced it
                     os.unlink(path)
             except OSError:
-                pass  # another process has removed it, which is as good
+                pass  # another process has removed it
         self._files.clear()
 
     def __enter__(self) -> "Listeners":
@@ -140,7 +140,8 @@ class Listeners:
 
 
 def _remove_stale(path: str) -> None:
-    """Removes a socket file that no process listens on, and nothing else."""
+    """Removes the file of a socket on which no process listens. Raises ListenError for any other
+    file."""
     try:
         is_socket = stat.S_ISSOCK(os.lstat(path).st_mode)
     except FileNotFoundError:
@@ -158,7 +159,7 @@ def _remove_stale(path: str) -> None:
         except OSError as error:
             raise ListenError(f"cannot listen on {path}: {_reason(error)}") from None
         else:
-            raise ListenError(f"cannot listen on {path}: another server does so")
+            raise ListenError(f"cannot listen on {path}: another server is listening on it")
     try:
         os.unlink(path)
     except OSError as error:
@@ -166,8 +167,8 @@ def _remove_stale(path: str) -> None:
 
 
 def _tcp_sockets(hosts: Sequence[str], port: int, reuse_port: bool) -> list[socket.socket]:
-    """Listening sockets of every address that the hosts stand for."""
-    # Two names may stand for one address, which can be bound only once.
+    """Returns listening sockets for every address of the hosts."""
+    # Two names may have the same address, which can be bound only once.
     resolved = {(a[0], a[2]): a for host in hosts for a in _resolve(host)}
     addresses = list(resolved.values())
     attempts = _FREE_PORT_ATTEMPTS if port == 0 and len(addresses) > 1 else 1
@@ -183,7 +184,7 @@ def _tcp_sockets(hosts: Sequence[str], port: int, reuse_port: bool) -> list[sock
 
 
 class _PortTakenError(ListenError):
-    """Another program listens there."""
+    """Another program listens on the port."""
 
 
 def _resolve(host: str) -> list[_Address]:
@@ -205,7 +206,7 @@ def _bind_all(
             try:
                 sock = _bind(family, host, address, port, separate_families, reuse_port)
             except _UnusableError as error:
-                unusable = error  # a name may stand for addresses that this machine lacks
+                unusable = error  # a name may have addresses that this machine doesn't have
                 continue
             bound.append(sock)
             port = sock.getsockname()[1]
@@ -232,8 +233,8 @@ def _bind(
 ) -> socket.socket:
     where = f"{host} port {port}"
     try:
-        # The protocol is named because asyncio sets TCP_NODELAY only on such sockets: without
-        # it, small answers wait for the client's delayed acknowledgement.
+        # asyncio sets TCP_NODELAY only on sockets with an explicit protocol. Without it, small
+        # answers wait for the client's delayed acknowledgement.
         sock = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     except OSError as error:
         raise _UnusableError(f"cannot listen on {where}: {_reason(error)}") from None
@@ -243,11 +244,11 @@ def _bind(
         if reuse_port and hasattr(socket, "SO_REUSEPORT"):
             sock.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEPORT, 1)
         if family == socket.AF_INET6:
-            # Alone, :: takes IPv4 clients as well; beside 0.0.0.0 that would collide.
+            # Alone, :: also accepts IPv4 clients; together with 0.0.0.0, that would conflict.
             only_ipv6 = separate_families or address[0] != "::"
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
         sock.bind((address[0], port, *address[2:]))
-        # From here on a second server can't bind, and clients may already connect.
+        # From now on another server can't bind the address, and clients can connect.
         sock.listen(_BACKLOG)
     except OSError as error:
         sock.close()

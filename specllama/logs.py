@@ -1,4 +1,4 @@
-"""Python's logging, set up as the options say."""
+"""Configures Python's logging by the options."""
 
 import logging
 import os
@@ -21,7 +21,7 @@ _COLORS = {
 
 
 def configure(options: LogOptions) -> None:
-    """Sends the log to stderr, and to `--log-file` as well. Raises OSError for that file."""
+    """Sends the log to stderr and to `--log-file`. Raises OSError if the file can't be opened."""
     logging.captureWarnings(True)
     root = logging.getLogger()
     level = options.level()
@@ -43,16 +43,17 @@ def configure(options: LogOptions) -> None:
     talkative = logging.NOTSET if level <= logging.DEBUG else logging.WARNING
     for name in ("uvicorn", "uvicorn.access", "uvicorn.error", "asyncio", "connexion", "httpx"):
         logging.getLogger(name).setLevel(talkative)
-    # A word in a query that the operation doesn't know is the client's, and no error.
+    # An unknown parameter in a client's query is not an error of the server.
     logging.getLogger("connexion.decorators.parameter").setLevel(logging.CRITICAL)
     logging.getLogger("uvicorn.error").addFilter(_is_worth_logging)
 
 
 def _is_worth_logging(record: logging.LogRecord) -> bool:
-    """False for the failed start, which the program itself reports with the reason, and for the
-    traceback of each request that the end of draining cut off: uvicorn logs how many."""
+    """False for two kinds of uvicorn's records: a failed start, which the program reports with the
+    reason, and the traceback of each request cancelled after draining, which uvicorn also counts
+    in one line."""
     kind = record.exc_info[0] if record.exc_info else None
-    import asyncio  # not yet when the log is set up: that comes first of all
+    import asyncio  # imported late, since logging is configured first of all
 
     cut_off = kind is not None and issubclass(kind, asyncio.CancelledError)
     return not cut_off and record.msg != "Application startup failed. Exiting."
@@ -76,19 +77,20 @@ def _formatter(options: LogOptions, *, colored: bool) -> logging.Formatter:
 
 
 def _log_file(path: str) -> logging.Handler:
-    """Appends to a file. One that was renamed or removed, as by logrotate, is opened anew."""
+    """Returns a handler that appends to a file. If the file was renamed or removed, for example by
+    logrotate, it creates a new one."""
     from logging.handlers import WatchedFileHandler  # most servers have no such file
 
     class LogFile(WatchedFileHandler):
         def emit(self, record: logging.LogRecord) -> None:
-            with suppress(OSError):  # of opening: the next line tries again
+            with suppress(OSError):  # opening failed; the next line tries again
                 super().emit(record)
 
     return LogFile(path, encoding="utf-8", errors="backslashreplace")
 
 
 class Console(logging.StreamHandler[TextIO]):
-    """The terminal, if there is one."""
+    """Writes to stderr, above progress bars if it is a terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         with above_bars():
@@ -107,8 +109,8 @@ class _TextFormatter(logging.Formatter):
 
 
 class _JsonFormatter(logging.Formatter):
-    """One object in each line: `time` (ISO 8601, UTC), `level`, `logger`, `message`, for an
-    exception its `traceback`, and the members of a record's `fields`."""
+    """Formats a record as one line with a JSON object: `time` (ISO 8601, UTC), `level`, `logger`,
+    `message`, for an exception also `traceback`, and the members of the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
@@ -124,5 +126,5 @@ class _JsonFormatter(logging.Formatter):
 
 
 def _encodable(text: str) -> str:
-    """`text` without lone surrogates, which come from the names of files."""
+    """Returns `text` without lone surrogates, which can be in the names of files."""
     return text.encode("utf-8", "backslashreplace").decode()

@@ -1,5 +1,5 @@
-"""Shows how far downloads and loading are: bars on a terminal, else a line in the log now and
-then."""
+"""Shows the progress of downloads and of loading models: with bars on a terminal, otherwise with
+occasional log lines."""
 
 import logging
 import sys
@@ -23,16 +23,15 @@ if TYPE_CHECKING:
 download_log = logging.getLogger("specllama.download")
 load_log = logging.getLogger("specllama.load")
 
-LOG_STEP = 10  # percent
-LOG_STEP_BYTES = 256 << 20  # where the size is not known
-PATIENCE = 2.0  # s of loading until there are lines about how far it is
+LOG_STEP = 10  # percent between two log lines
+LOG_STEP_BYTES = 256 << 20  # bytes between two log lines of a download of unknown size
+PATIENCE = 2.0  # s of loading until its progress is logged
 
 
 class ModelProgress:
-    """The display of all downloads and loadings that run. Use it as a context manager.
+    """A context manager that displays all running downloads and all models that are being loaded.
 
-    `console` is where bars go if it is a terminal; by default that is stderr. `clock` counts
-    seconds.
+    The bars are on `console`, by default stderr, if it is a terminal. `clock` returns seconds.
     """
 
     def __init__(
@@ -59,25 +58,25 @@ class ModelProgress:
             self.finish(model)
 
     def download(self, model: str, transfer: Transfer) -> None:
-        """The download of `model` has come as far as `transfer`."""
+        """Shows the progress of the download of `model`."""
         if self._draws:
             self._draw(model, model, transfer.n_done, transfer.n_total or None, in_bytes=True)
         else:
             self._log_download(model, transfer)
 
     def wait(self, model: str) -> None:
-        """`model` is to be loaded, and there is no room for it yet."""
+        """Logs that `model` can't be loaded yet, because too many models are loaded."""
         self.finish(model)
         load_log.info("%s waits for room", model)
 
     def load(self, model: str, fraction: float) -> None:
-        """Shows how much of `model` is loaded."""
+        """Shows the loaded fraction of `model`."""
         if model not in self._loading_since:
             self.finish(model)  # its download
             self._loading_since[model] = self._clock()
             load_log.info("loading %s", model)
         if self._draws:
-            # Weights that are mapped from their file are read by the first evaluation.
+            # The first evaluation reads weights that are mapped from their file.
             work = "loading" if fraction < 1 else "warming up"
             self._draw(model, f"{work} {model}", fraction, 1.0, in_bytes=False)
         elif self._clock() - self._loading_since[model] >= PATIENCE:
@@ -87,14 +86,14 @@ class ModelProgress:
                 load_log.info("loading %s: %d %%", model, step * LOG_STEP)
 
     def loaded(self, model: str) -> None:
-        """The loading of `model` has ended well."""
+        """Logs that `model` is loaded, and ends its display."""
         since = self._loading_since.get(model)
         self.finish(model)
         if since is not None:
             load_log.info("loaded %s in %.1f s", model, self._clock() - since)
 
     def finish(self, model: str) -> None:
-        """Ends the display of the work for `model`, whatever its result."""
+        """Ends the display for `model`."""
         self._logged.pop(model, None)
         self._loading_since.pop(model, None)
         task = self._tasks.pop(model, None)
@@ -131,8 +130,8 @@ class ModelProgress:
 
 
 async def show_progress(pool: ModelPool, models: Iterable[str]) -> None:
-    """Shows what the pool downloads and loads, until it is cancelled. `models` are those whose
-    loading may have begun already."""
+    """Shows the pool's downloads and loading of models, until it is cancelled. Loading of `models`
+    may have begun already."""
     with ModelProgress() as display, closing(pool.subscribe()) as events:
         for model in models:
             status = pool.status(model)

@@ -1,4 +1,4 @@
-"""The fixture `llm_server` of pytest. Nothing else of the package is imported before its use."""
+"""The pytest fixture `llm_server`. No other module of the package is imported before its use."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="session")
 def llm_server_options() -> Sequence[str]:
-    """The server's command line. A `conftest.py` may have a fixture of this name instead."""
+    """The server's command line. A `conftest.py` can override this fixture."""
     return ("--offline",)
 
 

@@ -1,4 +1,4 @@
-"""Runs the application under uvicorn until a signal, or the engine, ends it."""
+"""Runs the application under uvicorn until a signal or a failure ends it."""
 
 import asyncio
 import contextlib
@@ -30,12 +30,13 @@ log = logging.getLogger("specllama")
 _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
-_FAREWELL = 2  # s for sending an error to requests that are ended
-_INTERRUPTED = 130  # what shells report for a program that Ctrl-C ended
+_FAREWELL = 2  # s for sending an error to requests that are cancelled
+_INTERRUPTED = 130  # the exit code in shells of a program ended by Ctrl-C
 
 
 class ServeError(Exception):
-    """The server could not start, or its engine can't work; one line for the user."""
+    """The server could not start, or its model can't be loaded. The message is one line for the
+    user."""
 
 
 def serve(
@@ -45,11 +46,12 @@ def serve(
     on_listening: Callable[[], None],
     on_ready: Callable[[], None],
 ) -> None:
-    """Serves on `listeners` until SIGINT or SIGTERM. `on_listening` is called when it accepts
-    requests, `on_ready` when the models are there that are loaded from the start, or some of them.
+    """Serves on `listeners` until SIGINT or SIGTERM. `on_listening` is called when the server
+    accepts requests, `on_ready` when at least some of the models that are loaded at startup are
+    ready.
 
-    A signal lets running requests go on for `--drain-timeout` seconds. A second Ctrl-C ends
-    the process at once. Raises `ServeError`.
+    After a signal, running requests may continue for `--drain-timeout` seconds. A second Ctrl-C
+    ends the process at once. Raises `ServeError`.
     """
     failures: list[str] = []
     server: _Server
@@ -68,7 +70,7 @@ def serve(
         ws="none",
         log_config=None,
         server_header=False,
-        access_log=False,  # handlers.http.request_log says more, and nothing of the query
+        access_log=False,  # handlers.http.request_log logs more, but not the query
         backlog=2048,
         timeout_keep_alive=options.http.timeout,
         timeout_graceful_shutdown=options.http.drain_timeout + _FAREWELL,
@@ -80,16 +82,16 @@ def serve(
         server.run(sockets=listeners.tcp)
     except SystemExit as ended:
         if not ended.code:
-            raise  # by a signal that came before the server handled them
-        if not failures:  # else uvicorn only says in its way what we know already
+            raise  # caused by a signal before the server handled them
+        if not failures:  # otherwise uvicorn only repeats a known failure
             failures.append("the server could not start")
     if failures:
         raise ServeError(failures[0])
 
 
 class _Server(Server):
-    """uvicorn's server, with UNIX sockets beside the TCP ones and signals that end it with
-    success: uvicorn's own would raise the signal again after the shutdown."""
+    """uvicorn's server, which also listens on UNIX sockets, and ends with success after a signal.
+    uvicorn itself would raise the signal again after the shutdown."""
 
     def __init__(
         self,
@@ -120,7 +122,7 @@ class _Server(Server):
             self.servers.append(
                 await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
             )
-        # The descriptions and what is made of them stay: no collection has to look at them.
+        # The objects made so far stay to the end, so the garbage collector can skip them.
         startup.resume_gc()
         if not self.should_exit:
             self._on_listening()
@@ -152,13 +154,13 @@ class _Server(Server):
             self._announcing.cancel()
         runtime: Runtime | None = self.lifespan.state.get("runtime")
         if runtime is not None:
-            runtime.pool.end_events()  # streams that have no end of their own would hold this up
+            runtime.pool.end_events()  # endless event streams would delay the shutdown
         if self.server_state.tasks:
-            log.info("ending; running requests have %s s", self._drain_timeout)
+            log.info("shutting down; running requests have %s s", self._drain_timeout)
         for connection in list(self.server_state.connections):
             connection.shutdown()
             if connection.transport.is_closing():  # it was idle
-                # Over TLS, the end would otherwise wait for the client's goodbye.
+                # Otherwise TLS would wait for the client to close the connection, too.
                 connection.transport.abort()
         ending = asyncio.create_task(self._end_requests(runtime))
         try:
@@ -167,16 +169,16 @@ class _Server(Server):
             ending.cancel()
 
     async def _end_requests(self, runtime: Runtime | None) -> None:
-        """Ends running requests after the drain timeout, with the documented error: uvicorn would
-        just cancel it."""
+        """Ends running requests after the drain timeout with the documented error. uvicorn would
+        just cancel them."""
         await asyncio.sleep(self._drain_timeout)
         if runtime is not None:
             await runtime.pool.stop()
 
 
 def _with_short_failures(app: ASGIApp, failures: list[str]) -> ASGIApp:
-    """`app`, except that a failure of its start goes to `failures` as one line instead of to
-    the log as a traceback (which `--verbose` still shows)."""
+    """Returns `app`, but adds a failure of its start to `failures` as one line, instead of logging
+    a traceback (which `--verbose` still does)."""
 
     async def wrapped(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "lifespan":

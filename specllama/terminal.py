@@ -1,4 +1,4 @@
-"""Keeps lines and bars apart, which share the terminal."""
+"""Coordinates lines and progress bars, which share the terminal."""
 
 import threading
 from collections.abc import Iterator
@@ -7,8 +7,8 @@ from typing import Protocol
 
 
 class Display(Protocol):
-    """Bars. From `start` to `stop` they are on the terminal, below all that was written; from
-    `pause` to `resume` they are not."""
+    """Progress bars. From `start` to `stop` they are on the terminal, below all lines, except from
+    `pause` to `resume`."""
 
     def start(self) -> None: ...
 
@@ -20,12 +20,12 @@ class Display(Protocol):
 
 
 lock = threading.RLock()
-"""Held by whoever draws: lines come from many threads."""
+"""Held while something is drawn, because many threads write lines."""
 _shown: Display | None = None
 
 
 def show(display: Display) -> None:
-    """Put the bars on the terminal."""
+    """Shows the bars on the terminal."""
     global _shown
     with lock:
         display.start()
@@ -33,7 +33,7 @@ def show(display: Display) -> None:
 
 
 def hide() -> None:
-    """Take the bars off the terminal."""
+    """Removes the bars from the terminal."""
     global _shown
     with lock:
         if _shown is not None:
@@ -43,7 +43,8 @@ def hide() -> None:
 
 @contextmanager
 def above_bars() -> Iterator[None]:
-    """Meanwhile the bars are away: a line that is written ends above them, and not beside them."""
+    """A context for writing a line. The bars are removed meanwhile, so that the line is above
+    them."""
     with lock:
         if _shown is not None:
             _shown.pause()

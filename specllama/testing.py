@@ -1,4 +1,4 @@
-"""A server for the tests of programs that talk to one.
+"""A server for the tests of client programs.
 
 As a context manager:
 
@@ -7,7 +7,7 @@ As a context manager:
     with llm_server() as server:
         client = OpenAI(base_url=f"{server.base_url}/v1", api_key="none")
 
-pytest has it as the fixture `llm_server`, one server for the session: see `pytest_plugin`.
+For pytest there is the fixture `llm_server`, one server for the session: see `pytest_plugin`.
 """
 
 import collections
@@ -30,7 +30,7 @@ _ADDRESS = re.compile(r"listening on (https?://[^\s\",]+)")
 _POLL = 0.05  # s
 _LAST_LINES = 20
 _GRACE = 10.0
-"""Seconds that a server has to end by itself."""
+"""Seconds until a server that doesn't end after SIGTERM is killed."""
 
 
 class ServerError(RuntimeError):
@@ -39,7 +39,7 @@ class ServerError(RuntimeError):
 
 @dataclass(frozen=True, kw_only=True)
 class LLMServer:
-    """A server that runs. `base_url` has no path, `model` is the model's name in requests."""
+    """A running server. `base_url` has no path; `model` is the model's name in requests."""
 
     base_url: str
     model: str
@@ -51,10 +51,12 @@ class LLMServer:
 def llm_server(
     *options: str, model: str = MODEL_NAME, timeout: float = 120.0
 ) -> Iterator[LLMServer]:
-    """A server on a free port of this machine, ready for requests, which ends with the block.
+    """A context with a server on a free port of this machine, ready for requests. The server ends
+    with the context.
 
     `options` are those of the command line, `model` is its `--model`. Options in environment
-    variables are left out. Raises ServerError if it isn't ready within `timeout` seconds.
+    variables (`LLAMA_...`) are ignored. Raises ServerError if the server isn't ready within
+    `timeout` seconds.
     """
     inherited = {key: value for key, value in os.environ.items() if not key.startswith("LLAMA_")}
     command = [
@@ -69,8 +71,7 @@ def llm_server(
     ]
     with tempfile.TemporaryDirectory(prefix="specllama-") as directory:
         log = Path(directory) / "server.log"
-        # The server ends when the other end of its input is closed: it never outlives this
-        # process, even one that is killed.
+        # The server ends when its standard input is closed, so also when this process is killed.
         with (
             log.open("wb") as sink,
             subprocess.Popen(
@@ -99,7 +100,7 @@ def _wait_until_ready(process: subprocess.Popen[bytes], log: Path, timeout: floa
 
 
 def _is_ready(base_url: str) -> bool:
-    # Proxies of the environment are not for a server on this machine.
+    # Ignores the proxies in the environment, since the server is on this machine.
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}))
     try:
         with opener.open(f"{base_url}/health", timeout=_GRACE) as answer:

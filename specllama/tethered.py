@@ -1,6 +1,7 @@
 """`python -m specllama.tethered`: specllama, until its standard input ends.
 
-The one who started it holds the other end: however that process ends, the server does, too.
+The parent process holds the other end of the pipe. When the parent ends, in any way, the server
+ends, too.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""How bytes leave: with one write for an answer instead of two, and with the usual capitals in the
-names of headers."""
+"""The transport of a connection: writes the head of an answer together with its body, capitalizes
+header names, and ends connections whose client stops reading."""
 
 import asyncio
 from functools import cache
@@ -7,22 +7,22 @@ from typing import Any
 
 from specllama.engine.wire.framing import Outbox
 
-# ---- The limit for clients that stop reading, and limits of a process that stood still.
+# ---- The limit for clients that stop reading, also in a process that was paused.
 
 
 LATE = 1.0
-"""Seconds by which a timer is late only in a process that stood still."""
+"""A timer that is later than so many seconds shows that the process was paused."""
 
 
 def is_late(timer: asyncio.TimerHandle | None) -> bool:
-    """True if `timer`, which has come, says nothing of a client: this process stood still (a paused
-    container), and what the client did meanwhile is not seen yet."""
+    """True if this process was paused (for example its container) when `timer` was due. Data that
+    the client has sent meanwhile are not read yet, so the timer must not end the connection."""
     return timer is not None and asyncio.get_running_loop().time() - timer.when() > LATE
 
 
 class Stall:
-    """Ends the connection of `transport` when its client takes nothing for `seconds` of what waits
-    for it. A slow client that goes on reading is let be."""
+    """Ends the connection of `transport` if its client reads none of the waiting bytes for
+    `seconds`. A slow client that continues to read is not affected."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self._transport = transport
@@ -31,14 +31,15 @@ class Stall:
         self._timer: asyncio.TimerHandle | None = None
 
     def begin(self) -> None:
-        """There are bytes that the system doesn't take. Safe to call at any time."""
+        """Starts the time limit if bytes are waiting in the write buffer. Can be called at any
+        time."""
         if self._timer is None and (waiting := self._transport.get_write_buffer_size()):
             self._waiting = waiting
             loop = asyncio.get_running_loop()
             self._timer = loop.call_later(self._seconds, self._check)
 
     def end(self) -> None:
-        """The client reads again, or is gone."""
+        """Stops the time limit, because the client reads again or has disconnected."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
@@ -54,32 +55,32 @@ class Stall:
 class Gathering(asyncio.Transport):
     """A transport that sends the head of an answer together with the beginning of its body.
 
-    uvicorn writes the two apart, and the names of headers in small letters, which some clients,
-    against the standard, don't know.
+    uvicorn writes head and body separately, and header names in lower case, which some clients,
+    against the standard, don't accept.
     """
 
     def __init__(self, transport: asyncio.Transport, stall: Stall) -> None:
         super().__init__()
         self._transport = transport
         self._stall = stall
-        self._heads = Outbox(transport)  # a head that has no body leaves when the loop comes round
+        self._heads = Outbox(transport)  # sends a head without a body in the loop's next turn
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
         written = bytes(data)
-        # uvicorn writes a head at once. No body begins so, and the parts of a stream have their
-        # length in front.
+        # uvicorn writes a head with one call. No body begins like this, and the parts of a stream
+        # begin with their length.
         if written.startswith(b"HTTP/1."):
             self._heads.write(_with_capitals(written))
         elif not self._heads.is_empty:
             self._heads.write(written)
             self._heads.flush()
-        elif not self._transport.is_closing():  # uvloop's would raise an error, unlike asyncio's
+        elif not self._transport.is_closing():  # uvloop, unlike asyncio, would raise an error
             self._transport.write(written)
 
     def close(self) -> None:
         self._heads.flush()
         self._transport.close()
-        self._stall.begin()  # what is left would wait for its reader for ever
+        self._stall.begin()  # otherwise the rest could wait for the client without limit
 
     def write_eof(self) -> None:
         self._heads.flush()

@@ -59,7 +59,7 @@ def test_a_model_is_pulled_listed_served_and_removed(
     assert path.read_bytes() == MODEL
     assert pulled.stderr.endswith(f"{NAME}: downloaded {MIB} MiB\n")
     again = run("pull", NAME, **cache)
-    assert (again.stdout, again.stderr) == (pulled.stdout, f"{NAME}: there already\n")
+    assert (again.stdout, again.stderr) == (pulled.stdout, f"{NAME}: already downloaded\n")
 
     head, line = run("list", **cache).stdout.splitlines()
     assert head.split() == ["NAME", "SIZE", "FROM", "DOWNLOADED"]

@@ -108,7 +108,7 @@ def test_a_model_of_a_registry_is_pulled(
     assert Path(pulled.stdout.strip()).read_bytes() == MODEL
     assert pulled.stderr.endswith(f"{name}: downloaded {MIB} MiB\n")
     again = pull(name, **cache)
-    assert (again.stdout, again.stderr) == (pulled.stdout, f"{name}: there already\n")
+    assert (again.stdout, again.stderr) == (pulled.stdout, f"{name}: already downloaded\n")
     unknown = pull(f"{name}x", **cache)
     assert (unknown.returncode, unknown.stdout) == (1, "")
     assert unknown.stderr.startswith(f"specllama pull: error: localhost has no {name}x ")
@@ -129,4 +129,4 @@ def test_a_model_of_a_registry_is_listed_and_removed(name: str, cache: dict[str,
     missing = run("rm", "--docker", name, **cache)
     assert (missing.returncode, missing.stdout) == (1, "")
     assert f"there is no model {name}" in missing.stderr
-    assert "there already" not in pull(name, **cache).stderr
+    assert "already downloaded" not in pull(name, **cache).stderr

@@ -1,12 +1,12 @@
-"""The subcommands: each module has a `main` that takes the arguments behind the command's name, and
-returns the exit code. A module is imported when its command is given."""
+"""The subcommands. Each module has a `main`, which gets the arguments after the command's name and
+returns the exit code. A module is imported only for its command."""
 
 from importlib import import_module
 from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A subcommand: the arguments as an overview shows them, and one sentence."""
+    """A subcommand: the arguments and the sentence in the overview of `--help`."""
 
     arguments: str
     summary: str
@@ -17,19 +17,19 @@ COMMANDS = {
         "USER/REPO[:QUANT]",
         "downloads a model of the Hugging Face Hub, or (--docker) of a registry",
     ),
-    "list": Command("[--json]", "lists the models that were downloaded"),
+    "list": Command("[--json]", "lists the downloaded models"),
     "rm": Command("NAME...", "removes downloaded models"),
     "ps": Command("[--url URL]", "shows the models and slots of a running server"),
-    "doctor": Command("[--json]", "tells whether this machine and this installation will do"),
+    "doctor": Command("[--json]", "checks whether specllama can run well on this machine"),
     "spec": Command(
         "[--openapi VERSION] [--format FORMAT] [--tag TAG]...",
         "writes the OpenAPI description of the API",
     ),
 }
-"""By name. Without one, or behind `serve`, the program serves."""
+"""The subcommands by name. Without one, and with `serve`, the program starts the server."""
 
 
 def run(name: str, arguments: list[str]) -> int:
-    """Runs the command `name`; its exit code."""
+    """Runs the command `name`, and returns its exit code."""
     result: int = import_module(f"specllama.commands.{name}").main(arguments)
     return result

@@ -1,6 +1,7 @@
-"""`specllama doctor`: checks whether this machine and this installation will do.
+"""`specllama doctor`: checks this machine and this installation.
 
-llama.cpp is asked in a child process: one that was built for another processor ends it.
+llama.cpp is examined in a child process, because a library that was built for another processor
+crashes its process.
 """
 
 import argparse
@@ -31,18 +32,18 @@ FLAGS = {
     "NEON": "asimd", "FP16_VA": "asimdhp", "DOTPROD": "asimddp", "MATMUL_INT8": "i8mm",
     "SVE": "sve", "SVE2": "sve2", "SME": "sme",
 }  # fmt: skip
-"""ggml's features, and what Linux calls the instruction sets that they need."""
+"""ggml's features, and Linux' names of the instruction sets that they need."""
 
 FEW_FILES = 1024
-"""Open files below which a server is soon full: each connection takes one."""
+"""A limit of open files below this is too low for a server, which needs one per connection."""
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={}"
 
 Status = Literal["ok", "remark", "fault"]
 
 
 class Check(msgspec.Struct, frozen=True):
-    """One check and its result. A `fault` is something that will not work, a `remark`
-    something that could be better. `data` holds the same as `text`, for programs."""
+    """One check and its result. A `fault` prevents specllama from working; a `remark` is a possible
+    improvement. `data` has the content of `text` for programs."""
 
     name: str
     status: Status
@@ -51,7 +52,7 @@ class Check(msgspec.Struct, frozen=True):
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints what it finds; 0, or 1 if something will not work."""
+    """Prints the results. Returns 0, or 1 if there is a fault."""
     parser = argparse.ArgumentParser(
         prog="specllama doctor",
         description="Checks this machine and this installation.",
@@ -75,8 +76,7 @@ def examine(
     processor: Processor | None = None,
     ask_build: Callable[[], BuildReport] = ask,
 ) -> Iterator[Check]:
-    """One check after the other, as each is found. `processor` and `ask_build` are what tests
-    replace."""
+    """Yields the checks one by one. `processor` and `ask_build` are replaced by tests."""
     processor = processor or this_processor()
     yield versions()
     yield of_processor(processor)
@@ -97,7 +97,7 @@ def examine(
 
 
 def bindings() -> str:
-    """The version of llama-cpp-python."""
+    """Returns the version of llama-cpp-python."""
     return importlib.metadata.version("llama-cpp-python")
 
 
@@ -125,37 +125,37 @@ def of_processor(processor: Processor) -> Check:
 
 def unusable(error: str) -> Check:
     text = (
-        f"it can't be loaded ({error}). If that is an illegal instruction, it was built for "
-        f"another processor; to install it again: {REBUILD.format(bindings())}"
+        f"it can't be loaded ({error}). After an illegal instruction: it was built for another "
+        f"processor; reinstall it with: {REBUILD.format(bindings())}"
     )
     return Check("llama.cpp", "fault", text, {"error": error})
 
 
 def libraries(report: BuildReport) -> Check:
-    """Tells where llama.cpp's libraries are from; with two copies of one nothing works."""
+    """Returns the folders of llama.cpp's libraries. Two copies of one library are a fault."""
     data = {"files": report.libraries, "conflict": report.conflict}
     if report.conflict:
         return Check("libraries", "fault", report.conflict, data)
     folders = sorted({str(Path(path).parent) for path in report.libraries})
-    text = f"from {' and '.join(folders)}" if folders else "this system doesn't tell where from"
+    text = f"from {' and '.join(folders)}" if folders else "their folder is unknown on this system"
     return Check("libraries", "ok", text, data)
 
 
 def instruction_sets(report: BuildReport, processor: Processor) -> Check:
-    """Compares the instructions that llama.cpp was built with against those of the processor."""
+    """Compares llama.cpp's instruction sets with those of the processor."""
     name = "instruction sets"
     used = [feature for feature in FLAGS if report.features.get(feature, "0") != "0"]
     data: dict[str, Any] = {"library": report.library, "features": report.features}
     if not processor.flags:
-        return Check(name, "ok", ", ".join(used) or "none that are known here", data)
+        return Check(name, "ok", ", ".join(used) or "no known ones", data)
     missing = [feature for feature in used if FLAGS[feature] not in processor.flags]
     unused = [f for f, flag in FLAGS.items() if flag in processor.flags and f not in used]
     data |= {"missing": missing, "unused": unused}
-    again = f"to build it for this processor: {REBUILD.format(bindings())}"
+    again = f"build it for this processor with: {REBUILD.format(bindings())}"
     if report.devices:
-        again += ", with the CMAKE_ARGS that its devices need (docs/gpu.md), or they are gone"
+        again += "; to keep the devices, set the CMAKE_ARGS in docs/gpu.md"
     if missing:
-        text = f"llama.cpp needs {', '.join(missing)}, which this processor hasn't; {again}"
+        text = f"llama.cpp needs {', '.join(missing)}, which this processor doesn't have; {again}"
         return Check(name, "fault", text, data)
     text = ", ".join(used)
     if unused:
@@ -175,8 +175,8 @@ def kernels(report: BuildReport) -> Check:
         return Check("kernels", "fault", report.error, data)
     if report.remark:
         return Check("kernels", "remark", report.remark, data)
-    tried = f"those for {', '.join(report.tried)} were tried, and compute rightly"
-    text = tried if report.tried else "none here that has to be tried before it is trusted"
+    tried = f"tested those for {', '.join(report.tried)}: their results are right"
+    text = tried if report.tried else "no kernels that need a test"
     return Check("kernels", "ok", text, data)
 
 
@@ -196,11 +196,11 @@ def memory(meminfo: Path = Path("/proc/meminfo")) -> Check:
     try:
         fields = dict(line.split(":", 1) for line in meminfo.read_text("ascii").splitlines())
         data = {
-            name: int(fields[key].split()[0]) << 10  # they are in KiB
+            name: int(fields[key].split()[0]) << 10  # from KiB
             for name, key in (("total", "MemTotal"), ("available", "MemAvailable"))
         }
     except (OSError, KeyError, ValueError):  # not on Linux
-        return Check("memory", "ok", "this system doesn't report it", {})
+        return Check("memory", "ok", "unknown on this system", {})
     text = f"{shown_size(data['available'])} of {shown_size(data['total'])} available"
     return Check("memory", "ok", text, data)
 
@@ -219,7 +219,7 @@ def cache(environ: Mapping[str, str]) -> Check:
     try:
         hub, plain = hub_cache(environ), url_cache(environ)
     except RuntimeError as error:
-        return Check("model cache", "remark", f"there is no directory for it: {error}", {})
+        return Check("model cache", "remark", f"no directory is known for it: {error}", {})
     models = cached_models(hub)
     others = [file for file in plain.rglob("*.gguf") if file.is_file()]
     size = sum(m.size for m in models) + sum(file.stat().st_size for file in others)
@@ -229,7 +229,7 @@ def cache(environ: Mapping[str, str]) -> Check:
 
 
 def port(environ: Mapping[str, str]) -> Check:
-    """The port that `specllama` would listen on without an option."""
+    """Checks the port that `specllama` would listen on without options."""
     try:
         options = parse([], environ)
     except OptionError as error:
@@ -254,7 +254,7 @@ def open_files() -> Check:
         "soft": None if soft == unlimited else soft,
         "hard": None if hard == unlimited else hard,
     }
-    text = "no limit" if soft == unlimited else f"{soft} at most, one for each connection"
+    text = "no limit" if soft == unlimited else f"at most {soft}; each connection needs one"
     if soft != unlimited and soft < FEW_FILES:
         return Check("open files", "remark", f"{text}; raise the limit with ulimit -n", data)
     return Check("open files", "ok", text, data)

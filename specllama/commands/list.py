@@ -17,11 +17,11 @@ HUB, REGISTRY = "hub", "registry"
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a line for each model."""
+    """Prints a line for each model. Returns 0."""
     parser = argparse.ArgumentParser(
         prog="specllama list",
-        description="Lists the downloaded models. Serve one of the hub with: specllama -hf NAME; "
-        "one of a registry with: specllama -dr NAME",
+        description="Lists the downloaded models. To serve a model of the hub: specllama -hf NAME. "
+        "To serve a model of a registry: specllama -dr NAME.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)
@@ -30,8 +30,8 @@ def main(argv: Sequence[str]) -> int:
         *((REGISTRY, model) for model in registry_models(registry_cache(os.environ))),
     ]
     if given.json:
-        told = [{"from": source, **msgspec.to_builtins(model)} for source, model in models]
-        print(json.dumps(told, indent=2))
+        rows = [{"from": source, **msgspec.to_builtins(model)} for source, model in models]
+        print(json.dumps(rows, indent=2))
     elif models:
         width = max(len(model.name) for _, model in models)
         print(f"{'NAME':<{width}}  {'SIZE':>10}  {'FROM':<8}  DOWNLOADED")

@@ -1,4 +1,4 @@
-"""`specllama ps`: shows what a running server has loaded, and how busy it is."""
+"""`specllama ps`: shows the models of a running server, and their slots in use."""
 
 import argparse
 import os
@@ -13,23 +13,26 @@ from specllama.engine.options import OptionError
 from specllama.handlers.options import parse
 
 SECONDS = 10.0
-"""The longest wait for an answer."""
+"""The time limit for an answer."""
 EVERYWHERE = {"0.0.0.0": "127.0.0.1", "::": "[::1]"}
 
 
 class AskError(Exception):
-    """The server gives no answer that can be shown; one line for the user."""
+    """The server can't be reached, or its answer is unusable. The message is one line for the
+    user."""
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a line for each model; 0, or 1 after one line about an error."""
+    """Prints a line for each model. Returns 0, or 1 after one line about an error."""
     parser = argparse.ArgumentParser(
         prog="specllama ps",
         description="Shows the models of a running server: state, slots in use, context, size.",
     )
-    parser.add_argument("--url", help="of the server (default: where `specllama` would listen)")
-    parser.add_argument("--api-key", help="its key (default: LLAMA_API_KEY)")
-    parser.add_argument("-a", "--all", action="store_true", help="also those that aren't loaded")
+    parser.add_argument(
+        "--url", help="URL of the server (default: the address where `specllama` would listen)"
+    )
+    parser.add_argument("--api-key", help="API key of the server (default: LLAMA_API_KEY)")
+    parser.add_argument("-a", "--all", action="store_true", help="show unloaded models, too")
     given = parser.parse_args(argv)
     try:
         url = (given.url or own_url(os.environ)).rstrip("/")
@@ -46,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
 
 def own_url(environ: Mapping[str, str]) -> str:
-    """Where a server listens that is started without other options than variables. Raises
+    """Returns the URL of a server that is started with options from variables only. Raises
     OptionError."""
     http = parse([], environ).http
     host = next((host for host in http.hosts() if not host.endswith(".sock")), "127.0.0.1")
@@ -55,7 +58,8 @@ def own_url(environ: Mapping[str, str]) -> str:
 
 
 def ask(url: str, key: str, *, everything: bool) -> list[tuple[str, ...]]:
-    """The rows: name, state, slots in use, tokens of a slot's context, size. Raises AskError."""
+    """Returns the rows: name, state, slots in use, tokens of a slot's context, size. Raises
+    AskError."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
         with httpx2.Client(base_url=url, headers=headers, timeout=SECONDS) as client:
@@ -65,7 +69,7 @@ def ask(url: str, key: str, *, everything: bool) -> list[tuple[str, ...]]:
     except (httpx2.TransportError, httpx2.InvalidURL) as error:
         raise AskError(f"no server answers at {url}: {error}") from None
     except (KeyError, TypeError, ValueError):
-        raise AskError(f"{url} is no server of this kind") from None
+        raise AskError(f"{url} is not a server with this API") from None
 
 
 def _row(client: httpx2.Client, model: dict[str, Any]) -> tuple[str, ...]:
@@ -73,7 +77,7 @@ def _row(client: httpx2.Client, model: dict[str, Any]) -> tuple[str, ...]:
     slots = "-"
     if _state(model) == "loaded":
         response = client.get("/slots", params={"model": name})
-        if response.status_code == 200:  # else the server hides them
+        if response.status_code == 200:  # otherwise the server has --no-slots
             found = response.json()
             slots = f"{sum(slot['is_processing'] for slot in found)}/{len(found)}"
     state = _state(model)
@@ -84,7 +88,7 @@ def _row(client: httpx2.Client, model: dict[str, Any]) -> tuple[str, ...]:
 
 
 def _state(model: dict[str, Any]) -> str:
-    """The model's state; a genuine server with one model tells none."""
+    """Returns the model's state; "loaded" if it is missing, as in llama-server with one model."""
     return str((model.get("status") or {"value": "loaded"})["value"])
 
 

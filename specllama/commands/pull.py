@@ -1,4 +1,4 @@
-"""`specllama pull`: downloads a model, as a server that is started with it would."""
+"""`specllama pull`: downloads a model, as the server does at its start."""
 
 import argparse
 import asyncio
@@ -16,21 +16,23 @@ from specllama.progress import ModelProgress
 
 
 def main(argv: Sequence[str]) -> int:
-    """Shows how far it is, and prints where the file lies; 0, or 1 after one line about an
+    """Shows the progress, and prints the path of the file. Returns 0, or 1 after one line about an
     error."""
     parser = argparse.ArgumentParser(
         prog="specllama pull",
-        description="Downloads a model of the Hugging Face Hub, of an address, or of an OCI "
-        "registry. What was broken off goes on; what is there already is not downloaded again.",
+        description="Downloads a model from the Hugging Face Hub, a URL, or an OCI registry. "
+        "An interrupted download is resumed; files that exist are not downloaded again.",
     )
     parser.add_argument(
-        "name", metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or an http(s) address of a GGUF"
+        "name", metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or an http(s) URL of a GGUF file"
     )
     parser.add_argument(
-        "--docker", action="store_true", help="NAME is one of a registry: [HOST/]NAME[:TAG]"
+        "--docker", action="store_true", help="NAME is a model in a registry: [HOST/]NAME[:TAG]"
     )
-    parser.add_argument("--file", default="", metavar="FILE", help="this file of the repository")
-    parser.add_argument("--token", default="", help="for what isn't public (default: HF_TOKEN)")
+    parser.add_argument("--file", default="", metavar="FILE", help="file of the repository")
+    parser.add_argument(
+        "--token", default="", help="token for repositories that aren't public (default: HF_TOKEN)"
+    )
     given = parser.parse_args(argv)
     is_address = given.name.startswith(("http://", "https://"))
     option = "--docker-repo" if given.docker else "--model-url" if is_address else "--hf-repo"
@@ -47,7 +49,7 @@ def main(argv: Sequence[str]) -> int:
 
     def show(transfer: Transfer) -> None:
         if not fetched and transfer.n_done == transfer.n_total:
-            return  # it is there
+            return  # the file exists already
         fetched[:] = [transfer]
         display.download(given.name, transfer)
 
@@ -57,8 +59,8 @@ def main(argv: Sequence[str]) -> int:
     except FetchError as error:
         return _failed(str(error))
     except KeyboardInterrupt:
-        return _failed("broken off; the same command goes on from here")
-    how = f"downloaded {shown_size(fetched[0].n_total)}" if fetched else "there already"
+        return _failed("interrupted; the same command resumes the download")
+    how = f"downloaded {shown_size(fetched[0].n_total)}" if fetched else "already downloaded"
     print(f"{given.name}: {how}", file=sys.stderr)
     print(found.engine.model.model)
     return 0

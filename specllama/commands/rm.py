@@ -17,15 +17,15 @@ from specllama.engine.options.values import legible
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints a line for each; 0, or 1 if one wasn't there or couldn't be removed."""
+    """Prints a line for each model. Returns 0, or 1 if one doesn't exist or can't be removed."""
     parser = argparse.ArgumentParser(
         prog="specllama rm",
-        description="Removes downloaded models. A server that has one loaded keeps it until it "
-        "ends.",
+        description="Removes downloaded models. A running server keeps a model that it has loaded "
+        "until it ends.",
     )
-    parser.add_argument("names", nargs="+", metavar="NAME", help="as specllama list shows it")
+    parser.add_argument("names", nargs="+", metavar="NAME", help="name in `specllama list`")
     parser.add_argument(
-        "--docker", action="store_true", help="only what came from a registry (pull --docker)"
+        "--docker", action="store_true", help="only models from a registry (pull --docker)"
     )
     given = parser.parse_args(argv)
     return max([_remove(name, registries_only=given.docker) for name in given.names])
@@ -40,7 +40,7 @@ def _remove(name: str, *, registries_only: bool) -> int:
         cache, act = registry_cache(os.environ), remove_registry_model
         model = registry_model(cache, name)
     if model is None:
-        return _failed(f"there is no model {legible(name)}; specllama list shows all")
+        return _failed(f"there is no model {legible(name)}; specllama list shows all models")
     try:
         act(cache, model.name)
     except OSError as error:

@@ -1,5 +1,5 @@
-"""`specllama spec`: writes the description that the server serves, whole or in part, in several
-versions of OpenAPI."""
+"""`specllama spec`: writes the server's OpenAPI description, whole or in part, in several versions
+of OpenAPI."""
 
 import argparse
 import copy
@@ -14,11 +14,11 @@ from specllama.handlers.description import (
     served_description,
 )
 
-# ---- The description in later versions of OpenAPI, for tools that take these.
+# ---- Conversion of the description, which is OpenAPI 3.0, to later versions.
 #
-# It is written in 3.0. From 3.1 on, schemas are those of JSON Schema 2020-12: `null` is a type,
-# and exclusive bounds are numbers (https://learn.openapis.org/upgrading/v3.0-to-v3.1). From 3.2
-# on, the items of a stream have a schema (https://spec.openapis.org/oas/v3.2.0#media-type-object).
+# From 3.1 on, schemas are JSON Schema 2020-12: `null` is a type, and exclusive bounds are numbers
+# (https://learn.openapis.org/upgrading/v3.0-to-v3.1). From 3.2 on, the items of a stream have a
+# schema (https://spec.openapis.org/oas/v3.2.0#media-type-object).
 
 
 Node = dict[str, Any]
@@ -33,7 +33,8 @@ _EXAMPLES = frozenset({"example", "examples"})
 
 
 def in_version(document: Node, version: Version) -> Node:
-    """`document`, a bundled description in 3.0, in another version; the original stays as it is."""
+    """Returns `document`, a bundled description in 3.0, in another version, without changing the
+    original."""
     if version == "3.0":
         return document
     converted: Node = _converted(copy.deepcopy(document), version)
@@ -43,7 +44,7 @@ def in_version(document: Node, version: Version) -> Node:
 
 
 def _converted(node: Any, version: Version) -> Any:
-    """What isn't a schema, with the schemas in it as JSON Schemas."""
+    """Returns a node that isn't a schema, with the schemas in it converted to JSON Schema."""
     if isinstance(node, list):
         return [_converted(child, version) for child in node]
     if not isinstance(node, dict):
@@ -67,12 +68,12 @@ def _converted(node: Any, version: Version) -> Any:
 
 
 def _schema(schema: Node) -> Node:
-    """A schema of OpenAPI 3.0 as a JSON Schema, annotations included."""
+    """Returns a schema of OpenAPI 3.0 as a JSON Schema, annotations included."""
     result: Node = {}
     for keyword, value in schema.items():
         match keyword:
             case "nullable":
-                pass  # about a type that is dealt with below
+                pass  # handled below, with the type
             case "properties":
                 result[keyword] = {name: _schema(child) for name, child in value.items()}
             case "allOf" | "anyOf" | "oneOf":
@@ -84,7 +85,7 @@ def _schema(schema: Node) -> Node:
             case "minimum" | "maximum" if schema.get(_exclusive(keyword)) is True:
                 result[_exclusive(keyword)] = value
             case "exclusiveMinimum" | "exclusiveMaximum":
-                pass  # booleans, about a bound that is dealt with above
+                pass  # booleans; handled above, with the bound
             case _:
                 result[keyword] = value
     if schema.get("nullable") and "type" in result:  # without a type it has no effect in 3.0
@@ -102,8 +103,8 @@ def _exclusive(bound: str) -> str:
 
 
 def _with_items(kind: str, media: Node) -> Node:
-    """A media type object of a stream, with the schema of its items in the place of the schema of
-    an event or of the whole text, which is what 3.0 has words for."""
+    """Returns the media type object of a stream, with the schema of its items instead of the
+    schemas for 3.0, which has only those of the whole text."""
     if "x-event-data-schema" in media:
         return _of_events(media)
     if "x-line-schema" in media:
@@ -126,7 +127,7 @@ def _of_events(media: Node) -> Node:
 
 
 def _with_item_examples(result: Node, media: Node) -> Node:
-    """With the examples, which are single events in 3.0, as streams of that event."""
+    """Adds the examples, which are single events in 3.0, as streams of one event."""
     return result | _examples(media, lambda value: {"dataValue": [value]})
 
 
@@ -147,7 +148,7 @@ def _examples(media: Node, shown: Any) -> Node:
     return rest | ({"examples": examples} if examples else {})
 
 
-# ---- A part of the description: the operations of some tags, and what they refer to.
+# ---- A part of the description: the operations with some tags, and the components they use.
 
 
 _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
@@ -158,8 +159,8 @@ class UnknownTagError(ValueError):
 
 
 def of_tags(document: Node, tags: Collection[str]) -> Node:
-    """A bundled description with the operations that have one of `tags` alone, and with those
-    components that are referred to. Raises UnknownTagError."""
+    """Returns a bundled description with only the operations that have one of `tags`, and the
+    components that they use. Raises UnknownTagError."""
     known = [tag["name"] for tag in document["tags"]]
     for tag in tags:
         if tag not in known:
@@ -184,7 +185,7 @@ def _of_tags(item: Node, tags: Collection[str]) -> Node:
 
 
 def _without_links(node: Any, ids: Collection[str]) -> Any:
-    """Without the links to operations that aren't there."""
+    """Returns `node` without links to operations that are left out."""
     if isinstance(node, list):
         return [_without_links(child, ids) for child in node]
     if not isinstance(node, dict):
@@ -204,7 +205,7 @@ def _leads(link: Any, ids: Collection[str]) -> bool:
 
 
 def _referred_to(document: Node) -> Node:
-    """The components that the rest of `document` refers to, and those that these refer to."""
+    """Returns the components to which the rest of `document` refers, directly or indirectly."""
     components: Node = document["components"]
     pending = [node for key, node in document.items() if key != "components"]
     found: set[tuple[str, str]] = set()
@@ -232,13 +233,13 @@ def _references(node: Any) -> Iterator[str]:
     elif isinstance(node, dict):
         reference = node.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/components/"):
-            yield reference  # others are in examples
+            yield reference  # other texts named `$ref` are in examples
         for child in node.values():
             yield from _references(child)
 
 
 def main(argv: Sequence[str]) -> int:
-    """Prints the description; 0, or 1 after one line about a tag that isn't there."""
+    """Prints the description. Returns 0, or 1 after one line about an unknown tag."""
     parser = argparse.ArgumentParser(
         prog="specllama spec",
         description="Writes the OpenAPI description of the server, as one document.",
@@ -247,19 +248,19 @@ def main(argv: Sequence[str]) -> int:
         "--openapi",
         choices=VERSIONS,
         default="3.0",
-        help="version of OpenAPI (default: 3.0, as GET /openapi.json has it)",
+        help="version of OpenAPI (default: 3.0, as in GET /openapi.json)",
     )
     parser.add_argument("--format", choices=("yaml", "json"), default="yaml", help="default: yaml")
     parser.add_argument(
         "--tag",
         action="append",
         metavar="TAG",
-        help="only the operations of this tag, and what they refer to; may be given several times",
+        help="only the operations with this tag, and the components that they use; can be repeated",
     )
     parser.add_argument(
         "--path",
         action="store_true",
-        help="print the path of server.yaml instead, which `connexion run` takes",
+        help="print the path of server.yaml instead, for `connexion run`",
     )
     given = parser.parse_args(argv)
     if given.path:

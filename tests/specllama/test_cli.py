@@ -353,7 +353,7 @@ def test_a_unix_socket_alone(start: Start, tmp_path: Path) -> None:
         assert client.get("http://host/").text == "begin end"
     second = run_stand_in("-", "--host", str(path))
     assert second.returncode == 1
-    expected = f"specllama: error: cannot listen on {path}: another server does so\n"
+    expected = f"specllama: error: cannot listen on {path}: another server is listening on it\n"
     assert second.stderr == expected
     assert path.is_socket()
     assert server.stop()[0] == 0
@@ -454,7 +454,7 @@ def test_running_requests_are_finished_first(start: Start) -> None:
         chunks = answer.iter_text()
         assert next(chunks) == "begin "
         server.process.send_signal(signal.SIGTERM)
-        assert server.line() == "INFO specllama: ending; running requests have 600 s\n"
+        assert server.line() == "INFO specllama: shutting down; running requests have 600 s\n"
         assert server.process.poll() is None
         server.release()
         assert "".join(chunks) == "end"
@@ -479,7 +479,7 @@ def test_a_second_ctrl_c_ends_it_at_once(start: Start, tmp_path: Path) -> None:
     with httpx.stream("GET", server.urls[0] + "/wait", timeout=SECONDS) as answer:
         assert next(answer.iter_raw()) == b"begin "
         server.process.send_signal(signal.SIGINT)
-        while "ending" not in server.line():
+        while "shutting down" not in server.line():
             pass
         code, stderr = server.stop(signal.SIGINT)
     assert code == 130
