@@ -1,4 +1,4 @@
-// Requests to the server that the page came from. The API key stays in the session's storage.
+// Requests to the page's own server. The API key is kept in the session storage.
 
 import { h } from "./dom.js";
 
@@ -14,7 +14,7 @@ export class ApiError extends Error {
 
 let asking = null;
 
-// Asks the user for a key, once for all requests that wait for one; false if there is none.
+// Asks the user for an API key, once for all waiting requests. Returns false if the user cancels.
 function askKey(rejected) {
   asking ??= new Promise((resolve) => {
     const input = h("input", {
@@ -30,7 +30,7 @@ function askKey(rejected) {
         h(
           "p",
           { class: "hint" },
-          rejected ? "The server did not take this key. " : "This server wants a key. ",
+          rejected ? "The server rejected this key. " : "This server needs a key. ",
           "It is kept until you close this tab.",
         ),
         h("label", { for: "api-key" }, "Key"),
@@ -56,7 +56,8 @@ function askKey(rejected) {
   return asking;
 }
 
-// The answer to a request; a server that wants a key gets it. Throws ApiError for failures.
+// Returns the answer to a request, with an API key if the server needs one. Throws ApiError for
+// failures.
 export async function request(path, { body, signal, method, quiet = false } = {}) {
   for (;;) {
     const key = sessionStorage.getItem(KEY);
@@ -87,7 +88,7 @@ async function failure(response) {
     if (typeof error === "string") message = error;
     else ({ message = message, type = "" } = error);
   } catch {
-    // A proxy in between may answer with something else than JSON.
+    // A proxy in between may answer with other data than JSON.
   }
   return new ApiError(response.status, String(message), String(type));
 }
@@ -96,7 +97,7 @@ export async function json(path, options) {
   return (await request(path, options)).json();
 }
 
-// The JSON documents of a stream of server-sent events, up to `[DONE]`.
+// Yields the JSON documents of a stream of server-sent events, up to `[DONE]`.
 export async function* events(response) {
   const reader = response.body.pipeThrough(new TextDecoderStream()).getReader();
   let rest = "";

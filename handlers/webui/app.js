@@ -1,4 +1,4 @@
-// The page: its parts, and what leads from one to the other.
+// The page: its parts, and the navigation between them.
 
 import { Chat, DELETED } from "./chat.js";
 import { exported, imported, newConversation } from "./conversation.js";
@@ -79,7 +79,7 @@ function closeSidebar() {
   drawSidebar();
 }
 
-// What can't be seen can't be reached by keys, either.
+// A hidden sidebar can't be reached by keys.
 function drawSidebar() {
   const body = document.body.classList;
   const open = narrow.matches ? body.contains("side-open") : !body.contains("side-closed");
@@ -107,7 +107,7 @@ async function removeConversation(conversation) {
 
 async function removeAll(dialog) {
   const count = `${conversations.length} conversation${conversations.length === 1 ? "" : "s"}`;
-  const text = "What isn't exported before can't be brought back.";
+  const text = "They can't be restored unless you export them first.";
   if (conversations.length && !(await agreed(`Delete ${count}?`, text, "Delete"))) return;
   await forget(conversations);
   dialog.close();
@@ -177,14 +177,14 @@ async function start() {
   await refresh();
   const last = conversations.find((each) => each.id === localStorage.getItem(OPEN));
   if (last) chat.open(last);
-  if (!(await store.isKept())) notify("This browser keeps no conversations: they end with the page.");
+  if (!(await store.isKept())) notify("This browser can't store conversations: they are lost when you close the page.");
   chat.composer.area.focus();
   try {
     await models.identify();
     offer(models.server.ui_settings);
     drawTheme();
     await models.start();
-    document.body.dataset.ready = ""; // for whoever drives the page, such as its tests
+    document.body.dataset.ready = ""; // for programs that control the page, such as its tests
   } catch (error) {
     notify(`The server can't be used: ${error.message}`, "error");
   }

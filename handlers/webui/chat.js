@@ -1,4 +1,4 @@
-// The chat: the messages of the chosen conversation, and what the user does with them.
+// The chat: the messages of the open conversation, and the user's actions on them.
 
 import { Composer } from "./composer.js";
 import { append, follow, message, newConversation, path, prune, siblings } from "./conversation.js";
@@ -9,13 +9,13 @@ import { shortName } from "./models.js";
 import { hasOwn, set, setting } from "./settings.js";
 import * as store from "./store.js";
 
-// Why an answer ends whose conversation is no more.
+// The reason for ending an answer whose conversation was deleted.
 export const DELETED = "deleted";
 
 export class Chat extends EventTarget {
   conversation = newConversation();
   atEnd = true;
-  running = new Map(); // by conversation: what ends its answer
+  running = new Map(); // by conversation: the AbortController of its answer
 
   constructor(place, models) {
     super();
@@ -33,7 +33,7 @@ export class Chat extends EventTarget {
     this.announcer = h("div", { class: "offscreen", "aria-live": "polite" });
     this.usage = h("div", { class: "usage" });
     place.append(this.scroller, h("div", { class: "dock" }, this.results, this.composer.element, this.usage), this.announcer);
-    // A phone's keyboard covers no message, and neither do the fields for results.
+    // Keeps the last message above a phone's keyboard and above the fields for results.
     new ResizeObserver(() => this.scrollDown()).observe(this.scroller);
     models.addEventListener("change", () => {
       this.drawUsage();
@@ -73,7 +73,7 @@ export class Chat extends EventTarget {
   welcome() {
     const { models } = this;
     return h("div", { class: "welcome" }, h("h2", {}, "What can I do for you?"),
-      h("p", { class: "hint" }, models.name ? `You are talking to ${shortName(models.name)}.` : "No model is there yet."));
+      h("p", { class: "hint" }, models.name ? `You are talking to ${shortName(models.name)}.` : "There is no model yet."));
   }
 
   get live() {
@@ -88,7 +88,7 @@ export class Chat extends EventTarget {
     this.drawResults();
   }
 
-  // How full the context is, and how much of the last prompt came from the cache.
+  // Shows the used part of the context, and the cached part of the last prompt.
   drawUsage() {
     const answer = path(this.conversation).findLast((each) => each.role === "assistant" && each.timings);
     const size = this.models.contextSize;
@@ -103,11 +103,11 @@ export class Chat extends EventTarget {
     replace(this.usage,
       size ? h("meter", { min: 0, max: size, high: 0.9 * size, value: used, "aria-label": "Used part of the context" }) : null,
       h("span", {}, `Context ${number(used)}${size ? ` of ${number(size)}` : ""} tokens`),
-      h("span", { title: "Tokens of the last prompt that were not read again" }, `${share} % of the prompt cached`),
+      h("span", { title: "Tokens of the last prompt that were in the cache" }, `${share} % of the prompt cached`),
       own);
   }
 
-  // Answers to tools that the model has called: the page runs none, but the user may say what came out.
+  // Shows fields for the results of the model's calls, since the page itself runs no tools.
   drawResults() {
     const last = path(this.conversation).at(-1);
     const calls = (last?.role === "assistant" && last.calls?.filter(Boolean)) || [];
@@ -131,8 +131,8 @@ export class Chat extends EventTarget {
     };
   }
 
-  // The settings of the conversation have changed, or those of all. One that has no messages is not
-  // kept yet.
+  // Applies changed settings of this or of all conversations. A conversation without messages isn't
+  // stored yet.
   changedSettings() {
     this.drawState();
     if (this.conversation.messages.length) this.save();
@@ -143,7 +143,7 @@ export class Chat extends EventTarget {
     return scrollHeight - scrollTop - clientHeight < 60;
   }
 
-  // Shows the end of the messages, unless the user has gone back to read.
+  // Shows the end of the messages, unless the user has scrolled back.
   scrollDown(force = false) {
     if (force) this.atEnd = true;
     if (this.atEnd) this.scroller.scrollTop = this.scroller.scrollHeight;
@@ -153,7 +153,7 @@ export class Chat extends EventTarget {
     try {
       await store.put(conversation);
     } catch (error) {
-      notify(`The conversation can't be kept: ${error.message}`, "error");
+      notify(`The conversation can't be stored: ${error.message}`, "error");
     }
     this.dispatchEvent(new Event("saved"));
   }
@@ -193,7 +193,7 @@ export class Chat extends EventTarget {
     const { id } = this.conversation;
     if (this.running.has(id)) return;
     const restore = prune(this.conversation, each.id);
-    notify("Deleted from there on", "info", async () => {
+    notify("Deleted the message and all after it", "info", async () => {
       const conversation = this.held(id) ?? (await store.get(id));
       if (!conversation) return;
       restore(conversation);
@@ -204,7 +204,7 @@ export class Chat extends EventTarget {
     this.save();
   }
 
-  // The conversation that is shown or answered: what is stored of it is older.
+  // Returns the conversation if it is shown or being answered; the stored copy is older then.
   held(id) {
     return this.conversation.id === id ? this.conversation : this.running.get(id)?.live.conversation;
   }
@@ -232,7 +232,7 @@ export class Chat extends EventTarget {
       answer.finish = "error";
     }
     this.running.delete(conversation.id);
-    // The fonts of its formulas come last.
+    // The fonts of formulas are loaded last.
     view.done()?.then(() => document.fonts.ready).then(() => requestAnimationFrame(() => watching.disconnect()));
     if (this.conversation === conversation) {
       this.drawState();

@@ -1,4 +1,4 @@
-// Where a message is written: text, and files by picker, drop or paste.
+// The form for a message: its text, and files by picker, drop or paste.
 
 import { button, h, replace } from "./dom.js";
 import { accepted, fileView, readFiles } from "./files.js";

@@ -1,5 +1,5 @@
-// A conversation is a tree: a message that is edited or generated again is a branch of its parent.
-// What is shown, and sent, is the path from the root to the leaf.
+// A conversation is a tree: editing a message or generating it again adds a branch to its parent.
+// The path from the root to the current leaf is shown and sent.
 
 import { newId } from "./dom.js";
 import { settingsOf } from "./settings.js";
@@ -41,13 +41,13 @@ export function append(conversation, parent, fields) {
   return added;
 }
 
-// Notes which of its parent's branches a message is on, to come back to it.
+// Marks a message's branch as the chosen one of its parent, to return to it later.
 function choose(conversation, { id, parent }) {
   const before = message(conversation, parent);
   if (before) before.chosen = id;
 }
 
-// Shows the branch that begins with a message, as it was seen last.
+// Shows the branch that begins with a message, down to its leaf that was shown last.
 export function follow(conversation, id) {
   let at = message(conversation, id);
   choose(conversation, at);
@@ -61,8 +61,8 @@ export function follow(conversation, id) {
   conversation.leaf = at.id;
 }
 
-// Takes a message away, and all that came after it. What it returns takes that back, in the
-// conversation as it is then.
+// Removes a message and all messages after it. Returns a function that restores them in the given
+// conversation, which may have changed meanwhile.
 export function prune(conversation, id) {
   const before = conversation.messages;
   const parent = message(conversation, id).parent;
@@ -98,8 +98,8 @@ export function exported(conversations) {
   return JSON.stringify({ kind: KIND, version: 1, conversations }, null, 1);
 }
 
-// The conversations in a file that may be anybody's: only what has the right form comes in, under
-// ids of our own. Throws Error for another file.
+// Returns the conversations in an untrusted file: only fields of the right form, with new ids. Throws
+// Error for any other file.
 export function imported(text) {
   let document;
   try {
@@ -108,7 +108,7 @@ export function imported(text) {
     throw new Error("the file is not JSON");
   }
   if (document?.kind !== KIND || !Array.isArray(document.conversations)) {
-    throw new Error("the file has no conversations of this page");
+    throw new Error("the file has no conversations from this page");
   }
   return document.conversations.filter(isObject).map(adopted);
 }
@@ -126,7 +126,7 @@ function adopted(given) {
   if (isObject(given.settings)) made.settings = settingsOf(given.settings);
   const ids = new Map();
   for (const each of list(given.messages)) {
-    // A parent comes before its children, so that there is no circle.
+    // A parent must come before its children, so that there can be no cycle.
     if (!["user", "assistant", "tool"].includes(each.role) || ids.has(each.id)) continue;
     if (each.parent != null && !ids.has(each.parent)) continue;
     const added = append(made, each.parent == null ? null : ids.get(each.parent), {

@@ -1,4 +1,4 @@
-// Elements, icons and small things of the page. Texts become text nodes: nothing here makes HTML.
+// Elements, icons and helpers of the page. Texts become text nodes: this module makes no HTML.
 
 const SVG = "http://www.w3.org/2000/svg";
 
@@ -38,8 +38,8 @@ export function icon(name) {
   return svg;
 }
 
-// An element. Properties that begin with "on" are listeners; true and false set and leave out
-// attributes; null children are left out.
+// Returns an element. Properties that begin with "on" are listeners. An attribute with the value true
+// is set, one with false or null is left out. Children that are null or false are left out.
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {
@@ -75,13 +75,13 @@ export function svg(tag, attributes, ...children) {
 const NOTICE = 6000; // ms
 const SECOND_THOUGHTS = 12000;
 
-// A message at the edge of the page, also for screen readers. `undo` takes back what it tells of. It
-// does not go while the pointer or the focus is there.
+// Shows a message at the edge of the page, also for screen readers. `undo` reverts the reported
+// action. The message stays while it has the pointer or the focus.
 export function notify(text, kind = "info", undo = null) {
   const act = () => { notice.remove(); undo(); };
   const notice = h("div", { class: `notice ${kind}` }, h("span", {}, text),
     undo && h("button", { type: "button", class: "plain compact", onclick: act }, "Undo"));
-  // By keys, what was deleted had the focus.
+  // After a deletion by keyboard, the focus moves from the deleted element to the button.
   const keys = undo && document.activeElement?.matches(":focus-visible:not(textarea, input)");
   document.getElementById("notices").append(notice);
   if (keys) notice.querySelector("button").focus();
@@ -90,7 +90,7 @@ export function notify(text, kind = "info", undo = null) {
   end();
 }
 
-// Asks before something that nothing takes back; true if the user agrees.
+// Asks before an action that can't be undone. Returns true if the user agrees.
 export function agreed(title, text, word) {
   return new Promise((resolve) => {
     const dialog = h("dialog", {
@@ -108,7 +108,7 @@ export function agreed(title, text, word) {
 
 export async function copyText(text) {
   if (navigator.clipboard) return navigator.clipboard.writeText(text);
-  // Browsers have no clipboard for pages of plain HTTP, except from this machine.
+  // Pages over plain HTTP have no clipboard, unless they are from this machine.
   const area = h("textarea", { value: text, class: "offscreen", "aria-hidden": "true" });
   (document.querySelector("dialog[open]") ?? document.body).append(area);
   area.select();

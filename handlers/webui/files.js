@@ -1,4 +1,4 @@
-// What a user adds to a message: images and sounds where the model takes them, PDFs, and texts.
+// Attachments of a message: texts, PDFs, and images and sounds if the model supports them.
 
 import { h, button, icon, notify } from "./dom.js";
 
@@ -8,7 +8,7 @@ const PDF = "application/pdf";
 const IMAGES = ["image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"];
 const SOUNDS = { "audio/wav": "wav", "audio/x-wav": "wav", "audio/wave": "wav", "audio/vnd.wave": "wav", "audio/mpeg": "mp3", "audio/mp3": "mp3" };
 
-// What the file picker offers.
+// Returns the file types for the file picker.
 export function accepted(modalities) {
   const kinds = ["text/*", PDF, ".md", ".json", ".yaml", ".yml", ".toml", ".py", ".js", ".ts", ".rs", ".go", ".c", ".h", ".cpp", ".java", ".sh", ".sql", ".csv", ".log", ".xml"];
   if (modalities.vision) kinds.push(...IMAGES);
@@ -16,7 +16,7 @@ export function accepted(modalities) {
   return kinds.join(",");
 }
 
-// The attachments that files become; those that can't be taken are told to the user.
+// Returns files as attachments, and notifies the user about unsupported files.
 export async function readFiles(files, modalities) {
   const read = [];
   for (const file of files) {
@@ -32,20 +32,20 @@ export async function readFiles(files, modalities) {
 async function readFile(file, modalities) {
   const name = file.name || "pasted";
   if (file.type.startsWith("image/") && file.type !== "image/svg+xml") {
-    if (!modalities.vision) throw new Error("this model takes no images");
-    if (!IMAGES.includes(file.type)) throw new Error("images have to be PNG, JPEG, GIF, WebP or BMP");
+    if (!modalities.vision) throw new Error("this model doesn't support images");
+    if (!IMAGES.includes(file.type)) throw new Error("images must be PNG, JPEG, GIF, WebP or BMP");
     return { kind: "image", name, data: await dataUrl(file, file.type) };
   }
   if (file.type.startsWith("audio/")) {
-    if (!modalities.audio) throw new Error("this model takes no sounds");
-    if (!SOUNDS[file.type]) throw new Error("sounds have to be WAV or MP3");
+    if (!modalities.audio) throw new Error("this model doesn't support sounds");
+    if (!SOUNDS[file.type]) throw new Error("sounds must be WAV or MP3");
     return { kind: "audio", name, data: await dataUrl(file, SOUNDS[file.type] === "wav" ? "audio/wav" : "audio/mpeg") };
   }
   if (file.type === PDF) return { kind: "pdf", name, data: await dataUrl(file, PDF) };
   if (file.type.startsWith("video/")) {
-    throw new Error("only texts, PDFs, and what the model takes beside them, can be added");
+    throw new Error("videos are not supported");
   }
-  if (file.size > MAX_TEXT) throw new Error("a text may have 2 MiB at most");
+  if (file.size > MAX_TEXT) throw new Error("texts may have at most 2 MiB");
   const data = new Uint8Array(await file.arrayBuffer());
   try {
     const text = new TextDecoder("utf-8", { fatal: true }).decode(data);
@@ -57,7 +57,7 @@ async function readFile(file, modalities) {
 }
 
 async function dataUrl(file, type) {
-  if (file.size > MAX_MEDIA) throw new Error("it may have 24 MiB at most");
+  if (file.size > MAX_MEDIA) throw new Error("files may have at most 24 MiB");
   const bytes = new Uint8Array(await file.arrayBuffer());
   let binary = "";
   for (let at = 0; at < bytes.length; at += 32768) {
@@ -66,7 +66,7 @@ async function dataUrl(file, type) {
   return `data:${type};base64,${btoa(binary)}`;
 }
 
-// The `content` of a user's message in a request.
+// Returns the `content` of a user's message in a request.
 export function contentOf(text, files) {
   if (!files?.length) return text;
   const texts = files.filter((each) => each.kind === "text");
@@ -83,7 +83,7 @@ function mediaPart({ kind, name, data }) {
   return { type: "input_audio", input_audio: { data: encoded, format: head.includes("wav") ? "wav" : "mp3" } };
 }
 
-// How an attachment looks; with `remove`, it can be taken away.
+// Returns the element of an attachment, with a button for `remove` if given.
 export function fileView(file, remove) {
   const inside =
     file.kind === "image" ? h("img", { src: file.data, alt: file.name })

@@ -1,4 +1,4 @@
-// One answer: the request that a conversation makes, and what comes back.
+// The generation of one answer: the request for a conversation, and the reading of its stream.
 
 import { events, request } from "./api.js";
 import { contentOf } from "./files.js";
@@ -28,14 +28,14 @@ function sent(message) {
   return {
     role: "assistant",
     content: message.content || (calls ? null : ""),
-    // Templates show it again while the model is at work with tools, and leave it out later.
+    // Templates include it while the model is calling tools, and leave it out later.
     ...(message.reasoning ? { reasoning_content: message.reasoning } : {}),
     ...(calls ? { tool_calls: calls } : {}),
   };
 }
 
-// Fills `answer` with what the model says, and calls `changed` after each part. An answer that is
-// stopped keeps what it has. Throws ApiError, and what a broken connection throws.
+// Adds the generated parts to `answer`, and calls `changed` after each. A stopped answer keeps its
+// parts. Throws ApiError, and the errors of a broken connection.
 export async function generate(body, answer, signal, changed) {
   try {
     const response = await request("v1/chat/completions", { body, signal });
@@ -50,7 +50,7 @@ export async function generate(body, answer, signal, changed) {
   } finally {
     delete answer.progress;
   }
-  if (!answer.finish) throw new Error("the connection ended before the answer did");
+  if (!answer.finish) throw new Error("the connection ended before the answer was complete");
 }
 
 function take(answer, chunk) {

@@ -1,5 +1,5 @@
-// What a model says, as elements. The text is hostile: it becomes HTML by marked, and part of the
-// page through DOMPurify alone. Code is highlighted, and formulas are set, afterwards.
+// Renders a model's text as elements. The text is untrusted: marked converts it to HTML, and only
+// DOMPurify inserts that into the page. Code is highlighted and formulas are typeset afterwards.
 
 import "./purify.min.js";
 import { Marked } from "./marked.esm.js";
@@ -38,11 +38,11 @@ marked.use({
       "inlineTex",
       "inline",
       /\$|\\\(|\\\[/,
-      // "$5 and $6" are amounts: a formula has no blank inside of its dollars, nor a digit behind.
+      // "$5 and $6" are amounts: a formula has no space inside of its dollars, and no digit after it.
       /^(?:\$\$([^]+?)\$\$|\\\(([^]+?)\\\)|\\\[([^]+?)\\\]|\$([^\s$](?:[^$\n]*[^\s$\\])?)\$(?!\d))/,
     ),
   ],
-  // What is HTML in the text is shown as it was written.
+  // HTML in the text is shown as source.
   renderer: { html: ({ text }) => escaped(text) },
 });
 
@@ -53,7 +53,7 @@ const ALLOWED = {
     "tr", "ul", "span",
   ],
   ALLOWED_ATTR: ["href", "src", "alt", "title", "class", "align", "start", "type", "checked", "disabled"],
-  // They hold no addresses; the pattern below is for those that do.
+  // These contain no addresses, so the pattern below doesn't apply to them.
   ADD_URI_SAFE_ATTR: ["align", "start", "type"],
   ALLOW_DATA_ATTR: false,
   ALLOW_ARIA_ATTR: false,
@@ -61,7 +61,7 @@ const ALLOWED = {
   RETURN_DOM_FRAGMENT: true,
 };
 
-// Text as elements, without formulas and colours, which `finish` adds.
+// Returns text as elements, without highlighting and formulas, which `finish` adds.
 export function rendered(text) {
   const fragment = purify.sanitize(marked.parse(text), ALLOWED);
   for (const link of fragment.querySelectorAll("a")) {
@@ -69,7 +69,7 @@ export function rendered(text) {
     link.rel = "noopener noreferrer nofollow";
   }
   for (const image of fragment.querySelectorAll("img")) {
-    // An image from elsewhere would tell its host what is read here, and the policy forbids it.
+    // An image from another host would reveal to it what is read here; the policy forbids it, too.
     if (!image.getAttribute("src")?.startsWith("data:image/")) replaceImage(image);
   }
   for (const box of fragment.querySelectorAll("input")) {
@@ -120,7 +120,7 @@ function frameCode(code) {
 
 const modules = new Map();
 
-// What `load` imports, once; null if it can't be had now, as when the server has gone.
+// Returns the module that `load` imports, once; null if that fails, for example without the server.
 async function imported(name, load) {
   if (!modules.has(name)) modules.set(name, load());
   try {
@@ -131,7 +131,7 @@ async function imported(name, load) {
   }
 }
 
-// Colours the code and sets the formulas in an element, whose text is complete.
+// Highlights the code and typesets the formulas in an element, whose text is complete.
 export async function finish(element) {
   const blocks = [...element.querySelectorAll("pre > code")];
   const formulas = [...element.querySelectorAll("code.tex")];
@@ -161,7 +161,7 @@ function set(katex, code) {
   try {
     katex.render(code.textContent, place, { ...options, throwOnError: true });
   } catch {
-    return; // what is no formula stays as it was written
+    return; // an invalid formula stays as source
   }
   code.replaceWith(place);
 }

@@ -1,11 +1,11 @@
-// How messages look. A view is updated while its answer comes in, at most once for each frame.
+// Views of messages. While an answer is streamed, its view is updated at most every 80 ms.
 
 import { button, copyButton, h, icon, number, replace } from "./dom.js";
 import { fileView } from "./files.js";
 import { finish, rendered } from "./markdown.js";
 import { shortName } from "./models.js";
 
-const EVERY = 80; // ms between two renderings of an answer that comes in
+const EVERY = 80; // ms between two renderings of a streamed answer
 
 export class MessageView {
   constructor(message, actions) {
@@ -24,7 +24,7 @@ export class MessageView {
     this.draw(false);
   }
 
-  // The answer has changed; it is drawn soon.
+  // Schedules drawing after a change of the answer.
   changed() {
     this.due ??= setTimeout(() => {
       this.due = null;
@@ -32,7 +32,7 @@ export class MessageView {
     }, EVERY);
   }
 
-  // The answer is complete; the promise ends when its code and its formulas are, too.
+  // Draws the complete answer. The promise is fulfilled when its code and formulas are drawn, too.
   done() {
     clearTimeout(this.due);
     this.due = null;
@@ -86,7 +86,7 @@ export class MessageView {
     try {
       shown = JSON.stringify(JSON.parse(call.arguments), null, 2);
     } catch {
-      // Not complete yet, or not JSON.
+      // Incomplete, or not JSON.
     }
     return h("details", { class: "call", open: true },
       h("summary", {}, icon("settings"), h("span", {}, "Calls "), h("code", {}, call.name)),
@@ -122,11 +122,10 @@ export class MessageView {
       parts.push(button("redo", "Generate again", () => actions.regenerate(message)));
     }
     parts.push(button("trash", "Delete from here on", () => actions.remove(message)));
-    const told = message.role === "assistant" ? this.told() : null;
-    return told ? [...parts, told] : parts;
+    return message.role === "assistant" ? [...parts, this.facts()] : parts;
   }
 
-  told() {
+  facts() {
     const { model, timings, finish: reason } = this.message;
     const parts = [];
     if (model) parts.push(shortName(model));
@@ -134,9 +133,9 @@ export class MessageView {
       parts.push(`${number(timings.predicted_n)} tokens`);
       if (timings.predicted_per_second) parts.push(`${number(timings.predicted_per_second)} tokens/s`);
     }
-    if (reason === "length") parts.push("cut off: the most tokens were reached");
+    if (reason === "length") parts.push("cut off: the token limit was reached");
     if (reason === "stopped") parts.push("stopped");
-    return h("span", { class: "told" }, parts.join(" · "));
+    return h("span", { class: "facts" }, parts.join(" · "));
   }
 
   edit() {

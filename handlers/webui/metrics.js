@@ -1,4 +1,4 @@
-// Prometheus' text format, as far as this server writes it.
+// A parser of Prometheus' text format, for the metrics of this server.
 
 const SAMPLE = /^([a-zA-Z_:][\w:]*)(?:\{(.*)\})?\s+(\S+)/;
 const LABEL = /(\w+)="((?:[^"\\]|\\.)*)"/g;
@@ -18,7 +18,7 @@ export function parse(text) {
 
 export const value = (samples, name) => samples.get(name)?.[0]?.value ?? NaN;
 
-// The buckets of a histogram, each with how many fell into it alone.
+// Returns the buckets of a histogram, with counts that are not cumulative.
 export function histogram(samples, name) {
   let before = 0;
   const buckets = (samples.get(`${name}_bucket`) ?? []).map(({ labels, value: cumulative }) => {
@@ -29,7 +29,7 @@ export function histogram(samples, name) {
   return { buckets, count: value(samples, `${name}_count`), sum: value(samples, `${name}_sum`) };
 }
 
-// The value that a part of all stays below, between the bounds of its bucket.
+// Returns the quantile for a part between 0 and 1, interpolated within its bucket.
 export function quantile({ buckets, count }, part) {
   let seen = 0;
   let low = 0;

@@ -1,20 +1,20 @@
-// The models that the server has, the one that is chosen, and what is known of it.
+// The server's models, the chosen one, and its properties.
 
 import { ApiError, events, json, request } from "./api.js";
 import { h, button, icon, notify, replace, number, percent } from "./dom.js";
 
 const PLACE = "specllama.model";
-const AGAIN = 5000; // ms, until the stream of events is asked for once more
+const AGAIN = 5000; // ms until the stream of events is requested again
 
 export class Models extends EventTarget {
   list = [];
   router = false;
   name = localStorage.getItem(PLACE) ?? "";
   server = {}; // the properties of the server
-  props = {}; // those of the chosen model, as far as they are known
-  progress = new Map(); // by model, of what is being loaded
+  props = {}; // the properties of the chosen model, as far as they are known
+  progress = new Map(); // by model, of loading or downloading
 
-  // Learns what server this is.
+  // Reads the properties of the server.
   async identify() {
     this.server = await json("props").catch((error) => {
       if (error instanceof ApiError && error.status === 503) return {};
@@ -37,7 +37,7 @@ export class Models extends EventTarget {
     await this.describe();
   }
 
-  // Without a router, the only model takes every name.
+  // The name for requests. A server of one model accepts every name.
   get sent() {
     return this.name;
   }
@@ -56,7 +56,7 @@ export class Models extends EventTarget {
     await this.describe();
   }
 
-  // Learns of the chosen model what can be known without loading it.
+  // Reads the properties of the chosen model, without loading it.
   async describe() {
     const { name } = this;
     let props = {};
@@ -75,7 +75,7 @@ export class Models extends EventTarget {
     return { vision: kinds.includes("image"), audio: kinds.includes("audio") };
   }
 
-  // As its template tells; without one, nothing is known.
+  // Whether the model can think, guessed from its chat template; false without a template.
   get thinks() {
     return /think|reason/i.test(this.props.chat_template ?? "");
   }
@@ -100,7 +100,7 @@ export class Models extends EventTarget {
     }
   }
 
-  // Follows what models do, for as long as the page is open.
+  // Follows the events of models as long as the page is open.
   async watch() {
     for (;;) {
       try {
@@ -127,18 +127,18 @@ export class Models extends EventTarget {
     if (Number.isFinite(progress?.value)) this.progress.set(model, progress.value);
     if (status && status !== "loading" && status !== "downloading") this.progress.delete(model);
     if (status === "unloaded" && data.exit_code) notify(`${model} could not be loaded`, "error");
-    // Once it is loaded, more is known of it, such as the size of its context.
+    // A loaded model has more properties, such as the size of its context.
     if (status === "loaded" && before !== "loaded") await this.refresh();
     else this.changed();
   }
 }
 
-// A model that was named by its file is shown without the folders.
+// The name to show: that of a file without its folders.
 export const shortName = (name) => (name.endsWith(".gguf") ? name.split(/[/\\]/).at(-1) : name);
 
 export const isLoaded = (model) => ["loaded", "sleeping", undefined].includes(model?.status?.value);
 
-// The button in the header that tells the model, and the list that it opens.
+// Returns the button in the header that shows the chosen model, with the list that it opens.
 export function modelPicker(models) {
   const label = h("span", { class: "model-name" });
   const dot = h("span", { class: "dot" });
@@ -177,7 +177,7 @@ export function modelPicker(models) {
   return place;
 }
 
-// Weights that are mapped from their file are read by the first evaluation, once all are "loaded".
+// After loading, the first evaluation reads weights that are mapped from their file.
 const work = (status, progress) => (status === "loading" && progress >= 1 ? "warming up" : `${status} ${percent(progress)}`);
 
 function row(models, model, close) {

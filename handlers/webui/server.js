@@ -1,4 +1,4 @@
-// The view of the server: what models and slots do, and how fast.
+// The view of the server: the state and the speed of models and slots.
 
 import { request, json } from "./api.js";
 import { h, number, percent, replace, svg } from "./dom.js";
@@ -6,7 +6,7 @@ import { histogram, parse, quantile, value } from "./metrics.js";
 import { isLoaded } from "./models.js";
 
 const EVERY = 1000; // ms
-const KEPT = 60; // samples of each curve
+const KEPT = 60; // samples in each curve
 const HISTOGRAMS = [
   ["specllama_time_to_first_token_seconds", "Time to the first token"],
   ["specllama_inter_token_latency_seconds", "Time between tokens"],
@@ -16,7 +16,7 @@ const HISTOGRAMS = [
 
 export class ServerView {
   curves = new Map(); // by model, then by name
-  last = new Map(); // the sample before, by model
+  last = new Map(); // the previous sample, by model
   timer = null;
 
   constructor(place, models) {
@@ -76,7 +76,7 @@ export class ServerView {
     ]);
     return h("section", { class: "model-section", "aria-label": name },
       this.models.router && h("h2", { class: "model-title" }, name),
-      metrics.missing ? missing("The figures of the engine", metrics.missing, "--metrics") : this.figures(name, parse(metrics.found)),
+      metrics.missing ? missing("The engine's metrics", metrics.missing, "--metrics") : this.figures(name, parse(metrics.found)),
       slots.missing ? missing("The slots", slots.missing, "--slots") : slotsView(slots.found),
       metrics.missing ? null : latencies(parse(metrics.found)));
   }
@@ -121,7 +121,7 @@ export class ServerView {
   }
 }
 
-// What the server answers, or why it has nothing to say: the option is off.
+// Returns the server's answer, or the reason for its refusal, usually an option that is off.
 async function wanted(answer) {
   try {
     return { found: await answer };

@@ -1,4 +1,4 @@
-// What the user has set: how the page looks, and what goes into every request.
+// The user's settings: the look of the page, and fields of every request.
 
 import { button, h, notify, replace } from "./dom.js";
 
@@ -6,28 +6,28 @@ const PLACE = "specllama.settings";
 
 // Names are those of requests, and of llama-server's --ui-config.
 const NUMBERS = [
-  ["temperature", "Temperature", "How much chance there is in the choice of tokens.", 0, 5, 0.05],
-  ["top_k", "Top K", "Choose from so many tokens; 0 is all.", 0, 1000, 1],
-  ["top_p", "Top P", "Choose from the most likely tokens that together have this probability.", 0, 1, 0.01],
-  ["min_p", "Min P", "Leave out what is less likely than this part of the likeliest.", 0, 1, 0.01],
+  ["temperature", "Temperature", "The randomness of the choice of tokens.", 0, 5, 0.05],
+  ["top_k", "Top K", "Choose from this number of the likeliest tokens; 0 is all.", 0, 1000, 1],
+  ["top_p", "Top P", "Choose from the likeliest tokens that together have this probability.", 0, 1, 0.01],
+  ["min_p", "Min P", "Exclude tokens less likely than this fraction of the likeliest token's probability.", 0, 1, 0.01],
   ["repeat_penalty", "Repeat penalty", "1 is none.", 0, 5, 0.05],
   ["presence_penalty", "Presence penalty", "0 is none.", -2, 2, 0.05],
   ["frequency_penalty", "Frequency penalty", "0 is none.", -2, 2, 0.05],
-  ["max_tokens", "Most tokens", "Of an answer; -1 is any number.", -1, 1000000, 1],
+  ["max_tokens", "Token limit", "The maximum for an answer; -1 is no limit.", -1, 1000000, 1],
   ["seed", "Seed", "The same seed gives the same answer.", -1, 4294967295, 1],
 ];
 const TEXTS = [
-  ["jsonSchema", "JSON schema", "Answers are JSON of this schema.", '{"type": "object", "properties": {}}'],
+  ["jsonSchema", "JSON schema", "Answers are JSON that follows this schema.", '{"type": "object", "properties": {}}'],
   ["tools", "Tools", "A list of functions that the model may call, as in requests to /v1/chat/completions.",
     '[{"type": "function", "function": {"name": "…"}}]'],
-  ["custom", "More fields", "An object of other fields for every request.", '{"cache_prompt": true}'],
+  ["custom", "More fields", "An object with further fields for every request.", '{"cache_prompt": true}'],
 ];
-export const THINKING = [["auto", "Thinking: up to the server"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
+export const THINKING = [["auto", "Thinking: as the server says"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
 const OF_REQUESTS = new Set(["systemMessage", "thinking", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
 const MAX_TEXT = 1 << 20; // characters of a setting
 
 let own = read();
-let given = {}; // by --ui-config
+let given = {}; // from --ui-config
 
 function read() {
   try {
@@ -43,11 +43,11 @@ export function offer(settings) {
   applyTheme();
 }
 
-// A conversation may have settings of its own, which win.
+// Returns a setting. A conversation may have settings of its own, which win.
 export const setting = (name, conversation = null) =>
   conversation?.settings?.[name] ?? own[name] ?? given[name] ?? "";
 
-// Sets it for all conversations, or for one; the caller keeps that.
+// Sets a setting for all conversations, or for one, which the caller stores.
 export function set(name, value, conversation = null) {
   const values = conversation ? (conversation.settings ??= {}) : own;
   if (value === "") delete values[name];
@@ -57,7 +57,7 @@ export function set(name, value, conversation = null) {
 
 export const hasOwn = (conversation) => Object.keys(conversation.settings ?? {}).length > 0;
 
-// What are settings of a conversation among values that may be anybody's.
+// Returns the valid settings of a conversation among untrusted values.
 export function settingsOf(values) {
   return Object.fromEntries(Object.entries(values).filter(([name, value]) =>
     OF_REQUESTS.has(name) &&
@@ -73,7 +73,7 @@ export function applyTheme() {
   document.documentElement.dataset.theme = isDark() ? "dark" : "light";
 }
 
-// The fields of a request that the settings give. Throws Error if one of the texts isn't JSON.
+// Returns the fields of a request from the settings. Throws Error if one of the texts isn't JSON.
 export function requestFields(conversation) {
   const fields = parsed("custom", conversation) ?? {};
   for (const [name] of NUMBERS) {
@@ -105,8 +105,8 @@ function parsed(name, conversation) {
   }
 }
 
-// The dialog of all settings; `defaults` are those of the server. They are set for all
-// conversations, or for the one that is shown.
+// Opens the dialog of all settings, for all conversations or for the open one. `defaults` are the
+// server's.
 export function openSettings(defaults, conversation, changed, actions) {
   const dialog = h("dialog", { class: "dialog", "aria-labelledby": "settings-title" });
   const fields = h("div", {});
@@ -117,13 +117,13 @@ export function openSettings(defaults, conversation, changed, actions) {
     replace(fields,
       one ? null : h("fieldset", {}, h("legend", {}, "Appearance"), themeField()),
       h("fieldset", {}, h("legend", {}, "Conversation"),
-        textField(one, "systemMessage", "System prompt", "Goes before the messages.", ""), thinkingField(one)),
+        textField(one, "systemMessage", "System prompt", "Instructions before the messages.", ""), thinkingField(one)),
       h("fieldset", {}, h("legend", {}, "Sampling"),
-        h("p", { class: "hint" }, one ? "What is empty is as in all conversations." : "What is empty is up to the server."),
+        h("p", { class: "hint" }, one ? "Empty fields are as in all conversations." : "Empty fields have the server's defaults."),
         h("div", { class: "grid" }, NUMBERS.map((each) => numberField(one, defaults, ...each)))),
       h("fieldset", {}, h("legend", {}, "Requests"), TEXTS.map((each) => textField(one, ...each))),
-      one ? null : h("fieldset", {}, h("legend", {}, "Kept conversations"),
-        h("p", { class: "hint" }, "They are kept in this browser, and nowhere else."),
+      one ? null : h("fieldset", {}, h("legend", {}, "Stored conversations"),
+        h("p", { class: "hint" }, "They are stored only in this browser."),
         h("div", { class: "actions start" }, actions.map(([label, act, kind]) =>
           h("button", { type: "button", class: kind ?? "plain", onclick: () => act(dialog) }, label)))));
   }
@@ -148,7 +148,7 @@ function selectField(name, label, value, options, onchange) {
 }
 
 function themeField() {
-  const options = [["", "As the system"], ["light", "Light"], ["dark", "Dark"]];
+  const options = [["", "Same as the system"], ["light", "Light"], ["dark", "Dark"]];
   return selectField("theme", "Theme", setting("theme"), options, (value) => { set("theme", value); applyTheme(); });
 }
 

@@ -1,4 +1,4 @@
-// The conversations of this browser: search, choose, rename and delete.
+// The list of conversations in this browser: search, choose, rename and delete.
 
 import { matches } from "./conversation.js";
 import { button, h, icon, replace } from "./dom.js";

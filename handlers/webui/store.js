@@ -1,5 +1,5 @@
-// Conversations in the browser's own database. Without one (some private windows) they last as long
-// as the page.
+// Stores conversations in the browser's database. Without one (some private windows), they are lost
+// with the page.
 
 const NAME = "specllama";
 const memory = new Map();

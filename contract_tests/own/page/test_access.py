@@ -33,7 +33,7 @@ def test_the_key_is_asked_for(own_server: Start, visit: Visit) -> None:
     dialog = visit.page.get_by_role("dialog", name="API key")
     dialog.get_by_label("Key").fill("wrong")
     dialog.get_by_role("button", name="Use this key").click()
-    visit.find("dialog", has_text="The server did not take this key").wait_for()
+    visit.find("dialog", has_text="The server rejected this key").wait_for()
     dialog.get_by_label("Key").fill(KEY)
     visit.page.keyboard.press("Enter")
     visit.ready()
@@ -103,7 +103,7 @@ def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
     visit.page.keyboard.press("Escape")
     visit.find(".picker .dot.loaded").wait_for()
     assert visit.ask("Hello")
-    assert CHAT in visit.answered().locator(".told").inner_text()
+    assert CHAT in visit.answered().locator(".facts").inner_text()
 
     _choose(visit, OTHER_CHAT)
     visit.expected.append("status of 400")

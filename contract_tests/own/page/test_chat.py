@@ -29,7 +29,7 @@ TOOL = {
 def test_an_answer(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom=TALKING, max_tokens=24)
     assert visit.ask("Tell me about llamas.")
-    told = visit.answered().locator(".told").inner_text()
+    told = visit.answered().locator(".facts").inner_text()
     assert "specllama-tiny" in told
     assert "24 tokens" in told
     assert "tokens/s" in told
@@ -126,7 +126,7 @@ def test_stop(visit: Visit, plain: OwnServer) -> None:
     visit.say("Never end.")
     visit.find(".running .body", has_text=A_LOT).wait_for()
     visit.click("Stop")
-    assert "stopped" in visit.answered().locator(".told").inner_text()
+    assert "stopped" in visit.answered().locator(".facts").inner_text()
     assert not any(slot["is_processing"] for slot in plain.wait_until_idle())
     assert visit.page.get_by_role("button", name="Send", exact=True).count() == 1
 
@@ -323,7 +323,7 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     bodies = visit.script([{"content": "ok"}])
     picker = visit.find("input[type=file]")
     picker.set_input_files([text, image])
-    visit.find("text=dot.png: this model takes no images").wait_for()
+    visit.find("text=dot.png: this model doesn't support images").wait_for()
     visit.find(".composer .file >> text=notes.md").wait_for()
     visit.ask("Sum it up")
     [sent] = bodies[0]["messages"]

@@ -97,7 +97,7 @@ class Visit:
         """The last answer, once it is complete."""
         self.find(".message.assistant").last.wait_for()
         self.find(
-            ".message.assistant:not(.running) .told, .message.assistant .error:visible"
+            ".message.assistant:not(.running) .facts, .message.assistant .error:visible"
         ).last.wait_for()
         self.find(".message.running").wait_for(state="detached")
         return self.find(".message.assistant").last
