@@ -126,8 +126,8 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of a response's input items."""
-    if (asked := runtime().jobs.asked(_job(response_id))) is not None:
-        page = page_of(asked, after=after, limit=limit, order=order)
+    if (running := runtime().jobs.input(_job(response_id))) is not None:
+        page = page_of(running, after=after, limit=limit, order=order)
     else:
         page = await _store().input_items(response_id, after=after, limit=limit, order=order)
     found = page.items

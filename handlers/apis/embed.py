@@ -29,7 +29,7 @@ AROUND = 8  # more special tokens than any model adds around a text
 
 
 @dataclass(frozen=True, kw_only=True)
-class EmbeddingsAsked:
+class EmbeddingsRequest:
     """The common form of a request. `dimensions`: how many leading numbers of each vector are
     returned, 0 for all. `normalize` is as in `--embd-normalize`; None: as the server's options
     say."""
@@ -45,7 +45,7 @@ class EmbeddingsAsked:
     """Whether a router unloads the model after this request, unless others use it."""
 
 
-A = TypeVar("A", bound=EmbeddingsAsked)
+A = TypeVar("A", bound=EmbeddingsRequest)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,17 +83,17 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
     """Returns the response to a request in a `dialect`."""
     model = resolve_model(body, unknown=dialect.unknown)
     arrived = system.now()
-    asked = await run_in_thread(dialect.read, body, model.options)
-    if asked.unloads:
+    request = await run_in_thread(dialect.read, body, model.options)
+    if request.unloads:
         unload_afterwards(model)
     engine = await model.engine()
     loaded = system.now()
     engine.check_embeds()
     if dialect.one_each and engine.info.pooling == "none":
         raise invalid_request(dialect.one_each)
-    if asked.dimensions > engine.info.n_vector:
+    if request.dimensions > engine.info.n_vector:
         raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
-    rows, n_tokens = await until_disconnect(_embedded(model, engine, asked))
+    rows, n_tokens = await until_disconnect(_embedded(model, engine, request))
     made = Embedded(
         model=model.name,
         n_vector=engine.info.n_vector,
@@ -102,22 +102,22 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
         arrived=arrived,
         loaded=loaded,
     )
-    return JSONAnswer(dialect.form(asked, made))
+    return JSONAnswer(dialect.form(request, made))
 
 
 async def _embedded(
-    model: ResolvedModel, engine: EngineClient, asked: EmbeddingsAsked
+    model: ResolvedModel, engine: EngineClient, request: EmbeddingsRequest
 ) -> tuple[list[Rows], int]:
     """Returns the vectors of all inputs, and their total number of tokens."""
-    normalize = asked.normalize
+    normalize = request.normalize
     if normalize is None:
         normalize = model.options.engine.embedding.embd_normalize
-    inputs = await resolved(model, engine, asked.inputs, watch=False)
-    if asked.shortens:
+    inputs = await resolved(model, engine, request.inputs, watch=False)
+    if request.shortens:
         inputs = [await shortened(engine, str(text)) for [text] in inputs]
     found: list[Rows] = []
     n_tokens = 0
-    work = engine.embed(inputs, normalize=normalize, dimensions=asked.dimensions)
+    work = engine.embed(inputs, normalize=normalize, dimensions=request.dimensions)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens

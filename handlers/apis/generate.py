@@ -171,29 +171,29 @@ async def generate(
     refuse_unsupported(body, dialect.supported)
     model = resolve_model({"model": name} if name else body, unknown=dialect.unknown)
     arrived = system.now()
-    asked = await run_in_thread(dialect.read, body, model.options)
-    if asked.unloads:
+    request = await run_in_thread(dialect.read, body, model.options)
+    if request.unloads:
         unload_afterwards(model)
     engine = await model.engine()
-    known = partial(
+    new_facts = partial(
         GenerationFacts,
         model=model.name,
         n_ctx=engine.info.n_ctx,
-        verbose=_is_verbose(model) if asked.verbose is None else asked.verbose,
+        verbose=_is_verbose(model) if request.verbose is None else request.verbose,
         request_id=request_id,
         arrived=arrived,
         loaded=system.now(),
         tokens=partial(_tokens, engine),
         n_written=partial(_n_written, engine),
     )
-    start, facts = await _prepared(model, engine, asked, known)
-    form = dialect.form(asked, facts)
+    start, facts = await _prepared(model, engine, request, new_facts)
+    form = dialect.form(request, facts)
     return await dialect.respond(
         start,
         form,
-        stream=asked.params.stream,
+        stream=request.params.stream,
         media_type=dialect.media_type,
-        ping=asked.ping,
+        ping=request.ping,
         headers=headers,
     )
 
@@ -210,9 +210,9 @@ async def count_input(
     `supported` and `unknown` are as in `Dialect`, `name` as in `generate`."""
     refuse_unsupported(body, supported)
     model = resolve_model({"model": name} if name else body, unknown=unknown)
-    asked = await run_in_thread(read, body, model.options)
+    request = await run_in_thread(read, body, model.options)
     engine = await model.engine()
-    return await count_tokens(model, engine, await _conversation(model, engine, asked))
+    return await count_tokens(model, engine, await _conversation(model, engine, request))
 
 
 def unload_afterwards(model: ResolvedModel) -> None:
@@ -228,16 +228,16 @@ def unload_afterwards(model: ResolvedModel) -> None:
 
 
 async def _conversation(
-    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
+    model: ResolvedModel, engine: EngineClient, request: GenerationRequest
 ) -> ChatRequest:
     """Returns the conversation that the model answers. With `truncates`, the oldest turns are
     dropped until there is room for the answer."""
-    assert isinstance(asked.what, ChatRequest), "prompts are no conversation"
-    if not asked.truncates:
-        return asked.what
+    assert isinstance(request.what, ChatRequest), "prompts are no conversation"
+    if not request.truncates:
+        return request.what
     n_ctx = engine.info.n_ctx
-    n_max = n_ctx - room_for_answer(n_ctx, asked.params.n_predict)
-    return await truncated(asked.what, n_max, partial(count_tokens, model, engine))
+    n_max = n_ctx - room_for_answer(n_ctx, request.params.n_predict)
+    return await truncated(request.what, n_max, partial(count_tokens, model, engine))
 
 
 def _is_verbose(model: ResolvedModel) -> bool:
@@ -248,48 +248,49 @@ def _is_verbose(model: ResolvedModel) -> bool:
 async def _prepared(
     model: ResolvedModel,
     engine: EngineClient,
-    asked: GenerationRequest,
-    known: Callable[..., GenerationFacts],
+    request: GenerationRequest,
+    new_facts: Callable[..., GenerationFacts],
 ) -> tuple[Start, GenerationFacts]:
-    """Returns the function that submits the request, and the facts, which add to `known`."""
-    if isinstance(asked.what, Prompts) and not asked.what.is_chat:
-        prompts, echoes = await _texts(model, engine, asked, asked.what)
-        facts = known(params=asked.params, prompt=prompts[0], echoes=echoes)
-        has_probs = bool(echoes) and asked.probabilities is not None
-        texts = partial(AnswerBatch, engine, prompts, asked.params, prompt_probs=has_probs)
-        return partial(texts, n=asked.n, id=asked.id, echo_prompt=_echoes(asked, facts)), facts
-    chat, prompt = await _chat(model, engine, asked)
-    facts = known(params=chat.params, prompt=prompt)
+    """Returns the function that submits the request, and the facts, made by `new_facts`."""
+    if isinstance(request.what, Prompts) and not request.what.is_chat:
+        prompts, echoes = await _texts(model, engine, request, request.what)
+        facts = new_facts(params=request.params, prompt=prompts[0], echoes=echoes)
+        has_probs = bool(echoes) and request.probabilities is not None
+        texts = partial(AnswerBatch, engine, prompts, request.params, prompt_probs=has_probs)
+        echo = _echoes(request, facts)
+        return partial(texts, n=request.n, id=request.id, echo_prompt=echo), facts
+    chat, prompt = await _chat(model, engine, request)
+    facts = new_facts(params=chat.params, prompt=prompt)
     answers = partial(ChatBatch, engine, chat, prompt=prompt)
-    return partial(answers, n=asked.n, id=asked.id, echo_prompt=_echoes(asked, facts)), facts
+    return partial(answers, n=request.n, id=request.id, echo_prompt=_echoes(request, facts)), facts
 
 
-def _echoes(asked: GenerationRequest, facts: GenerationFacts) -> bool:
+def _echoes(request: GenerationRequest, facts: GenerationFacts) -> bool:
     """Whether the engine returns the text of the prompt."""
-    return asked.shows_prompt or facts.verbose
+    return request.shows_prompt or facts.verbose
 
 
 async def _chat(
-    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest
+    model: ResolvedModel, engine: EngineClient, request: GenerationRequest
 ) -> tuple[PreparedChat, Prompt]:
     """Returns the prepared conversation, and its prompt."""
-    if not isinstance(asked.what, Prompts):
-        params = asked.params
-        if asked.reads_events:
+    if not isinstance(request.what, Prompts):
+        params = request.params
+        if request.reads_events:
             if not params.stream:
-                params = bound_probabilities(params, asked.n, engine.info.n_ctx)
+                params = bound_probabilities(params, request.n, engine.info.n_ctx)
             params = structs.replace(params, stream=True)
-        chat = await prepare(model, engine, await _conversation(model, engine, asked), params)
-    elif asked.what.gap is not None:
-        return plain_text([], asked.params), asked.what.gap
+        chat = await prepare(model, engine, await _conversation(model, engine, request), params)
+    elif request.what.gap is not None:
+        return plain_text([], request.params), request.what.gap
     else:
-        [prompt] = await resolved(model, engine, asked.what.texts)
-        chat = plain_text(prompt, asked.params)
-    return chat, [*asked.before, *chat.prompt]
+        [prompt] = await resolved(model, engine, request.what.texts)
+        chat = plain_text(prompt, request.params)
+    return chat, [*request.before, *chat.prompt]
 
 
 async def _texts(
-    model: ResolvedModel, engine: EngineClient, asked: GenerationRequest, what: Prompts
+    model: ResolvedModel, engine: EngineClient, request: GenerationRequest, what: Prompts
 ) -> tuple[list[Prompt], list[str]]:
     """Returns the prompts, and their texts if answers begin with them."""
     if what.gap is not None:
@@ -299,8 +300,8 @@ async def _texts(
     given: list[Prompt] = [*prompts]
     if what.suffix:
         given = [Infill(prefix=without_media(t), suffix=[what.suffix]) for t in what.texts]
-    if echoes and asked.probabilities is not None:
-        given = await prompts_with_probabilities(engine, given, asked.params, asked.n)
+    if echoes and request.probabilities is not None:
+        given = await prompts_with_probabilities(engine, given, request.params, request.n)
     return given, echoes
 
 

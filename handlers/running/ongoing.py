@@ -263,7 +263,7 @@ JobKey = tuple[str, str]
 @dataclass(frozen=True)
 class _Job:
     shown: schemas.ResponseObject
-    asked: Sequence[schemas.ResponseStoredItem]
+    input: Sequence[schemas.ResponseStoredItem]
     task: asyncio.Task[None]
 
 
@@ -284,12 +284,12 @@ class BackgroundJobs:
         key: JobKey,
         shown: schemas.ResponseObject,
         work: Coroutine[Any, Any, None],
-        asked: Sequence[schemas.ResponseStoredItem] = (),
+        input: Sequence[schemas.ResponseStoredItem] = (),
     ) -> None:
         """Starts `work`, which may change `shown`, the unfinished response, and handles its own
-        errors. `asked` is its input."""
+        errors. `input` has its input items."""
         task = asyncio.create_task(work)
-        self._jobs[key] = _Job(shown, asked, task)
+        self._jobs[key] = _Job(shown, input, task)
         task.add_done_callback(lambda _: self._jobs.pop(key, None))
 
     def shown(self, key: JobKey) -> schemas.ResponseObject | None:
@@ -297,10 +297,10 @@ class BackgroundJobs:
         job = self._jobs.get(key)
         return None if job is None else job.shown
 
-    def asked(self, key: JobKey) -> Sequence[schemas.ResponseStoredItem] | None:
+    def input(self, key: JobKey) -> Sequence[schemas.ResponseStoredItem] | None:
         """Returns the input items of a running job; None if no such job runs."""
         job = self._jobs.get(key)
-        return None if job is None else job.asked
+        return None if job is None else job.input
 
     async def cancel(self, key: JobKey) -> None:
         """Cancels the job with this key, if one runs, and waits for its end."""

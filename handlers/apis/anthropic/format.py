@@ -28,12 +28,12 @@ INVALID = "INVALID_JSON"
 """The key for arguments that are not a JSON object."""
 
 
-def message_form(asked: MessageRequest, facts: GenerationFacts) -> "AnthropicFormat":
+def message_form(request: MessageRequest, facts: GenerationFacts) -> "AnthropicFormat":
     """The format of one answer."""
     form = MessageFormat(
         facts.model,
-        stop_sequences=list(asked.params.stop),
-        show_thinking=asked.shows_thinking,
+        stop_sequences=list(request.params.stop),
+        show_thinking=request.shows_thinking,
     )
     return AnthropicFormat(form, facts.request_id)
 

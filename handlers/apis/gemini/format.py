@@ -33,23 +33,23 @@ from specllama.handlers.http.json_answer import encode, lazy
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, finish_reason
 
 
-def content_form(asked: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
+def content_form(request: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
     """Returns the format of an answer that is whole, or a stream of events."""
-    return _form(EventFrames(), asked, facts)
+    return _form(EventFrames(), request, facts)
 
 
-def array_form(asked: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
+def array_form(request: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
     """Returns the format of an answer that is streamed as an array."""
-    return _form(ArrayFrames(), asked, facts)
+    return _form(ArrayFrames(), request, facts)
 
 
-def _form(frames: "EventFrames", asked: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
+def _form(frames: "EventFrames", request: ContentRequest, facts: GenerationFacts) -> "GeminiFormat":
     return GeminiFormat(
         facts.model,
         frames,
-        shows_thoughts=asked.shows_thoughts,
-        is_enum=asked.is_enum,
-        probabilities=asked.probabilities,
+        shows_thoughts=request.shows_thoughts,
+        is_enum=request.is_enum,
+        probabilities=request.probabilities,
         n_written=facts.n_written,
     )
 

@@ -53,15 +53,15 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
     completion_probabilities: list[schemas.TokenProbability] | UnsetType
 
 
-def completion_form(asked: CompletionRequest, facts: GenerationFacts) -> "NativeFormat":
+def completion_form(request: CompletionRequest, facts: GenerationFacts) -> "NativeFormat":
     """The format of one answer."""
     return NativeFormat(
         facts.model,
         facts.n_ctx,
         facts.params,
-        reasoning_format=asked.reasoning_format,
-        probabilities=asked.probabilities,
-        response_fields=asked.response_fields,
+        reasoning_format=request.reasoning_format,
+        probabilities=request.probabilities,
+        response_fields=request.response_fields,
     )
 
 

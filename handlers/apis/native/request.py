@@ -32,7 +32,7 @@ class CompletionRequest(GenerationRequest):
 def read_completion(body: schemas.CompletionRequest, options: Options) -> CompletionRequest:
     """Returns a completion of texts. Raises EngineError (invalid_request_error)."""
     prompts = Prompts(texts=parse_prompts(body["prompt"], images=body.get("image_data")))
-    return _asked(body, options, prompts)
+    return _request(body, options, prompts)
 
 
 def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequest:
@@ -47,10 +47,10 @@ def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequ
             for snippet in body.get("input_extra") or ()
         ],
     )
-    return _asked(body, options, Prompts(gap=gap))
+    return _request(body, options, Prompts(gap=gap))
 
 
-def _asked(
+def _request(
     body: schemas.CompletionRequest | schemas.InfillRequest, options: Options, prompts: Prompts
 ) -> CompletionRequest:
     params = generation_params(body, options.engine.generation_defaults())

@@ -19,7 +19,7 @@ from specllama.engine.chat.output import (
     ToolCall,
 )
 from specllama.engine.wire.replies import Finished, TokenProbs
-from specllama.handlers.apis.embed import Embedded, EmbeddingsAsked, only_vector
+from specllama.handlers.apis.embed import Embedded, EmbeddingsRequest, only_vector
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.apis.ollama.request import OllamaRequest
@@ -52,10 +52,10 @@ class Watch(msgspec.Struct, frozen=True):
         }
 
 
-def ollama_chat_form(asked: OllamaRequest, facts: GenerationFacts) -> "OllamaFormat":
+def ollama_chat_form(request: OllamaRequest, facts: GenerationFacts) -> "OllamaFormat":
     """Returns the format of one answer."""
     watch = Watch(facts.arrived, facts.loaded)
-    return OllamaFormat(asked.named or facts.model, watch, asked.probabilities)
+    return OllamaFormat(request.named or facts.model, watch, request.probabilities)
 
 
 class OllamaFormat:
@@ -225,16 +225,16 @@ def _arguments(text: str) -> schemas.OllamaCallArguments | None:
 # ---- embeddings --------------------------------------------------------------------------
 
 
-def inputs_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbedAnswer:
+def inputs_form(request: EmbeddingsRequest, made: Embedded) -> schemas.OllamaEmbedAnswer:
     """Returns a vector for each input."""
     return {
-        "model": asked.named or made.model,
+        "model": request.named or made.model,
         "embeddings": made.vectors(),
         **Watch(made.arrived, made.loaded).durations(),
         "prompt_eval_count": made.n_tokens,
     }
 
 
-def prompt_form(asked: EmbeddingsAsked, made: Embedded) -> schemas.OllamaEmbeddingsAnswer:
+def prompt_form(request: EmbeddingsRequest, made: Embedded) -> schemas.OllamaEmbeddingsAnswer:
     """Returns the vector of the text; an empty one if there is no text."""
     return {"embedding": only_vector(made.rows[0]) if made.rows else []}

@@ -21,20 +21,20 @@ ContextOf = Callable[[str], Awaitable[list[int]]]
 """Returns the tokens of the conversation up to the end of a generated text."""
 
 
-def ollama_text_form(asked: OllamaRequest, facts: GenerationFacts) -> "GenerationFormat":
+def ollama_text_form(request: OllamaRequest, facts: GenerationFacts) -> "GenerationFormat":
     """Returns the format of one answer."""
     parts = () if isinstance(facts.prompt, Infill) else facts.prompt
     said = "".join(part for part in parts if isinstance(part, str))
 
     async def context(text: str) -> list[int]:
         """Returns the tokens of the whole conversation, for a request that continues it."""
-        return await facts.tokens([*asked.before, said + text])
+        return await facts.tokens([*request.before, said + text])
 
     return GenerationFormat(
-        asked.named or facts.model,
+        request.named or facts.model,
         Watch(facts.arrived, facts.loaded),
-        asked.probabilities,
-        context if asked.has_context else None,
+        request.probabilities,
+        context if request.has_context else None,
     )
 
 

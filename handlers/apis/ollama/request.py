@@ -17,7 +17,7 @@ from specllama.engine.errors import invalid_request, not_supported
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill
-from specllama.handlers.apis.embed import EmbeddingsAsked
+from specllama.handlers.apis.embed import EmbeddingsRequest
 from specllama.handlers.apis.generate import GenerationRequest, Prompts
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.parameters import generation_params
@@ -140,21 +140,21 @@ Turns = list[schemas.ChatMessage]
 def read_ollama_chat(body: schemas.OllamaChatRequest, options: Options) -> OllamaRequest:
     """Returns a chat. Raises EngineError as `check_chat` and `chat_request` do."""
     check_chat(body)
-    return _asked(body, body, openai_messages(body["messages"]), options)
+    return _request(body, body, openai_messages(body["messages"]), options)
 
 
 def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options) -> OllamaRequest:
     """Returns the continuation of a prompt: as a conversation, raw, or before a suffix. Raises
     EngineError as `check_generation` does."""
     check_generation(body)
-    made = _asked(body, {}, _prompt(body), options)
+    made = _request(body, {}, _prompt(body), options)
     before = list(map(int, body.get("context") or ()))  # in JSON, 1.0 is an integer
     # Tokens of text can't represent the images.
     has_context = isinstance(made.what, ChatRequest) and not body.get("images")
     return replace(made, before=before, has_context=has_context)
 
 
-def _asked(
+def _request(
     body: Body, chat: schemas.ChatOptions, prompt: Prompts | Turns, options: Options
 ) -> OllamaRequest:
     """Returns the request in `body`; `chat` has its fields of Chat Completions, if any."""
@@ -365,9 +365,9 @@ AS_IT_IS, EUCLIDEAN = -1, 2
 ONE_EACH = "the model has a vector for each token (--pooling none), not one for each input"
 
 
-def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> EmbeddingsAsked:
+def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> EmbeddingsRequest:
     given = body.get("input") or []
-    return EmbeddingsAsked(
+    return EmbeddingsRequest(
         inputs=[[text] for text in ([given] if isinstance(given, str) else given)],
         dimensions=int(body.get("dimensions") or 0),
         normalize=EUCLIDEAN,
@@ -377,9 +377,11 @@ def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> Em
     )
 
 
-def read_ollama_prompt(body: schemas.OllamaEmbeddingsRequest, options: Options) -> EmbeddingsAsked:
+def read_ollama_prompt(
+    body: schemas.OllamaEmbeddingsRequest, options: Options
+) -> EmbeddingsRequest:
     prompt = body.get("prompt")
-    return EmbeddingsAsked(
+    return EmbeddingsRequest(
         inputs=[[prompt]] if prompt else [],
         normalize=AS_IT_IS,
         shortens=True,

@@ -9,7 +9,7 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.handlers.apis.embed import (
     Embedded,
-    EmbeddingsAsked,
+    EmbeddingsRequest,
     Rows,
     one_by_one,
     only_vector,
@@ -24,7 +24,7 @@ Body: TypeAlias = schemas.EmbeddingRequest | schemas.OpenAIEmbeddingRequest
 
 
 @dataclass(frozen=True, kw_only=True)
-class OpenAIEmbeddings(EmbeddingsAsked):
+class OpenAIEmbeddings(EmbeddingsRequest):
     """A request for embeddings. With `as_base64`, a vector is the base64 text of its bytes."""
 
     as_base64: bool
@@ -42,7 +42,7 @@ def read_embeddings(body: Body, options: Options) -> OpenAIEmbeddings:
     )
 
 
-def native_embeddings(asked: EmbeddingsAsked, made: Embedded) -> schemas.EmbeddingResponse:
+def native_embeddings(request: EmbeddingsRequest, made: Embedded) -> schemas.EmbeddingResponse:
     """Returns an object for each input, with a list of vectors."""
 
     def answer(numbered: tuple[int, Rows]) -> schemas.InputEmbedding:
@@ -52,12 +52,12 @@ def native_embeddings(asked: EmbeddingsAsked, made: Embedded) -> schemas.Embeddi
     return lazy(answer, [*enumerate(made.rows)], made.n_vector)
 
 
-def openai_embeddings(asked: OpenAIEmbeddings, made: Embedded) -> schemas.OpenAIEmbeddingResponse:
+def openai_embeddings(request: OpenAIEmbeddings, made: Embedded) -> schemas.OpenAIEmbeddingResponse:
     """Returns a list object with a vector for each input."""
 
     def entry(numbered: tuple[int, Rows]) -> schemas.OpenAIEmbedding:
         index, rows = numbered
-        if not asked.as_base64:
+        if not request.as_base64:
             return {"object": "embedding", "index": index, "embedding": only_vector(rows)}
         return {
             "object": "embedding",
@@ -68,7 +68,7 @@ def openai_embeddings(asked: OpenAIEmbeddings, made: Embedded) -> schemas.OpenAI
 
     return {
         "object": "list",
-        "model": asked.named or made.model,
+        "model": request.named or made.model,
         "data": lazy(entry, [*enumerate(made.rows)], made.n_vector),
         "usage": {"prompt_tokens": made.n_tokens, "total_tokens": made.n_tokens},
     }

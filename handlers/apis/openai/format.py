@@ -37,17 +37,17 @@ from specllama.handlers.http.streams import DONE, error_frame
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent, FinishReason, finish_reason
 
 
-def chat_form(asked: ChatCompletionRequest, facts: GenerationFacts) -> "ChatFormat":
+def chat_form(request: ChatCompletionRequest, facts: GenerationFacts) -> "ChatFormat":
     """Returns the format of one answer of /v1/chat/completions."""
     params = facts.params
     return ChatFormat(
-        Head.new(asked.id, facts.model),
+        Head.new(request.id, facts.model),
         timings_per_token=params.timings_per_token,
-        include_usage=asked.include_usage,
-        n=asked.n,
-        probabilities=asked.probabilities,
-        native=completion_form(asked, facts) if facts.verbose else None,
-        old_calls=asked.old_calls,
+        include_usage=request.include_usage,
+        n=request.n,
+        probabilities=request.probabilities,
+        native=completion_form(request, facts) if facts.verbose else None,
+        old_calls=request.old_calls,
     )
 
 

@@ -25,17 +25,17 @@ from specllama.handlers.running.batch import TextEvent
 from specllama.handlers.running.choices import best
 
 
-def text_form(asked: TextCompletionRequest, facts: GenerationFacts) -> "TextFormat":
+def text_form(request: TextCompletionRequest, facts: GenerationFacts) -> "TextFormat":
     """Returns the format of one answer of /v1/completions."""
     return TextFormat(
-        Head.new(asked.id, facts.model),
+        Head.new(request.id, facts.model),
         timings_per_token=facts.params.timings_per_token,
-        n=asked.n_best,
-        n_candidates=asked.n,
+        n=request.n_best,
+        n_candidates=request.n,
         echoes=facts.echoes,
-        has_prompt_probs=bool(facts.echoes) and asked.probabilities is not None,
-        probabilities=asked.probabilities,
-        native=completion_form(asked, facts) if facts.verbose else None,
+        has_prompt_probs=bool(facts.echoes) and request.probabilities is not None,
+        probabilities=request.probabilities,
+        native=completion_form(request, facts) if facts.verbose else None,
     )
 
 

@@ -33,19 +33,19 @@ Complete = Callable[[Status, Finished], Awaitable[schemas.ResponseObject]]
 
 
 def response_form(
-    asked: ResponseRequest, facts: GenerationFacts, *, store: ResponseStore
+    request: ResponseRequest, facts: GenerationFacts, *, store: ResponseStore
 ) -> "ResponsesFormat":
     """Returns the format of one answer, which is saved in `store` if the request's `store` isn't
     false."""
-    response = new_response(asked.body, facts.model, facts.params, asked.id)
-    output = Output(asked.probabilities, asked.places)
+    response = new_response(request.body, facts.model, facts.params, request.id)
+    output = Output(request.probabilities, request.places)
 
     async def complete(status: Status, finished: Finished) -> schemas.ResponseObject:
         n_reasoning = await facts.n_written(output.reasoning())
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
             # A cancelled request doesn't interrupt the write.
-            await asyncio.shield(store.save(whole, asked.items))
+            await asyncio.shield(store.save(whole, request.items))
         return whole
 
     with_timings = facts.params.timings_per_token

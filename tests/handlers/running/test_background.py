@@ -30,9 +30,9 @@ def test_work_is_shown_until_it_ends() -> None:
         asked: Any = [{"id": "msg_1"}]
         jobs.start(("", "a"), shown, work(), asked)
         assert jobs.shown(("", "a")) is shown
-        assert jobs.asked(("", "a")) is asked
+        assert jobs.input(("", "a")) is asked
         assert jobs.shown(("", "b")) is None
-        assert jobs.asked(("", "b")) is None
+        assert jobs.input(("", "b")) is None
         go.set()
         while jobs.shown(("", "a")) is not None:
             await asyncio.sleep(0)

@@ -92,7 +92,7 @@ def test_a_new_build_needs_what_the_devices_need(environ: dict[str, str]) -> Non
     plain = examine(environ, new)["instruction sets"].text
     there = examine(environ, new, devices=[Device("CUDA0", "a GPU", 1 << 30, 1 << 31)])
     assert "CMAKE_ARGS" not in plain
-    assert "CMAKE_ARGS that its devices need" in there["instruction sets"].text
+    assert "set the CMAKE_ARGS in docs/gpu.md" in there["instruction sets"].text
 
 
 def test_a_system_that_does_not_tell_its_instruction_sets(environ: dict[str, str]) -> None:
@@ -109,7 +109,7 @@ def test_kernels_that_are_off_are_a_remark(environ: dict[str, str]) -> None:
 def test_kernels_that_compute_rightly(environ: dict[str, str]) -> None:
     check = examine(environ, tried=["AMX_INT8"])["kernels"]
     assert check.status == "ok"
-    assert "AMX_INT8 were tried" in check.text
+    assert "tested those for AMX_INT8" in check.text
 
 
 def test_a_library_that_can_not_compute_is_a_fault(environ: dict[str, str]) -> None:
