@@ -1,4 +1,4 @@
-"""Examples of answers beside answers that came back, and their places in the description."""
+"""Compares the description's examples of answers with real answers, and rewrites the examples."""
 
 import json
 import textwrap
@@ -10,21 +10,21 @@ import yaml
 from contract_tests.kit import lint
 
 KEPT = {
-    # the same in all examples
+    # equal in all examples
     "call_id", "completed_at", "created", "created_at", "expires_at", "first_id", "id", "item_id",
     "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "tool_call_id",
-    # about the machine, the build and files on it
+    # machine, build and files
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
     "path", "system_fingerprint",
-    # long ones, and pieces of them
+    # long texts, and pieces of texts
     "arguments", "chat_template", "context", "embedding", "embeddings", "grammar", "input",
     "parameters", "partial_json", "response", "template",
 }  # fmt: skip
 """Fields that keep their values when an example is recorded."""
 PROPOSED = {"draft_n", "draft_n_accepted"}
-"""Fields that are there if tokens were proposed, which measured times decide."""
+"""Fields that exist only if tokens were proposed, which depends on measured times."""
 VARYING = KEPT | PROPOSED | {
-    # what the model says, and what follows from that
+    # generated texts, and values that follow from them
     "bytes", "completion_tokens", "content", "delta", "done_reason", "eval_count",
     "finish_reason", "has_new_line", "incomplete_details", "index", "is_done", "logprob",
     "n_decoded", "n_remain", "output_text", "output_tokens", "piece", "prob", "reasoning_content",
@@ -32,7 +32,7 @@ VARYING = KEPT | PROPOSED | {
     "stop_sequence", "stop_type", "stopping_word", "text", "thinking", "token", "token_logprobs",
     "tokens", "tokens_predicted", "total_bytes", "total_tokens", "truncated",
     "candidatesTokenCount", "finishReason", "thoughtsTokenCount",
-    # what was served before
+    # earlier requests
     "cache", "cache_creation_input_tokens", "cache_n", "cache_read_input_tokens",
     "cache_write_tokens", "cached_tokens", "id_slot", "id_task", "input_tokens", "is_processing",
     "last_used", "n_erased", "n_past", "n_prompt_tokens", "n_prompt_tokens_cache",
@@ -42,12 +42,12 @@ VARYING = KEPT | PROPOSED | {
     # the model's file, and the options of the server
     "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",
     "task_name", "total_slots",
-    # memory of devices, as this machine divides it up
+    # memory of devices on this machine
     "compute", "kv_cache",
 }  # fmt: skip
-"""Fields whose values differ from answer to answer; their types don't."""
+"""Fields whose values differ from answer to answer, with equal types."""
 WORDS = {"content", "reasoning_content", "text", "thinking"}
-"""Fields with what the model says."""
+"""Fields with generated text."""
 OPAQUE = {"input", "top_logprobs"}
 """Objects whose fields vary, too."""
 TIMES = ("_ms", "_duration", "_second", "_seconds")
@@ -56,10 +56,10 @@ TIMES = ("_ms", "_duration", "_second", "_seconds")
 def differences(
     example: Any, real: Any, *, varying: bool = True, strict: bool = False, where: str = "answer"
 ) -> list[str]:
-    """The places where the two differ in members, in types, or in values that don't vary.
+    """Returns the places where the two differ in members, in types, or in constant values.
 
-    An element of a list is compared with the one at its place, or beyond the end with any.
-    Where a value varies, null may stand for it, unless this is `strict`.
+    An element of a list is compared with the element at its place, or after the end of the list
+    with any. Unless `strict`, null matches any varying value.
     """
     options: Any = {"varying": varying, "strict": strict}
     if isinstance(example, dict) and isinstance(real, dict):
@@ -106,7 +106,7 @@ def _kind(value: Any) -> str:
 
 
 def closest(example: Any, candidates: list[Any]) -> Any:
-    """The candidate of the same type that differs least, above all in its members."""
+    """Returns the candidate of the same type that differs least, above all in its members."""
 
     def distance(candidate: Any) -> int:
         found = differences(example, candidate, strict=True)
@@ -116,7 +116,8 @@ def closest(example: Any, candidates: list[Any]) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """The document in the data of an event, or in a line; what is no JSON as it is."""
+    """Returns the document in the data of an event or in a line; a text that is no JSON is returned
+    itself."""
     try:
         return json.loads(text)
     except ValueError:
@@ -127,7 +128,7 @@ def parsed(text: str) -> Any:
 
 
 def words(value: Any) -> list[str]:
-    """What the model says in an answer."""
+    """Returns the generated texts of an answer."""
     if isinstance(value, list):
         return [each for element in value for each in words(element)]
     if not isinstance(value, dict):
@@ -137,8 +138,8 @@ def words(value: Any) -> list[str]:
 
 
 def recorded(example: Any, real: Any, name: str = "") -> Any:
-    """What came back, with the example's values where these are kept. Times are rounded, and
-    vectors cut."""
+    """Returns the real answer with the example's values for fields that keep them. Times are
+    rounded, and vectors shortened."""
     if name in KEPT and example is not None and isinstance(real, type(example)):
         return example
     if isinstance(real, dict):
@@ -154,8 +155,8 @@ def recorded(example: Any, real: Any, name: str = "") -> Any:
 
 
 def write(operation: str, status: int, kind: str, name: str, value: Any) -> None:
-    """Puts `value` in the place of an example, written out in full. Raises LookupError if neither
-    the file of its operation nor one that it refers to has the example."""
+    """Replaces an example by `value`. Raises LookupError if the example isn't in the file of its
+    operation."""
     for path in sorted((lint.DESCRIPTION.parent / "paths").glob("*.yaml")):
         for mapping in _mappings(yaml.compose(path.read_text("utf-8"))):
             fields = _fields(mapping)
@@ -208,7 +209,7 @@ def _follow(path: Path, node: yaml.Node, *names: str) -> tuple[Path, yaml.Node]:
 
 
 def _dumped(value: Any, node: yaml.Node, text: str) -> str:
-    """The YAML of a value that begins where a node of the text begins."""
+    """Returns the YAML of a value that begins at the place of a node of the text."""
     line = text.split("\n")[node.start_mark.line]
     margin = len(line) - len(line.lstrip())
     indent = node.start_mark.column
@@ -233,7 +234,7 @@ def _dumped(value: Any, node: yaml.Node, text: str) -> str:
 
 
 class _Indented(yaml.SafeDumper):
-    """Lists are indented, as they are in the description."""
+    """A YAML dumper that indents lists as the description does."""
 
     def increase_indent(self, flow: bool = False, indentless: bool = False) -> None:
         super().increase_indent(flow, False)

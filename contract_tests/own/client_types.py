@@ -1,8 +1,9 @@
-"""The types of an official client library beside the schemas of the description.
+"""Compares the types of an official client library with the schemas of the description.
 
-`request_differences` finds what the library can send and the description lacks,
-`answer_differences` what the description allows and the library doesn't expect, or the library
-expects and the description lacks. Both name a difference by the library's type and its field.
+`request_differences` finds values that the library can send and the description lacks.
+`answer_differences` finds values that the description allows and the library doesn't expect, and
+fields that the library expects and the description lacks. Both name a difference by the library's
+type and its field.
 """
 
 import datetime
@@ -24,18 +25,18 @@ _SAMPLES: dict[Any, Any] = {str: "a", int: 1, float: 1.5, bool: True, type(None)
 _JSON_TYPES = {"string": str, "integer": int, "number": float, "boolean": bool}
 _REMARKS = (typing.Annotated, typing_extensions.Required, typing_extensions.NotRequired)
 _WRITTEN = {datetime.datetime: str, pydantic.ByteSize: int}
-"""How JSON has what isn't a type of its own."""
+"""The JSON types of Python types that JSON lacks."""
 _MOST_FORMS = 256
 
 
 def request_differences(hint: Any, schema: Schema) -> set[str]:
-    """The fields, kinds and values of the type `hint` that `schema` doesn't have."""
+    """Returns the fields, types and values of the type `hint` that `schema` lacks."""
     return set(_Request().compare(hint, [schema], ""))
 
 
 def answer_differences(schema: Schema, hint: Any) -> set[str]:
-    """The values of `schema` that the type `hint` doesn't expect, and its fields that `schema`
-    doesn't have, or not always."""
+    """Returns the values of `schema` that the type `hint` doesn't expect, and its fields that
+    `schema` lacks or doesn't require."""
     answer = _Answer()
     found = set(answer.compare(schema, [hint], ""))
     return found | {f"{place} is never there" for place in answer.absent - answer.present}
@@ -78,7 +79,7 @@ class _Request:
             yield f"{where} as {record.__name__}"
             return
         if any("properties" not in form for form in objects):
-            return  # whatever it is, it is taken as a whole
+            return  # any object is accepted
         for name, hint in hints.items():
             found = [form["properties"][name] for form in objects if name in form["properties"]]
             place = f"{record.__name__}.{name}"
@@ -136,7 +137,7 @@ class _Answer:
         if not records:
             yield f"{where} is {form.get('title', 'an object')}"
         fitting = [each for each in records if _holds_constants(fields_of(each), form)] or records
-        # Of several that would do, the client takes the one that fits best.
+        # If several types match, the client chooses the best match.
         found = [list(self._record(form, record)) for record in fitting]
         yield from min(found, key=len, default=[])
 
@@ -160,7 +161,7 @@ class _Answer:
 
 
 def alternatives(hint: Any) -> list[Any]:
-    """The members of a union, without what is said beside types."""
+    """Returns the members of a union, without annotations."""
     if isinstance(hint, typing_extensions.TypeAliasType):
         return alternatives(hint.__value__)
     origin = typing.get_origin(hint)
@@ -172,12 +173,12 @@ def alternatives(hint: Any) -> list[Any]:
 
 
 def is_record(kind: Any) -> bool:
-    """Has the type fields, as a TypedDict or a model of pydantic?"""
+    """True if the type has fields, as a TypedDict or a pydantic model."""
     return typing_extensions.is_typeddict(kind) or _is_model(kind)
 
 
 def fields_of(record: Any) -> dict[str, Any]:
-    """The types of the fields, by their names in JSON."""
+    """Returns the types of the fields, by their names in JSON."""
     if not _is_model(record):
         return typing_extensions.get_type_hints(record)
     return {field.alias or name: field.annotation for name, field in record.model_fields.items()}
@@ -203,7 +204,8 @@ def _is_mapping(kind: Any) -> bool:
 
 
 def _holds_constants(hints: Mapping[str, Any], form: Schema) -> bool:
-    """May an object of the form have the constants that tell one type from another?"""
+    """True if an object of the form may have the constants that distinguish one type from
+    another."""
     for name, hint in hints.items():
         kinds = alternatives(hint)
         if any(typing.get_origin(kind) is not Literal for kind in kinds):
@@ -219,7 +221,7 @@ def _holds_constants(hints: Mapping[str, Any], form: Schema) -> bool:
 
 
 def forms_of(schema: Schema) -> list[dict[str, Any]]:
-    """The alternatives that a schema allows, each without `anyOf` and `allOf`."""
+    """Returns the alternatives that a schema allows, each without `anyOf` and `allOf`."""
     rest = {key: value for key, value in schema.items() if key not in ("anyOf", "allOf")}
     choices = [[rest]]
     choices += [forms_of(branch) for branch in schema.get("allOf", ())]
@@ -231,7 +233,7 @@ def forms_of(schema: Schema) -> list[dict[str, Any]]:
 
 
 def _merged(parts: Iterable[Schema]) -> dict[str, Any] | None:
-    """What all of the parts say; None if they contradict each other."""
+    """Returns the conjunction of all parts; None if they contradict each other."""
     whole: dict[str, Any] = {}
     for part in parts:
         kinds = {each["type"] for each in (whole, part) if "type" in each}

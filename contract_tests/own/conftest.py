@@ -4,7 +4,7 @@ import pytest
 
 from tools.models.zoo import Zoo, write_zoo
 
-# A failing assertion in these has to show its values.
+# Failed assertions in these modules shall show their values.
 pytest.register_assert_rewrite("contract_tests.own.launching", "contract_tests.own.servers")
 
 
@@ -12,7 +12,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--record",
         action="store_true",
-        help="put what comes back in the place of examples that differ: test_answer_examples.py",
+        help="replace examples that differ by real answers: test_answer_examples.py",
     )
 
 

@@ -1,4 +1,4 @@
-"""Helpers for tests of the start and of the end."""
+"""Helpers for tests of a server's start and end."""
 
 import json
 import os
@@ -27,7 +27,7 @@ VOLATILE = {
 
 
 def settled(value: Any) -> Any:
-    """`value` without what is volatile."""
+    """Returns `value` without volatile fields."""
     if isinstance(value, dict):
         return {k: settled(v) for k, v in value.items() if k not in VOLATILE or k == "servers"}
     return [settled(each) for each in value] if isinstance(value, list) else value
@@ -53,12 +53,12 @@ def family(server: OwnServer) -> list[psutil.Process]:
     return [top, *top.children(recursive=True)]
 
 
-def nobody_left(processes: list[psutil.Process]) -> None:
+def wait_until_ended(processes: list[psutil.Process]) -> None:
     wait_until(lambda: not any(map(alive, processes)), "all processes have ended")
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """The message of a start that failed as it should."""
+    """Returns the message of a start that failed as it should."""
     said = f"code {done.returncode}: {done.stdout}{done.stderr}"
     assert done.returncode == 1, said
     lines = [line for line in done.stderr.splitlines() if line.startswith("specllama: error: ")]

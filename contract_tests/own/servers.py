@@ -1,6 +1,6 @@
-"""Servers of this repository: how they are started, and how their processes are found.
+"""Starts servers of this repository, and finds their processes.
 
-The module is the `Launcher` that contract_tests/conftest.py hands to the kit.
+This module is the `Launcher` that contract_tests/conftest.py passes to the kit.
 """
 
 import contextlib
@@ -23,9 +23,9 @@ from tools.models import build
 
 ROOT = Path(__file__).parents[2]
 FRUGAL = ("--threads", "1", "--port", "0")
-"""Options of every server that is started: tiny models are fastest with one thread."""
+"""Options of every server. Tiny models are fastest with one thread."""
 MODEL = "specllama-tiny"
-"""The model of servers that are started without another one; without any, they are routers."""
+"""The default model. A server without a model would be a router."""
 
 
 class Specllama(OwnServer):
@@ -48,8 +48,8 @@ def model_file(name: str) -> str:
 
 
 def free_port() -> int:
-    """A port that nobody has, below those that systems give to whoever doesn't choose: one of
-    these could be taken before the server has it."""
+    """Returns a free port below the range of automatic ports, from which another program could take
+    it before the server does."""
     while True:
         port = random.randrange(20_000, 32_768)
         with socket.socket() as probe, contextlib.suppress(OSError):
@@ -58,15 +58,16 @@ def free_port() -> int:
 
 
 def environment(**variables: str) -> dict[str, str]:
-    """Ours without what would change the server's options, and with `variables`."""
-    ours = ("LLAMA_", "HF_")  # the hub's, too: its address, its cache, its token
-    libraries = "LLAMA_CPP_LIB_PATH"  # llama.cpp's, which change no option
+    """Returns this process's variables without the ones that change the server's options, and with
+    `variables`."""
+    ours = ("LLAMA_", "HF_")  # the hub's variables, too: its address, its cache, its token
+    libraries = "LLAMA_CPP_LIB_PATH"  # llama.cpp's own, which changes no option
     inherited = {
         name: value
         for name, value in os.environ.items()
         if not name.startswith(ours) or name == libraries
     }
-    # What the tests themselves are imported from may be on the path, behind this repository.
+    # The path of the tests' imports follows this repository.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
 
@@ -84,9 +85,9 @@ def start(
     variables: Mapping[str, str] | None = None,
     **client: Any,
 ) -> Specllama:
-    """Starts `specllama *argv` and, with `wait`, waits until it is ready.
+    """Starts `specllama *argv`, and with `wait` waits until it is ready.
 
-    It serves `MODEL` alone, unless it is to be a `router`, or `argv` has `named` another model.
+    It serves only `MODEL`, unless it is a `router` or `argv` has another model (`named`).
     `variables` are added to its environment. `client` are options for the HTTP client, such as
     `verify`.
     """
@@ -109,7 +110,7 @@ def start(
         return found[1] if found else None
 
     try:
-        url = wait_until(address, "the server tells its address")
+        url = wait_until(address, "the server prints its address")
         server = Specllama(process, log, url, api_key=api_key, **client)
         if wait:
             server.wait_until_ready()
@@ -121,7 +122,7 @@ def start(
 
 
 def start_silent(directory: Path, *argv: str) -> Specllama:
-    """The program with --log-disable: it can't tell its port, so it gets one."""
+    """Starts the program with --log-disable. It can't print its port, so it gets a fixed one."""
     port = free_port()
     log = directory / f"server-{next(_count)}.log"
     own = ("--log-disable", *FRUGAL, "--port", str(port), "--model", MODEL, *argv)
@@ -139,7 +140,7 @@ def start_silent(directory: Path, *argv: str) -> Specllama:
 
 
 def start_connexion(directory: Path, **variables: str) -> Specllama:
-    """`connexion run` of the description, with options in environment variables."""
+    """Starts `connexion run` with the description, and options in environment variables."""
     port = free_port()
     log = directory / f"server-{next(_count)}.log"
     command = ["-c", "from connexion.cli import main; main()", "run", "openapi/server.yaml"]
@@ -158,7 +159,7 @@ def start_connexion(directory: Path, **variables: str) -> Specllama:
 
 
 def until_healthy(server: OwnServer, what: str) -> None:
-    """Waits until a server that was just started is ready; it is closed if it doesn't get there."""
+    """Waits until a new server is ready; closes the server if that fails."""
 
     def ready() -> bool:
         text = server.log.read_text("utf-8", "replace")
@@ -178,8 +179,8 @@ def until_healthy(server: OwnServer, what: str) -> None:
 def run(
     *argv: str, model: str | None = MODEL, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """The program, which has to end by itself; `variables` are added to its environment. Without
-    a `model`, or another one in `argv`, it would be a router, which bad models don't end."""
+    """Runs the program, which has to end by itself; `variables` are added to its environment.
+    Without a `model`, or one in `argv`, it would be a router, which a bad model doesn't end."""
     named = () if model is None else ("--model", model)
     return subprocess.run(
         [sys.executable, "-m", "specllama", *FRUGAL, *named, *argv],

@@ -1,4 +1,4 @@
-"""Slots, LoRA adapters and metrics: do they do what they say?"""
+"""Slots, LoRA adapters and metrics of a server with everything switched on."""
 
 import contextlib
 import json
@@ -38,10 +38,10 @@ def adapters(tmp_path_factory: pytest.TempPathFactory) -> list[Path]:
 
 @pytest.fixture(scope="module")
 def admin(module_server: Start, directory: Path, adapters: list[Path]) -> OwnServer:
-    """A server with everything switched on, and two adapters that are not applied."""
+    """A server with everything switched on, and two adapters with the scale 0."""
     lora = ("--lora", f"{adapters[0]}", "--lora-scaled", f"{adapters[1]}:0.5")
     options = ("--slot-save-path", str(directory), "--metrics", "--props", "--slots-text")
-    slots = ("-np", "4", "-c", "32768")  # long enough for a text to be running while we look
+    slots = ("-np", "4", "-c", "32768")  # long enough that a text still runs when it is checked
     return module_server(*options, *lora, *slots, "--lora-init-without-apply", api_key="key")
 
 
@@ -107,7 +107,7 @@ def test_damaged_and_foreign_files_are_refused_and_nothing_dies(
         "longer": good + b"x",
         "foreign": os.urandom(5000),
         "gguf": model_path().read_bytes()[:100_000],
-        # What llama.cpp itself writes begins like this.
+        # llama.cpp's own files begin like this.
         "genuine": b"qsgg\x02\x00\x00\x00" + good[8:],
     }
     step = max(1, len(good) // 40)
@@ -162,7 +162,7 @@ def test_actions_wait_for_a_busy_slot(admin: OwnServer) -> None:
     assert answers[0]["n_saved"] == n_tokens - 1, "the whole text was saved, not a part of it"
 
 
-def test_a_client_that_stops_waiting_withdraws_it(admin: OwnServer, directory: Path) -> None:
+def test_a_client_that_stops_waiting_cancels_its_action(admin: OwnServer, directory: Path) -> None:
     request = {**REQUEST, "n_predict": 1500}
     body = b'{"filename": "never.bin"}'
     engine = admin.engine()
@@ -173,7 +173,7 @@ def test_a_client_that_stops_waiting_withdraws_it(admin: OwnServer, directory: P
             connection = admin.raw(admin.head("/slots/0?action=save", len(body)) + body)
             admin.get("/health")
             connection.close()
-            for _ in range(20):  # answered behind it
+            for _ in range(20):  # answered after the action
                 admin.get("/health")
         finally:
             engine.resume()
@@ -261,14 +261,14 @@ def test_simultaneous_requests_get_their_own_adapters(admin: OwnServer) -> None:
         thread.start()
     for thread in threads:
         thread.join(SECONDS)
-    # Which requests share a batch is chance, and rounding depends on it: the beginning is enough
-    # to tell adapters apart.
+    # The batches of requests are random, and rounding depends on them. The beginnings of the texts
+    # distinguish the adapters.
     assert [said[i][:8] for i in range(9)] == [text[:8] for text in alone] * 3
 
 
 @pytest.mark.parametrize("path", ["/completion", "/v1/completions"])
 @pytest.mark.parametrize("stream", [False, True])
-def test_unknown_adapters_mean_nothing(admin: OwnServer, path: str, stream: bool) -> None:
+def test_unknown_adapters_have_no_effect(admin: OwnServer, path: str, stream: bool) -> None:
     def texts(*adapters: dict[str, int]) -> list[str]:
         body = {**REQUEST, "lora": list(adapters), "stream": stream}
         return re.findall(r'"(?:content|text)": ?"(.*?)"', admin.post(path, body).text)
@@ -339,7 +339,7 @@ def test_metrics_count_what_was_done(admin: OwnServer) -> None:
     assert metrics(admin)["llamacpp:predicted_tokens_seconds"] == 0, "nothing since the last time"
 
 
-def test_metrics_show_who_works_and_who_waits(admin: OwnServer) -> None:
+def test_metrics_count_working_and_waiting_requests(admin: OwnServer) -> None:
     body = json.dumps({**REQUEST, "n_predict": 6000}).encode()
     with contextlib.ExitStack() as connections:
         for _ in range(10):
@@ -377,12 +377,12 @@ def test_a_server_that_embeds_has_them_too(
         contract.check(server.post(f"/slots/0?action={action}", {"filename": "a"}), 501)
 
 
-def test_the_start_is_told(admin: OwnServer) -> None:
+def test_the_log_shows_the_start(admin: OwnServer) -> None:
     one, other = (admin.get("/metrics").headers["process-start-time-unix"] for _ in range(2))
     assert one == other
 
 
-def test_props_tell_what_is_switched_on(admin: OwnServer, server: Server) -> None:
+def test_props_show_what_is_switched_on(admin: OwnServer, server: Server) -> None:
     props = admin.get("/props").json()
     assert (props["endpoint_props"], props["endpoint_metrics"]) == (True, True)
     assert contract.check(admin.post("/props", {"anything": [1]})) == {"success": True}

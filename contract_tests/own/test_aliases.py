@@ -1,4 +1,4 @@
-"""An alias is the same operation: only an exhaustive run tests both in full."""
+"""An alias is the same operation; only an exhaustive run tests all aliases in full."""
 
 from importlib import import_module
 
@@ -11,7 +11,7 @@ CONTROLLER = "x-openapi-router-controller"
 
 
 @pytest.mark.parametrize("alias", ALIASES)
-def test_an_alias_has_the_handler_of_what_it_is_another_name_of(alias: str) -> None:
+def test_an_alias_has_the_handler_of_its_operation(alias: str) -> None:
     found = [
         getattr(import_module(contract.operations()[name].definition[CONTROLLER]), name)
         for name in (alias, ALIASES[alias])
@@ -19,6 +19,6 @@ def test_an_alias_has_the_handler_of_what_it_is_another_name_of(alias: str) -> N
     assert found[0] is found[1]
 
 
-def test_every_alias_is_described_as_what_it_is_another_name_of() -> None:
+def test_an_alias_has_the_description_of_its_operation() -> None:
     named = [name for name in contract.operations() if name.endswith("_alias")]
     assert [*ALIASES] == named

@@ -1,7 +1,7 @@
-"""Every answer that the description shows is one that came back to a request that it shows.
+"""Every example of an answer is a real answer to an example of a request.
 
-`pytest contract_tests/own/test_answer_examples.py -n0 --record` puts what comes back in the place
-of the examples that differ.
+`pytest contract_tests/own/test_answer_examples.py -n0 --record` replaces the examples that differ
+by real answers.
 """
 
 import json
@@ -27,7 +27,7 @@ from tools.models.build import ensure_adapter
 
 JSON, TEXT = contract.JSON, "text/plain"
 OLLAMA = ("create_ollama_chat", "create_ollama_generation", "pull_ollama_model")
-"""The operations that stream unless they are told not to."""
+"""The operations that stream unless a request says otherwise."""
 ASKED = {
     "text": "question",
     "call": "tools",
@@ -40,7 +40,7 @@ ASKED = {
     "saved": "file",
     "erased": "none",
 }
-"""The example of a request that an example of an answer belongs to, where the names differ and it
+"""The example of a request that belongs to an example of an answer, if their names differ and it
 isn't the first."""
 LISTS = (
     *("get_model", "list_models", "list_openai_models"),
@@ -62,13 +62,13 @@ ELSEWHERE = {
     ("create_ollama_generation", "error"): "an engine that dies: test_ollama_paths.py",
 }
 SEED = 1
-"""The shipped model thinks with most seeds, as the examples show it; not with all."""
+"""A seed with which the shipped model reasons, as in the examples."""
 EXACT = ("tokenize", "detokenize", "apply_template", "count_")
-"""What these answer depends on the model alone."""
+"""Operations whose answer depends only on the model."""
 
 
 class Example(NamedTuple):
-    """An example of an answer: of which operation, with which status and in which form."""
+    """An example of an answer, with its operation, status and content type."""
 
     operation: str
     status: int
@@ -83,7 +83,7 @@ class Example(NamedTuple):
 def examples() -> Iterator[Example]:
     for name, operation in contract.operations().items():
         if contract.is_form(operation):
-            continue  # what a recording says: test_media.py
+            continue  # the text of a recording: test_media.py
         for media in lint.media(operation):
             if media.status in ("200", "204"):
                 for label, value in lint.examples(media.definition):
@@ -92,7 +92,7 @@ def examples() -> Iterator[Example]:
 
 
 def asked(example: Example) -> Any:
-    """The body of the documented request that the answer belongs to; None if there is no body."""
+    """Returns the body of the documented request for this answer; None if there is no body."""
     operation = contract.operations()[example.operation]
     bodies = [each for each in lint.media(operation) if each.status is None]
     found = {name: value for each in bodies for name, value in lint.examples(each.definition)}
@@ -110,7 +110,7 @@ def asked(example: Example) -> Any:
 
 
 def seeded(content: dict[str, Any]) -> dict[str, Any]:
-    """The same request, which is answered in the same way each time: with thoughts, or without."""
+    """Returns the request with a seed and settings that make its answer the same each time."""
     if "options" in content:
         return {**content, "options": {"seed": SEED, **content["options"]}}
     return {"seed": SEED, **content}
@@ -121,7 +121,7 @@ def content_streams(content: Any) -> bool:
 
 
 class Servers:
-    """The servers that give the documented answers, each started when it is asked."""
+    """The servers for the documented answers, each started on first use."""
 
     def __init__(
         self, start: Start, launcher: Launcher, hub: dict[str, str], directory: Path
@@ -170,7 +170,7 @@ class Servers:
 
     @cached_property
     def of_one_model(self) -> OwnServer:
-        """A server with two slots that have served."""
+        """A server with two slots that have been used."""
         server = self._start("--parallel", "2")
         for slot in (0, 1):
             server.ask("/completion", body("create_completion", id_slot=slot))
@@ -188,7 +188,7 @@ def servers(
 
 
 def answer(example: Example, servers: Servers) -> httpx.Response:
-    """What comes back to the documented request, after what has to be there for it."""
+    """Returns the answer to the documented request, after the requests that it depends on."""
     server, operation = servers.of(example.operation), contract.operations()[example.operation]
     content, kept = asked(example), ""
     if example.operation in STREAMING:
@@ -218,7 +218,7 @@ def answer(example: Example, servers: Servers) -> httpx.Response:
 
 
 def shown(example: Example, response: httpx.Response) -> tuple[Any, Any]:
-    """The document of the example, and what came back in its place."""
+    """Returns the document of the example, and the real one."""
     if example.kind == lint.EVENT_STREAM:
         wanted = parsed(example.value["data"])
         return wanted, closest(wanted, [parsed(e.data) for e in read_events([response.content])])
@@ -234,7 +234,7 @@ def shown(example: Example, response: httpx.Response) -> tuple[Any, Any]:
 
 
 def metrics(text: str) -> list[str]:
-    """Names and types of the metrics, and what is said of them."""
+    """Returns names, types and help texts of the metrics."""
     return [line for line in text.splitlines() if line.startswith("#")]
 
 
@@ -289,7 +289,7 @@ def test_differences_are_noticed() -> None:
         assert differences(example, {**example, **change}) == [place]
 
 
-def test_what_is_recorded() -> None:
+def test_recorded_values() -> None:
     example = {"id": "a", "model": "tiny", "embedding": [0.5], "timings": {"prompt_ms": 1.0}}
     real = {"model": "tiny", "id": "b", "embedding": [0.25] * 9, "timings": {"prompt_ms": 1.23456}}
     recorded = answer_examples.recorded(example, {**real, "more": ["c"]})

@@ -1,7 +1,7 @@
-"""What this server answers, held to the schemas of its clients in their own languages: of the two
+"""Validates this server's answers with the schemas of its clients in their own languages: the two
 newest major versions of each official library and of each provider of the AI SDK.
 
-A member that has no value may be null, empty or missing; not every client takes all three.
+A member without a value may be null, empty or missing, and some clients accept only one of these.
 """
 
 import json
@@ -30,15 +30,15 @@ SAYS = {
     "call": f"<think>\nHm.\n</think>\n\nI look.\n{CALL}",
     "cut off": None,
 }
-"""What the model says."""
+"""The generated texts."""
 PYTHON = {
     "newest": (),
     "before": ("anthropic==1.17.0", "openai==2.54.0"),
 }
-"""The official libraries: those of this environment, and the major versions before."""
+"""The official libraries: those of this environment, and the previous major versions."""
 ONE_TYPE = "openai.types.Completion choices.0.finish_reason: Input should be 'stop', 'length'"
 """The library has one type for whole answers and for pieces, which have null there until the end,
-as at OpenAI."""
+as OpenAI's have."""
 
 
 @pytest.fixture(scope="module")
@@ -97,11 +97,11 @@ REQUESTS: dict[str, tuple[dict[str, Any], str, str]] = {
         "anthropic.types.RawMessageStreamEvent",
     ),
 }
-"""A request, and the types of a whole answer to it and of the events of a stream."""
+"""A request, and the types of its plain answer and of the events of its stream."""
 
 
 def answers(server: Server) -> Iterator[tuple[str, Any]]:
-    """The answers to all requests, whole and in events, each with its type."""
+    """Yields the answers to all requests, plain and in events, each with its type."""
     for path, (body, whole, event) in REQUESTS.items():
         plain = {name: value for name, value in body.items() if name != "stream_options"}
         yield whole, server.post(path, **plain).json()

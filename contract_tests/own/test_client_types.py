@@ -1,5 +1,5 @@
-"""The description beside the types of the official client libraries, field by field and value by
-value: what differs is listed here, with the reason."""
+"""Compares the description with the types of the official client libraries, field by field and
+value by value. Each difference is listed here with its reason."""
 
 import itertools
 from collections.abc import Iterator
@@ -7,7 +7,7 @@ from fnmatch import fnmatchcase
 from typing import Any, Literal, Required, TypedDict
 
 import anthropic.types
-import ollama._types  # which has those of requests
+import ollama._types  # it has the types of requests
 import openai.types
 import pydantic
 import pytest
@@ -49,7 +49,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 class Page(pydantic.BaseModel):
-    """A list of models, as OpenAI's client reads it."""
+    """A list of models as OpenAI's client reads it."""
 
     object: str
     data: list[openai.types.Model]
@@ -97,16 +97,16 @@ PIECES: dict[str, dict[str, Any]] = {
         "pull_ollama_model": ollama._types.ProgressResponse,
     },
 }
-"""The events and lines of streams."""
+"""The types of events and lines of streams."""
 
 OTHER_FORMS = {
     "create_ollama_chat": "ChatCompletionResponse",
     "create_openai_embeddings": "EmbeddingResponse",
 }
-"""Answers in another API's form, which only requests in that form get."""
+"""Answers in another API's format, which only requests in that format get."""
 
-IGNORED = "ignored, as every field is that nothing here needs"
-ELSEWHERE = "of a tool or an item that this server hasn't: left out, or refused by its name"
+IGNORED = "ignored, as every unknown field is"
+ELSEWHERE = "of a tool or an item that this server lacks: left out, or rejected by name"
 EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
     "openai": {
         "there would be nothing to continue; it is refused": ("*.prompt as NoneType",),
@@ -126,7 +126,7 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "Logprobs.token_logprobs is null",
             "Logprobs.top_logprobs is null",
         ),
-        "kinds of tokens aren't counted apart, but for those from the cache": (
+        "only cached tokens are counted separately": (
             "CompletionUsage.completion_tokens_details is never there",
             "PromptTokensDetails.* is never there",
         ),
@@ -274,7 +274,7 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
         "Ollama's own server doesn't answer them either": ("EmbedResponse.* is never there",),
     },
 }
-"""What differs, as patterns, by the reason."""
+"""The differences as patterns, by reason."""
 
 
 def is_expected(api: str, difference: str) -> bool:
@@ -301,7 +301,7 @@ def test_every_exception_is_needed(api: str) -> None:
 
 
 def _differences(api: str) -> Iterator[tuple[str, set[str]]]:
-    """All differences, by operation."""
+    """Yields the differences of each operation."""
     for name, hint in REQUESTS[api].items():
         body = contract.operations()[name].definition["requestBody"]
         yield name, request_differences(hint, body["content"][contract.JSON]["schema"])
@@ -310,7 +310,7 @@ def _differences(api: str) -> Iterator[tuple[str, set[str]]]:
         yield name, answer_differences(_own(name, content[contract.JSON]["schema"]), hint)
     for name, hint in PIECES[api].items():
         content = contract.answers(contract.operations()[name], 200)
-        lines = api == "ollama"  # which answers requests in OpenAI's form with events, too
+        lines = api == "ollama"  # it also answers requests in OpenAI's format, with events
         schema = (
             content[lint.LINES]["x-line-schema"]
             if lines
@@ -320,7 +320,7 @@ def _differences(api: str) -> Iterator[tuple[str, set[str]]]:
 
 
 def _own(name: str, schema: Any) -> Any:
-    """The schema without errors, which clients raise, and without other forms."""
+    """Returns the schema without errors, which clients raise, and without other formats."""
     forms = [
         form
         for form in forms_of(schema)

@@ -64,8 +64,8 @@ def test_a_model_is_pulled_listed_served_and_removed(
     head, line = run("list", **cache).stdout.splitlines()
     assert head.split() == ["NAME", "SIZE", "FROM", "DOWNLOADED"]
     assert re.fullmatch(rf"{NAME} +{re.escape(MIB)} MiB  hub +\d{{4}}-\d\d-\d\d \d\d:\d\d", line)
-    [told] = json.loads(run("list", "--json", **cache).stdout)
-    assert (told["repository"], told["quant"], told["size"]) == (*NAME.split(":"), len(MODEL))
+    [listed] = json.loads(run("list", "--json", **cache).stdout)
+    assert (listed["repository"], listed["quant"], listed["size"]) == (*NAME.split(":"), len(MODEL))
 
     server = own_server("-hf", NAME, "-np", "2", "--offline", named=True, variables=cache)
     head, line = run("ps", "--url", server.url, **cache).stdout.splitlines()
@@ -90,7 +90,7 @@ def test_a_file_at_an_address_is_pulled(hub: Hub, cache: dict[str, str]) -> None
 @pytest.mark.parametrize(
     ("name", "expected"),
     [
-        ("nobody", '"nobody" does not look like USER/REPO or USER/REPO:QUANT'),
+        ("missing", '"missing" does not look like USER/REPO or USER/REPO:QUANT'),
         ("maker/none-GGUF", "maker/none-GGUF"),
         ("maker/tiny-GGUF:Q2_K", "Q2_K"),
     ],

@@ -1,4 +1,4 @@
-"""The description, in step with the code."""
+"""The description agrees with the code."""
 
 import importlib
 import inspect
@@ -81,7 +81,7 @@ def test_defaults_are_those_of_the_engine(document: lint.Document, path: str) ->
     }
     described["seed"] &= RANDOM_SEED  # -1 stands for it
     defaults = msgspec.to_builtins(GenerationParams())
-    # Of no request, and of several fields.
+    # Fields that no request has, or several fields have.
     del defaults["answer"], defaults["unset"], defaults["speculative"]
     assert {name: described.get(name) for name in defaults} == defaults
 

@@ -1,7 +1,7 @@
-"""The examples in the documents work, in their order: those of the shell and of Python, as they
-stand there, but for the port. Where an example starts `specllama`, the ones below it on that page
-ask this server; above that, they ask a plain one. `tools/docs/blocks.py` says how an example is
-marked that can't be run."""
+"""Runs the examples of the documents in their order: shell commands and Python programs, unchanged
+except for the port. An example that starts `specllama` starts the server for the following examples
+of its page; examples before it use a plain server. `tools/docs/blocks.py` describes how an example
+that can't run is marked."""
 
 import os
 import shlex
@@ -23,13 +23,13 @@ from tools.docs.shell import starts
 from tools.models.recipes import RECIPES
 
 PORT = "8080"
-"""That of the server in the documents."""
+"""The server's port in the documents."""
 
 BLOCKS = [block for block in all_blocks() if block.is_executed]
 
 
 def server_of(block: Block) -> list[str]:
-    """The options of the server that an example asks."""
+    """Returns the options of the server that an example uses."""
     if "server" in block.marks:
         return shlex.split(block.marks["server"])
     before = [each for each in BLOCKS if each.document == block.document and each.line < block.line]
@@ -45,8 +45,8 @@ def server_of(block: Block) -> list[str]:
 
 @dataclass
 class Desk:
-    """The directory in which the examples find what they name, and the servers that they ask: a
-    plain one for all of them, and the last one with other options."""
+    """The directory with the files that the examples name, and the servers that they use: a plain
+    one for all examples, and the last one with other options."""
 
     place: Path
     hub: dict[str, str]
@@ -67,27 +67,27 @@ class Desk:
         return self.servers[key]
 
     def _word(self, word: str) -> str:
-        """An option, or the path of the file that it names."""
+        """Returns an option, or the path of the file that it names."""
         if word in RECIPES:
             return servers.model_file(word)
         path = self.place / word.replace("~", str(self.home))
         return str(path) if path.exists() else word
 
     def ported(self, text: str, options: list[str]) -> str:
-        """`text` for the server with these options; one that asks none doesn't start it."""
+        """Returns `text` with the port of the server with these options, if it uses one."""
         if PORT not in text:
             return text
         return text.replace(PORT, str(self.start(options).address[1]))
 
     def run(self, *command: str) -> str:
-        """What the command has printed."""
-        # `specllama doctor` looks whether its port is free.
+        """Returns what the command printed."""
+        # `specllama doctor` checks whether its port is free.
         port = str(servers.free_port())
         environment = servers.environment(
             **self.hub,
             HOME=str(self.home),
             LLAMA_ARG_PORT=port,
-            # An example that is a test needs ours alone.
+            # An example that is a test needs only our plugin.
             PYTEST_DISABLE_PLUGIN_AUTOLOAD="1",
             PYTEST_PLUGINS="specllama.pytest_plugin",
         )
@@ -123,7 +123,7 @@ def desk(tmp_path_factory: pytest.TempPathFactory, hub: dict[str, str]) -> Itera
     certificate = authority.issue_cert("localhost", "127.0.0.1")
     certificate.private_key_pem.write_to_path(desk.place / "key.pem")
     certificate.cert_chain_pems[0].write_to_path(desk.place / "cert.pem")
-    # An answer with an error fails the example.
+    # An error in an answer fails the example.
     (desk.home / ".curlrc").write_text("fail-with-body\nsilent\nshow-error\n", "utf-8")
     yield desk
     desk.close()

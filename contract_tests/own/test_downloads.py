@@ -1,6 +1,5 @@
-"""Models that are downloaded first, from a server that stands in for the hub
-(`tests/support/hub.py`): what is told meanwhile, what is kept when it breaks off, and how it
-fails."""
+"""Downloads of models from a stand-in for the hub (`tests/support/hub.py`): progress, files after
+an interruption, and failures."""
 
 import contextlib
 import os
@@ -28,10 +27,10 @@ REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
 FILE = "tiny-Q8_0.gguf"
 MIB = f"{len(MODEL) / 2**20:.1f}"
-CRAWL = len(MODEL) // 3600  # bytes per second, for downloads that are not to come to their end
+CRAWL = len(MODEL) // 3600  # bytes per second, for downloads that must not end
 TOKEN = "hf_secret"
 LETTERS = "root ::= [a-z]+"
-"""A text that any model can say, and that has an end."""
+"""A grammar that any model can follow, with texts that end."""
 needs_own_server = pytest.mark.usefixtures("own_server")
 
 
@@ -43,7 +42,7 @@ def running_hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def hub(running_hub: Hub) -> Hub:
-    """One that has a model, and no faults."""
+    """A hub with a model, and without faults."""
     running_hub.reset()
     running_hub.add(REPOSITORY, {FILE: MODEL, "README.md": b"# tiny"})
     return running_hub
@@ -51,7 +50,7 @@ def hub(running_hub: Hub) -> Hub:
 
 @pytest.fixture
 def cache(hub: Hub, tmp_path: Path) -> dict[str, str]:
-    """The variables of a program that uses that hub, and a cache that is empty."""
+    """The environment variables of a program that uses the hub, with an empty cache."""
     return {
         "HF_ENDPOINT": hub.url,
         "HF_HOME": str(tmp_path / "huggingface"),
@@ -68,7 +67,7 @@ def answer(server: Server, **fields: Any) -> str:
 
 
 def model(server: Server, name: str) -> Any:
-    """The entry of one model in `GET /models`."""
+    """Returns the entry of one model in `GET /models`."""
     [found] = [each for each in contract.check(server.get("/models"))["data"] if each["id"] == name]
     return found
 
@@ -78,7 +77,7 @@ def value(server: Server, name: str) -> str:
 
 
 def health(server: Server) -> str:
-    """The reason why the server isn't ready, or nothing."""
+    """Returns the reason why the server isn't ready, or an empty text."""
     response = server.get("/health")
     if response.status_code == 200:
         return ""
@@ -86,27 +85,27 @@ def health(server: Server) -> str:
 
 
 def fetchers(server: OwnServer) -> list[psutil.Process]:
-    """The processes below the server that download."""
+    """Returns the processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     module = "specllama.engine.helpers.download.download_main"
     return [each for each in children if module in each.cmdline()]
 
 
 def n_there(server: Server, name: str) -> int:
-    """The bytes that have been downloaded."""
+    """Returns the number of downloaded bytes."""
     status = model(server, name)["status"]
     return int(status.get("download", {"n_done": 0})["n_done"])
 
 
 def wait_until_some_is_there(server: Server, name: str, more_than: int = 0) -> int:
-    """Waits for the middle of a download: how many bytes are there."""
+    """Waits for the middle of a download, and returns the number of downloaded bytes."""
     wait_until(lambda: n_there(server, name) > more_than, "something has been downloaded")
     return n_there(server, name)
 
 
-def wait_until_told(server: OwnServer, share: int) -> None:
+def wait_until_logged(server: OwnServer, share: int) -> None:
     line = f": {share} % of "
-    wait_until(lambda: line in server.log.read_text("utf-8", "replace"), f"{share} % are told")
+    wait_until(lambda: line in server.log.read_text("utf-8", "replace"), f"{share} % are logged")
 
 
 # ---- one model ---------------------------------------------------------------------------------
@@ -123,7 +122,7 @@ def test_a_model_is_downloaded_and_served(
     assert error["message"] == "Downloading model"
     for share in (30, 60, 90):
         hub.faults.slow_from = len(MODEL) * share // 100 + 1
-        wait_until_told(server, share)
+        wait_until_logged(server, share)
         seen.append(n_there(server, NAME))
     hub.faults.slow_from = None
     while (status := model(server, NAME)["status"])["value"] == "downloading":
@@ -132,7 +131,7 @@ def test_a_model_is_downloaded_and_served(
         assert status["progress"] <= 1
         seen.append(shown["n_done"])
     assert seen == sorted(seen)
-    assert len(set(seen)) > 2, "the bytes are counted while they come"
+    assert len(set(seen)) > 2, "the bytes are counted during the download"
     server.wait_until_ready()
     text = answer(server)
     log = server.log.read_text("utf-8", "replace")
@@ -146,7 +145,7 @@ def test_a_model_is_downloaded_and_served(
     assert "\x1b" not in log
     assert server.stop() == 0
 
-    # From now on it is there: without the network, and for a server with many models.
+    # From now on the model is there: offline, and for a router.
     n_requests = len(hub.requests)
     offline = own_server("-hf", NAME, "--offline", named=True, variables=cache)
     assert answer(offline) == text
@@ -187,7 +186,7 @@ def test_a_terminal_gets_a_bar(hub: Hub, cache: dict[str, str]) -> None:
     try:
         wait_until(lambda: "━".encode() in shown, "there is a bar")
         size = re.compile(rb"\d\.\d/%b MiB" % re.escape(MIB.encode()))
-        wait_until(lambda: size.search(shown), "it tells how much")
+        wait_until(lambda: size.search(shown), "it shows the amount")
         assert NAME.encode() in shown
         assert b" % of " not in shown, "no lines beside it"
         process.terminate()
@@ -264,7 +263,7 @@ def test_a_shortcut(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
     ("argv", "message"),
     [
         (["-hf", "maker/nothing"], "maker/nothing"),
-        (["-hf", f"{REPOSITORY}:Q5_K_M"], "Q8_0"),  # what there is
+        (["-hf", f"{REPOSITORY}:Q5_K_M"], "Q8_0"),  # the available ones
         (["-hf", REPOSITORY, "--hf-file", "other.gguf"], "other.gguf"),
         (["-hf", NAME, "--offline"], "offline"),
         (["-mu", "{hub}/plain/nothing.gguf"], "nothing.gguf"),
@@ -280,7 +279,7 @@ def test_a_model_that_is_not_there_ends_it_with_a_line(
     assert last.startswith("specllama: error: ")
     assert message in last
     assert "Traceback" not in done.stderr
-    assert done.stderr.count(last.removeprefix("specllama: error: ")) == 1, "it is told once"
+    assert done.stderr.count(last.removeprefix("specllama: error: ")) == 1, "it is printed once"
 
 
 @needs_own_server
@@ -296,13 +295,13 @@ def test_a_gated_model_says_so(hub: Hub, cache: dict[str, str]) -> None:
 
 
 def presets(path: Path, **sections: str) -> Path:
-    """A preset file with one line for each model: where it comes from."""
+    """Writes a preset file with one line per model, its source."""
     path.write_text("\n".join(f"[{name}]\n{line}\n" for name, line in sections.items()), "utf-8")
     return path
 
 
 def events_of(server: Server, until: Callable[[Event], bool], begin: threading.Event) -> list[Any]:
-    """The models' events, validated, up to the first that is `until`."""
+    """Returns the models' events, validated, up to the first one for which `until` is true."""
     events: list[Event] = []
     with server.http.stream("GET", "/models/sse") as response:
         for event in read_events(response.iter_raw()):
@@ -313,7 +312,7 @@ def events_of(server: Server, until: Callable[[Event], bool], begin: threading.E
     return contract.check_stream(contract.find("GET", "/models/sse"), events)
 
 
-def test_a_request_has_its_model_downloaded(
+def test_a_request_downloads_its_model(
     own_server: Start, hub: Hub, cache: dict[str, str], tmp_path: Path
 ) -> None:
     file = presets(tmp_path / "models.ini", far=f"hf-repo = {NAME}")
@@ -372,12 +371,12 @@ def test_unloading_breaks_a_download_off(
     assert not any(map(alive, downloading))
     assert model(server, "far")["status"]["failed"] is False
     assert model(server, "far")["in_cache"] is False
-    # Loaded once more, it goes on.
+    # Loaded once more, the download continues.
     hub.faults.bytes_per_second = None
     contract.check(server.post("/models/load", {"model": "far"}))
     wait_until(lambda: value(server, "far") == "loaded", "it is loaded")
     assert hub.downloads()[-1].range
-    # What is known of its file stays.
+    # The data about its file is kept.
     there = model(server, "far")
     assert there["in_cache"] is True
     contract.check(server.post("/models/unload", {"model": "far"}))
@@ -387,7 +386,7 @@ def test_unloading_breaks_a_download_off(
 
 
 def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path: Path) -> None:
-    """Each from a server of its own: one that can't, one that lies, one that just pauses."""
+    """Each from a separate server: one that fails, one with wrong data, one that only pauses."""
     with contextlib.ExitStack() as stack:
         busy, stalling, lying = (stack.enter_context(serving()) for _ in range(3))
         busy.faults.n_unavailable = lying.faults.n_damaged = 1000
@@ -402,7 +401,7 @@ def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path:
             "lying": f"hf-repo = {NAME}",
         }
         file = presets(tmp_path / "models.ini", **lines)
-        # s; for one that never goes on
+        # s; for the download that never continues
         variables = {**cache, "HF_ENDPOINT": lying.url, "HF_HUB_DOWNLOAD_TIMEOUT": "1"}
         options = ("--models-preset", str(file), "--models-shipped")
         server = own_server(*options, router=True, variables=variables)
@@ -412,7 +411,7 @@ def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path:
                 name: pool.submit(server.post, "/completion", body | {"model": name})
                 for name in lines
             }
-            assert answer(server), "the others don't mind"
+            assert answer(server), "the other models work"
             assert asking.pop("stalling").result().status_code == 200, "it is tried again"
             messages = {
                 name: contract.check(each.result(), 503)["error"]["message"]

@@ -1,4 +1,4 @@
-"""One request can't keep the others from the slots."""
+"""One request can't occupy all slots."""
 
 import json
 import os
@@ -13,7 +13,7 @@ from contract_tests.kit.bodies import body
 from contract_tests.kit.server import Start, wait_until
 
 
-def test_who_wants_many_texts_shares_the_slots(own_server: Start) -> None:
+def test_a_request_for_many_texts_shares_the_slots(own_server: Start) -> None:
     server = own_server("-np", "2")
     many = body("create_completion", n_cmpl=40, n_predict=100, ignore_eos=True)
     one = body("create_completion", n_predict=1)
@@ -27,8 +27,8 @@ def test_who_wants_many_texts_shares_the_slots(own_server: Start) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")
-def test_endless_texts_that_nobody_reads_leave_their_slots_to_others(own_server: Start) -> None:
-    """There are more of them than slots, and they would go on for ever."""
+def test_endless_unread_texts_give_up_their_slots(own_server: Start) -> None:
+    """There are more of them than slots, and they have no end."""
     server = own_server("-np", "2", "--metrics", "--context-shift", "--max-predict", "-1")
     one = body("create_completion", n_predict=8, ignore_eos=True)
     text = contract.check(server.post("/completion", one))["content"]
@@ -47,6 +47,6 @@ def test_endless_texts_that_nobody_reads_leave_their_slots_to_others(own_server:
             assert contract.check(server.post("/completion", one))["content"] == text
         while not any(
             slot["is_processing"] for slot in server.slots()
-        ):  # who reads again gets on, behind what was on its way
+        ):  # a client that reads again gets more
             assert connection.recv(1 << 16)
     server.wait_until_idle()

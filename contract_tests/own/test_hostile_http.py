@@ -1,5 +1,5 @@
-"""What comes from outside of the API: bytes that are no request, foreign pages, other names,
-clients that don't read. Each gets its documented answer, and others are served meanwhile."""
+"""Input from outside the API: bytes that are no request, foreign pages, other host names, clients
+that don't read. Each gets its documented answer, and other clients are served meanwhile."""
 
 import contextlib
 import json
@@ -29,7 +29,7 @@ def server(module_server: Start) -> OwnServer:
 @pytest.fixture(scope="module")
 def hasty(module_server: Start) -> OwnServer:
     """A server with short time limits, for clients that stop in the middle of a request. Clients
-    that are only slow ask the other one."""
+    that are only slow use the other server."""
     return module_server("--parallel", "2", "--head-timeout", "1", "--timeout", "2")
 
 
@@ -40,7 +40,7 @@ def locked(module_server: Start) -> OwnServer:
 
 @pytest.fixture(autouse=True)
 def others_are_served(request: pytest.FixtureRequest) -> Iterator[None]:
-    """By the server of the test."""
+    """Checks that the server of the test answers other clients."""
     name = "hasty" if "hasty" in request.fixturenames else "server"
     server: OwnServer = request.getfixturevalue(name)
     engine = server.engine().pid
@@ -58,7 +58,7 @@ def read_all(connection: socket.socket) -> bytes:
 
 
 def only_answer(data: bytes) -> httpx.Response:
-    """The one answer that a connection had, with the headers that every answer has."""
+    """Returns the only answer on a connection, after checking the headers that every answer has."""
     head, _, content = data.partition(b"\r\n\r\n")
     lines = head.decode().split("\r\n")
     headers = [(name, value) for name, _, value in (line.partition(": ") for line in lines[1:])]
@@ -99,7 +99,7 @@ CHUNKED = POST + b"Transfer-Encoding: chunked\r\n\r\n"
     ],
     ids=lambda value: ascii(value[-30:]) if isinstance(value, bytes) else str(value),
 )  # fmt: skip
-def test_what_is_no_request(raw: bytes, status: int, server: OwnServer) -> None:
+def test_bytes_that_are_no_request(raw: bytes, status: int, server: OwnServer) -> None:
     contract.check_envelope(send(server, raw), status, "invalid_request_error")
 
 
@@ -126,7 +126,7 @@ def test_half_a_head_ends(hasty: OwnServer) -> None:
 def test_silence_ends(hasty: OwnServer) -> None:
     for said in (b"", b"\r\n", hasty.head("/tokenize", 2) + b"{}"):
         with hasty.raw(said) as connection:
-            read_all(connection)  # which ends
+            read_all(connection)  # until the server closes it
 
 
 @pytest.mark.parametrize("protocol", ["h2c", "websocket"])
@@ -164,7 +164,7 @@ def test_allowed_hosts(own_server: Start) -> None:
     assert server.get("/health", headers={"Host": "other.example"}).status_code == 403
 
 
-def test_own_pages_may_change_what_foreign_ones_may_not(own_server: Start) -> None:
+def test_only_own_pages_may_change_things(own_server: Start) -> None:
     server = own_server("--props", "--cors-origins", "*,https://named.example")
     here = httpx.URL(server.url).netloc.decode()
     for origin, status in (
@@ -197,12 +197,12 @@ def test_models_without_a_key_are_names(where: str, locked: OwnServer) -> None:
     for headers in ({"Authorization": ""}, {"Authorization": "Bearer wrong"}):
         response = locked.get(where, headers=headers)
         answer = contract.check(response)
-        for told in answer["data"]:
-            assert told.keys() == {"id", "aliases", "object", "created", "owned_by"}
+        for model in answer["data"]:
+            assert model.keys() == {"id", "aliases", "object", "created", "owned_by"}
         assert ".gguf" not in response.text
-    told = contract.check(locked.get(where))["data"][0]
-    assert told["path"].endswith(".gguf")
-    assert told["status"]["args"]
+    model = contract.check(locked.get(where))["data"][0]
+    assert model["path"].endswith(".gguf")
+    assert model["status"]["args"]
 
 
 @pytest.mark.parametrize("where", ["/health//", "/slots/0/", "/v1//", "/no/such/path/"])
@@ -213,7 +213,7 @@ def test_no_redirect_and_no_hint_without_a_key(where: str, locked: OwnServer) ->
         contract.check_envelope(locked.http.request(method, where), 404, "not_found_error")
 
 
-def test_a_slash_behind_a_path_says_nothing(locked: OwnServer) -> None:
+def test_a_slash_after_a_path_reveals_nothing(locked: OwnServer) -> None:
     for where in ("/v1/models", "/health", "/props", "/api/version"):
         assert locked.get(f"{where}/").json().keys() == contract.check(locked.get(where)).keys()
     request = {"content": "a"}
@@ -237,7 +237,7 @@ def test_whether_keys_share_cached_prefixes(is_shared: bool, own_server: Start) 
     assert cached(KEYS[0]) == 0
     own = cached(KEYS[0])
     assert own > 0
-    # Nobody can say that he is somebody else.
+    # A client can't pretend to have another key.
     others = [cached(KEYS[1], owner=0, lora=[{"id": -1, "scale": 1.0}]), cached(KEYS[1])]
     assert others == ([own, own] if is_shared else [0, own])
 
@@ -266,7 +266,7 @@ def test_keys_in_a_query_are_not_logged(locked: OwnServer) -> None:
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")
-def test_who_does_not_read_holds_up_nobody(hasty: OwnServer) -> None:
+def test_a_client_that_does_not_read_delays_no_other(hasty: OwnServer) -> None:
     request = json.dumps(body("create_completion", n_predict=-1, ignore_eos=True, stream=True,
                               n_probs=100, prompt="a")).encode()  # fmt: skip
     with socket.socket() as connection:

@@ -1,4 +1,4 @@
-"""Small schemas that take for ever to compile stop nobody else, over real sockets."""
+"""Small schemas that take very long to compile delay no other request, over real sockets."""
 
 import json
 import threading
@@ -30,13 +30,13 @@ def body(**constraint: Any) -> dict[str, Any]:
 
 
 def titled(schema: dict[str, Any], i: int) -> dict[str, Any]:
-    """The same schema, which no cache knows."""
+    """Returns the schema with a new title, so that no cache has it."""
     return {**schema, "title": f"number {i}"}
 
 
 @contextmanager
 def abandoned(server: Server, request: dict[str, Any], n: int) -> Iterator[None]:
-    """`n` clients that ask for as much, and go away at the end without having read anything."""
+    """Runs `n` clients that send the request, and leave at the end without reading."""
     data = json.dumps(request).encode()
     sockets = [server.raw(server.head("/completion", len(data)) + data) for _ in range(n)]
     try:
@@ -69,7 +69,7 @@ def test_usual_schemas_are_answered_meanwhile(server: Server) -> None:
             stop.set()
             thread.join()
     assert [json.loads(each["content"]) for each in answers] == list(range(len(answers)))
-    assert len(answers) > 1, "nobody else got on"
+    assert len(answers) > 1, "the other client got no answers"
     assert refused.status_code == 400
     assert "Failed to parse grammar" in refused.json()["error"]["message"]
     assert (relaxed.status_code, relaxed.headers["x-specllama-relaxed"]) == (200, "#/oneOf")
@@ -77,11 +77,11 @@ def test_usual_schemas_are_answered_meanwhile(server: Server) -> None:
     assert server.ask("/completion", usual)["content"] == expected
 
 
-def test_what_is_too_costly_is_left_out(server: Server) -> None:
+def test_too_costly_constraints_are_left_out(server: Server) -> None:
     answer = server.post("/completion", body(json_schema=titled(ENDLESS, 2)))
     assert answer.status_code == 200, answer.text
-    told = answer.headers["x-specllama-relaxed"].split(", ")
-    assert told == [f"#/allOf/{i}/multipleOf" for i in range(4)]
+    relaxed = answer.headers["x-specllama-relaxed"].split(", ")
+    assert relaxed == [f"#/allOf/{i}/multipleOf" for i in range(4)]
 
 
 def test_many_heavy_tools(server: Server) -> None:

@@ -1,4 +1,4 @@
-"""The white space of JSON that follows a schema, in every API: on demand, and as the default."""
+"""The white space in JSON that follows a schema, in every API: by request, and by default."""
 
 import json
 from typing import Any
@@ -75,7 +75,7 @@ REQUESTS: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def text_of(answer: Any) -> str:
-    """The JSON of an answer in any API, as it was written."""
+    """Returns the JSON text of an answer in any API, unparsed."""
     match answer:
         case {"content": str(text)} | {"response": str(text)}:
             return text
@@ -94,7 +94,7 @@ def text_of(answer: Any) -> str:
 
 
 def asked(request: dict[str, Any], whitespace: Any) -> dict[str, Any]:
-    """`request`, with the field where the API has its options."""
+    """Returns `request` with the field in the place where the API has its options."""
     if "options" in request:
         return {**request, "options": {**request["options"], "json_whitespace": whitespace}}
     return {**request, "json_whitespace": whitespace}
@@ -124,8 +124,8 @@ def test_a_server_has_one_as_default(path: str, request_: dict[str, Any], compac
     check(text_of(compact.ask(path, asked(request_, "spaced"))), "spaced")
 
 
-def test_the_model_chooses_unless_told(server: Server) -> None:
-    """White space that it likes is there, and where a form is asked for it isn't."""
+def test_the_model_chooses_by_default(server: Server) -> None:
+    """The model's own white space is there, unless the request asks for a form."""
     [line] = server.ask("/tokenize", {"content": "\n"})["tokens"]
     liking = {**NATIVE, "logit_bias": [[line, 100]], "n_predict": 8}
     assert "\n" in server.ask("/completion", liking)["content"]
@@ -133,24 +133,24 @@ def test_the_model_chooses_unless_told(server: Server) -> None:
         assert "\n" not in server.ask("/completion", asked(liking, whitespace))["content"]
 
 
-def test_what_is_in_force_is_told(server: Server, compact: Server) -> None:
-    def told(settings: dict[str, Any]) -> tuple[Any, Any]:
+def test_the_settings_show_the_form(server: Server, compact: Server) -> None:
+    def shown(settings: dict[str, Any]) -> tuple[Any, Any]:
         return settings["json_whitespace"], settings["jump_forward"]
 
     for each, default in ((server, ("flexible", True)), (compact, ("compact", False))):
         props = each.get("/props").json()["default_generation_settings"]["params"]
-        assert told(props) == default
-        assert told(each.ask("/completion", NATIVE)["generation_settings"]) == default
+        assert shown(props) == default
+        assert shown(each.ask("/completion", NATIVE)["generation_settings"]) == default
         other = {**NATIVE, "json_whitespace": "spaced", "jump_forward": not default[1]}
         answer = each.ask("/completion", other)
-        assert told(answer["generation_settings"]) == ("spaced", not default[1])
+        assert shown(answer["generation_settings"]) == ("spaced", not default[1])
         null = {**NATIVE, "json_whitespace": None, "jump_forward": None}
-        assert told(each.ask("/completion", null)["generation_settings"]) == default
+        assert shown(each.ask("/completion", null)["generation_settings"]) == default
 
 
 def test_a_text_that_has_begun_keeps_its_form(compact: Server) -> None:
     given = '{ "colours" : [ "red",'
-    # A lot of room: a model that likes spaces puts them wherever it may.
+    # A lot of room, because a model may write spaces wherever they are allowed.
     request = {**NATIVE, "n_predict": 1000, "generation_prompt": given}
     answer = compact.ask("/completion", request)
     assert set(json.loads(given + answer["content"])) == {"colours", "inner"}

@@ -1,5 +1,4 @@
-"""The kit as others use it, with canned answers: what it finds out, what it makes of a test that
-failed, and how it reports that."""
+"""The kit with canned answers, as others use it: discovery, judgement of failed tests, reports."""
 
 import json
 from collections.abc import Callable
@@ -27,7 +26,7 @@ Answering = Callable[[httpx.Request], httpx.Response]
 
 @pytest.fixture(autouse=True)
 def unchanged_bodies(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What discovery makes of the kit's requests concerns no other test."""
+    """Undoes the changes that discovery makes to the kit's requests."""
     monkeypatch.setattr(bodies, "MODEL", bodies.MODEL)
     monkeypatch.setattr(bodies, "IN_PATH", dict(bodies.IN_PATH))
     monkeypatch.setattr(
@@ -61,7 +60,7 @@ def locked(request: httpx.Request) -> httpx.Response:
 # ---- what there is -------------------------------------------------------------------------
 
 
-def test_what_answers_is_offered_and_nothing_else() -> None:
+def test_only_operations_that_answer_are_offered() -> None:
     offer = discover(canned(few))
     assert offer.server == "canned"
     assert offer.models == ["a-model"]
@@ -118,12 +117,12 @@ def test_keys_are_found_out() -> None:
     for key, word in ((None, "needs"), ("wrong", "refuses")):
         with pytest.raises(UnreachableError, match=word):
             discover(canned(locked, key))
-    nobody_asks = canned(few, "right")
-    assert not discover(nobody_asks).key
-    assert nobody_asks.api_key is None, "what is about keys can't be tested there"
+    without_key = canned(few, "right")
+    assert not discover(without_key).key
+    assert without_key.api_key is None, "keys can't be tested there"
 
 
-def test_nobody_there() -> None:
+def test_no_server() -> None:
     def refuse(request: httpx.Request) -> httpx.Response:
         raise httpx.ConnectError("refused")
 
@@ -134,16 +133,16 @@ def test_nobody_there() -> None:
 # ---- what is asked meanwhile ---------------------------------------------------------------
 
 
-def test_a_request_to_what_is_not_offered_skips_its_test() -> None:
+def test_a_request_to_a_missing_operation_skips_its_test() -> None:
     server = canned(few)
     watch = Watch(Offer(URL, absent={"GET /metrics": "501"}))
     with watch.listening():
-        server.get("/tokenize/nothing")  # no operation: a test may ask for that
+        server.get("/tokenize/nothing")  # no operation: a test may request it
         with pytest.raises(pytest.skip.Exception, match="GET /metrics"):
             server.get("/metrics")
     assert [each.url for each in watch.exchanges] == [f"{URL}/tokenize/nothing", f"{URL}/metrics"]
     with pytest.MonkeyPatch.context():
-        server.get("/metrics")  # nobody listens any more
+        server.get("/metrics")  # no longer watched
     assert len(watch.exchanges) == 2
 
 
@@ -154,10 +153,10 @@ def test_a_request_to_what_is_not_offered_skips_its_test() -> None:
         (servers.foreign_pages_change_nothing, "POST /props serves a foreign page"),
     ],
 )
-def test_what_is_not_offered_ends_no_check_of_all_operations(
+def test_a_missing_operation_ends_no_check_of_all_operations(
     check: Callable[[Server], None], failure: str
 ) -> None:
-    """What is wrong may be with another operation, which is asked later."""
+    """Another operation, which is requested later, may be wrong."""
 
     def careless(request: httpx.Request) -> httpx.Response:
         where = request.url.path.removeprefix("/prefix")
@@ -170,7 +169,7 @@ def test_what_is_not_offered_ends_no_check_of_all_operations(
         check(canned(careless, "right"))
 
 
-def test_who_offers_nothing_to_foreign_pages_is_not_checked() -> None:
+def test_a_server_without_such_operations_is_not_checked() -> None:
     with pytest.raises(pytest.skip.Exception):
         servers.foreign_pages_change_nothing(canned(lambda request: httpx.Response(404)))
 
@@ -194,7 +193,7 @@ def test_curl_repeats_a_request_without_its_key() -> None:
 
 
 class Test:
-    """As much of a pytest item as is looked at."""
+    """The parts of a pytest item that the kit reads."""
 
     __test__ = False
 
@@ -213,7 +212,7 @@ CHAT = exchange(400, {"error": {"code": 400, "message": "no", "type": "invalid_r
                 "/v1/chat/completions")  # fmt: skip
 
 
-def test_the_first_answer_that_nobody_may_get_is_the_deviation() -> None:
+def test_the_first_answer_that_violates_the_description_is_the_deviation() -> None:
     name, found = verdict(KeyError("tokens"), RIGHT, WRONG, CHAT)
     assert name == "POST /tokenize"
     assert "tokens" in found.expected
@@ -237,13 +236,13 @@ def test_else_a_failed_assertion_is_about_the_last_answer() -> None:
 
 
 def test_a_request_that_could_not_be_made_is_no_deviation() -> None:
-    """Schemathesis says so of a schema that it can't turn into invalid requests."""
+    """Schemathesis reports that it can't turn a schema into invalid requests."""
     _, found = verdict(InvalidSchema("result is not supported in canonical form"), CHAT)
     assert found is None
 
 
-def test_what_a_check_tells_is_about_its_answer() -> None:
-    """Also when more was asked since."""
+def test_the_message_of_a_check_is_about_its_answer() -> None:
+    """Even if later requests were sent."""
     assert CHAT.answer is not None
     with pytest.raises(AssertionError) as caught:
         contract.check(CHAT.answer, 200)
@@ -252,7 +251,7 @@ def test_what_a_check_tells_is_about_its_answer() -> None:
     assert found.came.startswith("400 ")
 
 
-def test_a_mistake_of_the_test_is_nobodys_deviation() -> None:
+def test_a_mistake_of_the_test_is_no_deviation() -> None:
     assert verdict(KeyError("x"), RIGHT) == (None, None)
     assert verdict(AssertionError("x")) == (None, None)
 
@@ -290,7 +289,7 @@ def test_verdicts(findings: Findings) -> None:
     assert findings.counts()["conforms"] == 1
 
 
-def test_what_is_no_operation_is_told_as_well(findings: Findings) -> None:
+def test_other_requests_are_reported_as_well(findings: Findings) -> None:
     findings.deviates(None, Deviation("so", "curl", "404", "200"))
     assert [each.operation for each in findings][-1] == ELSEWHERE
     assert ELSEWHERE in as_markdown(findings)

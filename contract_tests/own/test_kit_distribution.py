@@ -1,4 +1,4 @@
-"""The kit as it is installed: built, unpacked beside its dependencies, and run from elsewhere."""
+"""The installed kit: built, unpacked next to its dependencies, and run from another folder."""
 
 import ast
 import json
@@ -26,7 +26,7 @@ INSIDE = "specllama_contract/"
 
 
 def build(kind: str, source: Path, directory: Path) -> Path:
-    """Builds a wheel or an sdist in this environment, as pip would in one of its own."""
+    """Builds a wheel or an sdist in this environment, as pip would in an isolated one."""
     call = f"import hatchling.build as b; print(b.build_{kind}({str(directory)!r}))"
     done = subprocess.run(
         [sys.executable, "-c", call], cwd=source, capture_output=True, encoding="utf-8", check=False
@@ -42,7 +42,7 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An environment that has the wheel and, by their folders, what it depends on."""
+    """An environment that has the wheel and, by their folders, its dependencies."""
     home = tmp_path_factory.mktemp("environment")
     venv.create(home, with_pip=False, symlinks=os.name == "posix")
     python = home / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
@@ -50,7 +50,7 @@ def python(wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     packages = Path(subprocess.check_output([python, "-c", asked], text=True).strip())
     with zipfile.ZipFile(wheel) as archive:
         archive.extractall(packages)
-    # Where pip would have put them. Nothing of this repository is in these folders.
+    # The folders where pip would have put them. They contain nothing of this repository.
     folders = [each for each in sys.path if Path(each).name in ("site-packages", "dist-packages")]
     (packages / "dependencies.pth").write_text("\n".join(folders or site.getsitepackages()))
     return python
@@ -65,7 +65,7 @@ def run(python: Path, directory: Path, *argv: str) -> subprocess.CompletedProces
         env={
             **variables,
             "PYTHONDONTWRITEBYTECODE": "1",
-            # Known to pytest by the dependencies' folder, and not to be had there.
+            # pytest finds this plugin in the dependencies' folder, but it can't be imported.
             "PYTEST_ADDOPTS": "-p no:specllama.pytest_plugin",
         },
         capture_output=True,
@@ -79,7 +79,7 @@ def names(wheel: Path) -> set[str]:
         return set(archive.namelist())
 
 
-def test_the_wheel_has_the_kit_and_the_descriptionand_needs_no_compiler(wheel: Path) -> None:
+def test_the_wheel_has_the_kit_and_the_description_and_needs_no_compiler(wheel: Path) -> None:
     assert wheel.name.endswith("-py3-none-any.whl")
     found = names(wheel)
     texts = {
@@ -97,10 +97,10 @@ def test_the_wheel_has_the_kit_and_the_descriptionand_needs_no_compiler(wheel: P
             if name.endswith(".py"):
                 assert "contract_tests.kit" not in archive.read(name).decode(), name
         [metadata] = [name for name in found if name.endswith("/METADATA")]
-        told = archive.read(metadata).decode()
+        metadata_text = archive.read(metadata).decode()
     description = yaml.safe_load((ROOT / "openapi" / "server.yaml").read_text("utf-8"))
-    assert f"\nVersion: {description['info']['version']}\n" in told
-    assert "llama-cpp-python" not in told
+    assert f"\nVersion: {description['info']['version']}\n" in metadata_text
+    assert "llama-cpp-python" not in metadata_text
 
 
 def test_a_wheel_of_the_source_distribution_is_the_same(wheel: Path, tmp_path: Path) -> None:
@@ -130,8 +130,8 @@ def test_it_depends_on_what_it_imports() -> None:
 
 
 def test_it_tests_a_server(python: Path, server: Server, tmp_path: Path) -> None:
-    """Our own, with a key, from an environment without this repository, in the folder of an
-    application that has packages of the same names."""
+    """Tests our server, with a key, from an environment without this repository, in the folder of
+    an application that has packages with the same names."""
     for name in ("contract_tests", "engine", "handlers", "openapi", "tests", "tools"):
         (tmp_path / name).mkdir()
         (tmp_path / name / "__init__.py").touch()
@@ -150,8 +150,9 @@ def test_it_tests_a_server(python: Path, server: Server, tmp_path: Path) -> None
     assert report["server"]["features"]["API key"] == "wanted"
 
 
-def test_it_says_whether_it_would_notice(python: Path, server: Server, tmp_path: Path) -> None:
-    """Its mutants are caught: of one it matters that assertions are rewritten there as well."""
+def test_it_catches_mutants(python: Path, server: Server, tmp_path: Path) -> None:
+    """One of its mutants is only caught if assertions are rewritten in the installed kit as
+    well."""
     done = run(
         python, tmp_path, "-m", "specllama_contract.command", "mutants",
         *("--base-url", server.url, "--api-key", API_KEY),
@@ -183,7 +184,8 @@ def test_the_fixtures_of_the_guide_work(python: Path, server: Server, tmp_path: 
 
 
 def test_the_plugin_leaves_others_alone(python: Path, tmp_path: Path) -> None:
-    """It adds no option that somebody has, and imports nothing that nobody asks for."""
+    """The plugin adds no option that another plugin has, and imports nothing before a test uses
+    it."""
     (tmp_path / "conftest.py").write_text(
         "def pytest_addoption(parser):\n    parser.addoption('--base-url', default='mine')\n"
     )
@@ -200,9 +202,9 @@ def test_the_plugin_leaves_others_alone(python: Path, tmp_path: Path) -> None:
 
 
 def test_the_workflow_of_the_guide_is_one() -> None:
-    """It is YAML of the right form, and its commands and options are there."""
+    """It is valid YAML with the right form, and its commands and options exist."""
     [text] = blocks("yaml")
-    workflow = yaml.load(text, yaml.BaseLoader)  # in which `on` is no boolean
+    workflow = yaml.load(text, yaml.BaseLoader)  # it reads `on` as a text
     assert {"name", "on", "jobs"} <= workflow.keys()
     steps = [step for job in workflow["jobs"].values() for step in job["steps"]]
     for step in steps:

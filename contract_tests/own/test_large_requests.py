@@ -1,4 +1,4 @@
-"""Requests whose parts are small, or said once, but whose work or answer is large."""
+"""Small requests that cause much work or a large answer."""
 
 import contextlib
 import socket
@@ -17,12 +17,12 @@ from contract_tests.kit.server import OwnServer, Start, wait_until
 MIB = 1 << 20
 
 pytestmark = pytest.mark.skipif(
-    sys.platform != "linux", reason="only Linux tells the most memory that a process has had"
+    sys.platform != "linux", reason="only Linux reports a process's peak memory"
 )
 
 
 def largest(server: OwnServer) -> int:
-    """Bytes that the server process has had at most."""
+    """Returns the server process's peak memory in bytes."""
     with open(f"/proc/{server.process.pid}/status") as status:
         [line] = [line for line in status if line.startswith("VmHWM")]
     return int(line.split()[1]) << 10
@@ -76,7 +76,7 @@ def test_a_body_of_too_many_values_is_refused_before_it_is_decoded(own_server: S
 
 
 def test_a_body_of_many_values_is_checked_and_answered(own_server: Start) -> None:
-    """By a process of its own, which says the same of it."""
+    """A separate process checks the body, with the same error."""
     server = own_server("-np", "2")
     many = {f"unknown {i}": i for i in range(50_000)}
     contract.check(server.post("/completion", body("create_completion", **many)))
@@ -100,7 +100,7 @@ def test_a_large_answer_comes_in_parts(own_server: Start) -> None:
     assert one["content"] is not None
 
 
-def test_what_is_too_long_to_be_counted_has_a_bound(own_server: Start) -> None:
+def test_texts_for_counting_are_bounded(own_server: Start) -> None:
     server = own_server("-np", "2")
     text = "word " * (4 * MIB)
     answer = server.post("/completion", body("create_completion", prompt=text))
@@ -108,9 +108,9 @@ def test_what_is_too_long_to_be_counted_has_a_bound(own_server: Start) -> None:
     assert error["n_prompt_tokens_is_lower_bound"] is True
     assert error["n_prompt_tokens"] >= MIB
     message = {"messages": [{"role": "user", "content": text}], "max_tokens": 1}
-    told = contract.check(server.post("/v1/messages", message), 400)["error"]
-    assert told["n_prompt_tokens_is_lower_bound"] is True
-    assert told["n_prompt_tokens"] >= error["n_prompt_tokens"]
+    counted = contract.check(server.post("/v1/messages", message), 400)["error"]
+    assert counted["n_prompt_tokens_is_lower_bound"] is True
+    assert counted["n_prompt_tokens"] >= error["n_prompt_tokens"]
 
 
 def test_a_text_full_of_commas_is_one_value(own_server: Start) -> None:
@@ -120,7 +120,7 @@ def test_a_text_full_of_commas_is_one_value(own_server: Start) -> None:
     assert contract.check(answer, 400)["error"]["type"] == "exceed_context_size_error"
 
 
-def test_operations_that_need_little_take_little(own_server: Start) -> None:
+def test_small_operations_accept_only_small_bodies(own_server: Start) -> None:
     server = own_server("--props", "--max-body-size", "20")
     long = "x" * (17 * MIB)
     contract.check(server.post("/tokenize", body("tokenize", content=long)), 413)
@@ -135,12 +135,12 @@ def test_bodies_have_a_share_of_the_memory(own_server: Start) -> None:
     with contextlib.ExitStack() as stack:
 
         def begun() -> None:
-            """A body whose last byte never comes."""
+            """Opens a body whose last byte is never sent."""
             connection = stack.enter_context(socket.create_connection(server.address))
             connection.sendall(server.head("/completion", len(long) + 1) + long.encode())
 
         def refused() -> httpx.Response | None:
-            begun()  # one more, as any of them may itself have been refused
+            begun()  # one more, because any earlier one may have been refused
             answer = server.post("/completion", full)
             return answer if answer.status_code == 503 else None
 

@@ -1,4 +1,4 @@
-"""Both ways of starting, how a server listens, and how it ends."""
+"""Both ways of starting a server, its addresses, and its end."""
 
 import contextlib
 import signal
@@ -15,7 +15,7 @@ import trustme
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, ENDLESS, GENERATING, MESSAGES, PROMPT, body, path
 from contract_tests.kit.server import SECONDS, Server, Start, alive, wait_until
-from contract_tests.own.launching import family, nobody_left, one_line, outcome, posix
+from contract_tests.own.launching import family, one_line, outcome, posix, wait_until_ended
 from contract_tests.own.servers import (
     MODEL,
     engine_processes,
@@ -104,13 +104,13 @@ def test_connexion_run_is_the_same_server(
         assert got[:2] == expected[:2]
         assert [slot.keys() for slot in got[2]] == [slot.keys() for slot in expected[2]]
     elif where in LISTS:
-        # The metadata of a model's file is there as soon as it has been read.
+        # The metadata of a model's file is available as soon as it has been read.
         wait_until(
             lambda: (
                 outcome(program, method, where, options)
                 == outcome(connexion, method, where, options)
             ),
-            "both tell the same of their models",
+            "both lists of models are equal",
         )
     else:
         assert got == expected
@@ -135,7 +135,7 @@ def test_a_signal_ends_it(number: int, own_server: Start) -> None:
     processes = family(server)
     assert len(processes) >= 2
     assert server.stop(number) == 0
-    nobody_left(processes)
+    wait_until_ended(processes)
     assert "Traceback" not in server.log.read_text()
 
 
@@ -154,7 +154,7 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
     plain.start()
     server.wait_until_busy()
     with server.stream("/completion", request) as (_, events):
-        seen = [next(events)]  # now both are being served
+        seen = [next(events)]  # now both requests are being served
         server.process.send_signal(number)
         seen += events
     plain.join(SECONDS)
@@ -162,12 +162,12 @@ def test_running_requests_are_served_to_their_end(number: int, own_server: Start
     assert seen[-1].json["tokens_predicted"] == 400
     assert contract.check(answers[0])["tokens_predicted"] == 400
     assert server.process.wait(SECONDS) == 0
-    nobody_left(processes)
+    wait_until_ended(processes)
 
 
 @posix
 def test_draining_ends(own_server: Start) -> None:
-    """A request that takes too long ends with the documented error, streamed or not."""
+    """A request that takes too long ends with the documented error, plain or streamed."""
     server = own_server("--drain-timeout", "0", "-c", "8192", "-np", "2")
     processes = family(server)
     request = body("create_completion", n_predict=8000, ignore_eos=True)
@@ -183,7 +183,7 @@ def test_draining_ends(own_server: Start) -> None:
     assert last.json["error"]["type"] == "unavailable_error"
     assert contract.check(answers[0], 503)["error"]["type"] == "unavailable_error"
     assert server.process.wait(SECONDS) == 0
-    nobody_left(processes)
+    wait_until_ended(processes)
     assert "Traceback" not in server.log.read_text()
 
 
@@ -200,7 +200,7 @@ def test_a_killed_server_leaves_no_engine(own_server: Start) -> None:
         server.process.kill()
         list(events)
     server.process.wait()
-    nobody_left(processes[1:])
+    wait_until_ended(processes[1:])
 
 
 @posix
@@ -219,7 +219,7 @@ def test_an_engine_that_serves_may_be_killed_often(own_server: Start) -> None:
         server.ask("/completion", request)
         seen.add(server.engine().pid)
         server.kill_engine()
-        server.engine()  # the next one, for which requests wait
+        server.engine()  # the next engine, which requests wait for
     server.ask("/completion", request)
     assert len(seen) == 6
     assert server.log.read_text("utf-8").count("; a new one is started") == 6
@@ -235,7 +235,7 @@ def test_a_killed_engine_is_replaced(own_server: Start) -> None:
     thread.start()
     server.wait_until_busy()
     with server.stream("/completion", long) as (_, events):
-        seen = [next(events)]  # now both are being served
+        seen = [next(events)]  # now both requests are being served
         old.kill()
         seen += events
     thread.join(SECONDS)
@@ -250,7 +250,9 @@ def test_a_killed_engine_is_replaced(own_server: Start) -> None:
 
 
 @posix
-def test_who_waits_while_the_engine_is_killed_is_answered_by_the_next(own_server: Start) -> None:
+def test_waiting_requests_survive_a_killed_engine(
+    own_server: Start,
+) -> None:
     server = own_server("-np", "1", "--metrics")
     long, short = (body("create_completion", n_predict=n, ignore_eos=True) for n in (1500, 3))
     answers: list[httpx.Response] = []
@@ -272,7 +274,7 @@ def test_who_waits_while_the_engine_is_killed_is_answered_by_the_next(own_server
 
 
 @posix
-def test_it_tells_its_health_while_the_engine_restarts(own_server: Start) -> None:
+def test_the_health_is_known_while_the_engine_restarts(own_server: Start) -> None:
     server = own_server()
     server.kill_engine()
     wait_until(lambda: server.engines() or server.get("/health").status_code, "a new engine")
@@ -285,7 +287,7 @@ def test_it_tells_its_health_while_the_engine_restarts(own_server: Start) -> Non
 
 @posix
 def test_without_a_log_it_is_silent(own_server: Start) -> None:
-    """From the remarks about its options to the end, with a failed request in between."""
+    """No output from the warnings about options to the end, with a failed request in between."""
     server = own_server(how=lambda directory: start_silent(directory, "--threads-http", "2"))
     server.ask("/completion", body("create_completion"))
     assert server.post("/completion", {"prompt": 5}).status_code == 400

@@ -1,4 +1,4 @@
-"""Images and sounds over real sockets, from official clients, to tiny models that see and hear."""
+"""Images and sounds over real sockets, from official clients, for tiny models with media input."""
 
 import base64
 import io
@@ -25,7 +25,7 @@ MODEL = "any"
 
 
 def picture(seed: int, form: str = "PNG") -> bytes:
-    """Squares in colours, others for each `seed`."""
+    """Returns squares in colours, different ones for each `seed`."""
     colours = np.random.default_rng(seed).integers(0, 256, (4, 5, 3), np.uint8)
     file = io.BytesIO()
     Image.fromarray(colours.repeat(8, axis=0).repeat(8, axis=1)).save(file, form)
@@ -63,7 +63,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def server(module_server: Start, launcher: Launcher, directory: Path) -> OwnServer:
-    """One that sees and hears."""
+    """A server with image and audio input."""
     (directory / "a.png").write_bytes(picture(1))
     model, projector = map(launcher.model_file, ("tiny-window", "tiny-mmproj-both"))
     options = ("-m", model, "--mmproj", projector, "--media-path", str(directory))
@@ -72,7 +72,7 @@ def server(module_server: Start, launcher: Launcher, directory: Path) -> OwnServ
 
 @pytest.fixture(scope="module")
 def seeing(module_server: Start, launcher: Launcher) -> OwnServer:
-    """One that only sees."""
+    """A server with image input only."""
     model, eyes = map(launcher.model_file, ("tiny-window", "tiny-mmproj"))
     return module_server("-m", model, "--mmproj", eyes, named=True)
 
@@ -136,8 +136,8 @@ def test_openai_transcriptions(openai_client: openai.OpenAI) -> None:
     events = openai_client.audio.transcriptions.create(
         **asked, stream=True, extra_body={"max_tokens": 8}
     )
-    heard: Any = events
-    *deltas, done = list(heard)
+    stream: Any = events
+    *deltas, done = list(stream)
     assert done.type == "transcript.text.done"
     pieces = [each.delta for each in deltas if each.type == "transcript.text.delta"]
     assert "".join(pieces) == done.text == whole.text
@@ -230,7 +230,7 @@ def test_documents_that_can_t_be_read(
 
 @pytest.fixture(scope="module")
 def embedding(module_server: Start, launcher: Launcher) -> OwnServer:
-    """One that embeds what it sees."""
+    """A server for embeddings of images."""
     model, eyes = map(launcher.model_file, ("tiny-window", "tiny-mmproj"))
     options = ("--embeddings", "--pooling", "mean", "-ub", "512")
     return module_server("-m", model, "--mmproj", eyes, *options, named=True)
@@ -261,7 +261,7 @@ def test_embeddings_of_images(embedding: OwnServer) -> None:
         np.testing.assert_allclose(native["embedding"][0], together[0], atol=1e-4)
 
 
-def test_embeddings_of_what_is_no_image(embedding: OwnServer) -> None:
+def test_embeddings_of_invalid_images(embedding: OwnServer) -> None:
     for part, status in ((image(b"no image"), 400), (sound(recording()), 501)):
         body = {"input": [{"content": [text("See"), part]}]}
         contract.check(embedding.post("/v1/embeddings", body), status)
@@ -418,7 +418,7 @@ def test_a_hundred(server: OwnServer) -> None:
     assert said(server, user(*[image(picture(seed)) for seed in range(11)]))
 
 
-def test_what_the_server_says_of_itself(server: OwnServer, seeing: OwnServer) -> None:
+def test_properties_of_the_server(server: OwnServer, seeing: OwnServer) -> None:
     for each, kinds in ((server, ["image", "audio"]), (seeing, ["image"])):
         modalities = contract.check(each.get("/props"))["modalities"]
         assert modalities == {"vision": True, "audio": "audio" in kinds, "video": False}

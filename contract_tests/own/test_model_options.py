@@ -1,4 +1,4 @@
-"""Options of how the model is loaded and computed, from the command line to the answers."""
+"""Options for loading and computing the model, from the command line to the answers."""
 
 import os
 import re
@@ -11,7 +11,7 @@ from contract_tests.own.launching import one_line
 from contract_tests.own.servers import run
 from specllama.engine.shipped import model_path
 
-gguf = pytest.importorskip("gguf", reason="writes files of its own")
+gguf = pytest.importorskip("gguf", reason="the test writes GGUF files")
 
 REQUEST = {"prompt": "Once upon a time", "n_predict": 12, "temperature": 0, "ignore_eos": True}
 
@@ -66,7 +66,7 @@ def test_a_control_vector_changes_the_text(own_server: Start, tmp_path: Path) ->
     ],
 )
 @pytest.mark.usefixtures("launcher")
-def test_what_cannot_be_is_told_in_one_line(options: list[str], named: str, tmp_path: Path) -> None:
+def test_impossible_options_fail(options: list[str], named: str, tmp_path: Path) -> None:
     names = {name: str(tmp_path / f"{name}.gguf") for name in ("small", "damaged", "missing")}
     control_vector(Path(names["small"]), 5)
     Path(names["damaged"]).write_bytes(b"GGUF\x03\0\0\0" + b"\xff" * 100)
@@ -74,7 +74,7 @@ def test_what_cannot_be_is_told_in_one_line(options: list[str], named: str, tmp_
     assert named.format(**names) in one_line(done)
 
 
-@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux says what is free")
+@pytest.mark.skipif(not Path("/proc/meminfo").exists(), reason="only Linux reports the free memory")
 @pytest.mark.parametrize("fit", ["on", "off"])
 @pytest.mark.usefixtures("launcher")
 def test_a_context_that_memory_has_no_room_for_is_refused_with_one_that_fits(fit: str) -> None:

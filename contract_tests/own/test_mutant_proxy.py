@@ -1,5 +1,5 @@
-"""The proxy of the mutants: it changes nothing by itself, and notes what a mutation changes. And
-what becomes of a mutant, with checks that pass, fail and skip."""
+"""The proxy of the mutants changes nothing by itself, and notes the changes of a mutation. Also the
+verdicts on mutants, with checks that pass, fail and skip."""
 
 import dataclasses
 import itertools
@@ -26,7 +26,7 @@ LINES = (b'{"done": false}\n{"done"', b': true, "n": 1.50}\n')
 
 
 class Whole:
-    """A server that tells what it was asked, streams, and breaks off."""
+    """A server that shows the request, streams, or breaks off."""
 
     def __init__(self) -> None:
         self.go_on = threading.Event()
@@ -39,7 +39,7 @@ class Handler(BaseHTTPRequestHandler):
     whole = Whole()
 
     def log_message(self, *_: Any) -> None:
-        """Not on stderr."""
+        """Prints nothing."""
 
     def do_GET(self) -> None:
         self.whole.connections.add(self.client_address)
@@ -56,7 +56,7 @@ class Handler(BaseHTTPRequestHandler):
             case "/lines":
                 self.stream("application/x-ndjson", LINES)
             case "/waits":
-                self.stream("text/plain", self.pieces_when_told())
+                self.stream("text/plain", self.pieces_on_demand())
             case "/breaks":
                 self.begin("text/plain", ("Content-Length", "100"))
                 self.wfile.write(b"half")
@@ -85,7 +85,7 @@ class Handler(BaseHTTPRequestHandler):
             self.whole.left.set()
             self.close_connection = True
 
-    def pieces_when_told(self) -> Iterator[bytes]:
+    def pieces_on_demand(self) -> Iterator[bytes]:
         yield b"first"
         while not self.whole.go_on.is_set():
             yield b"." * 1000
@@ -126,15 +126,15 @@ def client(proxy: Proxy) -> Iterator[httpx.Client]:
 # ---- without a mutation --------------------------------------------------------------------
 
 
-def test_everything_is_passed_on_as_it_is(client: httpx.Client, server: str) -> None:
+def test_everything_is_passed_on_unchanged(client: httpx.Client, server: str) -> None:
     asked: Any = {"headers": {"X-Odd": "a, b"}, "content": b'{"a": 1}'}
     shown = client.post("/a%2Fb//c?x=1&y=%20z&x=2", **asked)
     direct = httpx.post(f"{server}/a%2Fb//c?x=1&y=%20z&x=2", timeout=SECONDS, **asked)
-    told, expected = shown.json(), direct.json()
-    assert told["target"] == expected["target"]
-    assert told["body"] == expected["body"] == '{"a": 1}'
-    # The connection is another one.
-    assert {n.lower(): v for n, v in told["headers"]} == {
+    passed, expected = shown.json(), direct.json()
+    assert passed["target"] == expected["target"]
+    assert passed["body"] == expected["body"] == '{"a": 1}'
+    # The connection header is the proxy's own.
+    assert {n.lower(): v for n, v in passed["headers"]} == {
         n.lower(): v for n, v in expected["headers"]
     }
     names = {name: value for name, value in shown.headers.multi_items() if name != "date"}
@@ -200,7 +200,7 @@ def test_a_server_that_is_gone_is_a_bad_gateway() -> None:
 def mutated(
     proxy: Proxy, client: httpx.Client, mutation: Mutation, path: str
 ) -> tuple[bytes, bool]:
-    """An answer, and whether the mutation has changed something."""
+    """Returns an answer, and whether the mutation has changed something."""
     with proxy.mutated(mutation) as active:
         answer = client.post(path, json={"a": [1, 2]})
     assert active.error is None
@@ -224,7 +224,7 @@ SAME: dict[str, Callable[[], Mutation]] = {
 
 @pytest.mark.parametrize("path", ["/", "/events", "/lines"])
 @pytest.mark.parametrize("name", SAME)
-def test_what_changes_nothing_is_not_exercised(
+def test_mutations_without_a_change_are_not_exercised(
     name: str, path: str, proxy: Proxy, client: httpx.Client
 ) -> None:
     expected = client.post(path, json={"a": [1, 2]}, headers={"Accept-Encoding": ""}).content
@@ -265,7 +265,7 @@ CHANGED: list[tuple[Mutation, str, bytes]] = [
 
 
 @pytest.mark.parametrize(("mutation", "path", "expected"), CHANGED)
-def test_what_is_changed_is_exercised(
+def test_mutations_with_a_change_are_exercised(
     mutation: Mutation, path: str, expected: bytes, proxy: Proxy, client: httpx.Client
 ) -> None:
     content, exercised = mutated(proxy, client, mutation, path)
@@ -306,14 +306,14 @@ def test_a_mutation_can_close_the_connection(proxy: Proxy, client: httpx.Client)
     assert active.error is None
 
 
-def test_what_a_mutation_cannot_cope_with_is_kept(proxy: Proxy, client: httpx.Client) -> None:
+def test_the_exception_of_a_mutation_is_kept(proxy: Proxy, client: httpx.Client) -> None:
     fails = mutations.plain(lambda document: document["missing"])
     with proxy.mutated(fails) as active:
         assert client.get("/").status_code == 500
     assert isinstance(active.error, KeyError)
 
 
-def test_a_mutation_knows_what_is_asked(proxy: Proxy, client: httpx.Client) -> None:
+def test_a_mutation_gets_the_whole_request(proxy: Proxy, client: httpx.Client) -> None:
     seen = []
 
     async def noting(request: Request, pass_on: PassOn) -> Answer:
@@ -337,7 +337,7 @@ def test_a_mutation_knows_what_is_asked(proxy: Proxy, client: httpx.Client) -> N
 
 
 def asks(path: str) -> Check:
-    """A check that wants answers whose `method` is GET."""
+    """Returns a check that expects answers whose `method` is GET."""
 
     def check(server: Server) -> None:
         assert server.get(path).json()["method"] == "GET", "another method"
@@ -358,7 +358,7 @@ def passes(server: Server) -> None:
 
 
 def lower_case() -> Mutation:
-    """What is no operation says that it was asked by another method."""
+    """The server answers that an unknown operation was requested by another method."""
     return mutations.plain(at("method", str.lower), "")
 
 
@@ -370,8 +370,8 @@ VERDICTS: list[tuple[Mutant, list[Check], Outcome, str]] = [
     (mutant(asks("/any")), [], "caught", ""),
     (mutant(asks("/any")), [ends(KeyError("a"))], "not caught", "not as described: KeyError"),
     (mutant(asks("/any"), "nothing"), [], "not caught", "another reason: another method"),
-    (mutant(lambda server: server.close()), [], "not applicable", "asks for nothing"),
-    (mutant(asks("/health")), [], "not applicable", "asks for nothing"),
+    (mutant(lambda server: server.close()), [], "not applicable", "sends no request"),
+    (mutant(asks("/health")), [], "not applicable", "sends no request"),
     (mutant(passes), [], "not caught", "passes passes"),
     (mutant(ends(KeyError("a"))), [], "not caught", "another reason: KeyError"),
     (mutant(ends(pytest.skip.Exception("no"))), [], "not applicable", "no"),
@@ -379,7 +379,7 @@ VERDICTS: list[tuple[Mutant, list[Check], Outcome, str]] = [
         mutant(asks("/any"), make=lambda: mutations.plain(lambda document: document["missing"])),
         [],
         "not applicable",
-        "can't be changed so: KeyError",
+        "can't be changed: KeyError",
     ),
 ]
 

@@ -1,5 +1,4 @@
-"""Would the kit notice? A server is broken in one way after the other, by a proxy in front of it,
-and has to be caught."""
+"""A proxy in front of a server breaks it in one way after the other, and the kit has to notice."""
 
 import contextlib
 import re
@@ -39,7 +38,7 @@ FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_rig
 
 
 class Proxied(NamedTuple):
-    """A server of ours, the proxy in front of it, and the server that the proxy shows."""
+    """A server of ours, the proxy in front of it, and the client's view of both."""
 
     own: OwnServer
     proxy: Proxy
@@ -50,9 +49,9 @@ class Proxied(NamedTuple):
 def proxied(
     module_server: Start, zoo: Zoo, hub: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Kind], Proxied]]:
-    """The server for a kind of mutants, which share it."""
+    """Returns a function for the server of a kind of mutants, which share it."""
     adapter = ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
-    # A mutant may take the end away from a text: without `-n` it would fill the context.
+    # A mutant may remove the end of a text; without `-n` the text would fill the context.
     argv: dict[Kind, tuple[str, ...]] = {
         "one model": ("-n", "64", "--metrics", "--lora", str(adapter), "--lora-init-without-apply"),
         "router": ("-n", "64", *zoo.arguments(), "--models-max", "2"),
@@ -105,7 +104,7 @@ def test_a_healthy_server_passes(
 
 
 def test_names_and_checks() -> None:
-    """Every mutant has a name and says what it breaks, and every check catches one."""
+    """Every mutant has a name and a description, and every check catches one."""
     names = [mutant.name for mutant in catalog.ALL]
     assert len(set(names)) == len(names) >= 60
     assert all(mutant.says.endswith(".") for mutant in catalog.ALL)
@@ -129,7 +128,7 @@ FUZZING = [
 
 
 def fuzz(server: Server) -> subprocess.CompletedProcess[str]:
-    """Schemathesis, and one operation, against a server that runs already."""
+    """Runs Schemathesis alone, with one operation, against a running server."""
     options = ["--base-url", server.url, "--api-key", API_KEY, "--max-examples", "5"]
     options += ["-p", "no:cacheprovider", "--tb=line", "-x"]
     return subprocess.run(
@@ -160,7 +159,7 @@ def test_schemathesis_has_nothing_against_a_healthy_server(
 # ---- the command -------------------------------------------------------------------------------
 
 
-def test_the_command_tells_the_verdicts(proxied: Callable[[Kind], Proxied]) -> None:
+def test_the_command_prints_the_verdicts(proxied: Callable[[Kind], Proxied]) -> None:
     chosen = "spaces_get_lost|backwards|every_key|all_documents|status_forgets|default"
     own = proxied("one model").own
     options = ["--base-url", own.url, "--api-key", API_KEY, "-k", chosen]
@@ -184,15 +183,15 @@ def test_the_command_tells_the_verdicts(proxied: Callable[[Kind], Proxied]) -> N
 
 
 def _parts(line: str) -> list[str]:
-    """The number, the verdict and the name."""
+    """Returns the number, the verdict and the name."""
     return re.split(r" {2,}", line.strip().partition(":")[0])
 
 
 def test_the_command_needs_a_server(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv("SPECLLAMA_CONTRACT_TIMEOUT", str(round(SECONDS)))  # which it sets
+    monkeypatch.setenv("SPECLLAMA_CONTRACT_TIMEOUT", str(round(SECONDS)))  # the command sets it
     assert main(["mutants", "--base-url", "http://127.0.0.1:1"]) == 2
-    told = capfd.readouterr()
-    assert "no server answers at http://127.0.0.1:1" in told.err
-    assert not told.out
+    output = capfd.readouterr()
+    assert "no server answers at http://127.0.0.1:1" in output.err
+    assert not output.out

@@ -1,5 +1,5 @@
-"""The fields of a native request, and their bounds, against those in llama.cpp's own sources:
-`pytest --llama-cpp DIR`."""
+"""Compares the fields of a native request, and their bounds, with llama.cpp's sources: `pytest
+--llama-cpp DIR`."""
 
 import re
 from pathlib import Path
@@ -15,7 +15,7 @@ _FIELD = re.compile(r'new field_\w+\("([^"]+)"(.*?);', re.DOTALL)
 _BOUNDS = re.compile(r"set_hard_limits\(([^,]+), ([^)]+?)(?:\(\))?\)")
 
 INTERNAL = {"chat_format", "chat_parser"}
-"""What llama-server tells itself from one of its parts to another."""
+"""Fields that llama-server uses between its own parts."""
 OTHER_BOUNDS = {
     "n_cmpl": "more than there are slots: the rest waits",
     "n": "the same",
@@ -32,7 +32,7 @@ class Field(NamedTuple):
 
 
 def declared(source: str) -> list[Field]:
-    """The fields that the source of llama-server's schema declares, with bounds that refuse."""
+    """Returns the fields that llama-server's schema declares, with the bounds that it enforces."""
     source = re.sub(r"#if 0\n.*?#endif", "", source, flags=re.DOTALL)
     source = re.sub(r"^\s*//.*$", "", source, flags=re.MULTILINE)
     found = []
@@ -52,7 +52,7 @@ def theirs(request: pytest.FixtureRequest) -> list[Field]:
 
 
 def test_every_field_is_described(theirs: list[Field]) -> None:
-    assert len(theirs) > 50, "the sources look otherwise than this test expects"
+    assert len(theirs) > 50, "the sources have another form than this test expects"
     body = contract.operations()["create_chat_completion"].definition["requestBody"]
     [form] = forms_of(body["content"][contract.JSON]["schema"])
     assert {field.name for field in theirs} - form["properties"].keys() == INTERNAL
@@ -68,7 +68,7 @@ def test_every_field_is_described(theirs: list[Field]) -> None:
 
 
 def _number(text: str) -> float | None:
-    """A number as the source has it; None if it depends on the server's options."""
+    """Returns a number of the source; None if it depends on the server's options."""
     text = text.strip()
     if text in _NUMBERS:
         return _NUMBERS[text]

@@ -1,4 +1,4 @@
-"""Ollama's clients at a router: models that come and go, and downloads."""
+"""Ollama's client with a router: loading, unloading and downloading models."""
 
 import hashlib
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from tests.support.hub import Hub, serving
 FILE = model_path().read_bytes()
 REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
-CRAWL = len(FILE) // 3600  # bytes per second, for downloads that are not to come to their end
+CRAWL = len(FILE) // 3600  # bytes per second, for downloads that must not end
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +32,7 @@ def running_hub() -> Iterator[Hub]:
 
 @pytest.fixture
 def stand_in(running_hub: Hub) -> Hub:
-    """A hub that has a model, and no faults."""
+    """A hub with a model, and without faults."""
     running_hub.reset()
     running_hub.add(REPOSITORY, {"tiny-Q8_0.gguf": FILE, "README.md": b"# tiny"})
     return running_hub
@@ -40,7 +40,7 @@ def stand_in(running_hub: Hub) -> Hub:
 
 @pytest.fixture
 def cache(stand_in: Hub, tmp_path: Any) -> dict[str, str]:
-    """The variables of a program that uses that hub, and a cache that is empty."""
+    """The environment variables of a program that uses the hub, with an empty cache."""
     return {
         "HF_ENDPOINT": stand_in.url,
         "HF_HUB_CACHE": str(tmp_path / "hub"),
@@ -74,7 +74,7 @@ def test_a_model_comes_and_goes(router: OwnServer) -> None:
         assert client.chat(MODEL, []).done_reason == "load"
         assert client.chat(MODEL, [], keep_alive="0s").done_reason == "unload"
         wait_for(router, MODEL, UNLOADED)
-        # Nothing is loaded in order to be unloaded.
+        # A model is not loaded in order to be unloaded.
         assert client.generate(MODEL, keep_alive=0).done_reason == "unload"
         assert status(router, MODEL)["value"] == UNLOADED
 
@@ -96,7 +96,7 @@ def test_a_model_goes_after_an_answer(router: OwnServer, stream: bool) -> None:
 
 
 def test_others_go_on(router: OwnServer) -> None:
-    """A model that somebody works with isn't taken away."""
+    """A model with a running request isn't unloaded."""
     set_status(router, MODEL, LOADED)
     request = body("create_completion", model=MODEL, n_predict=6000, ignore_eos=True)
     with client_of(router) as client, router.stream("/completion", request) as (_, events):
@@ -209,12 +209,12 @@ def test_a_client_that_leaves_ends_its_download(
             pass
         fetching = fetchers(server)
         assert fetching
-        steps.close()  # its response ends with it
+        steps.close()  # also closes its response
     wait_until(lambda: not any(map(alive, fetching)), "the download has ended")
 
 
 def fetchers(server: OwnServer) -> list[psutil.Process]:
-    """The processes below the server that download."""
+    """Returns the processes below the server that download."""
     children = psutil.Process(server.process.pid).children(recursive=True)
     module = "specllama.engine.helpers.download.download_main"
     return [each for each in children if module in each.cmdline()]

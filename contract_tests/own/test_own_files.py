@@ -1,4 +1,4 @@
-"""The operator's say in what is at /: none, the page with other settings, or one's own files."""
+"""The operator's choice for /: nothing, the page with other settings, or own files."""
 
 import os
 from pathlib import Path
@@ -57,7 +57,7 @@ def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(module_server: Start, directory: Path) -> OwnServer:
     server = module_server("--path", str(directory), api_key="key")
-    # The file `health` says nothing of the model.
+    # The file `health` says nothing about the model.
     wait_until(lambda: server.get("/props").status_code == 200, "the model is loaded")
     return server
 
@@ -71,7 +71,7 @@ NO_KEY = {"Authorization": ""}
 
 
 def test_own_files(server: OwnServer) -> None:
-    """They need no key, and go before the operations."""
+    """Own files need no key, and take precedence over operations."""
     page = server.get("/", headers=HTML)
     assert contract.check(page) == b"<title>my own</title>"
     assert "Content-Security-Policy" not in page.headers

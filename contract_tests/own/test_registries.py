@@ -1,4 +1,4 @@
-"""Models of OCI registries, from a server that stands in for one (`tests/support/registry.py`)."""
+"""Models from OCI registries, with a stand-in for a registry (`tests/support/registry.py`)."""
 
 import json
 import subprocess
@@ -28,7 +28,7 @@ def running_registry() -> Iterator[Registry]:
 
 @pytest.fixture
 def name(running_registry: Registry) -> str:
-    """A model of a registry that asks for tokens."""
+    """A model of a registry that requires tokens."""
     running_registry.reset()
     running_registry.add("me/tiny:8bit", (DOCKER, MODEL, None))
     running_registry.faults.asks_token = True
@@ -120,8 +120,8 @@ def test_a_model_of_a_registry_is_listed_and_removed(name: str, cache: dict[str,
     path = Path(pull(name, **cache).stdout.strip())
     _, line = run("list", **cache).stdout.splitlines()
     assert line.split()[:4] == [name, MIB, "MiB", "registry"]
-    [told] = json.loads(run("list", "--json", **cache).stdout)
-    assert told == {"from": "registry", "name": name, "path": str(path), "size": len(MODEL)}
+    [listed] = json.loads(run("list", "--json", **cache).stdout)
+    assert listed == {"from": "registry", "name": name, "path": str(path), "size": len(MODEL)}
     removed = run("rm", name, **cache)
     assert (removed.returncode, removed.stdout) == (0, f"removed {name} ({MIB} MiB)\n")
     assert not path.exists()

@@ -1,5 +1,5 @@
-"""A router whose presets are a repository's on the hub (`-hf`): what such a file may say, and how
-it ends where it may not."""
+"""A router with the presets of a repository on the hub (`-hf`): the allowed contents of such a
+file, and the errors for others."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,7 +36,7 @@ chat-template-file = /etc/hostname
 """
 
 REFUSED = {"odd", "curious"}
-"""They are listed, and can't be loaded."""
+"""Models that are listed but can't be loaded."""
 Variables = dict[str, str]
 
 
@@ -72,7 +72,7 @@ def test_its_models_are_served(own_server: Start, hub: Hub, variables: Variables
     assert f"{PRESETS}/preset.ini:13: chat-template-file can't be set by a file" in log
     assert server.stop() == 0
 
-    # What is in the cache does without the network; the file is read again like any other.
+    # The model in the cache works offline; the file is read again like any other.
     n_requests = len(hub.requests)
     offline = own_server(
         "-hf", PRESETS, "--offline", named=True, wait=False, variables=variables, api_key="key"
@@ -102,7 +102,7 @@ def test_a_file_that_cannot_be_used_ends_the_start(
 
 
 def test_a_hub_that_does_not_answer_ends_the_start(variables: Variables) -> None:
-    variables["HF_ENDPOINT"] = "http://127.0.0.1:9"  # "discard": nobody listens there
+    variables["HF_ENDPOINT"] = "http://127.0.0.1:9"  # "discard": no server listens there
     assert "127.0.0.1" in one_line(run("-hf", PRESETS, model=None, **variables))
 
 

@@ -1,4 +1,4 @@
-"""The bytes of a body before they are JSON: compressed, marked, cut inside of an emoji."""
+"""The bytes of a body before parsing: compressed, with a byte order mark, cut inside an emoji."""
 
 import gzip
 import json
@@ -26,7 +26,7 @@ def test_a_compressed_body_is_read(name: str, coding: str, server: OwnServer) ->
     contract.check(post(server, name, content, **{"content-encoding": coding}))
 
 
-def test_what_a_compressed_body_means_is_bounded(server: OwnServer) -> None:
+def test_the_size_of_an_uncompressed_body_is_bounded(server: OwnServer) -> None:
     content = gzip.compress(b'{"content": "%s"}' % (b"a" * (17 << 20)))
     assert len(content) < 1 << 20
     contract.check(post(server, "tokenize", content, **{"content-encoding": "gzip"}), 413)
@@ -44,7 +44,7 @@ def test_other_codings_are_refused_by_name(coding: str, server: OwnServer) -> No
     assert answer.headers["accept-encoding"] == "gzip, deflate"
 
 
-def test_what_isnt_compressed_as_announced_is_refused(server: OwnServer) -> None:
+def test_a_wrong_compression_is_refused(server: OwnServer) -> None:
     whole = gzip.compress(b'{"content": "a"}')
     for content in (b'{"content": "a"}', whole[:-4], whole + b"more"):
         answer = post(server, "tokenize", content, **{"content-encoding": "gzip"})

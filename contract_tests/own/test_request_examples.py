@@ -1,5 +1,5 @@
-"""Every request that the description shows works with a server that was started without any
-option, and `/docs` sends it."""
+"""Every example of a request works with a server that was started without options, and `/docs`
+sends it."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,11 +15,12 @@ Example = tuple[str, str, Any]
 
 OPTION = "x-option"
 ELSEWHERE = {"download_model", "remove_model"}
-"""They need the Hugging Face hub, or what was downloaded from it: test_router_changes.py."""
+"""Operations that need the Hugging Face hub, or a download from it: test_router_changes.py."""
 
 
 def examples() -> Iterator[Example]:
-    """(operationId, name of the example, body) of all requests; None for those without a body."""
+    """Yields (operationId, name of the example, body) of all requests; None for operations without
+    a body."""
     for name, operation in contract.operations().items():
         bodies = [each for each in lint.media(operation) if each.status is None]
         found = [pair for each in bodies for pair in lint.examples(each.definition)]
@@ -29,7 +30,8 @@ def examples() -> Iterator[Example]:
 
 
 def address(operation: lint.Operation, kept: str) -> tuple[str, dict[str, Any]]:
-    """Path and query with the examples of all parameters; `kept` is the id of a response."""
+    """Returns path and query with the examples of all parameters; `kept` is the id of a
+    response."""
     where, query = operation.path, {}
     for parameter in operation.definition.get("parameters", ()):
         name, shown = parameter["name"], [value for _, value in lint.examples(parameter)]
@@ -43,7 +45,7 @@ def address(operation: lint.Operation, kept: str) -> tuple[str, dict[str, Any]]:
 
 @pytest.fixture(scope="module")
 def plain(module_server: Start, hub: dict[str, str]) -> OwnServer:
-    """A server without any option, and with nothing but the shipped model."""
+    """A server without options, which has only the shipped model."""
     return module_server(router=True, variables=hub)
 
 
@@ -63,7 +65,7 @@ def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer)
         asked = body("create_chat_completion", stream=True)
         headers = {"X-Conversation-Id": query["conv_id"]}
         assert plain.post("/v1/chat/completions", asked, headers=headers).status_code == 200
-    if name in ("load_model", "unload_model"):  # which refuse what is so already
+    if name in ("load_model", "unload_model"):  # an error if the model is in that state already
         set_status(plain, content["model"], "unloaded" if name == "load_model" else "loaded")
     sent: dict[str, Any] = {"json": content}
     if contract.is_form(operation):
@@ -81,7 +83,7 @@ def test_an_example_works(name: str, label: str, content: Any, plain: OwnServer)
         contract.check(response, 204 if name == "delete_stream" else 200)
 
 
-def test_the_text_tells_which_option_it_takes() -> None:
+def test_descriptions_name_the_required_option() -> None:
     for name, operation in contract.operations().items():
         if option := operation.definition.get(OPTION):
             is_alias = operation.definition["summary"].startswith("Alias of ")
@@ -90,7 +92,7 @@ def test_the_text_tells_which_option_it_takes() -> None:
 
 
 def test_docs_sends_the_first_example(plain: OwnServer) -> None:
-    """Swagger UI makes a body up from its schema, and takes the schema's own example for it."""
+    """Swagger UI makes a body from its schema, or from the schema's own example."""
     document = plain.get("/openapi.json").json()
 
     def followed(node: Any) -> Any:
@@ -113,7 +115,7 @@ def test_docs_sends_the_first_example(plain: OwnServer) -> None:
 
 
 def test_docs_sends_examples_of_parameters() -> None:
-    """A parameter that has to be there has an example."""
+    """Every required parameter has an example."""
     for operation in contract.operations().values():
         for parameter in operation.definition.get("parameters", ()):
             if parameter.get("required"):

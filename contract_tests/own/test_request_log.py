@@ -1,4 +1,4 @@
-"""The id of every request, and the line about it in the server's log."""
+"""The id of every request, and its line in the server's log."""
 
 import json
 import re
@@ -16,7 +16,7 @@ from contract_tests.own.servers import ROOT
 from tools.models.zoo import RERANKER, Zoo
 
 SECRET = "cherimoya"
-"""Stands in prompts and in values that are refused; never to be seen in a log."""
+"""A text in prompts and in rejected values, which must not occur in a log."""
 MINE = "mine-1/2:%41"
 EMBEDS = ("create_embedding", "create_embedding_alias", "create_openai_embeddings")
 
@@ -45,19 +45,19 @@ def embedder(module_server: Start, directory: Path) -> OwnServer:
 
 
 def records(server: OwnServer) -> list[dict[str, Any]]:
-    """All lines, each of which has to be an object."""
+    """Returns all lines, each of which has to be an object."""
     lines = server.log.read_text("utf-8").splitlines()
     return [json.loads(line) for line in lines]
 
 
 def line_of(server: OwnServer, response: httpx.Response) -> dict[str, Any]:
-    """The line about the request of `response`."""
+    """Returns the line about the request of `response`."""
     return line_with(server, response.headers["x-request-id"])
 
 
 def line_with(server: OwnServer, id: str) -> dict[str, Any]:
     def find() -> dict[str, Any] | None:
-        # The last line may be half written.
+        # The last line may be incomplete.
         text = server.log.read_text("utf-8")
         whole = [json.loads(line) for line in text[: text.rfind("\n") + 1].splitlines()]
         return next((line for line in whole if line.get("request_id") == id), None)
@@ -219,7 +219,7 @@ def test_a_line_counts_tokens_of_reranking(module_server: Start, directory: Path
     assert line["tokens_in"] == response.json()["usage"]["prompt_tokens"]
 
 
-def test_who_goes_away_is_marked(server: OwnServer) -> None:
+def test_clients_that_leave_are_marked(server: OwnServer) -> None:
     request = {"prompt": SECRET, "n_predict": -1, "ignore_eos": True}
     with server.stream("/completion", request) as (response, events):
         next(events)
@@ -249,7 +249,7 @@ def test_who_goes_away_is_marked(server: OwnServer) -> None:
 def test_no_content_in_reasons(request_: dict[str, Any], server: OwnServer) -> None:
     response = server.post("/completion", request_)
     assert response.status_code == 400
-    line = line_of(server, response)  # which looks for it
+    line = line_of(server, response)  # fails without a line
     assert line["error"]
 
 
@@ -261,14 +261,14 @@ def test_nothing_of_a_request_forges_a_line(server: OwnServer) -> None:
     assert "\x1b" not in line["error"]
 
 
-def test_polling_is_no_news(server: OwnServer) -> None:
+def test_polling_is_not_logged(server: OwnServer) -> None:
     quiet = server.get("/health").headers["x-request-id"]
-    line_of(server, server.get("/props"))  # which comes later
+    line_of(server, server.get("/props"))  # a later request
     assert all(line.get("request_id") != quiet for line in records(server))
 
 
 def test_a_query_that_no_operation_knows_is_no_error(server: OwnServer) -> None:
-    for where in ("/v1/stream?conv_id=nobody&unheard_of=1", "/props?unheard_of=1"):
+    for where in ("/v1/stream?conv_id=missing&unheard_of=1", "/props?unheard_of=1"):
         line_of(server, server.get(where))
     assert not [line for line in records(server) if line["level"] == "error"]
 

@@ -1,4 +1,4 @@
-"""A server of many models: every request reaches the one that it names."""
+"""A server of many models: every request reaches the model that it names."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -47,13 +47,13 @@ PAIRS: dict[str, tuple[str, str]] = {
     **dict.fromkeys(OLLAMA_EMBEDDING, (EMBEDDER, CHAT)),
     "show_ollama_model": (CHAT, FIM),
 }
-"""By operation, two models that answer differently. What is told by the text of a model comes
-from weights that differ; what depends on the vocabulary or the template only, from those."""
+"""Two models with different answers, for each operation. Models with other weights differ in their
+texts; models with another vocabulary or template differ in everything else."""
 APART = "lora-init-without-apply"
-"""An adapter that changes nothing until a request scales it."""
+"""An option for an adapter that has no effect until a request scales it."""
 NOT_GENERATING = (*EMBEDDING, *OLLAMA_EMBEDDING, *RERANKING)
 IN_QUERY = [*NAMING, "act_on_slot", "set_lora_adapters"]
-"""Operations with the model in their query: each has a test of its own."""
+"""Operations with the model in their query, which have separate tests."""
 
 
 @pytest.fixture(scope="module")
@@ -63,7 +63,7 @@ def adapter(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def options(zoo: Zoo, adapter: Path, tmp_path_factory: pytest.TempPathFactory) -> list[str]:
-    """Of a router whose models have aliases, and of which one has an adapter."""
+    """Options of a router whose models have aliases, one of them with an adapter."""
     directory = tmp_path_factory.mktemp("router")
     presets = PRESETS
     for name in (CHAT, OTHER_CHAT, FIM):
@@ -93,7 +93,7 @@ Alone = Mapping[tuple[str, str], Any]
 
 @pytest.fixture(scope="module")
 def alone(module_server: Start, zoo: Zoo, adapter: Path) -> Alone:
-    """By model and operation, what a server says that has only this one."""
+    """Returns the answers of a server with this model only, by model and operation."""
     own_options = {
         OTHER_CHAT: ["--lora", str(adapter), f"--{APART}"],
         EMBEDDER: ["--embedding"],
@@ -123,7 +123,7 @@ def alone(module_server: Start, zoo: Zoo, adapter: Path) -> Alone:
 
 
 def answers(server: Server, operation: str, name: str | None, **query: str) -> list[Any]:
-    """The answers of the operation for the model `name`, as a whole and streamed."""
+    """Returns the answers of the operation for the model `name`, plain and streamed."""
     where = with_query(operation, **query) if query else path(operation)
     requests = [body(operation, model=name)]
     if operation in STREAMING:
@@ -136,7 +136,7 @@ def answers(server: Server, operation: str, name: str | None, **query: str) -> l
 
 
 def without_model(value: Any) -> Any:
-    """`value` without names and paths of models, which could be right in a wrong answer."""
+    """Returns `value` without names and paths of models, which could be right in a wrong answer."""
     if isinstance(value, dict):
         named = ("model", "modelfile", "modified_at", "general.name")
         return {k: without_model(v) for k, v in value.items() if k not in named}
@@ -157,24 +157,24 @@ def test_a_request_reaches_the_model_that_it_names(
         for spelling in (name, alias(name), f"{name}:latest", name):
             assert answers(router, operation, spelling) == expected, spelling
     one, other = (alone[name, operation] for name in PAIRS[operation])
-    assert one != other, "equal answers tell nothing"
+    assert one != other, "equal answers prove nothing"
     assert one[0][0] == 200
 
 
 @pytest.mark.parametrize("operation", PAIRS)
-def test_a_request_that_names_none_goes_to_the_default_model(
+def test_a_request_without_a_name_goes_to_the_default_model(
     operation: str, router: OwnServer
 ) -> None:
     expected = answers(router, operation, MODEL)
     assert expected[0][0] == (501 if operation in NOT_GENERATING else 200)
     assert answers(router, operation, None) == expected
-    if operation != "show_ollama_model":  # which wants a name
+    if operation != "show_ollama_model":  # it requires a name
         raw = {name: value for name, value in BODIES[operation].items() if name != "model"}
         response = router.post(path(operation), raw)
         assert response.status_code == expected[0][0]
 
 
-def test_the_model_is_told_in_the_answer(router: OwnServer) -> None:
+def test_the_answer_names_the_model(router: OwnServer) -> None:
     for operation in GENERATING:
         for name in (CHAT, OTHER_CHAT):
             whole = router.ask(path(operation), body(operation, model=name))
@@ -243,7 +243,7 @@ def test_adapters(router: OwnServer) -> None:
     assert adapters(OTHER_CHAT) == [{**adapter, "scale": 0.25}]
     assert adapters(alias(OTHER_CHAT)) == adapters(OTHER_CHAT)
     wrong = with_query("set_lora_adapters", model=CHAT)
-    contract.check(router.post(wrong, [{"id": 0, "scale": 0.25}]))  # which it hasn't
+    contract.check(router.post(wrong, [{"id": 0, "scale": 0.25}]))  # an unknown adapter
     assert adapters(CHAT) == []
     contract.check(router.post(where, []))
     assert adapters(OTHER_CHAT) == [{**adapter, "scale": 0}]
@@ -267,21 +267,21 @@ def test_metrics(router: OwnServer) -> None:
     assert FIM not in loaded(router)
 
 
-# ---- names that nobody has -------------------------------------------------------------------
+# ---- unknown names -------------------------------------------------------------------
 
 ODD = ["\x00", "x" * 4096, "../../etc/passwd", "\U0001f999", "%s{}", f"{CHAT}\n", f" {CHAT}",
        CHAT.upper(), f"{CHAT}:latest:latest", "'; DROP TABLE models", "-m"]  # fmt: skip
 
 
 def unknown(operation: str) -> int:
-    """The status for a model that there isn't. Ollama's clients expect a 404."""
+    """Returns the status for an unknown model. Ollama's clients expect a 404."""
     return 404 if "ollama" in operation or operation == "load_model" else 400
 
 
 @pytest.mark.parametrize("operation", [*PAIRS, *ROUTING])
 def test_odd_names(operation: str, router: OwnServer) -> None:
     before = loaded(router)
-    # Else it would be one of OpenAI's chats.
+    # Without this field the request would be one of OpenAI's chats.
     form: dict[str, Any] = {"options": {}} if operation == "create_ollama_chat" else {}
     for name in ODD:
         response = send(router, operation, model=name, **form)
@@ -290,7 +290,7 @@ def test_odd_names(operation: str, router: OwnServer) -> None:
     assert loaded(router) == before
 
 
-def test_an_unknown_model_is_told_in_the_form_of_the_api(router: OwnServer) -> None:
+def test_the_error_for_an_unknown_model_has_the_format_of_the_api(router: OwnServer) -> None:
     near = "chatt"
     usual = router.post("/v1/chat/completions", body("create_chat_completion", model=near))
     error = contract.check_envelope(usual, 400, "invalid_request_error")
@@ -298,15 +298,15 @@ def test_an_unknown_model_is_told_in_the_form_of_the_api(router: OwnServer) -> N
     assert CHAT in error["message"].split("one of these")[1]
     anthropic = router.post("/v1/messages", body("create_message", model=near)).json()
     assert anthropic["type"] == "error"
-    told = {"type": "invalid_request_error", "message": error["message"], "code": 400}
-    assert anthropic["error"] == told
+    expected = {"type": "invalid_request_error", "message": error["message"], "code": 400}
+    assert anthropic["error"] == expected
     ollama = {"model": near, "messages": BODIES["create_ollama_chat"]["messages"]}
     response = router.post("/api/chat", {**ollama, "options": {"num_predict": 2}})
     assert response.status_code == 404
     assert response.json() == {"error": error["message"]}
 
 
-# ---- what is told of the models --------------------------------------------------------------
+# ---- lists of models --------------------------------------------------------------
 
 
 def test_the_list(router: OwnServer, zoo: Zoo) -> None:
@@ -328,7 +328,7 @@ def test_the_list(router: OwnServer, zoo: Zoo) -> None:
         assert args[args.index("--model") + 1] == model["path"]
         assert args[args.index("--ctx-size") + 1] == "512"
         assert ("--embedding" in args) == (name == EMBEDDER)
-        assert model["meta"]["n_vocab"] > 0, "the file tells it"
+        assert model["meta"]["n_vocab"] > 0, "the file has it"
     assert found[MODEL]["source"] == "shipped"
     assert found[FIM]["status"]["value"] == UNLOADED
     assert found[FIM]["status"]["progress"] == 0
@@ -348,7 +348,7 @@ def test_the_list(router: OwnServer, zoo: Zoo) -> None:
 # ---- loading, or not -------------------------------------------------------------------------
 
 
-# Metrics load nothing in any case.
+# Metrics never load a model.
 @pytest.mark.parametrize("operation", sorted({*PAIRS, *IN_QUERY} - {"get_metrics"}))
 def test_without_autoload_nothing_is_loaded(operation: str, router: OwnServer) -> None:
     set_status(router, FIM, UNLOADED)
@@ -364,7 +364,7 @@ def test_without_autoload_nothing_is_loaded(operation: str, router: OwnServer) -
         contract.check(response, 400)
         assert FIM in contract.message(response)
     assert status(router, FIM)["value"] == UNLOADED
-    if operation in PAIRS:  # a model that is there is used
+    if operation in PAIRS:  # a loaded model is used
         name = PAIRS[operation][0]
         set_status(router, name, LOADED)
         assert answers(router, operation, name, **where)[0][0] == 200
@@ -388,9 +388,9 @@ def test_the_list_in_the_form_of_lm_studio(router: OwnServer) -> None:
     listed = {each["id"]: each for each in contract.check(router.get("/api/v0/models"))["data"]}
     plain = models(router)
     assert [*listed] == [*plain]
-    for name, told in listed.items():
-        assert (told["type"] == "embeddings") is (name in (EMBEDDER, RERANKER))
-        assert told["max_context_length"] == plain[name]["meta"]["n_ctx_train"]
+    for name, entry in listed.items():
+        assert (entry["type"] == "embeddings") is (name in (EMBEDDER, RERANKER))
+        assert entry["max_context_length"] == plain[name]["meta"]["n_ctx_train"]
     assert listed[CHAT]["state"] == "loaded"
     assert listed[CHAT]["loaded_context_length"] == plain[CHAT]["meta"]["n_ctx"]
     assert listed[OTHER_CHAT]["state"] == "not-loaded"
@@ -400,8 +400,8 @@ def test_the_list_in_the_form_of_lm_studio(router: OwnServer) -> None:
 # ---- presets ---------------------------------------------------------------------------------
 
 
-def test_what_counts_most(own_server: Start, zoo: Zoo, tmp_path: Path) -> None:
-    """The command line, then a model's own section, then that for all, then variables."""
+def test_precedence_of_options(own_server: Start, zoo: Zoo, tmp_path: Path) -> None:
+    """The command line, then a model's own section, then the section for all, then variables."""
     presets = tmp_path / "models.ini"
     presets.write_text(
         "[*]\nLLAMA_ARG_CTX_SIZE = 256\nparallel = 1\ntop-p = 0.3\ntop-k = 33\ntemp = 0.3\n"
@@ -423,7 +423,7 @@ def test_what_counts_most(own_server: Start, zoo: Zoo, tmp_path: Path) -> None:
         assert settings["n_ctx"] == 256
         answer = server.ask("/completion", {"prompt": "a", "ignore_eos": True, "model": name})
         assert answer["tokens_predicted"] == 5
-    # What is loaded on startup is the default, and the shipped model isn't loaded then.
+    # The model that is loaded on startup is the default, and the shipped model isn't loaded.
     assert server.get("/props").json()["model_alias"] == CHAT
     assert server.ask("/completion", {"prompt": "a"})["model"] == CHAT
     assert loaded(server) == {CHAT, OTHER_CHAT}
@@ -457,7 +457,7 @@ def test_connexion_run_is_the_same_router(connexion: OwnServer, alone: Alone) ->
 
 @pytest.fixture(autouse=True)
 def nothing_dies(request: pytest.FixtureRequest) -> Iterator[None]:
-    """No test of the shared router ends any of its engines by accident."""
+    """Checks that no test of the shared router ends an engine by accident."""
     yield
     if "router" in request.fixturenames:
         router: OwnServer = request.getfixturevalue("router")

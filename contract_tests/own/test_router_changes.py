@@ -1,4 +1,4 @@
-"""A router whose models come and go: downloads, removals, and looking for models again."""
+"""A router whose models change: downloads, removals, and reloading the list of models."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -29,7 +29,7 @@ from specllama.engine.shipped import model_path
 from tests.support.hub import Hub, serving
 
 DATA = model_path().read_bytes()
-CRAWL = len(DATA) // 3600  # bytes per second, for downloads that are not to come to their end
+CRAWL = len(DATA) // 3600  # bytes per second, for downloads that must not end
 REPOSITORY = "maker/tiny-GGUF"
 NAME = f"{REPOSITORY}:Q8_0"
 OTHER = f"{REPOSITORY}:F16"
@@ -67,9 +67,9 @@ def test_a_template_that_cant_be_parsed_fails_its_model_alone(
     chat = body("create_chat_completion")
     refused = contract.check(server.post("/v1/chat/completions", chat | {"model": "two"}), 503)
     assert "(line 1, column 21)" in refused["error"]["message"]
-    told = status(server, "two")
-    assert (told["value"], told["failed"]) == (UNLOADED, True)
-    assert "(line 1, column 21)" in told["error"]
+    found = status(server, "two")
+    assert (found["value"], found["failed"]) == (UNLOADED, True)
+    assert "(line 1, column 21)" in found["error"]
     contract.check(server.post("/v1/chat/completions", chat | {"model": "one"}))
     assert status(server, "one")["value"] == LOADED
 
@@ -88,13 +88,13 @@ def kinds(events: Following, name: str) -> list[str]:
 
 
 def n_there(events: Following) -> int:
-    """Bytes of the download."""
-    told = [e["data"]["progress"] for e in events.of(NAME) if e["event"] == "download_progress"]
-    return max((each["done"] for files in told for each in files.values()), default=0)
+    """Returns the number of downloaded bytes."""
+    progress = [e["data"]["progress"] for e in events.of(NAME) if e["event"] == "download_progress"]
+    return max((each["done"] for files in progress for each in files.values()), default=0)
 
 
 def files(cache: Path) -> list[str]:
-    """Names and contents of models in the cache."""
+    """Returns names and contents of models in the cache."""
     found = [path for path in cache.rglob("*") if path.is_file() or path.is_symlink()]
     return [path.name for path in found if {"blobs", "snapshots"} & {*path.parts}]
 
@@ -106,24 +106,24 @@ def complete(server: OwnServer, name: str) -> Any:
 # ---- POST /models ----------------------------------------------------------------------------
 
 
-def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hub) -> None:
+def test_a_download_is_announced_and_ends_in_the_list(router: Router, hub: Hub) -> None:
     server, cache, _ = router
     hub.faults.bytes_per_second = CRAWL
     with following(server) as events:
         download(server, NAME)
         assert status(server, NAME)["value"] == "downloading"
         assert models(server)[NAME]["can_remove"] is True
-        for again in (download(server, NAME, 400), download(server, "one/two:nobody", 400)):
+        for again in (download(server, NAME, 400), download(server, "one/two:missing", 400)):
             assert again["error"]["message"]
         refused = server.post("/completion", body("create_completion", model=NAME))
         assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
         wait_until(lambda: "download_progress" in kinds(events, NAME), "the event comes")
         hub.faults.bytes_per_second = None
         wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
-        told = kinds(events, NAME)
-        assert told[0] == "model_status"
-        assert told.count("download_finished") == 1
-        assert "download_progress" in told[: told.index("download_finished")]
+        seen = kinds(events, NAME)
+        assert seen[0] == "model_status"
+        assert seen.count("download_finished") == 1
+        assert "download_progress" in seen[: seen.index("download_finished")]
     found = models(server)[NAME]
     assert (found["source"], found["in_cache"], found["can_remove"]) == ("cache", True, True)
     assert found["status"]["value"] == UNLOADED
@@ -131,7 +131,7 @@ def test_a_download_is_told_of_and_ends_among_the_models(router: Router, hub: Hu
     assert complete(server, NAME)
 
 
-def test_names_that_nobody_has_are_told_at_once(router: Router, hub: Hub) -> None:
+def test_unknown_names_are_reported_at_once(router: Router, hub: Hub) -> None:
     server, _, _ = router
     for name in (f"{REPOSITORY}:Q2_K", "maker/nothing", "x", "/etc/passwd", "../../x", "one"):
         assert download(server, name, 400)["error"]["message"]
@@ -238,7 +238,7 @@ def test_looking_again_adds_changes_and_removes(router: Router) -> None:
         listed = contract.check(server.get("/models?reload=1"))
         wait_until(lambda: kinds(events, "*") == ["models_reload"], "the event comes")
     found = {model["id"]: model["status"]["value"] for model in listed["data"]}
-    # Of load-on-startup nothing comes any more.
+    # load-on-startup is no longer applied.
     assert found == {MODEL: LOADED, "one": UNLOADED, "new": UNLOADED}
     assert complete(server, "one")
     assert models(server)["one"]["meta"]["n_ctx"] < 512
@@ -247,7 +247,7 @@ def test_looking_again_adds_changes_and_removes(router: Router) -> None:
 
 
 @pytest.mark.parametrize("text", ["what?", "[two]\napi-key = x", "[*]\nc = many", "[*]\nqq = 1"])
-def test_what_cannot_be_read_changes_nothing(router: Router, text: str) -> None:
+def test_an_unreadable_file_changes_nothing(router: Router, text: str) -> None:
     server, _, presets = router
     set_status(server, "two", LOADED)
     presets.write_text(text, "utf-8")
@@ -284,7 +284,7 @@ def test_reloads_downloads_and_requests_at_the_same_time(router: Router, hub: Hu
 
     def change() -> httpx.Response:
         more = "c = 64\n" if "c = " not in presets.read_text("utf-8") else ""
-        # At once: the end of a download has the file read, too.
+        # Written at once, because the end of a download makes the router read the file, too.
         fresh = presets.with_suffix(".new")
         fresh.write_text(PRESETS + more, "utf-8")
         fresh.replace(presets)
@@ -295,7 +295,7 @@ def test_reloads_downloads_and_requests_at_the_same_time(router: Router, hub: Hu
         running = [
             pool.submit(again, change, 200),
             pool.submit(again, lambda: server.get("/models"), 200),
-            # One that waits for a model that is unloaded, as its options have changed, is told.
+            # A request for a model that is unloaded because its options changed gets an error.
             pool.submit(again, lambda: server.post("/completion", request), 200, 503),
         ]
         try:
@@ -313,7 +313,7 @@ def test_reloads_downloads_and_requests_at_the_same_time(router: Router, hub: Hu
 
 
 def test_a_stale_preset_is_a_model_that_failed(router: Router) -> None:
-    """One file that is gone takes down neither the start nor a reload, nor the other models."""
+    """A missing file affects neither the start nor a reload nor the other models."""
     server, _, presets = router
     missing = presets.with_name("gone.gguf")
     stale = (

@@ -1,4 +1,4 @@
-"""A server of many models: which of them are loaded, when, and what becomes of their requests."""
+"""A server of many models: loading, unloading, and the requests meanwhile."""
 
 import queue
 import shutil
@@ -28,20 +28,20 @@ from contract_tests.kit.routers import (
 )
 from contract_tests.kit.server import SECONDS, OwnServer, Start, alive, wait_until
 from contract_tests.kit.situations import send
-from contract_tests.own.launching import family, nobody_left, posix
+from contract_tests.own.launching import family, posix, wait_until_ended
 from contract_tests.own.servers import MODEL
 from tools.models.zoo import CHAT, EMBEDDER, FIM, NAMES, OTHER_CHAT, PRESETS, RERANKER, Zoo
 
 LONG = 4000
 """Tokens of an answer that takes a while."""
 MANY = 16000
-"""And of one whose end nobody sees."""
+"""Tokens of an answer that never ends during the test."""
 
 Routers = Callable[..., OwnServer]
 
 
 def presets(path: Path, **sections: str) -> str:
-    """A file of presets in which models have room for `LONG`, and what is said of single ones."""
+    """Writes presets with room for `LONG`, and further lines for single models."""
     text = PRESETS.replace("ctx-size = 512", "ctx-size = 4096")
     path.write_text(text + "".join(f"[{name}]\n{said}\n" for name, said in sections.items()))
     return str(path)
@@ -99,8 +99,8 @@ def test_load_and_unload(a_router: Routers) -> None:
         wait_for(server, CHAT, UNLOADED)
         wait_until(lambda: len(server.engines()) == n_engines - 1, "its process has ended")
         contract.check(send(server, "unload_model", model=CHAT), 400)
-        contract.check(send(server, "load_model", model="nobody"), 404)
-        contract.check(send(server, "unload_model", model="nobody"), 400)
+        contract.check(send(server, "load_model", model="missing"), 404)
+        contract.check(send(server, "unload_model", model="missing"), 400)
         events.wait_for(CHAT, [UNLOADED, "loading", LOADED, UNLOADED])
         *_, last = events.of(CHAT)
         assert last["event"] == "status_change"
@@ -111,7 +111,7 @@ def test_load_and_unload(a_router: Routers) -> None:
         assert all(events.states(name) == [UNLOADED] for name in (OTHER_CHAT, FIM))
 
 
-def test_a_request_loads_its_model_and_that_is_told(a_router: Routers) -> None:
+def test_a_request_loads_its_model_with_events(a_router: Routers) -> None:
     server = a_router()
     with following(server) as one, following(server) as other:
         assert server.ask("/completion", body("create_completion", model=FIM))["model"] == FIM
@@ -151,7 +151,7 @@ def test_unloaded_while_it_loads(a_router: Routers, pool: ThreadPoolExecutor) ->
     contract.check(send(server, "unload_model", model=CHAT))
     wait_until(lambda: not alive(engine), "the process has ended, although it does nothing")
     response = waiting.result(SECONDS)
-    # Whoever came before the unloading is told; whoever comes after has it loaded again.
+    # Requests from before the unloading get an error; later ones load the model again.
     assert response.status_code in (200, 503)
     contract.check(response, response.status_code)
     contract.check(server.post("/completion", body("create_completion", model=CHAT)))
@@ -223,10 +223,10 @@ def test_models_that_cannot_be_loaded(
             contract.check(send(server, "load_model", model=name))
         for name in BROKEN:
             wait_until_failed(server, name)
-            # The first request after it tries again.
+            # The next request tries again.
             events.wait_for(name, [UNLOADED, "loading", UNLOADED])
-            told = contract.check(server.get("/models"))
-            [found] = [model["status"] for model in told["data"] if model["id"] == name]
+            listed = contract.check(server.get("/models"))
+            [found] = [model["status"] for model in listed["data"] if model["id"] == name]
             assert found["value"] == UNLOADED
             assert found["error"]
             assert "Traceback" not in found["error"]
@@ -245,7 +245,7 @@ def test_models_that_cannot_be_loaded(
     assert contract.check(server.get("/health")) == {"status": "ok"}
 
 
-def test_a_model_can_be_mended(own_server: Start, zoo: Zoo, hub: Any, tmp_path: Path) -> None:
+def test_a_model_can_be_repaired(own_server: Start, zoo: Zoo, hub: Any, tmp_path: Path) -> None:
     directory = tmp_path / "models"
     directory.mkdir()
     path = directory / "mended.gguf"
@@ -295,7 +295,7 @@ def test_no_running_stream_is_interrupted(a_router: Routers, pool: ThreadPoolExe
         seen = [next(events)]
         engine.suspend()
         waiting = in_background(server, pool, OTHER_CHAT)
-        wait_until(lambda: statuses(server)[OTHER_CHAT] == "loading", "it is waited for")
+        wait_until(lambda: statuses(server)[OTHER_CHAT] == "loading", "the request waits for it")
         contract.check(send(server, "load_model", model=FIM))
         assert statuses(server)[CHAT] == LOADED
         assert server.engines() == [engine]
@@ -318,7 +318,7 @@ def test_the_least_recently_used_model_makes_room(a_router: Routers) -> None:
     assert use(CHAT) == {MODEL, CHAT}
     assert use(MODEL) == {MODEL, CHAT}
     assert use(FIM) == {MODEL, FIM}
-    # To look at a model is not to use it.
+    # Reading a model's status doesn't use it.
     for where in ("/models", "/health", "/props", with_query("get_props", model=MODEL)):
         contract.check(server.get(where))
     assert use(FIM) == {MODEL, FIM}
@@ -384,7 +384,7 @@ def test_the_end_in_the_middle_of_everything(a_router: Routers, pool: ThreadPool
         processes = family(server)
         assert server.stop(signal.SIGTERM) == 0
         assert events.ended.wait(SECONDS)
-    nobody_left(processes)
+    wait_until_ended(processes)
     for each in waiting:
         if (error := each.exception(SECONDS)) is None:
             contract.check(each.result(), 200 if each.result().is_success else 503)
@@ -400,4 +400,4 @@ def test_followers_do_not_delay_the_end(a_router: Routers) -> None:
     with following(server) as events:
         assert server.stop(signal.SIGTERM) == 0
         assert events.ended.wait(SECONDS)
-    nobody_left(processes)
+    wait_until_ended(processes)

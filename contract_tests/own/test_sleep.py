@@ -1,7 +1,7 @@
-"""Models that sleep when nobody needs them: their memory comes back, nothing gets lost, and who
-only looks neither wakes them nor keeps them awake.
+"""Idle models are unloaded: their memory is freed, nothing gets lost, and status requests neither
+load them nor keep them loaded.
 
-A model is asleep when the server says so and its engine process is gone.
+A model is asleep when the server reports it and its engine process is gone.
 """
 
 import contextlib
@@ -23,14 +23,14 @@ from tools.models import build
 from tools.models import zoo as models
 from tools.models.lora import ADAPTERS
 
-IDLE = 1  # s, the shortest there is
+IDLE = 1  # s, the minimum
 SLEEPY = ("--sleep-idle-seconds", str(IDLE))
 ENDLESS = {"prompt": "def f(", "n_predict": -1, "ignore_eos": True, "temperature": 0}
 
 
 @pytest.fixture(scope="module")
 def sleepy(module_server: Start) -> OwnServer:
-    """One model that sleeps soon."""
+    """A server of one model that sleeps soon."""
     adapter = build.ensure_adapter(next(iter(ADAPTERS)))
     options = ("--metrics", "--context-shift", "--max-predict", "-1", "--lora", str(adapter))
     return module_server(*SLEEPY, *options, "-np", "4", "-c", "2048")
@@ -42,13 +42,13 @@ def zoo(tmp_path_factory: pytest.TempPathFactory) -> models.Zoo:
 
 
 def ask(server: Server, prompt: str = "def f(", **fields: Any) -> Any:
-    """A completion that is always the same."""
+    """Requests a completion that is always the same."""
     request = {"prompt": prompt, "n_predict": 8, "temperature": 0, "ignore_eos": True, **fields}
     return contract.check(server.post("/completion", request))
 
 
 def value(server: Server, name: str = MODEL) -> str:
-    """The model's status, as `GET /models` has it."""
+    """Returns the model's status in `GET /models`."""
     [model] = [each for each in server.get("/models").json()["data"] if each["id"] == name]
     status: str = model["status"]["value"]
     return status
@@ -60,15 +60,15 @@ def wait_until_asleep(server: OwnServer, name: str = MODEL) -> None:
 
 @contextlib.contextmanager
 def awake(server: Server, **fields: Any) -> Iterator[None]:
-    """Keeps a model from falling asleep, however slow the machine is: it has something to do."""
+    """Keeps a model awake with a running request, however slow the machine is."""
     with server.stream("/completion", {**ENDLESS, **fields}) as (_, events):
         next(events)
         yield
 
 
 def memory(processes: list[psutil.Process]) -> int:
-    """The memory that they alone use, in bytes: pages that processes share would hide what comes
-    back."""
+    """Returns the memory in bytes that only these processes use. Shared pages would hide what is
+    freed."""
     return sum(process.memory_full_info().uss for process in processes)
 
 
@@ -89,7 +89,7 @@ def test_memory_comes_back_and_the_next_request_wakes_it(sleepy: OwnServer) -> N
     wait_until_asleep(sleepy)
     assert not engine.is_running()
     assert not sleepy.engines()
-    # Others, of the kinds that render and check, may have started meanwhile.
+    # Helper processes that render and check may have been started meanwhile.
     asleep = memory([each for each in family(sleepy) if each in processes])
     assert loaded - asleep > 0.8 * of_engine, (loaded, asleep, of_engine)
     answer = ask(sleepy)
@@ -112,14 +112,14 @@ def test_a_router_s_models_sleep_one_by_one(module_server: Start, zoo: models.Zo
     assert not server.engines()
     asleep = memory([each for each in family(server) if each in processes])
     assert asleep - unloaded < 0.5 * of_engine, (unloaded, asleep, of_engine)
-    # Who sleeps needs no place, and doesn't lose its status to who takes it.
+    # A sleeping model needs no room, and keeps its status when another model takes the room.
     other = ask(server, model=models.OTHER_CHAT)["content"]
     assert other != before
     assert (value(server, models.CHAT), value(server)) == ("sleeping", "sleeping")
-    # Now the only place is taken by one that is idle, and asleep soon.
+    # Now an idle model, which will sleep soon, takes the only room.
     assert ask(server, model=models.CHAT)["content"] == before
     assert len(server.engines()) <= 1
-    # Unloaded while it sleeps, it is loaded from the start.
+    # A model that is unloaded while it sleeps is loaded from the start.
     wait_until_asleep(server, models.CHAT)
     contract.check(server.post("/models/unload", {"model": models.CHAT}))
     wait_until(lambda: value(server, models.CHAT) == "unloaded", "it is unloaded")
@@ -153,7 +153,7 @@ LOOKS = (
 )
 
 
-def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
+def test_status_requests_neither_wake_it_nor_keep_it_awake(sleepy: OwnServer) -> None:
 
     def look() -> bool:
         for path in LOOKS:
@@ -163,7 +163,7 @@ def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
 
     with awake(sleepy):
         assert look() is False
-    wait_until(look, "it sleeps although it is being looked at")
+    wait_until(look, "it sleeps in spite of the status requests")
     for _ in range(5):
         assert look()
     asleep = {path: sleepy.get(path).text for path in ("/metrics", "/slots")}
@@ -173,7 +173,7 @@ def test_looking_neither_wakes_it_nor_keeps_it_awake(sleepy: OwnServer) -> None:
     props = sleepy.get("/props").json()
     with awake(sleepy):
         again = sleepy.get("/props").json()
-        assert again == {**props, "is_sleeping": False}, "asleep it tells the same of itself"
+        assert again == {**props, "is_sleeping": False}, "sleep changes no property"
         assert sleepy.get("/metrics").text != asleep["/metrics"]
         assert sleepy.get("/slots").text != asleep["/slots"]
 
@@ -191,7 +191,7 @@ def test_a_stream_is_no_idleness(sleepy: OwnServer) -> None:
 
 
 def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
-    """Rounds that come nearer and nearer to that moment: it takes some milliseconds."""
+    """Rounds that come closer and closer to that moment: it takes some milliseconds."""
     expected = ask(sleepy)["content"]
     delay, step = float(IDLE), 0.008  # s
     n, slept = 0, 0
@@ -211,7 +211,7 @@ def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
                 delay += step
             elif not was_there:
                 delay -= step
-            # On a slow machine it sleeps later than it should: the rounds go on until it does.
+            # On a slow machine the model sleeps late: the rounds continue until it does.
             step = max(0.001, step * 0.7) if slept or n < 9 else step * 2
 
 
@@ -274,7 +274,7 @@ def test_a_router_s_model_wakes_without_its_file(own_server: Start, zoo: models.
         [model] = [each for each in server.get("/models").json()["data"] if each["id"] == "chat"]
         assert model["status"]["failed"]
         assert str(file) in model["status"]["error"]
-        assert ask(server)["content"], "the other models don't mind"
+        assert ask(server)["content"], "the other models work"
     finally:
         aside.rename(file)
     wait_until(lambda: server.post("/completion", request).status_code == 200, "it loads again")

@@ -1,7 +1,8 @@
-"""Very many requests of all kinds, many of them cut short: nothing is lost, nothing is left.
+"""Very many requests of all kinds, many of them cut short: no answer is lost, and no resource
+leaks.
 
-`--soak N` says how many; `nox -s exhaustive` sends 20,000 of them. For how long nothing grows is
-looked at by `nox -s soak` (contract_tests/soak).
+`--soak N` sets their number; `nox -s exhaustive` sends 20,000. `nox -s soak` (contract_tests/soak)
+measures the growth over a long time.
 """
 
 import asyncio
@@ -19,7 +20,7 @@ from contract_tests.kit.server import SECONDS, OwnServer, Start
 
 CLIENTS = 16
 MARGIN = 48 << 20
-"""Bytes that a process may have grown: allocators and caches fill up at their own pace."""
+"""The allowed growth of a process in bytes. Allocators and caches fill up slowly."""
 WORDS = ("def", "return", "class", "import", "for", "value", "self", "None", "(", "):\n", "    ")
 SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required": ["a"]}
 
@@ -27,18 +28,18 @@ SCHEMA = {"type": "object", "properties": {"a": {"enum": [1, 2, 3]}}, "required"
 @pytest.fixture(scope="module")
 def soaked(module_server: Start) -> OwnServer:
     slots = ("--parallel", "6", "--kv-unified", "--ctx-size", "2048")
-    # What leaves the KV cache is kept, too, but not much of it: memory is looked at.
+    # Texts that leave the KV cache are kept in a small cache, because memory is measured.
     return module_server(*slots, "--cache-ram", "8", "--metrics")
 
 
 def prefixes(seed: int) -> list[str]:
-    """The beginnings that most prompts share."""
+    """Returns the beginnings that most prompts share."""
     dice = random.Random(seed)
     return ["".join(f" {dice.choice(WORDS)}" for _ in range(n)) for n in (3, 20, 60, 120)]
 
 
 def request(dice: random.Random, common: list[str]) -> tuple[str, dict[str, Any]]:
-    """A path and a body: mostly short, mostly valid."""
+    """Returns a path and a body: mostly short, mostly valid."""
     text = dice.choice(common) + "".join(f" {dice.choice(WORDS)}" for _ in range(dice.randrange(8)))
     body: dict[str, Any] = {
         "prompt": text,
@@ -76,7 +77,7 @@ async def client(url: str, numbers: Iterator[int], common: list[str], seen: Coun
             path, body = request(dice, common)
             hurry = dice.random()
             if hurry < 0.15:
-                # Leaves at any moment, with or without a word of the answer.
+                # Leaves at any moment, before or during the answer.
                 try:
                     async with asyncio.timeout(dice.random() * 0.03):
                         await http.post(path, json=body)
@@ -103,7 +104,7 @@ async def soak(url: str, n: int, seed: int) -> Counter[Any]:
 
 
 def memory(server: OwnServer) -> dict[str, int]:
-    """Resident bytes by what each process of the server is."""
+    """Returns the resident bytes by kind of process."""
     root = psutil.Process(server.process.pid)
     return {
         " ".join(process.cmdline()[-3:]): process.memory_info().rss
@@ -118,7 +119,7 @@ def metric(server: OwnServer, name: str) -> float:
 
 def test_soak(soaked: OwnServer, pytestconfig: pytest.Config) -> None:
     n = pytestconfig.getoption("--soak")
-    asyncio.run(soak(soaked.url, min(n, 1000), seed=1))  # until allocators have what they want
+    asyncio.run(soak(soaked.url, min(n, 1000), seed=1))  # warms the allocators up
     soaked.wait_until_idle()
     processes, memory_before = set(memory(soaked)), memory(soaked)
     begun = time.monotonic()

@@ -1,4 +1,5 @@
-"""Proposed tokens, as a client sees them: whose texts they come from, and what is told of them."""
+"""Proposed tokens from a client's view: the texts that they come from, and the reports about
+them."""
 
 from typing import Any
 
@@ -16,7 +17,7 @@ REQUEST = {
 
 
 def drafted(server: OwnServer, key: str, **more: Any) -> int:
-    """The number of tokens that were proposed for the request."""
+    """Returns the number of tokens that were proposed for the request."""
     headers = {"Authorization": f"Bearer {key}"}
     response = server.post("/completion", {**REQUEST, **more}, headers=headers)
     timings = contract.check(response)["timings"]
@@ -25,21 +26,21 @@ def drafted(server: OwnServer, key: str, **more: Any) -> int:
 
 
 def drafted_at_last(server: OwnServer, key: str) -> int:
-    """The same, once it is more than none: whether proposals pay is measured, and on a busy machine
-    a text may get none of those that are known."""
+    """Repeats the request until tokens are proposed, and returns their number. Whether proposals
+    pay is measured, so on a busy machine a text may get no proposals at first."""
     while not (n := drafted(server, key)):
         pass
     return n
 
 
 def test_texts_of_one_key_are_never_proposed_to_another(own_server: Start) -> None:
-    """However often one has asked for the same, who has another key gets nothing of it."""
+    """A text of one key is never proposed to another key, however often it was generated."""
     one, another = KEYS
     server = own_server("--spec-type", "radix", "--api-key", another, api_key=one)
-    assert drafted(server, one) == 0, "nobody has said it before"
-    assert drafted_at_last(server, one) > 0, "the same text again"
+    assert drafted(server, one) == 0, "the text is new"
+    assert drafted_at_last(server, one) > 0, "the text was generated before"
     assert drafted(server, another) == 0
-    assert drafted_at_last(server, another) > 0, "now it has one of its own"
+    assert drafted_at_last(server, another) > 0, "now this key has a text, too"
     assert drafted(server, one, prompt="import os\nimport sys\nimport re\n" * 3) == 0
 
 
@@ -50,12 +51,12 @@ def test_without_keys_all_are_one_client(own_server: Start) -> None:
 
 
 def test_made_up_acceptance(own_server: Start) -> None:
-    """Of a draft model that would always be right."""
+    """A draft model that is always right."""
     options = ("--model-draft", str(model_path()), "--spec-draft-n-max", "3")
     server = own_server(*options, "--spec-draft-p-min", "0", "--spec-synth-rates", "0,0,0")
     assert "texts are not the model's own" in server.log.read_text()
     n_drafted = 0
-    while not n_drafted:  # whether it pays to ask is measured, too
+    while not n_drafted:  # whether proposals pay is measured, too
         timings = server.ask("/completion", REQUEST)["timings"]
         assert timings.get("draft_n_accepted", 0) == 0
         n_drafted += timings.get("draft_n", 0)

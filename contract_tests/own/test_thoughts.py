@@ -1,4 +1,5 @@
-"""Thoughts of the shipped model, told apart from the content: in probabilities and in prefills."""
+"""The shipped model's reasoning is kept apart from the content, in probabilities and in
+prefills."""
 
 from typing import Any
 
@@ -26,18 +27,18 @@ def test_probabilities_of_a_chat_are_those_of_the_content(server: Server) -> Non
     choice = server.ask(CHAT, asked)["choices"][0]
     assert choice["message"]["reasoning_content"]
     assert text_of(choice["logprobs"]["content"]) == choice["message"]["content"]
-    told: list[Any] = []
+    tokens: list[Any] = []
     for event in server.events(CHAT, {**asked, "stream": True}):
         if event.data == "[DONE]" or not event.json["choices"]:
             continue
         [part] = event.json["choices"]
         if part.get("logprobs"):
             assert part["delta"]["content"]
-            told += part["logprobs"]["content"]
-    assert text_of(told) == choice["message"]["content"]
+            tokens += part["logprobs"]["content"]
+    assert text_of(tokens) == choice["message"]["content"]
 
 
-def test_a_call_has_none(server: Server) -> None:
+def test_a_call_has_no_probabilities(server: Server) -> None:
     asked = {"messages": HELLO, **ASKED, "tools": [TOOL], "tool_choice": "required"}
     choice = server.ask(CHAT, asked)["choices"][0]
     assert choice["message"]["tool_calls"]
@@ -52,7 +53,7 @@ def test_probabilities_of_a_response_are_those_of_its_text(server: Server) -> No
     assert text_of(part["logprobs"]) == part["text"]
 
 
-def test_a_prefill_with_closed_thoughts_is_parsed_as_thoughts(server: Server) -> None:
+def test_a_prefill_with_closed_reasoning_is_parsed(server: Server) -> None:
     apart = {"role": "assistant", "content": "Hello", "reasoning_content": "I greet."}
     marked = {"role": "assistant", "content": "<think>\nI greet.\n</think>\n\nHello"}
     one, other = (

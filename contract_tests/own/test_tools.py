@@ -1,8 +1,8 @@
-"""Tools, thoughts and forms in chat completions, live: with the templates of many families, and
-with the server's own.
+"""Tools, reasoning and formats in chat completions on a live server, with the templates of many
+families and with the server's own.
 
-The model behind it is whichever there is, maybe one that was never trained. So what a test needs
-is forced: calls, of arguments that end by themselves, and the end of thoughts.
+The model may be any, even one that was never trained. So the tests force what they need: calls
+whose arguments end by themselves, and the end of reasoning.
 """
 
 import json
@@ -36,7 +36,7 @@ from contract_tests.own.servers import start
 from tests.support import chat_fixtures as fixtures
 
 DIFFERENT = ("qwen_3", "qwen_3_coder", "llama_3", "mistral_nemo", "deepseek_r1", "gpt_oss")
-"""Tags around JSON, tags only, nothing around JSON, a list with ids, sections and thoughts that
+"""Tags around JSON, tags only, no marks around JSON, a list with ids, sections and reasoning that
 the prompt opens, channels."""
 DIM = {
     "type": "object",
@@ -72,7 +72,8 @@ def family_of(request: pytest.FixtureRequest) -> Any:
 
 
 def no_end_of_thoughts(server: Server) -> list[Any]:
-    """A `logit_bias` of a model that ends no thoughts before their budget does."""
+    """Returns a `logit_bias` with which a model doesn't end its reasoning before the budget
+    does."""
     return [[token, -50] for token in server.ask("/tokenize", {"content": "</think>"})["tokens"]]
 
 
@@ -94,7 +95,7 @@ def test_a_named_call(name: str, family: OwnServer) -> None:
 
 
 def test_several_calls(family: OwnServer, request: pytest.FixtureRequest) -> None:
-    """As many as the model likes, the last of them cut off if that is more than its tokens."""
+    """The model decides their number. The last one is cut off if the limit of tokens is reached."""
     answer = the_answer(family, asking(tools=TOOLS, parallel_tool_calls=True))
     assert answer.calls
     if not family_of(request).parallel:
@@ -119,7 +120,7 @@ def test_a_call_or_a_text(family: OwnServer) -> None:
 
 
 def test_thoughts_that_end_in_a_call(family: OwnServer, request: pytest.FixtureRequest) -> None:
-    """The budget ends them; the model of a family that doesn't think calls at once."""
+    """The budget ends the reasoning; the model of a family without reasoning calls at once."""
     forced = asking(
         tools=TOOLS,
         reasoning_budget_tokens=6,
@@ -140,10 +141,10 @@ def test_thoughts_that_end_in_a_call(family: OwnServer, request: pytest.FixtureR
     check_calls(the_answer(family, switched_off), TOOLS)
 
 
-def test_stop_texts_count_behind_thoughts(
+def test_stop_texts_count_after_the_reasoning(
     family: OwnServer, request: pytest.FixtureRequest
 ) -> None:
-    """Thoughts, markers and calls have these letters; the text of an answer ends with the first."""
+    """Reasoning, markers and calls have these letters; the answer's text ends at the first one."""
     letters = [*string.ascii_letters, " ", "\n", '"', "{", "<", "|"]
     forced = {
         "reasoning_budget_tokens": 6,
@@ -224,7 +225,8 @@ def test_allowed_tools(server: Server) -> None:
 
 
 def test_arguments_that_the_tool_does_not_have(server: Server) -> None:
-    """JSON Schema would let them be; whoever lists a function's parameters does not."""
+    """JSON Schema would allow them, but a list of a function's parameters is meant to be
+    complete."""
     listed = {name: DIM[name] for name in ("type", "properties", "required")}
     for seed in range(3):
         answer = the_answer(server, asking(tools=[tool("dim", listed)], seed=seed))
@@ -235,7 +237,7 @@ def test_arguments_that_the_tool_does_not_have(server: Server) -> None:
 
 
 def test_a_call_that_the_model_begins(server: Server) -> None:
-    """Once it has written the marker, what follows is a call like any other."""
+    """After the model has written the marker, the text is parsed as a call."""
     marker = server.ask("/tokenize", {"content": "<tool_call>", "parse_special": True})["tokens"]
     if len(marker) != 1:
         assert not isinstance(server, OwnServer), "the shipped model has one"
@@ -254,8 +256,8 @@ def test_a_call_that_is_cut_off(server: Server) -> None:
         assert len(answer.calls) <= 1
 
 
-def test_probabilities_beside_calls(server: Server) -> None:
-    """Those of the content alone: a call has no part in it."""
+def test_probabilities_of_answers_with_calls(server: Server) -> None:
+    """Only the content has probabilities, not the call."""
     for documents in both(server, asking(tools=TOOLS, logprobs=True, top_logprobs=2), 200):
         choices = [choice for each in documents for choice in each["choices"]]
         tokens = [
@@ -278,7 +280,7 @@ def test_counts(server: Server) -> None:
 
 
 def test_reasoning_formats(server: Server) -> None:
-    """The same thoughts in different places."""
+    """The same reasoning in different places."""
     request = body(
         NAME,
         thinking_forced_open=True,
@@ -331,7 +333,7 @@ def test_answers_that_are_begun(server: Server, own_server: Start) -> None:
 
 
 def test_results_of_several_calls(server: Server) -> None:
-    """In any order; each belongs to the call of its id."""
+    """In any order; each result belongs to the call with its id."""
     messages = [
         *MESSAGES,
         {

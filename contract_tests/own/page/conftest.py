@@ -1,4 +1,4 @@
-"""A browser for the tests of the page. Without one they are skipped."""
+"""A browser for the tests of the page. Without a browser they are skipped."""
 
 import shutil
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from contract_tests.own.page.visits import Visit
 
-# A failing assertion in it has to show its values.
+# Failed assertions in this module shall show their values.
 pytest.register_assert_rewrite("contract_tests.own.page.visits")
 
 NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
@@ -21,7 +21,7 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Not for longer: while it is there, this thread has a running loop, and asyncio allows no
+    """Only as long as necessary: this thread has a running loop meanwhile, and asyncio allows no
     other."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install -e '.[webui]'"
@@ -30,7 +30,7 @@ def browser() -> Iterator["Browser"]:
     if program is None:
         pytest.skip("there is no Chromium to test the page in: apt-get install chromium")
     with playwright.sync_playwright() as running:
-        # Where the tests run as root, in a container, Chromium's sandbox does not.
+        # Chromium's sandbox doesn't work as root in a container.
         browser = running.chromium.launch(executable_path=program, chromium_sandbox=False)
         yield browser
         browser.close()
@@ -38,7 +38,7 @@ def browser() -> Iterator["Browser"]:
 
 @pytest.fixture
 def visit(browser: "Browser") -> Iterator["Visit"]:
-    """A new visitor, with an empty storage. What the browser complains of fails the test."""
+    """A new visitor with an empty storage. Errors in the browser's console fail the test."""
     from contract_tests.own.page.visits import Visit
 
     visit = Visit(browser)
@@ -48,5 +48,6 @@ def visit(browser: "Browser") -> Iterator["Visit"]:
 
 @pytest.fixture(scope="module")
 def plain(browser: "Browser", module_server: Start) -> OwnServer:
-    """A server of the shipped model; `browser` comes first, as nothing is started without one."""
+    """A server of the shipped model. `browser` comes first, so that no server starts without
+    one."""
     return module_server("--parallel", "2", "--metrics")

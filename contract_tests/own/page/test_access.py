@@ -1,4 +1,4 @@
-"""Who can use the page, and where: keys, prefixes, routers, phones, keyboards, screen readers."""
+"""Access to the page: keys, prefixes, routers, phones, keyboards, screen readers."""
 
 import re
 from typing import TYPE_CHECKING, Any
@@ -62,7 +62,7 @@ def test_below_a_prefix(own_server: Start, visit: Visit) -> None:
 
 
 def test_settings_of_the_operator(own_server: Start, visit: Visit) -> None:
-    """They hold until the user has others."""
+    """They apply until the user changes them."""
     config = '{"systemMessage": "Be brief.", "temperature": 0.25, "theme": "dark"}'
     server = own_server("--ui-config", config)
     visit.open(server.url)
@@ -119,7 +119,7 @@ def test_models_are_chosen_and_loaded(visit: Visit, router: OwnServer) -> None:
     # Its context is known once it is loaded.
     loaded.locator("td:last-child").filter(has_text=re.compile(r"\d")).wait_for()
     visit.find(".picker").click()
-    visit.expected.append("status of 503 .*/(metrics|slots)")  # asked for just when it was unloaded
+    visit.expected.append("status of 503 .*/(metrics|slots)")  # requested while it was unloaded
     row.get_by_role("button", name=f"Unload {CHAT}").click()
     section.wait_for(state="detached")
 
@@ -135,7 +135,7 @@ def test_the_server(visit: Visit, plain: OwnServer) -> None:
     tiles.wait_for()
     assert re.search(r"\d+ %", tiles.inner_text())
     slots = visit.find(".card", has_text="Slots").locator("tbody tr")
-    slots.nth(1).wait_for()  # they come from another operation than the tiles
+    slots.nth(1).wait_for()  # from another operation than the tiles
     assert slots.count() == 2
     visit.find(".histogram").nth(3).wait_for()
     first = visit.find(".histogram", has_text="Time to the first token")
@@ -170,7 +170,7 @@ def test_a_phone(visit: Visit, plain: OwnServer) -> None:
         assert width <= 360, tab
     visit.page.get_by_role("button", name="Delete from here on").last.click()
     visit.page.get_by_label("Message", exact=True).fill("next")
-    visit.page.get_by_role("button", name="Send", exact=True).click(trial=True)  # nothing is on it
+    visit.page.get_by_role("button", name="Send", exact=True).click(trial=True)  # not covered
     visit.click("Undo")
     visit.page.get_by_label("Message", exact=True).fill("")
     assert not visit.find("#sidebar").is_visible()
@@ -216,11 +216,11 @@ def _accessible(visit: Visit, where: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -> None:
-    """By axe's rules, which know contrast, names, roles and landmarks."""
+    """By axe's rules for contrast, names, roles and landmarks."""
     pytest.importorskip("axe_playwright_python")
     visit.page.set_viewport_size({"width": width, "height": 700})
     visit.open(plain.url, theme=theme)
-    _accessible(visit, "nothing said yet")
+    _accessible(visit, "empty conversation")
     text = "# Title\n\n**Bold** [link](https://example.com) `code`\n\n```python\nx = 'a' # b\n```\n"
     table = "\n| a | b |\n|---|---|\n| 1 | 2 |\n\n- [x] done\n\n$$x^2$$\n"
     call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
@@ -230,7 +230,7 @@ def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -
     _accessible(visit, "an answer")
     visit.click("Delete from here on")
     visit.find(".notice").wait_for()
-    _accessible(visit, "what can be taken back")
+    _accessible(visit, "after a deletion")
     visit.click("Undo")
     visit.find(".katex-display").wait_for()
     visit.find(".picker").click()

@@ -1,4 +1,4 @@
-"""The chat page, used as a person uses it, with the shipped model."""
+"""The chat page with the shipped model, used like a person uses it."""
 
 import json
 import re
@@ -63,7 +63,7 @@ def test_conversations_stay(visit: Visit, plain: OwnServer) -> None:
     assert visit.find(".conversation").all_inner_texts() == ["One"]
 
 
-def test_what_was_deleted_can_be_brought_back(visit: Visit, plain: OwnServer) -> None:
+def test_a_deletion_can_be_undone(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url)
     visit.script([{"content": "first"}], [{"content": "second"}], [{"content": "third"}])
     visit.ask("One")
@@ -73,7 +73,7 @@ def test_what_was_deleted_can_be_brought_back(visit: Visit, plain: OwnServer) ->
     visit.click("Undo")
     visit.says("second")
     assert visit.find(".message").count() == 4
-    # What was said meanwhile stays: as a branch.
+    # Messages from after the deletion stay, as a branch.
     visit.page.get_by_role("button", name="Delete from here on").nth(2).click()
     visit.find(".message").nth(2).wait_for(state="detached")
     assert visit.ask("Three") == "third"
@@ -91,7 +91,7 @@ def test_what_was_deleted_can_be_brought_back(visit: Visit, plain: OwnServer) ->
     visit.says("second")
     assert visit.find(".message").count() == 4
 
-    # By keys, the focus does not get lost, and nothing goes while it is there.
+    # With the keyboard, the focus is kept, and the notice stays while it has the focus.
     visit.find(".conversation").focus()
     visit.page.keyboard.press("Tab")
     visit.page.keyboard.press("Tab")
@@ -166,7 +166,7 @@ def test_thoughts_are_folded(visit: Visit, plain: OwnServer) -> None:
 
 
 def test_tool_calls(visit: Visit, plain: OwnServer) -> None:
-    """The shipped model calls the tool that it has to call; the user says what came out."""
+    """The shipped model makes the forced call; the user enters the result."""
     fields = json.dumps(
         {"tool_choice": "required", "parallel_tool_calls": False, **WITHOUT_THOUGHTS}
     )
@@ -204,7 +204,7 @@ def test_errors_are_shown(visit: Visit, plain: OwnServer) -> None:
     visit.find(".error", has_text="More fields in the settings is not JSON").wait_for()
 
 
-def test_a_server_that_goes_away_is_told(own_server: Start, visit: Visit) -> None:
+def test_a_server_that_ends_is_reported(own_server: Start, visit: Visit) -> None:
     server = own_server()
     visit.open(server.url, custom=TALKING)
     visit.expected.append("ERR_")
@@ -248,7 +248,7 @@ def f(): return "a"
     assert answer.locator("ol").get_attribute("start") == "3"
     boxes = answer.get_by_role("checkbox").all()
     assert [each.is_checked() for each in boxes] == [True, False]
-    # KaTeX's fonts come from the server.
+    # The server has KaTeX's fonts.
     loaded = visit.page.evaluate(
         """document.fonts.ready.then(() => [...document.fonts]
              .filter((each) => each.status === "loaded").map((each) => each.family))"""
@@ -261,7 +261,7 @@ def f(): return "a"
 
 
 def test_a_prompt_that_takes_long(visit: Visit, plain: OwnServer) -> None:
-    """The bar is there until the first token comes."""
+    """The bar is shown until the first token."""
     visit.open(plain.url)
     head = {
         "choices": [{"index": 0, "delta": {"role": "assistant", "content": None}}],
@@ -315,7 +315,7 @@ def test_export_and_import(visit: Visit, plain: OwnServer, tmp_path: Path) -> No
 
 
 def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
-    """A text goes into the message; an image only where the model takes images."""
+    """A text is added to the message; an image only if the model has image input."""
     text, image = tmp_path / "notes.md", tmp_path / "dot.png"
     text.write_text("Llamas carry wool.")
     image.write_bytes(b"\x89PNG\r\n\x1a\n")
@@ -337,7 +337,7 @@ def test_files(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
     visit.page.route("**/props*", seeing)
     visit.page.reload()
     visit.page.get_by_role("button", name="Add files: texts, PDFs, images, sounds").wait_for()
-    visit.expected.append("dot.png")  # it is no image but for its first bytes
+    visit.expected.append("dot.png")  # only its first bytes are those of an image
     visit.click("New chat")
     visit.find("input[type=file]").set_input_files([image])
     visit.find(".composer .file.image").wait_for()

@@ -1,4 +1,4 @@
-"""Texts that would run in the page if it took them for more than texts."""
+"""Texts that would run code in the page if it treated them as more than texts."""
 
 import json
 from pathlib import Path
@@ -44,18 +44,18 @@ _FOREIGN = """() => {
     }
   }
   if (window.hit) wrong.push("a script ran");
-  if (document.querySelectorAll("#chat").length !== 1) wrong.push("an id is there twice");
+  if (document.querySelectorAll("#chat").length !== 1) wrong.push("an id occurs twice");
   return wrong;
 }"""
 
 
 def check(visit: Visit) -> None:
-    """Nothing foreign is in the page, now and after whatever is still to come has come."""
+    """Checks that nothing foreign is in the page, now and after all pending work."""
     visit.page.evaluate("new Promise((done) => requestAnimationFrame(() => setTimeout(done)))")
     assert visit.page.evaluate(_FOREIGN) == []
 
 
-def test_what_a_model_says(visit: Visit, plain: OwnServer) -> None:
+def test_texts_of_a_model(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url)
     parts = [{"content": HOSTILE[at : at + 40]} for at in range(0, len(HOSTILE), 40)]
     visit.script([{"reasoning_content": HOSTILE}, *parts])
@@ -63,7 +63,7 @@ def test_what_a_model_says(visit: Visit, plain: OwnServer) -> None:
     answer = visit.answered()
     answer.locator(".katex, .hljs-tag, code.tex").first.wait_for()
     check(visit)
-    # What was written can be read.
+    # The text itself is readable.
     assert "window.hit = 1" in answer.inner_text()
     links = answer.locator("a").all()
     assert all(link.get_attribute("rel") == "noopener noreferrer nofollow" for link in links)
@@ -129,7 +129,7 @@ def _imported(visit: Visit, path: Path, content: str) -> None:
 
 
 def test_imported_conversations(visit: Visit, plain: OwnServer, tmp_path: Path) -> None:
-    """Only what has the right form comes in."""
+    """Only messages of the right form are imported."""
     messages = [
         {"id": "__proto__", "parent": None, "role": "user", "content": HOSTILE,
          "files": [{"kind": "image", "name": HOSTILE, "data": "javascript:window.hit=1"},
@@ -177,9 +177,9 @@ def test_other_files_are_refused(
 
 
 def test_the_policy_holds(visit: Visit, plain: OwnServer) -> None:
-    """What got into the page in spite of all would do nothing: this test tries it."""
+    """Tries code that got into the page in spite of everything: it has no effect."""
     visit.open(plain.url)
-    # Later, as the browser lets the code of its debugger do what that of pages may not.
+    # Run later, because the browser's debugger may do more than a page.
     done = visit.page.evaluate(
         """() => new Promise((resolve) => setTimeout(() => {
           const refused = [];

@@ -1,4 +1,4 @@
-"""Images, sounds and PDF files in the page, on a server whose model sees and hears."""
+"""Images, sounds and PDF files in the page, on a server whose model has image and audio input."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -16,14 +16,12 @@ if TYPE_CHECKING:
 
 @pytest.fixture(scope="module")
 def sensing(browser: object, module_server: Start, launcher: Launcher) -> OwnServer:
-    """`browser` comes first, as nothing is started without one."""
+    """`browser` comes first, so that no server starts without one."""
     model, projector = map(launcher.model_file, ("tiny-window", "tiny-mmproj-both"))
     return module_server("-m", model, "--mmproj", projector, "-n", "8")
 
 
-def test_what_the_model_takes_is_sent_and_answered(
-    visit: "Visit", sensing: OwnServer, tmp_path: Path
-) -> None:
+def test_media_are_sent_and_answered(visit: "Visit", sensing: OwnServer, tmp_path: Path) -> None:
     image, sound, document = tmp_path / "a.png", tmp_path / "b.wav", tmp_path / "c.pdf"
     Image.new("RGB", (40, 30), "red").save(image)
     sound.write_bytes(recording())
@@ -51,7 +49,7 @@ def test_what_the_model_takes_is_sent_and_answered(
     visit.find(".file.pdf >> text=c.pdf").wait_for()  # kept with the conversation
 
 
-def test_what_can_t_be_read_is_told(visit: "Visit", sensing: OwnServer, tmp_path: Path) -> None:
+def test_unreadable_files_are_reported(visit: "Visit", sensing: OwnServer, tmp_path: Path) -> None:
     damaged = tmp_path / "damaged.pdf"
     damaged.write_bytes(b"%PDF-1.7 and nothing")
     visit.expected.append("400")

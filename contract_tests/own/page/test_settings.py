@@ -1,4 +1,4 @@
-"""What goes into requests: of all conversations, and of one; and whether the model thinks first."""
+"""Settings of requests, for all conversations and for one, and the switch for reasoning."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,7 +15,7 @@ def _settings_of_this(visit: "Visit") -> None:
 
 
 def test_thinking_is_switched(visit: "Visit", plain: OwnServer) -> None:
-    """In one conversation; in the others it is as it was."""
+    """The switch applies to one conversation and doesn't change the others."""
     visit.open(plain.url, custom='{"chat_template_kwargs": {"colour": "red"}}')
     bodies = visit.script([{"content": "ok"}])
     switch = visit.page.get_by_label("Thinking")
@@ -38,7 +38,7 @@ def test_thinking_is_switched(visit: "Visit", plain: OwnServer) -> None:
 
 
 def test_the_model_answers_at_once(visit: "Visit", plain: OwnServer) -> None:
-    """The shipped model's template follows the switch."""
+    """The shipped model's template uses the switch."""
     visit.open(plain.url, thinking="off", max_tokens=8)
     with visit.page.expect_request("**/v1/chat/completions") as sent:
         visit.ask("Hello")
@@ -100,7 +100,7 @@ def test_a_conversation_has_settings_of_its_own(
 
 
 def test_thoughts_go_back_to_the_model(visit: "Visit", plain: OwnServer) -> None:
-    """A model that works with tools goes on with what it thought before the call."""
+    """A model that uses tools continues with its reasoning from before the call."""
     visit.open(plain.url)
     call = {"index": 0, "id": "1", "function": {"name": "f", "arguments": "{}"}}
     bodies = visit.script([{"reasoning_content": "I need f."}, {"tool_calls": [call]}])

@@ -1,4 +1,4 @@
-"""A visit to the page: what a person does there, and what the browser has to say of it."""
+"""A visit to the page: actions of a person, and errors in the browser's console."""
 
 import json
 import re
@@ -19,7 +19,8 @@ TALKING = json.dumps(
         "chat_template_kwargs": {"enable_thinking": False},
     }
 )
-"""More fields of requests, with which any model answers at once, and has to be stopped."""
+"""More fields of requests with which any model answers at once, in a text that has to be
+stopped."""
 
 _WATCH = """
 window.violations = [];
@@ -29,14 +30,14 @@ addEventListener("securitypolicyviolation", (event) =>
 
 
 class Visit:
-    """One visitor. `complaints` are what the page wrote into the browser's console."""
+    """One visitor. `complaints` are the lines that the page wrote into the browser's console."""
 
     def __init__(self, browser: "Browser") -> None:
         self._context = browser.new_context(viewport={"width": 1200, "height": 800})
         self._context.set_default_timeout(1000 * SECONDS)
         self._context.add_init_script(_WATCH)
         self.complaints: list[str] = []
-        self.expected: list[str] = []  # patterns of complaints that the test provokes
+        self.expected: list[str] = []  # patterns of complaints that the test causes
         self.hosts: set[str] = set()
         self.page: Page = self._context.new_page()
         self.page.on("console", lambda m: self._note(m.type, f"{m.text} {m.location.get('url')}"))
@@ -53,8 +54,8 @@ class Visit:
             self.hosts.add(address.netloc)
 
     def end(self) -> None:
-        """Nothing unforeseen was in the console, no policy was violated, and nothing was loaded
-        from another host."""
+        """Checks that no unexpected line was in the console, no policy was violated, and nothing
+        was loaded from another host."""
         violations = self.page.evaluate("window.violations ?? []")
         host = urlsplit(self.page.url).netloc
         self._context.close()
@@ -70,7 +71,8 @@ class Visit:
     # ---- what a person does ----
 
     def open(self, url: str, **settings: Any) -> None:
-        """Opens the page, with some settings of the user, and waits until it knows the model."""
+        """Opens the page, with some settings of the user, and waits until it has loaded the model's
+        data."""
         if settings:
             stored = json.dumps(json.dumps(settings))
             script = f"localStorage['specllama.settings'] ??= {stored}"
@@ -79,14 +81,14 @@ class Visit:
         self.ready()
 
     def ready(self) -> None:
-        """The page knows its server and the model."""
+        """Waits until the page has the data of the server and the model."""
         self.find("body[data-ready]").wait_for()
 
     def find(self, selector: str, **options: Any) -> "Locator":
         return self.page.locator(selector, **options)
 
     def click(self, name: str) -> None:
-        """The button of this name."""
+        """Clicks the button with this name."""
         self.page.get_by_role("button", name=name, exact=True).last.click()
 
     def say(self, text: str) -> None:
@@ -94,7 +96,7 @@ class Visit:
         self.page.keyboard.press("Enter")
 
     def answered(self) -> "Locator":
-        """The last answer, once it is complete."""
+        """Returns the last answer, once it is complete."""
         self.find(".message.assistant").last.wait_for()
         self.find(
             ".message.assistant:not(.running) .facts, .message.assistant .error:visible"
@@ -103,7 +105,7 @@ class Visit:
         return self.find(".message.assistant").last
 
     def says(self, text: str) -> None:
-        """The last message says this, sooner or later."""
+        """Waits until the last message contains the text."""
         self.find(".message:last-child .body", has_text=text).wait_for()
 
     def ask(self, text: str) -> str:
@@ -111,14 +113,14 @@ class Visit:
         return self.answered().locator(".body").inner_text()
 
     def export_all(self, place: Path) -> None:
-        """All conversations go into the file `place`."""
+        """Exports all conversations into the file `place`."""
         self.click("Settings")
         with self.page.expect_download() as download:
             self.click("Export all")
         download.value.save_as(place)
 
     def delete_all(self) -> None:
-        """From within the settings."""
+        """Deletes all conversations in the settings."""
         self.click("Delete all")
         self.click("Delete")
         self.find("text=No conversations yet").wait_for()
@@ -129,11 +131,11 @@ class Visit:
             self.click("Import")
         chooser.value.set_files(place)
 
-    # ---- a model that says what a test wants ----
+    # ---- a model with prescribed answers ----
 
     def script(self, *answers: Sequence[dict[str, Any]]) -> list[Any]:
-        """Lets the model answer with these deltas, one list for each request. The bodies of the
-        requests are in the returned list."""
+        """Makes the model answer with these deltas, one list for each request. Returns a list that
+        gets the bodies of the requests."""
         bodies: list[Any] = []
 
         def answer(route: "Route") -> None:
