@@ -385,7 +385,7 @@ def refused(server: OwnServer, part: Any, status: int) -> str:
     [
         ("data:image/png;base64,", 400, "empty"),
         (url(picture(1)[:40]), 400, "damaged"),
-        (url(b"no image"), 400, "none of"),
+        (url(b"no image"), 400, "not one of"),
         (url(recording()), 400, "an image is expected"),
         ("no base64!", 400, "base64"),
         ("data:image/png", 400, "comma"),
