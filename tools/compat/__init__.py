@@ -1,1 +1,1 @@
-"""The description beside that of the last release: what would break a client."""
+"""Compares the description with that of the last release, to find changes that break clients."""

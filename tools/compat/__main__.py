@@ -1,8 +1,8 @@
 """Compares the description with that of the last release.
 
-`python -m tools.compat` ends with 1 if there is a breaking change that CHANGELOG.md doesn't
-announce, or an announcement of none. `--list` prints all of them. `--record` keeps the description
-of the version that is about to be released.
+`python -m tools.compat` exits with 1 if CHANGELOG.md doesn't announce a breaking change, or
+announces a change that doesn't exist. `--list` prints all breaking changes. `--record` stores the
+description of the version that is about to be released.
 """
 
 import argparse
@@ -23,12 +23,12 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 def main(argv: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="tools.compat", description=__doc__)
     parser.add_argument("--list", action="store_true", help="print all breaking changes")
-    parser.add_argument("--record", action="store_true", help="keep the description of today")
-    parser.add_argument("--released", type=Path, help="compare with this one")
+    parser.add_argument("--record", action="store_true", help="store the present description")
+    parser.add_argument("--released", type=Path, help="compare with this description")
     options = parser.parse_args(argv)
     today = public(bundle(description_path()))
     if options.record:
-        print(f"kept as {_record(today)}")
+        print(f"stored as {_record(today)}")
         return 0
     path = options.released or last_release()
     before: Node = json.loads(path.read_bytes())
@@ -39,7 +39,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     for each in unannounced:
         print(f"not announced: {each}")
     for pattern in unused:
-        print(f"nothing breaks as announced: {pattern}")
+        print(f"no change matches the announcement: {pattern}")
     version = before["info"]["version"]
     print(f"{len(found)} breaking changes since {version}, {len(unannounced)} not announced")
     if unannounced:
@@ -48,7 +48,7 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def last_release() -> Path:
-    """The description of the newest version."""
+    """Returns the path of the newest version's description."""
     return max(RELEASED.glob("*.json"), key=lambda path: [int(n) for n in path.stem.split(".")])
 
 

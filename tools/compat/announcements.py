@@ -1,8 +1,8 @@
 """The breaking changes that CHANGELOG.md announces.
 
-They stand in the part `### Breaking` of `## [Unreleased]`. A bullet says to a reader what changes;
-below it, comments say which differences are meant: `<!-- breaks: PATTERN -->`, where `*` stands
-for any text and everything else for itself. A pattern has to match a whole line of the comparison.
+They are in the section `### Breaking` of `## [Unreleased]`. A bullet describes the change for
+readers. Comments below it have patterns for the differences: `<!-- breaks: PATTERN -->`, where `*`
+matches any text. A pattern has to match a whole line of the comparison.
 """
 
 import re
@@ -17,11 +17,12 @@ _PATTERN = re.compile(r"<!-- breaks: (.+?) -->")
 class Verdict(NamedTuple):
     unannounced: list[Break]
     unused: list[str]
-    """Patterns that nothing matches."""
+    """Patterns that match no difference."""
 
 
 def announced(changelog: str) -> list[str]:
-    """The patterns of the unreleased part. Raises ValueError for one without a bullet above it."""
+    """Returns the patterns of the unreleased part. Raises ValueError for a pattern without a bullet
+    above it."""
     unreleased = _part(changelog, "## [Unreleased]", "\n## ")
     breaking = _part(unreleased, "### Breaking", "\n### ")
     text, *bullets = re.split(r"^- ", breaking, flags=re.MULTILINE)
@@ -53,5 +54,5 @@ def _expression(pattern: str) -> re.Pattern[str]:
 
 
 def _part(text: str, heading: str, end: str) -> str:
-    """What stands between a heading and the next one of its kind."""
+    """Returns the text between a heading and the next heading of its kind."""
     return f"\n{text}".partition(f"\n{heading}\n")[2].partition(end)[0]

@@ -1,9 +1,10 @@
-"""Two descriptions, and what a client of the first one would miss at a server of the second.
+"""Finds the changes between two descriptions that break a client of the first one.
 
-A request breaks where less is allowed: an operation, a field, a type, a value or a part of a range
-is gone, or something has become required. An answer breaks where more may come, or less is sure to:
-a status, a media type, a field or its certainty is gone, or another type may stand there. New
-values of an enum in an answer are no break. Names of components and operations don't count.
+A request breaks if less is allowed: an operation, a field, a type, a value or a part of a range was
+removed, or something became required. An answer breaks if it may contain more, or is less certain
+to contain something: a status, a media type or a field was removed or became optional, or another
+type was added. New values of an enum in an answer don't break. Names of components and operations
+are ignored.
 """
 
 import json
@@ -15,21 +16,21 @@ from tools.compat.shapes import LOWER, Kind, Node, Shape, Shapes
 
 METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 SCHEMAS = {"schema": "", "x-event-data-schema": " event", "x-line-schema": " line"}
-"""Where a media type has schemas, and how messages call what they describe."""
+"""The schemas of a media type object, and the names of their contents in messages."""
 
 RESTRICTIONS = {
     "x-option": "needs a server with the option",
     "x-refuses-foreign-origins": "refuses pages of other origins",
     "x-max-body-size": "has a bound for its body",
 }
-"""Extensions of an operation that take something away from its clients."""
+"""Extensions of an operation that restrict its clients."""
 
 
 class Break(NamedTuple):
     operation: str
     """Method and path."""
     where: str
-    """Parts of the request or answer, with dots between them; empty for all of the operation."""
+    """Parts of the request or answer, joined by dots; empty for the whole operation."""
     what: str
 
     def __str__(self) -> str:
@@ -48,7 +49,7 @@ class _Operation(NamedTuple):
 
 
 def breaks(old: Node, new: Node) -> list[Break]:
-    """In the order of the old description; each one once."""
+    """Returns the breaking changes without repetitions, in the order of the old description."""
     before, after = Shapes(old), Shapes(new)
     now = _operations(new, after)
     found: dict[Break, None] = {}
@@ -63,7 +64,7 @@ def breaks(old: Node, new: Node) -> list[Break]:
 
 
 def _operations(document: Node, shapes: Shapes) -> dict[tuple[str, str], _Operation]:
-    """By method and path; the names of the path's parameters don't count."""
+    """Returns the operations by method and path; the names of the path's parameters are ignored."""
     found = {}
     for path, each in document["paths"].items():
         item = shapes.resolve(each)
@@ -155,7 +156,7 @@ class _Comparison:
 
 
 def narrowed(old: Shape, new: Shape, where: str) -> Found:
-    """What a request may have no longer."""
+    """Yields what a request may no longer contain."""
     if gone := [name for name in old.kinds if name not in new.kinds]:
         yield where, f"{_listed(gone)} is not taken"
     if None not in (old.default, new.default) and old.default != new.default:
@@ -185,7 +186,7 @@ def _narrowed_kind(was: Kind, now: Kind, where: str) -> Found:
         if before is None or (value > before if bound in LOWER else value < before):
             yield where, f"{bound} is {value}, was {'none' if before is None else before}"
     if was.values is not None:
-        return  # those were all
+        return  # an enum has no bounds
     for name in sorted(now.required - was.required):
         new = "is required" if name in was.properties else "is new and required"
         yield f"{where}.{name}", new
@@ -201,7 +202,7 @@ def _narrowed_kind(was: Kind, now: Kind, where: str) -> Found:
 
 
 def widened(old: Shape, new: Shape, where: str) -> Found:
-    """What an answer may have, or lack, that it hadn't, or had."""
+    """Yields what an answer may now contain, and what it may now lack."""
     if more := [name for name in new.kinds if name not in old.kinds]:
         yield where, f"may be {_listed(more)}"
     for name, was in old.kinds.items():
@@ -221,7 +222,7 @@ def widened(old: Shape, new: Shape, where: str) -> Found:
 
 
 def _bound_of_values(kind: Kind, bound: str, value: float) -> bool:
-    """True if `kind` has certain values, none of which is out of the bound."""
+    """True if `kind` has an enum whose values are all within the bound."""
     if kind.values is None:
         return False
     measured = [_measure(json.loads(each)) for each in kind.values]
@@ -229,16 +230,17 @@ def _bound_of_values(kind: Kind, bound: str, value: float) -> bool:
 
 
 def _measure(value: Any) -> float:
-    """What bounds are about: the number, or the length of anything else."""
+    """Returns the quantity that bounds limit: the number itself, or the length of another value."""
     return float(value) if isinstance(value, int | float) else len(value)
 
 
 def _held(extension: str, given: Any, old: _Operation) -> bool:
-    """True if the restriction was there, or a narrower one."""
+    """True if the old description had the restriction, or a stronger one."""
     before = old.definition.get(extension)
     if extension == "x-max-body-size":
         return before is not None and before <= given
-    # Before it was an extension, the prose said that 501 comes without the option.
+    # Before it was an extension, the description's text said that 501 is returned without the
+    # option.
     return before is not None or (extension == "x-option" and "501" in old.definition["responses"])
 
 

@@ -1,11 +1,11 @@
-"""What a schema allows, without how it is written.
+"""What a schema allows, independent of how it is written.
 
 A `Shape` has one `Kind` for each JSON type that is allowed. `allOf` is the intersection of shapes,
-`anyOf` and `oneOf` are their union, and references are followed. So a schema that moves to a
-component, gets a title, or is split and put together again keeps its shape.
+`anyOf` and `oneOf` are their union, and references are followed. So a schema keeps its shape if it
+moves to a component, gets a title, or is split and combined differently.
 
-A union of objects is one object with the properties of all: a change in one branch that another
-branch makes up for is not seen.
+A union of objects is one object with the properties of all branches. So a change in one branch is
+not noticed if another branch makes up for it.
 """
 
 import json
@@ -17,7 +17,7 @@ from typing import Any
 Node = Mapping[str, Any]
 
 TYPES = ("null", "boolean", "integer", "number", "string", "array", "object")
-"""An integer is a number, too: a schema of numbers allows both."""
+"""All types. An integer is a number, too: a schema of numbers allows both."""
 
 LOWER = {"minimum": "number", "minLength": "string", "minItems": "array", "minProperties": "object"}
 UPPER = {"maximum": "number", "maxLength": "string", "maxItems": "array", "maxProperties": "object"}
@@ -26,7 +26,7 @@ _TAKES_DEFAULT = ("x-default", "default")
 
 @dataclass(frozen=True)
 class Kind:
-    """The allowed values of one type. `values` and `patterns` are None if any will do."""
+    """The allowed values of one type. `values` and `patterns` are None if they are unrestricted."""
 
     values: frozenset[str] | None = None
     patterns: frozenset[str] | None = None
@@ -34,7 +34,7 @@ class Kind:
     properties: Mapping[str, "Shape"] = field(default_factory=dict)
     required: frozenset[str] = frozenset()
     closed: bool = False
-    """No other properties."""
+    """True if no other properties are allowed."""
     items: "Shape | None" = None
 
 
@@ -42,7 +42,8 @@ class Kind:
 class Shape:
     kinds: Mapping[str, Kind]
     default: str | None = None
-    """What the server does without the value, as JSON; None if the description doesn't tell."""
+    """The value that the server uses by default, as JSON; None if the description has no
+    default."""
 
 
 ANY = Shape({name: Kind() for name in TYPES})
@@ -63,11 +64,11 @@ class Shapes:
             if schema.get(union):
                 shape = _both(shape, reduce(_either, (self.of(each) for each in schema[union])))
         shape = _both(shape, self._parts(schema))
-        told = [json.dumps(schema[key]) for key in _TAKES_DEFAULT if key in schema]
-        return replace(shape, default=told[0] if told else shape.default)
+        defaults = [json.dumps(schema[key]) for key in _TAKES_DEFAULT if key in schema]
+        return replace(shape, default=defaults[0] if defaults else shape.default)
 
     def resolve(self, node: Node) -> Node:
-        """What `node` refers to, or `node` itself."""
+        """Returns the target of the reference `node`, or `node` itself."""
         while "$ref" in node:
             reference, node = node["$ref"], self._document
             for part in reference.split("/")[1:]:
@@ -81,7 +82,7 @@ class Shapes:
         return self._known[reference]
 
     def _parts(self, schema: Node) -> Shape:
-        """The shape that the schema's properties and items ask for."""
+        """Returns the shape of the schema's properties and items."""
         others = schema.get("additionalProperties")
         members = Kind(
             properties={name: self.of(each) for name, each in schema.get("properties", {}).items()},
@@ -94,7 +95,7 @@ class Shapes:
 
 
 def _own(schema: Node) -> Shape:
-    """The schema's type, enum, pattern and bounds."""
+    """Returns the shape of the schema's type, enum, pattern and bounds."""
     named = schema.get("type")
     types = set(TYPES if named is None else [named] if isinstance(named, str) else named)
     if "number" in types:
@@ -105,7 +106,7 @@ def _own(schema: Node) -> Shape:
     if values is not None and schema.get("nullable"):
         values = [*values, None]
     if "x-supported-values" in schema:
-        # Any other value is refused, though described; null, where it may be, stands for no value.
+        # Other values are described but rejected; null, where allowed, stands for no value.
         values = [*schema["x-supported-values"], None]
     if values is not None:
         types &= {_type(value) for value in values}
@@ -144,14 +145,14 @@ def _type(value: Any) -> str:
 
 
 def _both(one: Shape, other: Shape) -> Shape:
-    """Allowed by both."""
+    """Returns the intersection of both shapes."""
     shared = [name for name in one.kinds if name in other.kinds]
     kinds = {name: _narrower(one.kinds[name], other.kinds[name]) for name in shared}
     return Shape(kinds, one.default if one.default is not None else other.default)
 
 
 def _either(one: Shape, other: Shape) -> Shape:
-    """Allowed by one of them."""
+    """Returns the union of both shapes."""
     kinds = {
         name: _wider(one.kinds[name], other.kinds[name])
         if name in one.kinds and name in other.kinds
@@ -195,7 +196,7 @@ def _or(one: frozenset[str] | None, other: frozenset[str] | None) -> frozenset[s
 
 
 def _bounds(names: Iterable[str], one: Kind, other: Kind, tight: bool) -> dict[str, float]:
-    """`tight`: the narrower of two bounds counts."""
+    """Returns the bounds of both kinds: the narrower ones if `tight`, otherwise the wider ones."""
     found = {}
     for name in sorted(names):
         given = [kind.bounds[name] for kind in (one, other) if name in kind.bounds]

@@ -1,1 +1,1 @@
-"""The documentation: its pages, the code blocks in them, and the site that is built of them."""
+"""The documentation: its pages, their code blocks, and the site that is built from them."""

@@ -1,8 +1,8 @@
-"""The code blocks of the documents, and what is said of each in comments in front of it:
+"""The code blocks of the documents, and the marks in comments before them:
 
-- `<!-- not run: REASON -->`: it is not executed.
-- `<!-- server: OPTIONS -->`: it is sent to a server with these options, not to a plain one.
-- `<!-- prints: TEXT -->`: this is in what it prints.
+- `<!-- not run: REASON -->`: the block is not executed.
+- `<!-- server: OPTIONS -->`: the block uses a server with these options instead of a plain one.
+- `<!-- prints: TEXT -->`: the output of the block contains this text.
 """
 
 import re
@@ -16,7 +16,7 @@ ROOT = Path(__file__).parents[2]
 EXECUTED = frozenset({"bash", "python"})
 PARSED = frozenset({"json", "yaml", "toml", "ini"})
 SHOWN = frozenset({"text"})
-"""What a program prints, and drawings."""
+"""The language of blocks with output or drawings."""
 
 _MARK = re.compile(r"<!-- (not run|server|prints): (.+?) -->", re.DOTALL)
 
@@ -24,10 +24,10 @@ _MARK = re.compile(r"<!-- (not run|server|prints): (.+?) -->", re.DOTALL)
 @dataclass(frozen=True)
 class Block:
     document: str
-    """Path of the document, from the root of the repository."""
+    """Path of the document, relative to the root of the repository."""
     line: int
     language: str
-    """Empty for a block that tells none."""
+    """Empty for a block without a language."""
     content: str
     marks: dict[str, str] = field(default_factory=dict)
 
@@ -41,14 +41,14 @@ class Block:
 
 
 def documents() -> list[Path]:
-    """All of this repository's own pages."""
-    # Caches of tools have a README, too, in folders that begin with a dot.
+    """Returns all of this repository's own pages."""
+    # Hidden folders, such as the caches of tools, may have a README, too.
     found = [*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md"), *ROOT.glob("[!.]*/README.md")]
     return sorted(set(found))
 
 
 def blocks(path: Path) -> Iterator[Block]:
-    """The blocks of one document, from its beginning to its end, those in lists included."""
+    """Yields the blocks of one document in their order, blocks in lists included."""
     yield from blocks_of(path.read_text("utf-8"), path.relative_to(ROOT).as_posix())
 
 
@@ -61,7 +61,7 @@ def blocks_of(text: str, document: str) -> Iterator[Block]:
             yield Block(document, line, language, token.content, marks)
             marks = {}
         elif token.type == "html_block":
-            # Marks hold for the block that follows at once.
+            # Marks apply to the block right after them.
             marks = {name: " ".join(what.split()) for name, what in _MARK.findall(token.content)}
         else:
             marks = {}

@@ -1,4 +1,4 @@
-"""What MkDocs calls when it builds the site: pages from elsewhere, links, the API's reference."""
+"""Hooks for MkDocs while it builds the site: pages from elsewhere, links, the API's reference."""
 
 import re
 from typing import Any
@@ -14,7 +14,7 @@ _FETCHED = re.compile(
 )
 
 OPERATIONS = "{operations}"
-"""Where the page about the API has its tables."""
+"""The placeholder for the tables on the page about the API."""
 
 
 def on_files(files: Files, config: MkDocsConfig) -> Files:
@@ -33,7 +33,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def on_post_page(output: str, page: Any, **_: Any) -> str:
-    """Sees to it that the pages need no network."""
+    """Checks that the page loads nothing from other hosts."""
     if found := _FETCHED.findall(output):
-        raise PluginError(f"{page.file.src_uri} asks another host for {found[0]}")
+        raise PluginError(f"{page.file.src_uri} loads from another host: {found[0]}")
     return output

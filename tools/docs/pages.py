@@ -1,8 +1,8 @@
 """The pages of the site, and their links.
 
-A page lies in `docs/` or elsewhere in the repository, where its links are relative to its place.
-On the site, a link to a page leads to the page, and one to a file that is no page is its text
-alone: the site has no copy of the source.
+A page is in `docs/` or elsewhere in the repository, and its links are relative to its place. On the
+site, a link to a page leads to the page; a link to any other file becomes plain text, because the
+site has no copy of the source.
 """
 
 import posixpath
@@ -21,32 +21,32 @@ ELSEWHERE = {
     "contract_tests/README.md": "contract-tests.md",
     "openapi/README.md": "description.md",
 }
-"""Documents outside of `docs/`, and the pages that they are. The start page takes the place of the
-README, which says the same to readers of the repository."""
+"""Documents outside `docs/`, with their pages. The start page replaces the README, which has the
+same text for readers of the repository."""
 
 LINK = re.compile(r"\[(?P<text>[^\[\]]*)\]\((?P<target>[^()\s:]+)\)")
-"""A link that isn't an address."""
+"""A relative link."""
 MADE = "docs/api/"
-"""What is there on the site alone: the interactive page."""
+"""The folder that only the site has, with the interactive page."""
 
 _COMMENT = re.compile(r"^ *<!-- .*? -->\n", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"(^ *```.*?^ *```$)", re.DOTALL | re.MULTILINE)
 
 
 def included() -> dict[str, Path]:
-    """Pages of the site that lie outside of `docs/`."""
+    """Returns the pages of the site that are outside `docs/`."""
     return {page: ROOT / path for path, page in ELSEWHERE.items() if path != "README.md"}
 
 
 def source_of(page: str) -> str:
-    """Where a page of the site lies in the repository."""
+    """Returns the path in the repository for a page of the site."""
     sources = {page: path for path, page in ELSEWHERE.items() if path != "README.md"}
     return sources.get(page, f"docs/{page}")
 
 
 def on_the_site(markdown: str, page: str) -> str:
-    """The text of a page, with the links that it has on the site, and without comments: they are
-    for the tests of the repository."""
+    """Returns the text of a page with the site's links, and without comments, which are only for
+    the repository's tests."""
     here = posixpath.dirname(source_of(page))
 
     def link(match: re.Match[str]) -> str:
@@ -67,7 +67,7 @@ def on_the_site(markdown: str, page: str) -> str:
 
 
 def _page(path: str) -> str | None:
-    """The page that a file of the repository is."""
+    """Returns the page that a file of the repository becomes, or None."""
     if path in ELSEWHERE:
         return ELSEWHERE[path]
     return path.removeprefix("docs/") if re.match(r"docs/.*\.md$", path) else None

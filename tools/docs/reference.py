@@ -1,5 +1,5 @@
-"""The reference of the API, made from the description: a table of the operations for a page, and
-the interactive page that a server has at `/docs`, with the same files."""
+"""The API's reference, made from the description: a table of the operations for a page, and the
+interactive page that a server has at `/docs`, with the same files."""
 
 import json
 from collections.abc import Iterator
@@ -16,14 +16,14 @@ _METHODS = ("get", "put", "post", "delete", "options", "head", "patch", "trace")
 
 
 def description() -> Node:
-    """What a server has at `/openapi.json`, for a plain one on this machine."""
+    """Returns the description that a plain server on this machine has at `/openapi.json`."""
     document = with_body_examples(public(bundle(description_path())))
-    document["servers"] = [{"url": SERVER, "description": "A server that runs here"}]
+    document["servers"] = [{"url": SERVER, "description": "A server on this machine"}]
     return document
 
 
 def operations(document: Node) -> str:
-    """A table for each tag, in Markdown."""
+    """Returns a table for each tag, in Markdown."""
     return "\n".join(_tables(document))
 
 
@@ -52,9 +52,10 @@ def _summary(operation: Node) -> str:
 
 
 def files(document: Node) -> dict[str, bytes]:
-    """The interactive page and what it needs, by their names in its folder.
+    """Returns the interactive page and its files, by their names in its folder.
 
-    The description is a script there: a page that is read from the disk can't fetch a file.
+    The description is a script there, because a page that is opened from the disk can't fetch a
+    file.
     """
     assets = {name: Path(swagger_ui_path, name).read_bytes() for name in ASSETS}
     return {

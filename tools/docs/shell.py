@@ -1,4 +1,4 @@
-"""What the examples of the shell start."""
+"""Finds the commands that shell examples run."""
 
 import re
 import shlex
@@ -16,7 +16,7 @@ _COMMAND = re.compile(r"^specllama(?=\s)(?:.*\\\n)*.*\n?", re.MULTILINE)
 
 
 def starts(text: str) -> Iterator[tuple[str, list[str] | None]]:
-    """The commands of an example: what bash runs, or the options of a server."""
+    """Yields the commands of an example: text for bash, or the options of a server."""
     end = 0
     for command in _COMMAND.finditer(text):
         _, *options = shlex.split(command[0].replace("\\\n", " "), comments=True)

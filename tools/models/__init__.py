@@ -1,1 +1,1 @@
-"""The builder of the shipped model and of those for tests and benchmarks. Not in the wheel."""
+"""Builds the shipped model and the models for tests and benchmarks. Not in the wheel."""

@@ -28,14 +28,16 @@ def build(name: str, directory: Path) -> Path:
 
 
 def ensure(name: str, directory: Path | None = None) -> Path:
-    """The model `name` in `directory` (default: `cache_directory()`), built if it isn't there."""
+    """Returns the path of the model `name` in `directory` (default: `cache_directory()`), and
+    builds it if it is missing."""
     directory = directory or cache_directory()
     path = directory / f"{RECIPES[name].file_name}.gguf"
     return path if path.exists() else build(name, directory)
 
 
 def ensure_adapter(name: str, directory: Path | None = None) -> Path:
-    """The LoRA adapter `name` in `directory` (default: `cache_directory()`), built if need be."""
+    """Returns the path of the LoRA adapter `name` in `directory` (default: `cache_directory()`),
+    and builds it if it is missing."""
     directory = directory or cache_directory()
     path = directory / f"{ADAPTERS[name].file_name}.gguf"
     if not path.exists():
@@ -45,14 +47,14 @@ def ensure_adapter(name: str, directory: Path | None = None) -> Path:
 
 
 def cache_directory() -> Path:
-    """The directory of built models. Every version of the builder has a place of its own."""
+    """Returns the directory of built models. Every version of the builder has a separate one."""
     base = os.environ.get("XDG_CACHE_HOME") or os.environ.get("LOCALAPPDATA")
     root = Path(base) if base else Path.home() / ".cache"
     return root / "specllama" / "models" / _fingerprint()
 
 
 def _fingerprint() -> str:
-    """A short hash of everything that the models are built from."""
+    """Returns a short hash of all sources of the models."""
     digest = hashlib.sha256()
     here = Path(__file__).parent
     for source in sorted(path for path in here.iterdir() if path.suffix in SOURCES):

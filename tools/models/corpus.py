@@ -1,7 +1,7 @@
-"""The text that the shipped tokenizer was trained on: Python's own manual and library.
+"""The texts that the shipped tokenizer was trained on: Python's own manual and library.
 
-It differs a little from one Python version to the next, which is why the trained merges are
-committed (`merges.txt`) and this module runs only to make new ones.
+They differ a little between Python versions, so the trained merges are committed (`merges.txt`),
+and this module runs only to make new ones.
 """
 
 import importlib
@@ -23,11 +23,11 @@ MODULES = (
     "uuid", "weakref", "xml.dom.minidom", "zipfile",
 )  # fmt: skip
 PROSE_WEIGHT = 4
-"""The weight of the manual against that of the code: chats are mostly prose."""
+"""The weight of the manual relative to the code, because chats are mostly prose."""
 
 
 def texts() -> Iterator[str]:
-    """The corpus, one document at a time, always in the same order."""
+    """Yields the texts one by one, always in the same order."""
     topics: dict[str, str] = importlib.import_module("pydoc_data.topics").topics
     for name in sorted(topics):
         for _ in range(PROSE_WEIGHT):

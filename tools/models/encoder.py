@@ -15,10 +15,10 @@ NORM_EPSILON = 1e-12
 
 @dataclass(frozen=True, kw_only=True)
 class Encoder:
-    """The shape of a BERT encoder (Devlin et al., 2018; layer norms behind the layers).
+    """The shape of a BERT encoder (Devlin et al., 2018), with layer norms after the layers.
 
-    `n_ctx_train` positions have a learned vector each. `head` adds what a cross-encoder has
-    behind it: a dense layer with tanh, then one number.
+    Each of the `n_ctx_train` positions has a learned vector. `head` adds the output of a
+    cross-encoder: a dense layer with tanh, then one number.
     """
 
     n_embd: int
@@ -32,7 +32,7 @@ class Encoder:
 
 
 def add_shape(writer: GGUFWriter, encoder: Encoder) -> None:
-    """The metadata of the architecture."""
+    """Writes the metadata of the architecture."""
     writer.add_context_length(encoder.n_ctx_train)
     writer.add_embedding_length(encoder.n_embd)
     writer.add_block_count(encoder.n_layer)
@@ -47,12 +47,13 @@ def add_shape(writer: GGUFWriter, encoder: Encoder) -> None:
 
 
 def tensors(encoder: Encoder, n_vocab: int, seed: int) -> Iterator[tuple[str, Matrix]]:
-    """Name and values (output features x input features) of each."""
+    """Yields name and values (output features x input features) of each tensor."""
     rng = np.random.Generator(np.random.PCG64(seed))
     n_embd, n_ff = encoder.n_embd, encoder.n_ff
 
     def matrix(n_out: int, n_in: int) -> Matrix:
-        """Uniform values that map an input of unit variance to one of unit variance."""
+        """Returns uniform values that map an input of unit variance to an output of unit
+        variance."""
         values = rng.random((n_out, n_in), dtype=np.float32)
         values -= np.float32(0.5)
         values *= np.float32(sqrt(12 / n_in))

@@ -1,9 +1,9 @@
-"""`python -m tools.models.evaluate`: what the shipped model can do, by tasks that it never saw.
+"""`python -m tools.models.evaluate`: measures the shipped model's abilities with tasks that it
+never saw.
 
 The tasks' tools, parameters, words and phrasings are not in the training (see
-`tools.models.lessons.source`, and `KNOWN_TO_US` for what that does not exclude). They go through
-the API of a live server: one that is started for the shipped model or `--model FILE`, or the one at
-`--base-url`.
+`tools.models.lessons.source`, and `KNOWN_TO_US` for the limits of that). They are sent to the API
+of a live server: one started for the shipped model or `--model FILE`, or the one at `--base-url`.
 """
 
 import argparse
@@ -37,9 +37,9 @@ KNOWN_TO_US = (
 )
 MAX_TOKENS = 500
 MOST = 100_000
-"""No ability has more tasks."""
+"""The largest number of tasks per ability."""
 FORMATS = ("free", "object", "schema")
-"""How an extraction is asked for: as it comes, as any JSON object, by a schema."""
+"""The ways to request an extraction: without a format, as any JSON object, by a schema."""
 LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
     calling.ABILITY: calling.lesson,
     extraction.ABILITY: extraction.lesson,
@@ -52,7 +52,8 @@ LESSONS: dict[str, Callable[[Source], Lesson | Gap]] = {
 
 @dataclass(frozen=True, kw_only=True)
 class Outcome:
-    """`marks` are true or false: `right`, and what else there is to say of this kind of task."""
+    """The result of a task. `marks` are true or false: `right`, and further marks of this kind of
+    task."""
 
     ability: str
     kind: str
@@ -66,7 +67,7 @@ def evaluate(
     base_url: str, n: int, temperature: float, seed: int, abilities: list[str]
 ) -> list[Outcome]:
     with httpx.Client(base_url=base_url, timeout=600) as client:
-        # Abilities have seeds of their own, and so other words.
+        # Abilities have separate seeds, and so different words.
         firsts = {ability: (seed * 100 + i) * MOST for i, ability in enumerate(LESSONS)}
         tasks = [(ability, firsts[ability] + i) for ability in abilities for i in range(n)]
         pool = ThreadPoolExecutor(4)
@@ -75,7 +76,7 @@ def evaluate(
                 pool.map(lambda task: _outcome(client, task[0], task[1], temperature), tasks)
             )
         finally:
-            # After an error or a signal nothing more is asked, and nobody waits for answers.
+            # After an error or a signal, no more tasks are sent, and pending answers are dropped.
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -148,7 +149,7 @@ Scores = dict[tuple[str, str], list[bool]]
 
 
 def scores(outcomes: list[Outcome]) -> Scores:
-    """The marks by ability and name, and the right ones by kind."""
+    """Returns the marks by ability and name, and the right ones by kind."""
     found: Scores = defaultdict(list)
     for each in outcomes:
         for name, mark in each.marks.items():
@@ -158,7 +159,7 @@ def scores(outcomes: list[Outcome]) -> Scores:
 
 
 def table(by_temperature: dict[float, list[Outcome]]) -> str:
-    """The scores as Markdown."""
+    """Returns the scores as Markdown."""
     columns = {temperature: scores(each) for temperature, each in by_temperature.items()}
     rows = [
         "| Ability | Mark | Tasks | " + " | ".join(_title(each) for each in columns) + " |",
@@ -200,7 +201,7 @@ def _server(base_url: str | None, model: Path) -> Iterator[str]:
     if base_url is not None:
         yield base_url
         return
-    # So that the server ends, too.
+    # Raises an exception, so that the server ends, too.
     signal.signal(signal.SIGTERM, _leave)
     with llm_server("--parallel", "4", "--threads", "1", model=str(model)) as server:
         yield server.base_url
@@ -212,13 +213,13 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(prog="python -m tools.models.evaluate", description=__doc__)
-    parser.add_argument("--base-url", help="of a running server (default: start one)")
+    parser.add_argument("--base-url", help="use a running server (default: start one)")
     parser.add_argument("--model", type=Path, default=model_path(), help="(default: the shipped)")
-    parser.add_argument("-n", type=int, default=500, help="tasks for each ability (%(default)s)")
-    parser.add_argument("--seed", type=int, default=7, help="of the tasks (%(default)s)")
-    parser.add_argument("--ability", action="append", choices=[*LESSONS], help="only this one")
-    parser.add_argument("--temperature", type=float, action="append", help="only this one")
-    parser.add_argument("--failures", type=int, default=0, help="print so many of each ability")
+    parser.add_argument("-n", type=int, default=500, help="tasks per ability (%(default)s)")
+    parser.add_argument("--seed", type=int, default=7, help="seed of the tasks (%(default)s)")
+    parser.add_argument("--ability", action="append", choices=[*LESSONS], help="only this ability")
+    parser.add_argument("--temperature", type=float, action="append", help="only this temperature")
+    parser.add_argument("--failures", type=int, default=0, help="failures to print per ability")
     parser.add_argument("--output", type=Path, help="write the table into this page")
     arguments = parser.parse_args()
     abilities = arguments.ability or list(LESSONS)

@@ -24,15 +24,15 @@ FILE_TYPES = {
 NORM_EPSILON = 1e-5
 ROPE_BASE = 10_000.0
 ROPE_FACTORS = "rope_freqs.weight"
-"""What llama.cpp divides the rates of the rotations by, if a file has it."""
+"""llama.cpp divides the rates of the rotations by this tensor, if a file has it."""
 STILL = 1e9
-"""The factor of channels that no position of a context turns."""
+"""The factor for channels that no position rotates."""
 
 
 def write_model(recipe: AnyRecipe, path: Path, trained: Iterable[Tensor] | None = None) -> None:
-    """Write `path` in one go: it is complete, or not there. The directory must exist.
+    """Writes `path` atomically: the file is either complete or missing. The directory must exist.
 
-    `trained` are the tensors of a decoder; without them they are random.
+    `trained` has the tensors of a decoder; without them the weights are random.
     """
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     writer = GGUFWriter(part, _architecture(recipe))
@@ -56,13 +56,13 @@ def write_model(recipe: AnyRecipe, path: Path, trained: Iterable[Tensor] | None 
 
 
 def read_tensors(path: Path) -> Iterator[tuple[str, NDArray[np.float32]]]:
-    """The tensors of a file by name, as they were before quantization but for its rounding."""
+    """Yields the tensors of a file by name, dequantized."""
     for tensor in GGUFReader(path).tensors:
         yield tensor.name, dequantize(tensor.data, tensor.tensor_type)
 
 
 def rope_factors(decoder: Decoder) -> NDArray[np.float32]:
-    """`ROPE_FACTORS` by pair of a head's channels."""
+    """Returns the values of `ROPE_FACTORS` by pair of a head's channels."""
     n = decoder.n_embd // decoder.n_head // 2
     factors = np.ones(n, np.float32)
     factors[round(n * decoder.rotated) :] = STILL
@@ -130,7 +130,7 @@ def _add_shape(writer: GGUFWriter, decoder: Decoder, n_vocab: int) -> None:
     writer.add_rope_dimension_count(decoder.n_embd // decoder.n_head)
     writer.add_rope_freq_base(ROPE_BASE)
     if decoder.architecture == "qwen2vl":
-        # Of time, height and width: half the size of a head together.
+        # For time, height and width, together half of a head's size.
         half = decoder.n_embd // decoder.n_head // 2
         writer.add_rope_dimension_sections([half // 4, half * 3 // 8, half * 3 // 8, 0])
     if decoder.architecture == "gemma3":

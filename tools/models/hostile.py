@@ -1,4 +1,4 @@
-"""Files that claim to be models and are not, for tests of how a server refuses them."""
+"""Files that claim to be models but aren't, for tests of the errors that a server reports."""
 
 import struct
 from collections.abc import Callable, Sequence
@@ -17,9 +17,9 @@ F32 = 0
 
 
 def write_hostile_files(directory: Path, model: Path) -> dict[str, Path]:
-    """Write one file of each kind into `directory`; `model` is a good one to spoil.
+    """Writes one file of each kind into `directory`; `model` is a valid model to damage.
 
-    Returns the paths by kind. None of the files can be loaded; a loader has to say so.
+    Returns the paths by kind. No file can be loaded; a loader has to report an error.
     """
     good = model.read_bytes()
     contents: dict[str, Callable[[], bytes]] = {
@@ -57,18 +57,18 @@ def write_hostile_files(directory: Path, model: Path) -> dict[str, Path]:
 
 
 def _too_long_string() -> bytes:
-    """A key whose value is a string that would end far behind the end of the file."""
+    """Returns a key whose value is a string that would end far after the end of the file."""
     return _file([_key(_NAME, STRING) + struct.pack("<Q", 2**62)])
 
 
 def _file(keys: Sequence[bytes], tensors: Sequence[bytes] = ()) -> bytes:
-    """A file with room for one small tensor."""
+    """Returns a file with room for one small tensor."""
     header = HEADER.pack(MAGIC, VERSION, len(tensors), len(keys)) + b"".join((*keys, *tensors))
     return header + bytes(-len(header) % ALIGNMENT + 256)
 
 
 def _key(name: str, kind: int) -> bytes:
-    """A key up to its value."""
+    """Returns a key up to its value."""
     return _text(name) + struct.pack("<I", kind)
 
 

@@ -1,4 +1,4 @@
-"""Judges what a server answered to a lesson's question: marks, each true or false."""
+"""Judges a server's answers to the lessons' questions by marks, each true or false."""
 
 import json
 import re
@@ -14,7 +14,7 @@ Schema = dict[str, Any]
 
 
 def marks_of(lesson: Lesson, choice: dict[str, Any], schema: Schema | None = None) -> Marks:
-    """`right`, and what else there is to say of a chat's answer. `schema` is the one asked for."""
+    """Returns `right` and further marks of a chat's answer. `schema` is the requested one."""
     message = choice["message"]
     marks = {
         "right": _is_right(lesson, message),
@@ -37,7 +37,7 @@ def marks_of_gap(gap: Gap, answer: dict[str, Any]) -> Marks:
 
 
 def schema_of(wanted: dict[str, Any]) -> Schema:
-    """The schema of an object with these keys, and values of these types."""
+    """Returns the schema of an object with these keys, and with values of these types."""
     types = {str: "string", int: "integer", float: "number", bool: "boolean"}
     return {
         "type": "object",
@@ -52,7 +52,7 @@ def is_valid(schema: Schema, value: Any) -> bool:
 
 
 def is_same(one: Any, other: Any) -> bool:
-    """Equal as JSON values: 1 is 1.0, but not true. The order of keys is free."""
+    """True if two JSON values are equal: 1 equals 1.0, but not true. The order of keys is free."""
     if isinstance(one, dict) and isinstance(other, dict):
         return one.keys() == other.keys() and all(is_same(one[key], other[key]) for key in one)
     if isinstance(one, list) and isinstance(other, list):
@@ -74,21 +74,21 @@ def _is_right(lesson: Lesson, message: dict[str, Any]) -> bool:
 
 
 def _says(content: str, facts: tuple[str, ...]) -> bool:
-    """All facts are in the answer, as whole words. An only fact that is a number is the last
-    one in it: so `53`, `54 - 1 = 53` and `It is 53.` are the same answer."""
+    """True if the answer contains all facts as whole words. A single fact that is a number has to
+    be the last number in it, so `53`, `54 - 1 = 53` and `It is 53.` are equal answers."""
     if len(facts) == 1 and re.fullmatch(r"-?\d+(\.\d+)?", facts[0]):
         return re.findall(r"-?\d+(?:\.\d+)?", content)[-1:] == [facts[0]]
     return all(re.search(rf"(?<!\w){re.escape(each)}(?!\w)", content) for each in facts)
 
 
 def _calls_are_valid(lesson: Lesson, message: dict[str, Any]) -> bool:
-    """True if each call is of a tool that there is, with arguments that follow its schema."""
+    """True if each call is of a known tool, with arguments that match its schema."""
     known = {each["function"]["name"]: each["function"]["parameters"] for each in lesson.tools}
     for each in message.get("tool_calls") or []:
         name, arguments = _call(each)
         if name not in known:
             return False
-        # A parameter that the tool doesn't have is no use.
+        # A parameter that the tool doesn't have is wrong.
         if not is_valid(known[name] | {"additionalProperties": False}, arguments):
             return False
     return "<tool_call>" not in (message.get("content") or "")

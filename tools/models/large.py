@@ -1,8 +1,9 @@
-"""`python -m tools.models.large NAME FILE`: a model of a real shape, with random quantized weights.
+"""`python -m tools.models.large NAME FILE`: writes a model with a real shape and random quantized
+weights.
 
-Speed and memory depend on shapes and types alone, so no model has to be carried to a machine that
-is there for minutes. Blocks are random bytes whose scales give weights a sane size; all processors
-write them, at some gigabytes a second. `recipes.py` has the models that tests build.
+Speed and memory depend only on shapes and types, so no real model has to be copied to a machine
+that is rented for minutes. Blocks are random bytes whose scales give weights a realistic size. All
+processors write them, at some gigabytes per second. `recipes.py` has the models for tests.
 """
 
 import argparse
@@ -26,17 +27,18 @@ from tools.models.recipes import CHAT_TEMPLATE
 from tools.models.tokenizer import extended_vocabulary
 
 CHUNK = 1 << 26
-"""Bytes that a thread makes at a time, at most."""
+"""The largest number of bytes that a thread makes at a time."""
 LOGIT_STD, ATTENTION_GAIN, FEED_FORWARD_GAIN = 4.0, 0.03, 0.5
-"""The standard deviation of logits, and what a layer adds to a token's own vector, whose elements
-have a standard deviation of 1. Attention adds little, so that greedy texts repeat what they
-repeat: proposals can be right."""
+"""The standard deviation of logits, and the strength of a layer's output relative to a token's own
+vector, whose elements have a standard deviation of 1. Attention adds little, so that greedy texts
+keep repeating themselves, and proposals can be right."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """`n_expert` is 0 for a dense model. `weight_type` is that of most matrices; `better` that
-    of the output, of values, and of half of the last matrices, as in llama.cpp's mixtures."""
+    """`n_expert` is 0 for a dense model. `weight_type` is the type of most matrices. `better` is
+    the type of the output, of values, and of half of the last matrices, as in llama.cpp's mixed
+    types."""
 
     architecture: Literal["llama", "qwen3moe"]
     n_vocab: int
@@ -109,14 +111,14 @@ SHAPES = {
         n_expert_used=4,
     ),
 }
-"""By name: 1.3 B parameters in Q4_0, for processors; as Llama 3 8B and Qwen3 30B A3B in Q4_K_M; and
-two small ones to try a script with."""
+"""The shapes by name: 1.3 B parameters in Q4_0, for processors; Llama 3 8B and Qwen3 30B A3B in
+Q4_K_M; and two small ones for trying a script."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """One tensor. `shape` has rows first, as numpy; `std` is that of its elements, and 0 means that
-    all are 1."""
+    """One tensor. `shape` has rows first, as in numpy. `std` is the standard deviation of its
+    elements; 0 means that all are 1."""
 
     name: str
     shape: tuple[int, ...]
@@ -130,7 +132,7 @@ class Matrix:
 
 
 def matrices(shape: Shape) -> Iterator[Matrix]:
-    """The tensors of the model, under llama.cpp's names."""
+    """Yields the tensors of the model, with llama.cpp's names."""
     n_embd, n_q, n_kv = shape.n_embd, shape.n_head * shape.head_size, shape.head_size
     n_kv *= shape.n_head_kv
     most, better = shape.weight_type, shape.better
@@ -190,7 +192,7 @@ def blocks(kind: WeightType, n: int, std: float, rng: np.random.Generator) -> ND
         d = std / math.sqrt(scales.square * q.square)
         found[:, -2:] = np.array([d], np.float16).view(np.uint8)
     elif kind == WeightType.Q4_0:
-        pairs = found[:, 2:]  # 8 in the place of 0: else weights would have a mean
+        pairs = found[:, 2:]  # 8 in the place of 0, otherwise weights would have a mean
         pairs |= np.where(pairs & 0x0F, 0, 0x08).astype(np.uint8)
         pairs |= np.where(pairs & 0xF0, 0, 0x80).astype(np.uint8)
         d = std / math.sqrt(_moments(np.array([8, *range(1, 16)]) - 8).square)
@@ -199,7 +201,7 @@ def blocks(kind: WeightType, n: int, std: float, rng: np.random.Generator) -> ND
         d = std / math.sqrt(_moments(np.arange(-128, 128)).square)
         found[:, 0:2] = np.array([d], np.float16).view(np.uint8)
     else:
-        raise ValueError(f"{kind.name} is not written here")
+        raise ValueError(f"{kind.name} can't be written")
     return found
 
 
@@ -214,7 +216,7 @@ def _moments(values: NDArray[np.int_]) -> _Moments:
 
 
 def _chunk(matrix: Matrix, start: int, n_bytes: int, seed: int) -> NDArray[np.uint8]:
-    """The bytes of the tensor from `start` on."""
+    """Returns the bytes of the tensor beginning at `start`."""
     if not matrix.std:
         return np.ones(n_bytes // 4, np.float32).view(np.uint8)
     rng = np.random.Generator(np.random.SFC64([seed, start]))
@@ -229,7 +231,7 @@ def _chunk(matrix: Matrix, start: int, n_bytes: int, seed: int) -> NDArray[np.ui
 
 
 def write(shape: Shape, name: str, path: Path, n_threads: int | None = None) -> None:
-    """Write the model; the file is complete, or not there. The same shape gives the same bytes."""
+    """Writes the model atomically. The same shape gives the same bytes."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     writer = GGUFWriter(part, shape.architecture)
     _add_facts(writer, shape, name)
@@ -253,7 +255,7 @@ def write(shape: Shape, name: str, path: Path, n_threads: int | None = None) -> 
 
 
 def _in_bytes(matrix: Matrix) -> tuple[int, ...]:
-    """The shape with the bytes of a row in place of its elements, as gguf wants it."""
+    """Returns the shape with the bytes per row instead of the elements, as gguf needs it."""
     block, size = GGML_QUANT_SIZES[matrix.weight_type]
     return (*matrix.shape[:-1], matrix.shape[-1] // block * size)
 

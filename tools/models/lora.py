@@ -1,4 +1,4 @@
-"""LoRA adapters for the models of `recipes.py`: small, random, and clearly audible."""
+"""LoRA adapters for the models of `recipes.py`: small, random, and with a clear effect."""
 
 import os
 from collections.abc import Iterator
@@ -20,10 +20,10 @@ Matrix = NDArray[np.float32]
 
 @dataclass(frozen=True, kw_only=True)
 class Adapter:
-    """A LoRA adapter for the model `base`: a name of `RECIPES`, or the shipped one's.
+    """A LoRA adapter for the model `base`, which is a name of `RECIPES` or the shipped model's.
 
-    It adds `alpha / rank * B A` to the matrices that write into the residual stream, which has
-    `gain` times their own strength at scale 1. `rank` is a multiple of Q8_0's block, 32.
+    It adds `alpha / rank * B A` to the matrices that write into the residual stream; at scale 1 the
+    added part has `gain` times their own strength. `rank` is a multiple of 32, Q8_0's block size.
     """
 
     file_name: str
@@ -44,7 +44,7 @@ ADAPTERS: dict[str, Adapter] = {
 
 
 def write_adapter(adapter: Adapter, path: Path) -> None:
-    """Write `path` in one go: it is complete, or not there. The directory must exist."""
+    """Writes `path` atomically. The directory must exist."""
     part = path.with_name(f"{path.name}.{os.getpid()}.part")
     writer = GGUFWriter(part, "llama")
     writer.add_type("adapter")
@@ -56,7 +56,7 @@ def write_adapter(adapter: Adapter, path: Path) -> None:
     if not isinstance(recipe, Recipe):
         raise TypeError(f"{adapter.base} is no decoder")
     for name, values in _tensors(adapter, recipe.decoder):
-        # As the weights of the models: what they give a token doesn't depend on its company.
+        # Like the models' weights: a token's numbers don't depend on the rest of the batch.
         writer.add_tensor(name, quantize(values, WeightType.Q8_0), raw_dtype=WeightType.Q8_0)
     try:
         writer.write_header_to_file()
@@ -69,7 +69,7 @@ def write_adapter(adapter: Adapter, path: Path) -> None:
 
 
 def _tensors(adapter: Adapter, decoder: Decoder) -> Iterator[tuple[str, Matrix]]:
-    """A (rank x input features) and B (output features x rank) of each matrix."""
+    """Yields A (rank x input features) and B (output features x rank) of each matrix."""
     rng = np.random.Generator(np.random.PCG64(adapter.seed))
     for layer in range(decoder.n_layer):
         for name, n_in in (("attn_output", decoder.n_embd), ("ffn_down", decoder.n_ff)):
@@ -82,7 +82,7 @@ def _tensors(adapter: Adapter, decoder: Decoder) -> Iterator[tuple[str, Matrix]]
 
 
 def _uniform(rng: np.random.Generator, shape: tuple[int, int], std: float) -> Matrix:
-    """Exact arithmetic only, as in `tools.models.weights`."""
+    """Returns uniform values by exact arithmetic only, as in `tools.models.weights`."""
     values = rng.random(shape, dtype=np.float32)
     values -= np.float32(0.5)
     values *= np.float32(std * sqrt(12))

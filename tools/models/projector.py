@@ -1,4 +1,4 @@
-"""Projectors, which give models eyes and ears, for tests. All weights are random."""
+"""Projectors for image and audio input, for tests. All weights are random."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ NORM_EPSILON = 1e-5
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """The size of an encoder. The last layer of "mlp" is there but not used, as in LLaVA."""
+    """The size of an encoder. The last layer of "mlp" exists but isn't used, as in LLaVA."""
 
     n_embd: int = 32
     n_head: int = 2
@@ -28,14 +28,14 @@ class Shape:
 
 @dataclass(frozen=True, kw_only=True)
 class Eye:
-    """A vision encoder and its projector, of one of llama.cpp's kinds: square images of
-    `image_size` pixels ("mlp", "gemma3", "internvl"), or any size ("qwen2vl_merger").
+    """A vision encoder and its projector, of one of llama.cpp's kinds: for square images of
+    `image_size` pixels ("mlp", "gemma3", "internvl"), or of any size ("qwen2vl_merger").
 
-    Of "gemma3" and "internvl", `merge` by `merge` patches are one token. The tokens of an image of
-    "gemma3" attend to each other. Of "qwen2vl_merger", two by two are one, which have positions in
-    two dimensions. "internvl" encodes several images at once, a large one as up to four slices.
-    `tiles` are sizes in pixels ("mlp" only): a large image becomes as many slices as the best of
-    them has, beside the whole image.
+    "gemma3" and "internvl" make one token from `merge` by `merge` patches; the tokens of a "gemma3"
+    image attend to each other. "qwen2vl_merger" makes one token from two by two patches, with
+    positions in two dimensions. "internvl" encodes several images at once, and a large image as up
+    to four slices. `tiles` are sizes in pixels ("mlp" only): a large image becomes the slices of
+    the best-matching size, plus the whole image.
     """
 
     kind: Literal["mlp", "gemma3", "internvl", "qwen2vl_merger"]
@@ -47,8 +47,8 @@ class Eye:
 
 @dataclass(frozen=True, kw_only=True)
 class Ear:
-    """An audio encoder and its projector, as in Ultravox: `stack` frames are one token, of each
-    30 seconds."""
+    """An audio encoder and its projector, as in Ultravox: `stack` frames become one token, in
+    chunks of 30 seconds."""
 
     n_mel: int = 128
     stack: int = 20
@@ -68,7 +68,7 @@ class ProjectorRecipe:
 
 
 def add_shape(writer: GGUFWriter, recipe: ProjectorRecipe) -> None:
-    """The metadata of a projector's file."""
+    """Writes the metadata of a projector's file."""
     writer.add_type("mmproj")
     writer.add_bool("clip.use_gelu", True)
     if (eye := recipe.eye) is not None:
@@ -108,15 +108,15 @@ Tensor = tuple[str, Matrix, WeightType]
 
 
 class _Maker:
-    """Makes the values of one projector's tensors, one after the other."""
+    """Makes the values of one projector's tensors, in their order."""
 
     def __init__(self, shape: Shape, seed: int) -> None:
         self.shape = shape
         self._rng = np.random.Generator(np.random.PCG64(seed))
 
     def values(self, *shape: int, gain: float = 1.0) -> Matrix:
-        """Uniform values. Along all axes but the first, they map an input of unit variance to an
-        output of `gain` squared."""
+        """Returns uniform values. Along all axes but the first, they map an input of unit variance
+        to an output of the variance `gain` squared."""
         values = self._rng.random(shape, dtype=np.float32)
         values -= np.float32(0.5)
         values *= np.float32(gain * sqrt(12 / np.prod(shape[1:], initial=1)))
@@ -137,7 +137,7 @@ class _Maker:
 
 
 def tensors(recipe: ProjectorRecipe) -> Iterator[Tensor]:
-    """Name, values (output features x input features) and type of each."""
+    """Yields name, values (output features x input features) and type of each tensor."""
     make = _Maker(recipe.shape, recipe.seed)
     if recipe.eye is not None:
         yield from _eye(make, recipe.eye, recipe.n_embd)
@@ -166,7 +166,7 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
     patch = "v.patch_embd.weight"
     yield patch, make.values(n_inside, 3, side, side), WeightType.F32
     if eye.kind == "qwen2vl_merger":
-        # One for each frame of a pair; those of an image are the same.
+        # One for each frame of a pair; both frames of an image are the same.
         yield f"{patch}.1", make.values(n_inside, 3, side, side), WeightType.F32
     else:
         n_patches = (eye.image_size // side) ** 2
@@ -177,7 +177,7 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
     yield from _layers(make, "v")
     if eye.kind == "gemma3":
         yield from make.norm("mm.soft_emb_norm", biased=False)
-        # Stored the other way round.
+        # Stored in reverse order.
         projection = np.ascontiguousarray(make.values(n_embd, n_inside).T)
         yield "mm.input_projection.weight", projection, WeightType.F32
         return
@@ -188,7 +188,7 @@ def _eye(make: _Maker, eye: Eye, n_embd: int) -> Iterator[Tensor]:
         first, second, n_inner = "mm.model.mlp.1", "mm.model.mlp.3", n_inside * eye.merge**2
         yield from make.norm("mm.model.mlp.0", n_inner)
     yield from make.linear(first, n_ff, n_inner)
-    # Like the embedding of a token in these models, the first channel of which is constant.
+    # Like a token's embedding in these models, whose first channel is constant.
     weight, bias = make.values(n_embd, n_ff, gain=1.5), np.zeros(n_embd, np.float32)
     weight[0] = 0
     bias[0] = sqrt(n_embd)
@@ -200,7 +200,7 @@ def _ear(make: _Maker, ear: Ear, n_embd: int) -> Iterator[Tensor]:
     n_inside, n_ff = make.shape.n_embd, make.shape.n_ff
     for number, n_in in ((1, ear.n_mel), (2, n_inside)):
         name = f"a.conv1d.{number}"
-        # What is heard counts for more than when.
+        # The content of a sound weighs more than its time.
         yield f"{name}.weight", make.values(n_inside, n_in, 3, gain=3.0), WeightType.F16
         yield f"{name}.bias", make.values(n_inside, 1, gain=0.1), WeightType.F32
     n_positions = 1500  # 30 seconds in steps of 20 milliseconds

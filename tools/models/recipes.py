@@ -26,8 +26,9 @@ TALKER_MERGES = Path(__file__).parent / "training" / "merges.txt"
 
 
 Architecture = Literal["llama", "gemma3", "mamba", "jamba", "qwen2vl"]
-"""llama.cpp's names. Of "jamba" every other layer, beginning with the first, is a mamba layer; of
-"gemma3" these are the layers with a sliding window. "qwen2vl" has positions in three dimensions."""
+"""llama.cpp's names. In "jamba", every other layer is a mamba layer, beginning with the first; in
+"gemma3", these are the layers with a sliding window. "qwen2vl" has positions in three
+dimensions."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,14 +44,14 @@ class StateSpace:
 class Decoder:
     """The shape of a decoder.
 
-    `tied` shares one matrix between the embedding and the output. `context_gain` is how much
-    each layer writes into the residual stream, relative to a token's own embedding: the higher,
-    the more the next token depends on what came before the last one. `logit_std` is the
-    standard deviation of the logits of ordinary tokens; `end_bias` is added to the logits of
-    the tokens that end a generation (an untied model only). `window` is that of the layers with
-    a sliding window, in tokens. `rotated` is the part of a head's channels that positions turn, the
-    fastest ones: the others compare what tokens are at any distance (Barbero et al., "Round and
-    round we go", 2024). Of "llama" alone it may be less than all.
+    `tied` shares one matrix between the embedding and the output. `context_gain` is the strength of
+    each layer's output relative to a token's own embedding: the higher it is, the more the next
+    token depends on tokens before the last one. `logit_std` is the standard deviation of the logits
+    of ordinary tokens. `end_bias` is added to the logits of tokens that end a generation (untied
+    models only). `window` is the size of the sliding window in tokens, for layers that have one.
+    `rotated` is the share of a head's channels that positions rotate, the fastest ones first; the
+    other channels compare tokens at any distance (Barbero et al., "Round and round we go", 2024).
+    Only "llama" supports less than 1.
     """
 
     architecture: Architecture = "llama"
@@ -76,7 +77,7 @@ class Decoder:
 
 @dataclass(frozen=True, kw_only=True)
 class Recipe:
-    """One model. `file_name` has no suffix; `description` goes into the file too."""
+    """One model. `file_name` has no suffix; `description` is written into the file, too."""
 
     file_name: str
     description: str
@@ -98,9 +99,9 @@ class EncoderRecipe:
     seed: int = 0
 
 
-# Measured: with a head size below 64 llama.cpp's flash attention is half as fast, and of the
-# weight types Q8_0 is the fastest and the only one that gives a token bit-equal logits whether
-# it is decoded alone or beside other sequences.
+# Measured: with a head size below 64, llama.cpp's flash attention is half as fast. Q8_0 is the
+# fastest weight type, and the only one with bit-equal logits for a token that is decoded alone or
+# with other sequences.
 TINY = Decoder(
     n_embd=128,
     n_layer=2,
@@ -130,7 +131,7 @@ TALKER = Recipe(
         rotated=0.5,
     ),
 )
-"""The model of `tools.models.train`, whose weights are not made here."""
+"""The model of `tools.models.train`, which makes its weights."""
 
 TINY_ENCODER = Encoder(
     n_embd=64,
@@ -218,8 +219,8 @@ RECIPES: dict[str, AnyRecipe] = {
         file_name="tiny-window",
         description="A model with a short sliding window in half of its layers, for tests.",
         vocabulary=chat_vocabulary,
-        # The cells of a window are a ring, so that sums are taken in changing orders; quantized
-        # activations would make visible differences of the roundings.
+        # The cells of a window are a ring, so the order of sums changes. Quantized activations
+        # would amplify the rounding.
         decoder=replace(TINY, architecture="gemma3", window=32, weight_type=WeightType.F32),
     ),
     "tiny-embed": Recipe(

@@ -1,4 +1,4 @@
-"""A vocabulary in the manner of SentencePiece, as Llama 2 has it: scores and byte fallback."""
+"""A vocabulary like SentencePiece's in Llama 2: scores and byte fallback."""
 
 from gguf import TokenType
 
@@ -9,7 +9,7 @@ N_PIECES = 1000
 
 
 def small_vocabulary() -> Vocabulary:
-    """The printable ASCII characters and the best of the trained merges, as scored pieces.
+    """Returns the printable ASCII characters and the best trained merges, as scored pieces.
 
     A beginning-of-sequence token is added to every prompt, and a space before its text.
     """
@@ -31,6 +31,6 @@ def small_vocabulary() -> Vocabulary:
         texts=list(range(n_before, n_before + len(pieces))),
         special_ids={"unknown": 0, "bos": 1, "eos": 2},
         add_bos=True,
-        # The earlier a pair was merged in training, the earlier it is merged in use.
+        # Pairs are merged in use in the order in which training merged them.
         scores=[0.0] * n_before + [-float(rank) for rank in range(len(pieces))],
     )

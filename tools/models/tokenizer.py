@@ -1,8 +1,8 @@
-"""The vocabulary of the models we build: a byte-level BPE in the manner of GPT-2.
+"""The vocabulary of our models: a byte-level BPE like GPT-2's.
 
-A vocabulary is its merges: the tokens are the 256 bytes, then one token for each merge, then
-the special tokens. `merges.txt` holds the trained merges, one "left right" pair a line, in
-the printable alphabet that GPT-2 introduced for bytes.
+A vocabulary is defined by its merges: the tokens are the 256 bytes, then one token for each merge,
+then the special tokens. `merges.txt` has the trained merges, one "left right" pair per line, in
+GPT-2's printable alphabet for bytes.
 """
 
 from collections.abc import Iterable, Sequence
@@ -15,10 +15,10 @@ from gguf import TokenType
 
 MERGES_FILE = Path(__file__).with_name("merges.txt")
 VOCABULARY_SIZE = 4096
-MAX_TOKEN_LENGTH = 16  # in bytes; the corpus has long rules of dashes and spaces
+MAX_TOKEN_LENGTH = 16  # in bytes; the corpus has long lines of dashes and spaces
 
-# llama.cpp has a hand-written splitter for this name. The patterns that it leaves to
-# std::regex overflow the stack on a long input.
+# llama.cpp has a hand-written splitter for this name. For other patterns it uses std::regex, which
+# overflows the stack on a long input.
 PRE_TOKENIZER = "qwen2"
 SPLIT_PATTERN = (
     r"(?:'[sS]|'[tT]|'[rR][eE]|'[vV][eE]|'[mM]|'[lL][lL]|'[dD])|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}"
@@ -27,8 +27,8 @@ SPLIT_PATTERN = (
 
 END_OF_TEXT = "<|endoftext|>"
 END_OF_TURN = "<|im_end|>"
-# Control tokens never show in generated text; the user-defined ones are text with an id of
-# its own, which is what the parsers of reasoning and tool calls look for.
+# Control tokens are never shown in generated text. User-defined tokens are texts with an id, which
+# parsers of reasoning and tool calls search for.
 SPECIAL_TOKENS: dict[str, TokenType] = {
     END_OF_TEXT: TokenType.CONTROL,
     "<|im_start|>": TokenType.CONTROL,
@@ -46,7 +46,7 @@ SPECIAL_TOKENS: dict[str, TokenType] = {
     "<|repo_name|>": TokenType.CONTROL,
     "<|file_sep|>": TokenType.CONTROL,
 }
-# As Qwen 2.5 has it: the beginning-of-sequence token exists, but is not added.
+# As in Qwen 2.5, the beginning-of-sequence token exists but is not added.
 ROLES = {
     "bos": END_OF_TEXT,
     "eos": END_OF_TURN,
@@ -68,10 +68,10 @@ Merge = tuple[str, str]
 class Vocabulary:
     """The metadata of a GGUF file about its tokenizer.
 
-    `tokens` by id, as the file spells them, and `types` with what each of them is. `texts` are
-    the ids of the tokens that are whole characters by themselves. `special_ids` has the GGUF
-    names of the roles (bos, eos, eot, fim_pre, ...). `model` and `pre` are llama.cpp's names of
-    the algorithm; a byte-level BPE has `merges`, a SentencePiece vocabulary has `scores`.
+    `tokens` has the tokens by id, spelled as in the file, and `types` their types. `texts` are the
+    ids of the tokens that are whole characters. `special_ids` has the GGUF names of the roles (bos,
+    eos, eot, fim_pre, ...). `model` and `pre` are llama.cpp's names of the algorithm. A byte-level
+    BPE has `merges`, a SentencePiece vocabulary has `scores`.
     """
 
     model: str
@@ -87,9 +87,10 @@ class Vocabulary:
 
 @cache
 def byte_alphabet() -> dict[int, str]:
-    """A printable character for each byte: itself where it is one, else one above U+0100.
+    """Returns a printable character for each byte: the byte itself if it is printable, otherwise a
+    character above U+0100.
 
-    The order of the items is that of the token ids. From GPT-2 (Radford et al., 2019).
+    The items are in the order of the token ids. From GPT-2 (Radford et al., 2019).
     """
     printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
     rest = [byte for byte in range(256) if byte not in printable]
@@ -99,7 +100,7 @@ def byte_alphabet() -> dict[int, str]:
 
 
 def to_bytes(token: str) -> bytes:
-    """The bytes that a token of the byte alphabet stands for."""
+    """Returns the bytes of a token in the byte alphabet."""
     byte_of = _byte_of_character()
     return bytes([byte_of[character] for character in token])
 
@@ -110,7 +111,7 @@ def _byte_of_character() -> dict[str, int]:
 
 
 def from_merges(merges: Sequence[Merge]) -> Vocabulary:
-    """The vocabulary that these merges and the special tokens make."""
+    """Returns the vocabulary of these merges and the special tokens."""
     text_tokens = [*byte_alphabet().values(), *(left + right for left, right in merges)]
     n_text = len(text_tokens)
     return Vocabulary(
@@ -128,7 +129,7 @@ def from_merges(merges: Sequence[Merge]) -> Vocabulary:
 
 
 def is_whole_text(data: bytes) -> bool:
-    """True if these bytes are complete characters and none of them an ASCII control."""
+    """True if these bytes are complete characters, without ASCII control characters."""
     try:
         text = data.decode("utf-8")
     except UnicodeDecodeError:
@@ -137,7 +138,7 @@ def is_whole_text(data: bytes) -> bool:
 
 
 def load_merges(path: Path = MERGES_FILE) -> list[Merge]:
-    """The trained merges, best first."""
+    """Returns the trained merges, best first."""
     pairs = [line.split(" ") for line in path.read_text("utf-8").splitlines()]
     return [(left, right) for left, right in pairs]
 
@@ -147,13 +148,14 @@ def chat_vocabulary() -> Vocabulary:
 
 
 def extended_vocabulary(size: int, seed: int) -> Vocabulary:
-    """The shipped vocabulary grown to `size` tokens by merges of random pairs of word parts.
+    """Returns the shipped vocabulary, extended to `size` tokens by merges of random pairs of word
+    parts.
 
-    Ordinary text is tokenized almost as before, since a trained merge always comes first.
+    Ordinary text is tokenized almost as before, because a trained merge always takes precedence.
     """
     merges = load_merges()
     known = set(byte_alphabet().values()) | {left + right for left, right in merges}
-    # A merge can only happen inside one split of the text: letters, after at most one space.
+    # A merge is possible only inside one split of the text: letters after at most one space.
     space = byte_alphabet()[0x20]
     words = [(token, token.removeprefix(space)) for token in sorted(known)]
     heads = [token for token, word in words if word.isascii() and word.isalpha()]
@@ -175,10 +177,10 @@ def extended_vocabulary(size: int, seed: int) -> Vocabulary:
 def train_merges(
     texts: Iterable[str], size: int = VOCABULARY_SIZE, *, bare_words: bool = False
 ) -> list[Merge]:
-    """Learn merges for a vocabulary of `size` tokens. Needs the `tokenizers` package.
+    """Learns merges for a vocabulary of `size` tokens. Needs the `tokenizers` package.
 
-    With `bare_words` no token is letters and something else, so that a word is the same tokens
-    behind a space, a quote or an underscore.
+    With `bare_words`, no token combines letters with other characters, so that a word has the same
+    tokens after a space, a quote or an underscore.
     """
     import json
 
@@ -205,6 +207,6 @@ def train_merges(
 
 
 def save_merges(merges: Iterable[Merge], path: Path = MERGES_FILE) -> None:
-    """Replace the committed merges."""
+    """Writes the merges that are committed."""
     lines = [f"{left} {right}\n" for left, right in merges]
     path.write_text("".join(lines), "utf-8", newline="\n")

@@ -1,7 +1,7 @@
-"""`python -m tools.models.train`: train the model that ships with specllama, or go on with it.
+"""`python -m tools.models.train`: trains the shipped model, or continues its training.
 
-The training stops and goes on at any time: each checkpoint is complete, and the next run with
-the same directory begins where it ended. `--export` writes the model of a checkpoint.
+The training can be stopped and continued at any time: each checkpoint is complete, and the next run
+with the same directory continues from it. `--export` writes the model of a checkpoint.
 """
 
 import argparse
@@ -22,36 +22,36 @@ def main() -> None:
         "--directory",
         type=Path,
         default=cache_directory().parent / "training",
-        help="where the checkpoint and the log are (default: %(default)s)",
+        help="directory of the checkpoint and the log (default: %(default)s)",
     )
-    parser.add_argument("--seed", type=int, default=1, help="of weights and lessons (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the random seed (%(default)s)")
     parser.add_argument(
-        "--tokens", type=float, default=60e6, help="tokens to train on in all (%(default).0f)"
+        "--tokens", type=float, default=60e6, help="total number of tokens (%(default).0f)"
     )
     parser.add_argument(
-        "--decay", type=float, default=0.3, help="the part of them in which the rate falls to zero"
+        "--decay", type=float, default=0.3, help="share of the tokens with a falling rate"
     )
     parser.add_argument("--rate", type=float, default=3e-3, help="learning rate (%(default)s)")
-    parser.add_argument("--threads", type=int, default=1, help="of each process (%(default)s)")
+    parser.add_argument("--threads", type=int, default=1, help="threads per process (%(default)s)")
     parser.add_argument(
         "--processes",
         type=int,
         default=2,
-        help="as many as there are cores: they share the work of each step, and with a GPU they "
-        "make its lessons (%(default)s)",
+        help="processes (default: one per core), which share the work of each step; with a GPU "
+        "they make its lessons (%(default)s)",
     )
     parser.add_argument(
         "--device",
         choices=["cpu", "cuda"],
         default="cpu",
-        help="cuda is a GPU of NVIDIA (%(default)s)",
+        help="cuda is an NVIDIA GPU (%(default)s)",
     )
     parser.add_argument(
         "--weights",
         type=Path,
         metavar="FILE",
-        help="begin with those of a model that --export has written, and with the hardest lessons; "
-        "to be given again each time that the training goes on",
+        help="begin with the weights of an exported model, and with the hardest lessons; repeat "
+        "this option each time the training is continued",
     )
     parser.add_argument("--export", type=Path, metavar="FILE", help="write the model, don't train")
     parser.add_argument(
@@ -59,8 +59,8 @@ def main() -> None:
         type=float,
         default=0.0,
         metavar="PART",
-        help="of --export: mix the weights with those of --weights, which make up this part, from "
-        "0 to 1; 0.3 to 0.5 is often better than either (default: %(default)s)",
+        help="for --export: mix the weights with those of --weights, which get this share, from 0 "
+        "to 1; 0.3 to 0.5 is often better than either (default: %(default)s)",
     )
     parser.add_argument(
         "--type", choices=["Q8_0", "F16", "F32"], default="Q8_0", help="of --export"
@@ -72,7 +72,7 @@ def main() -> None:
     if arguments.train_tokenizer:
         _train_tokenizer(arguments.seed)
         return
-    # Imported late: it takes seconds, and needs PyTorch.
+    # Imported late: the import takes seconds, and needs PyTorch.
     import torch
 
     from tools.models.training import trainer
@@ -92,9 +92,9 @@ def main() -> None:
         device=arguments.device,
     )
     if not 0 <= arguments.kept <= 1:
-        parser.error("--kept is a part of the whole, from 0 to 1")
+        parser.error("--kept has to be from 0 to 1")
     if arguments.kept and not arguments.weights:
-        parser.error("--kept is of the weights of a model: name it with --weights")
+        parser.error("--kept needs --weights")
     if arguments.export:
         trainer.export(settings, arguments.export, arguments.type, kept=arguments.kept)
         return

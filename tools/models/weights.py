@@ -1,7 +1,7 @@
-"""Random weights for a llama-architecture decoder, the same ones on every machine.
+"""Random weights for a llama-architecture decoder, equal on every machine.
 
-Only PCG64's integers, exact float32 arithmetic and correctly rounded square roots are used;
-a normal distribution would need the C library's logarithm.
+They are computed only from PCG64's integers, exact float32 arithmetic and correctly rounded square
+roots. A normal distribution would need the C library's logarithm.
 """
 
 from collections.abc import Callable, Iterator
@@ -16,8 +16,8 @@ from tools.models.tokenizer import Vocabulary
 
 Matrix = NDArray[np.float32]
 
-# Attention that looks at few positions, rather than at the average of all, keeps long
-# generations from settling into a short loop.
+# Attention to few positions, instead of an average of all, keeps long generations from ending in a
+# short loop.
 ATTENTION_LOGIT_STD = 3.0
 STEP_BIAS = -2.25
 """softplus(-2.25) is 0.1."""
@@ -29,34 +29,37 @@ Tensor = tuple[str, Matrix, WeightType]
 
 
 class _Maker:
-    """Makes the values of one decoder's tensors, one after the other."""
+    """Makes the values of one decoder's tensors, in their order."""
 
     def __init__(self, decoder: Decoder, seed: int) -> None:
         self.decoder = decoder
         self._rng = np.random.Generator(np.random.PCG64(seed))
 
     def matrix(self, n_out: int, n_in: int, gain: float = 1.0) -> Matrix:
-        """Uniform values that map an input of unit variance to an output of `gain` squared."""
+        """Returns uniform values that map an input of unit variance to an output of the variance
+        `gain` squared."""
         values = self._rng.random((n_out, n_in), dtype=np.float32)
         values -= np.float32(0.5)
         values *= np.float32(gain * sqrt(12 / n_in))
         return values
 
     def writer(self, n_in: int) -> Matrix:
-        """A matrix that writes into the residual stream, all of it but the constant channel."""
+        """Returns a matrix that writes into all channels of the residual stream except the constant
+        one."""
         values = self.matrix(self.decoder.n_embd, n_in, self.decoder.context_gain)
         values[0] = 0
         return values
 
     def norm(self, first: float) -> Matrix:
-        """The scales of a layer norm. `first` is that of the constant channel."""
+        """Returns the scales of a layer norm. `first` is the scale of the constant channel."""
         scales = np.ones(self.decoder.n_embd, dtype=np.float32)
         scales[0] = first
         return scales
 
 
 def tensors(decoder: Decoder, vocabulary: Vocabulary, seed: int) -> Iterator[Tensor]:
-    """Name, values (output features x input features, as GGUF stores them) and type of each."""
+    """Yields name, values (output features x input features, as in GGUF) and type of each
+    tensor."""
     make = _Maker(decoder, seed)
     yield from _vocabulary_tensors(decoder, vocabulary, make.matrix)
     yield "output_norm.weight", make.norm(1.0), WeightType.F32
@@ -75,7 +78,7 @@ def _attention(make: _Maker, block: str) -> Iterator[Tensor]:
     decoder = make.decoder
     n_embd, kind = decoder.n_embd, decoder.weight_type
     n_kv = n_embd // decoder.n_head * decoder.n_head_kv
-    # Query and key are equally sharp, and the logit of a head is divided by sqrt(head size).
+    # Query and key are equally sharp, and a head's logit is divided by sqrt(head size).
     sharp = sqrt(ATTENTION_LOGIT_STD)
     yield block + "attn_q.weight", make.matrix(n_embd, n_embd, sharp), kind
     yield block + "attn_k.weight", make.matrix(n_kv, n_embd, sharp), kind
@@ -99,8 +102,8 @@ def _feed_forward(make: _Maker, block: str) -> Iterator[Tensor]:
 
 
 def _mamba(make: _Maker, block: str) -> Iterator[Tensor]:
-    """A selective state space (Gu and Dao, 2023), initialized as there: the states decay at the
-    rates 1, 2, 3..., times a step of about 0.1 that depends on the token."""
+    """Yields a selective state space (Gu and Dao, 2023), initialized as in that paper: the states
+    decay at the rates 1, 2, 3..., times a step of about 0.1 that depends on the token."""
     decoder, shape = make.decoder, make.decoder.state_space
     n_inner, n_state, rank = 2 * decoder.n_embd, shape.n_state, shape.rank
     kind, f32 = decoder.weight_type, WeightType.F32
@@ -127,18 +130,18 @@ def _vocabulary_tensors(
     forbidden = np.ones(n_vocab, dtype=bool)
     forbidden[vocabulary.texts] = False
     if decoder.tied:
-        # A token of no length is never near the final state. The others are short beside what
-        # the layers write, or every token would be followed by itself.
+        # A token with a zero vector is never near the final state. The other vectors are short
+        # relative to the layers' outputs, otherwise every token would be followed by itself.
         embedding = matrix(n_vocab, n_embd, decoder.logit_std)
         embedding[forbidden] = 0
         yield "token_embd.weight", embedding, decoder.weight_type
         return
-    # Channel 0 is the same for every token and no layer touches it, so that the first column
-    # of the output matrix is a bias, which this architecture has no tensor for.
+    # Channel 0 is the same for every token, and no layer changes it, so the first column of the
+    # output matrix is a bias, for which this architecture has no tensor.
     embedding = matrix(n_vocab, n_embd, sqrt(n_embd))
     embedding[:, 0] = sqrt(n_embd)
     if decoder.architecture == "gemma3":
-        embedding /= np.float32(sqrt(n_embd))  # which it is multiplied by there
+        embedding /= np.float32(sqrt(n_embd))  # Gemma multiplies by this
     yield "token_embd.weight", embedding, decoder.weight_type
     output = matrix(n_vocab, n_embd, decoder.logit_std)
     bias = np.where(forbidden, np.float32(FORBIDDEN), np.float32(0))

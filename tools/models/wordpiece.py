@@ -1,19 +1,19 @@
-"""A vocabulary in the manner of BERT's WordPiece, as GGUF files have it."""
+"""A vocabulary like BERT's WordPiece in GGUF files."""
 
 from gguf import TokenType
 
 from tools.models.tokenizer import Vocabulary, is_whole_text, load_merges, to_bytes
 
 START = "\u2581"
-"""Marks a piece that begins a word; the others continue one."""
+"""The mark of a piece that begins a word; other pieces continue a word."""
 SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]
 N_PIECES = 600
 
 
 def wordpiece_vocabulary() -> Vocabulary:
-    """The lower-case ASCII characters and the best words of the trained merges.
+    """Returns the lower-case ASCII characters and the best words of the trained merges.
 
-    A text stands between [CLS] and [SEP].
+    A text is enclosed in [CLS] and [SEP].
     """
     characters = [chr(code) for code in range(0x21, 0x7F) if not chr(code).isupper()]
     merged = [to_bytes(left + right) for left, right in load_merges()]

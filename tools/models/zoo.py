@@ -1,5 +1,5 @@
-"""Small models of different kinds for a server with many: built in less than a second, and the
-same on every machine."""
+"""Small models of different kinds for a router, built in less than a second, and equal on every
+machine."""
 
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -16,7 +16,8 @@ NAMES = (CHAT, OTHER_CHAT, FIM, EMBEDDER, RERANKER)
 OTHER_TEMPLATE = (
     "{% for message in messages %}[{{ message.role }}] {{ message.content }}\n{% endfor %}[reply] "
 )
-"""The chat template of `OTHER_CHAT`; the other models have that of the shipped one, or none."""
+"""The chat template of `OTHER_CHAT`; the other models have the shipped model's template, or no
+template."""
 
 PRESETS = f"""\
 version = 1
@@ -35,23 +36,24 @@ reranking = true
 
 @dataclass(frozen=True)
 class Zoo:
-    """A directory for --models-dir and a file for --models-preset, which say all of `NAMES`."""
+    """A directory for --models-dir and a file for --models-preset, which together list all of
+    `NAMES`."""
 
     directory: Path
     presets: Path
 
     def path(self, name: str) -> Path:
-        """The file of a model."""
+        """Returns the path of a model."""
         return self.directory / f"{name}.gguf"
 
     def arguments(self) -> list[str]:
-        """The command line of a server for all these models."""
+        """Returns the command line of a server for all these models."""
         return ["--models-dir", str(self.directory), "--models-preset", str(self.presets)]
 
 
 def write_zoo(directory: Path) -> Zoo:
-    """Models that chat (two, with different answers to the same question), fill in the middle,
-    embed and rerank, below `directory`."""
+    """Writes models that chat (two, with different answers to the same question), fill in the
+    middle, embed and rerank, into `directory`."""
     zoo = Zoo(directory / "models", directory / "models.ini")
     zoo.directory.mkdir(parents=True)
     template = directory / "other.jinja"
@@ -75,8 +77,8 @@ def _seeded(name: str, seed: int) -> Recipe:
 
 
 def split_model(model: Path, directory: Path, prefix: str, count: int) -> list[Path]:
-    """Write `model` in `count` files of about as many tensors each, all metadata in the first;
-    their paths."""
+    """Writes `model` in `count` files with about equally many tensors, all metadata in the first
+    one, and returns their paths."""
     reader = GGUFReader(model)
     n_tensors = len(reader.tensors)
     architecture = reader.fields["general.architecture"].contents()

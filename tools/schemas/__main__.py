@@ -1,8 +1,8 @@
 """Writes the types of the description's schemas, for the handlers: `python -m tools.schemas`.
 
-Each named schema is a `TypedDict` or an alias. They are a stub: type checkers read them, and
-nothing is imported or converted at run time. A body that has passed validation is of its type; an
-integer may also be written as 12.0, and is a float then.
+Each named schema is a `TypedDict` or an alias. The output is a stub: only type checkers read it,
+and nothing is imported or converted at run time. A body that has passed validation has its type,
+except that an integer may be written as 12.0, and is a float then.
 """
 
 import subprocess
@@ -21,7 +21,7 @@ STUB = ROOT / "handlers" / "http" / "schemas.pyi"
 HEADER = '''"""The types of the description's schemas. Written by `python -m tools.schemas`."""
 '''
 TYPING = {"type", "required", "enum", "nullable", "$ref"}
-"""The keywords that say of which type a value is, beside those with schemas in them."""
+"""The keywords that determine the type of a value, besides keywords that contain schemas."""
 
 Schema = dict[str, Any]
 
@@ -32,7 +32,7 @@ def main() -> int:
 
 
 def stub() -> str:
-    """The text of the stub."""
+    """Returns the text of the stub."""
     schemas = bundle(ROOT / "openapi" / "server.yaml")["components"]["schemas"]
     document = {
         "openapi": "3.0.3",
@@ -59,7 +59,8 @@ def stub() -> str:
 
 
 def _typing(schema: Schema) -> Schema:
-    """What of `schema` says of which type a value is: bounds, patterns and examples don't."""
+    """Returns the parts of `schema` that determine a type, without bounds, patterns and
+    examples."""
     made = {name: each for name, each in schema.items() if name in TYPING}
     if schema.get("format") == "binary":
         made["format"] = "binary"
@@ -71,10 +72,10 @@ def _typing(schema: Schema) -> Schema:
     if (items := schema.get("items")) is not None:
         made["items"] = _typing(items)
     if schema.get("type", "object") != "object":
-        return made  # further schemas of an array narrow it down
+        return made  # further schemas only narrow an array
     for name in ("anyOf", "oneOf", "allOf"):
         branches = map(_typing, schema.get(name, ()))
-        # Some say only which properties have to be there.
+        # Some only list required properties.
         if typed := [each for each in branches if each.keys() - {"required"}]:
             made[name] = typed
     return made

@@ -1,1 +1,1 @@
-"""The description under the rules of Redocly and Spectral, which come from npm."""
+"""Lints the description with Redocly and Spectral, which come from npm."""

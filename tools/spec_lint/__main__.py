@@ -1,7 +1,7 @@
 """Lints the description that `specllama spec` writes, in each version of OpenAPI.
 
-`python -m tools.spec_lint` ends with 0 if it is clean, else with 1. With `--fetch` it has npm fetch
-the programs alone, and ends with 1 if that can't be done.
+`python -m tools.spec_lint` exits with 0 if the description is clean, otherwise with 1. With
+`--fetch`, npm only fetches the programs, and the exit code is 1 if that fails.
 """
 
 import os
@@ -41,7 +41,7 @@ def _lint() -> bool:
             file.write_bytes(_written(version))
         config = f"--config={HERE / 'redocly.yaml'}"
         clean = _run(REDOCLY, "lint", config, *map(str, files.values()))
-        # Spectral knows nothing of 3.2 yet, and takes examples of streams for mistakes.
+        # Spectral doesn't support 3.2 yet, and reports examples of streams as mistakes.
         known = [str(file) for version, file in files.items() if version != "3.2"]
         ruleset = f"--ruleset={HERE / 'spectral.yaml'}"
         return _run(SPECTRAL, "lint", ruleset, "--fail-severity=hint", *known) and clean

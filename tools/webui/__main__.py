@@ -1,7 +1,7 @@
-"""Puts the libraries of the page into `handlers/webui/vendor`: `python -m tools.webui`.
+"""Writes the libraries of the page into `handlers/webui/vendor`: `python -m tools.webui`.
 
-Needs npm. A package whose content isn't the pinned one ends it. Users need none of this: what it
-writes is part of the repository.
+Needs npm. Ends with an error if a package's content isn't the pinned one. Only developers need it,
+because its output is part of the repository.
 """
 
 import base64
@@ -20,8 +20,8 @@ LICENSES = "licenses.txt"
 
 @dataclass(frozen=True)
 class Library:
-    """A package of npm: its license, the SHA-512 of its archive, and the files that are taken of
-    it, by the names that they get. Those of a pattern keep theirs."""
+    """An npm package: its license, the SHA-512 of its archive, and the files to copy, by their new
+    names. Files of a pattern keep their names."""
 
     package: str
     version: str
@@ -68,7 +68,8 @@ LIBRARIES = (
 
 
 def archive(library: Library, directory: Path) -> Path:
-    """The package's archive in `directory`, as pinned. Raises SystemExit for another content."""
+    """Returns the package's pinned archive in `directory`. Raises SystemExit for another
+    content."""
     name = f"{library.package}@{library.version}"
     command = ("npm", "pack", "--silent", "--ignore-scripts", name)
     done = subprocess.run(command, cwd=directory, check=True, capture_output=True, text=True)
@@ -80,7 +81,7 @@ def archive(library: Library, directory: Path) -> Path:
 
 
 def taken(library: Library, path: Path) -> Iterator[tuple[str, bytes]]:
-    """(name, content) of each file that is taken from an archive."""
+    """Yields (name, content) of each file to copy from an archive."""
     with tarfile.open(path) as archived:
         for wanted, name in library.files.items():
             found = [each for each in archived if Path(each.name).match(f"package/{wanted}")]
@@ -93,7 +94,7 @@ def taken(library: Library, path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def adapted(name: str, content: bytes) -> bytes:
-    """A file as the page needs it: fonts lie beside the style sheet, and WOFF2 is enough."""
+    """Adapts a file to the page: fonts are next to the style sheet, and only WOFF2 is kept."""
     if name != "katex.min.css":
         return content
     text = content.decode()
@@ -102,7 +103,7 @@ def adapted(name: str, content: bytes) -> bytes:
 
 
 def licenses() -> str:
-    """What `specllama --license` prints of them."""
+    """Returns the licenses that `specllama --license` prints."""
     return "".join(f"{each.package} {each.version}: {each.license}\n" for each in LIBRARIES)
 
 
