@@ -28,6 +28,6 @@ def test_the_tables_of_operations_take_their_place() -> None:
     ],
 )
 def test_a_page_that_asks_another_host_is_an_error(html: str) -> None:
-    with pytest.raises(PluginError, match="asks another host for http"):
+    with pytest.raises(PluginError, match="loads from another host: http"):
         hooks.on_post_page(html, _page("a.md"))
     assert hooks.on_post_page('<a href="https://example.com">', _page("a.md"))

@@ -1,1 +1,1 @@
-"""The training of the shipped model: lessons to tokens, a network, its optimizer and its file."""
+"""The training of the shipped model: tokens of lessons, a network, its optimizers and its file."""

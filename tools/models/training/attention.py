@@ -1,10 +1,10 @@
-"""Attention over rows that lie one behind the other, without padding between them.
+"""Attention over rows that are concatenated without padding.
 
-Of what no token sees nothing is computed. On a GPU FlexAttention leaves these blocks out (Dong et
-al., "Flex Attention", 2024). PyTorch's kernel for processors is asked for the pieces that are
-needed, and what they come to is put together by their sums of exponentials (Liu et al., "Ring
-Attention with Blockwise Transformers", 2023): of rows whose lessons share a prompt that is a
-quarter of what a mask over the whole row costs.
+Blocks that no token sees are not computed. On a GPU, FlexAttention leaves them out (Dong et al.,
+"Flex Attention", 2024). On a processor, PyTorch's kernel computes each needed piece, and the
+results are combined by their sums of exponentials (Liu et al., "Ring Attention with Blockwise
+Transformers", 2023). For rows whose lessons share a prompt, this costs a quarter of a mask over the
+whole row.
 """
 
 from collections.abc import Callable, Iterator
@@ -17,11 +17,11 @@ Piece = tuple[slice, slice, bool]
 
 
 def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor | BlockMask) -> Tensor:
-    """What each token of `q` sees of `k` and `v` (tokens, heads, channels).
+    """Returns what each token of `q` sees of `k` and `v` (tokens, heads, channels).
 
-    Each of the `parts` is the begin and end of tokens that see those of the same part before them,
-    and the begin and end of others that they all see. No two parts have a token in common, and
-    together they have all. On a GPU they are what `block_mask` makes of them.
+    Each of the `parts` has the begin and end of tokens that see earlier tokens of the same part,
+    and the begin and end of other tokens that all of them see. The parts are disjoint and cover all
+    tokens. On a GPU, `parts` is the result of `block_mask`.
     """
     if isinstance(parts, Tensor):
         return attend_by_pieces(q, k, v, parts)[0]
@@ -32,8 +32,8 @@ def attend(q: Tensor, k: Tensor, v: Tensor, parts: Tensor | BlockMask) -> Tensor
 def block_mask(
     parts: Tensor, n: int, make: Callable[..., BlockMask] = create_block_mask
 ) -> BlockMask:
-    """Which of the `n` tokens see which, on the device of `parts`. `make` may be a compiled
-    one, which is faster."""
+    """Returns which of the `n` tokens see which, on the device of `parts`. A compiled `make` is
+    faster."""
     lengths = parts[:, 1] - parts[:, 0]
     begins, seen_begins, seen_ends = (
         torch.repeat_interleave(parts[:, i], lengths, output_size=n) for i in (0, 2, 3)
@@ -48,8 +48,8 @@ def block_mask(
 
 @torch.library.custom_op("specllama::attend", mutates_args=())  # type: ignore[untyped-decorator]
 def attend_by_pieces(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
-    """What each token sees (float32, with which small pieces are twice as fast as with bfloat16),
-    and the logarithms of its sums of exponentials (tokens, heads)."""
+    """Returns what each token sees, and the logarithms of its sums of exponentials (tokens, heads).
+    float32 makes small pieces twice as fast as bfloat16."""
     out, sums = _empty(q)
     for own, seen, causal in _pieces(parts):
         values, logs = _tokens_first(
@@ -75,7 +75,7 @@ def _(q: Tensor, k: Tensor, v: Tensor, parts: Tensor) -> tuple[Tensor, Tensor]:
 def attend_backward(
     slope: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, sums: Tensor, parts: Tensor
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """The slopes of `q`, `k` and `v`, given that of `out`."""
+    """Returns the gradients of `q`, `k` and `v` for the gradient of `out`."""
     dq, dk, dv = (each.new_zeros(each.shape) for each in (q, k, v))
     for own, seen, causal in _pieces(parts):
         heads_first = _heads_first(slope[own], q[own], k[seen], v[seen], out[own], sums[own])
@@ -108,7 +108,7 @@ def _remember(
 def _slopes(
     ctx: torch.autograd.function.FunctionCtx, slope: Tensor, _: Tensor
 ) -> tuple[Tensor | None, ...]:
-    """The logarithms of the sums are for this alone: nobody asks for their slope."""
+    """Returns the gradients. The logarithms of the sums are only used here and have no gradient."""
     return (*attend_backward(slope.contiguous(), *ctx.saved_tensors), None)
 
 
@@ -116,7 +116,8 @@ attend_by_pieces.register_autograd(_slopes, setup_context=_remember)
 
 
 def _pieces(parts: Tensor) -> Iterator[Piece]:
-    """Who sees whom, and whether only those before: of each part itself first."""
+    """Yields which tokens see which, and whether only earlier ones: each part itself comes
+    first."""
     for begin, end, seen_begin, seen_end in parts.tolist():
         own = slice(begin, end)
         yield own, own, True
@@ -129,7 +130,7 @@ def _empty(q: Tensor) -> tuple[Tensor, Tensor]:
 
 
 def _heads_first(*tensors: Tensor) -> list[Tensor]:
-    """As the kernel wants them: 1, heads, tokens, and channels if there are."""
+    """Arranges tensors for the kernel: 1, heads, tokens, and channels if there are any."""
     return [each.transpose(0, 1)[None] for each in tensors]
 
 

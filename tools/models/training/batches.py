@@ -1,4 +1,4 @@
-"""Batches of lessons, without end, from a seed and a place in its stream."""
+"""Batches of lessons, endless, determined by a seed and a place in the stream."""
 
 import random
 from collections.abc import Iterator
@@ -13,23 +13,23 @@ from tools.models.lessons.source import Source
 from tools.models.training.encoding import Tokens, Weights, encode, pieces
 
 LONGEST = 2048
-"""Rows with more tokens are left out."""
+"""Longer rows are left out."""
 POOL = 250_000
-"""Tokens of the batches that are filled at a time."""
+"""The number of tokens in the batches that are filled together."""
 SKIPPED = 0.3
-"""The part of the rows whose positions jump once or more, at the full level: copying is learnt
-from short distances first."""
+"""The share of rows whose positions jump at least once, at the full level: copying is learnt from
+short distances first."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Batch:
-    """Rows of lessons, one behind the other. `weights` belong to `targets`; `abilities` and
-    `lengths` are those of the rows.
+    """Concatenated rows of lessons. `weights` belong to `targets`; `abilities` and `lengths` have
+    one entry per row.
 
-    Lessons whose prompts begin alike share a row, and what they share is in it once. Each of the
-    `parts` is the begin and end of tokens that see those of the same part before them, and the
-    begin and end of others that they all see: so a lesson's own part sees what is shared and
-    itself, and its positions go on from what is shared.
+    Lessons whose prompts begin alike share a row, with the common tokens only once. Each of the
+    `parts` has the begin and end of tokens that see earlier tokens of the same part, and the begin
+    and end of other tokens that all of them see. So the part of a lesson sees the common tokens and
+    itself, and its positions continue from the common tokens.
     """
 
     tokens: NDArray[np.int64]
@@ -56,9 +56,9 @@ class Row:
 def batches(
     seed: int, first: int, *, size: int, level: float, n_ctx: int, together: int = 1
 ) -> tuple[Iterator[list[Batch]], int]:
-    """Batches of about `size` tokens, `together` at a time, from the lessons at `first` on in the
-    stream, about `POOL` tokens in all, and where the next ones begin. Each has rows of all lengths,
-    so that they take about one time."""
+    """Returns batches of about `size` tokens, `together` at a time, beginning with lesson `first`
+    of the stream, about `POOL` tokens in all, and the place of the next ones. Each batch has rows
+    of all lengths, so that all take about the same time."""
     rows: list[Row] = []
     total = 0
     rng = random.Random(f"{seed} {first}")
@@ -79,8 +79,8 @@ def batches(
 
 
 def padded(batch: Batch, n: int) -> Batch:
-    """A batch of `n` tokens, for which a GPU's kernels are compiled once: those that are too many
-    are left out, and the ones that are added count nothing."""
+    """Returns the batch with exactly `n` tokens, so that a GPU's kernels are compiled only once:
+    surplus tokens are left out, and added tokens have the weight 0."""
     size = min(n, len(batch.tokens))
     parts = np.minimum(batch.parts[batch.parts[:, 0] < size], size)
 
@@ -99,8 +99,8 @@ def padded(batch: Batch, n: int) -> Batch:
 
 
 def _filled(rows: list[Row], n: int) -> list[list[Row]]:
-    """`n` groups of about equally many tokens: the longest rows first, each where there is most
-    room."""
+    """Returns `n` groups of about equally many tokens: the longest rows first, each into the group
+    with the most room."""
     groups: list[list[Row]] = [[] for _ in range(n)]
     filled = [0] * n
     for row in sorted(rows, key=lambda row: len(row.tokens), reverse=True):
@@ -111,10 +111,10 @@ def _filled(rows: list[Row], n: int) -> list[list[Row]]:
 
 
 def row_of(ability: str, lessons: list[tuple[Tokens, Weights]]) -> Row:
-    """The lessons' tokens, each predicted from those before it: what all prompts begin with once,
-    then what each goes on with."""
+    """Returns the row of some lessons, each token predicted from earlier ones: the common beginning
+    of all prompts once, then the rest of each lesson."""
     shared = _shared(lessons) if len(lessons) > 1 else 0
-    # Where they come from: the lesson, and its tokens from here to there.
+    # The source of the tokens: the lesson, and the begin and end of its tokens.
     kept = [(lessons[0], 0, shared)] if shared else []
     kept += [(each, shared, len(each[0]) - 1) for each in lessons]
     ends = np.cumsum([end - begin for _, begin, end in kept])
@@ -133,7 +133,7 @@ def row_of(ability: str, lessons: list[tuple[Tokens, Weights]]) -> Row:
 
 
 def _shared(lessons: list[tuple[Tokens, Weights]]) -> int:
-    """How many tokens all prompts begin with, of which none ends there."""
+    """Returns the number of tokens that all prompts begin with, shorter than each prompt."""
     shared = min(int((weights < 1).sum()) for _, weights in lessons) - 1
     first = lessons[0][0]
     for tokens, _ in lessons[1:]:
@@ -160,8 +160,8 @@ def _batch(rows: list[Row], rng: random.Random, n_ctx: int, skipped: float) -> B
 
 
 def _positions(width: int, rng: random.Random, n_ctx: int, skipped: float) -> NDArray[np.int64]:
-    """Ascending positions, with jumps in half of the rows: so a short text teaches the distances
-    of a long one (Zhu et al., "PoSE", 2023)."""
+    """Returns ascending positions, with jumps in half of the rows, so that a short text teaches the
+    distances of a long one (Zhu et al., "PoSE", 2023)."""
     positions = np.arange(width, dtype=np.int64)
     if rng.random() < skipped:
         room = n_ctx - width

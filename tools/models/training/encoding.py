@@ -1,4 +1,4 @@
-"""Lessons as tokens, in the words of the chat template that the model's file has."""
+"""Encodes lessons as tokens, with the chat template in the model's file."""
 
 import json
 import re
@@ -22,20 +22,20 @@ from tools.models.tokenizer import (
 
 VOCABULARY_SIZE = 1024
 PROMPT_WEIGHT = 0.01
-"""What the prediction of a prompt's token counts, beside that of an answer's."""
+"""The weight of a prompt's token in the loss, relative to an answer's token."""
 CODE_WEIGHT = 0.3
-"""The same of a token of code: most of them can't be known, and made half of the loss."""
+"""The weight of a token of code: most can't be predicted, and made half of the loss."""
 TOOLS_WEIGHT = 3.0
-"""The same of a token of an answer where there are tools: few of them are a choice, and that of
-the tool, or of none, is the hardest."""
+"""The weight of an answer's token if there are tools: few of these tokens are a choice, and the
+choice of a tool, or of no tool, is the hardest."""
 CHOICE_WEIGHT = 4.0
-"""How many times as much a token counts that is a choice: what an answer begins with, what a value
-is copied from, whether this is the word that is replaced. Most others follow from it."""
+"""The factor for a token that is a choice: the beginning of an answer, the place from which a value
+is copied, whether a word is the one to replace. Most other tokens follow from it."""
 RARE_FACTOR = 3.0
-"""How many times as much a choice counts where few tokens are one: in a text in which a word is
-replaced, and where there is a gap."""
+"""The factor for a choice in texts with few choices: a text in which a word is replaced, and a text
+with a gap."""
 OWN_CODE_WEIGHT = 1.0
-"""What a token of our own functions counts: more of them can be known than of the library's."""
+"""The weight of a token of our own functions, which are more predictable than the library's."""
 
 Tokens = NDArray[np.int32]
 Weights = NDArray[np.float32]
@@ -43,7 +43,7 @@ Weights = NDArray[np.float32]
 
 @cache
 def tokenizer() -> Tokenizer:
-    """What llama.cpp does with the model's vocabulary."""
+    """Returns a tokenizer that works as llama.cpp does with the model's vocabulary."""
     known = TALKER.vocabulary()
     assert known.merges is not None
     made = Tokenizer(models.BPE({token: id for id, token in enumerate(known.tokens)}, known.merges))
@@ -60,14 +60,15 @@ def tokenizer() -> Tokenizer:
 
 @cache
 def pieces() -> tuple[str, ...]:
-    """The tokens that words are made of, but single letters."""
+    """Returns the tokens that words consist of, without single letters."""
     return tuple(
         token for token in TALKER.vocabulary().tokens if re.fullmatch("[A-Za-z]{2,}", token)
     )
 
 
 def prompt_and_answer(lesson: Lesson | Gap) -> tuple[str, str]:
-    """What the server would give the model, and what the model should write, end included."""
+    """Returns the prompt that the server would give the model, and the model's answer, its end
+    included."""
     if isinstance(lesson, Gap):
         if lesson.suffix is None:
             return lesson.prefix, lesson.middle + END_OF_TEXT
@@ -99,7 +100,7 @@ def text(lesson: Lesson | Gap) -> str:
 
 
 def encode(lesson: Lesson | Gap) -> tuple[Tokens, Weights]:
-    """Its tokens, and how much the prediction of each of them counts."""
+    """Returns a lesson's tokens, and the weight of each in the loss."""
     prompt, answer = prompt_and_answer(lesson)
     first = tokenizer().encode(prompt, add_special_tokens=False).ids
     second = tokenizer().encode(answer, add_special_tokens=False)
@@ -124,9 +125,9 @@ _VALUE = re.compile(r'": (?!{)\[?"?(?=.)|#(?=[0-9])|</tool_call>')
 
 
 def choices(lesson: Lesson | Gap, answer: str) -> set[int]:
-    """The places in `answer` of the characters that a choice is made at."""
+    """Returns the places in `answer` of characters at which the model makes a choice."""
     if isinstance(lesson, Gap):
-        # Where the gap begins, as that may be within a word, and where it ends.
+        # The beginning of the gap, because it may be within a word, and its end.
         return {0, len(answer) - len(END_OF_TEXT)} if lesson.suffix is not None else set()
     places = {0}
     if lesson.thinks:
@@ -139,14 +140,15 @@ def choices(lesson: Lesson | Gap, answer: str) -> set[int]:
 
 
 def plain_texts(lessons: Iterable[Lesson | Gap]) -> Iterable[str]:
-    """The texts of lessons without special tokens, for a tokenizer to learn from."""
+    """Yields the texts of lessons without special tokens, for training a tokenizer."""
     special = re.compile("|".join(map(re.escape, SPECIAL_TOKENS)))
     for lesson in lessons:
         yield from filter(None, special.split(text(lesson)))
 
 
 def _parsed(message: Message) -> Message:
-    """As the server gives messages to the template: arguments of calls are objects."""
+    """Returns the message as the server passes it to the template: a call's arguments are an
+    object."""
     if "tool_calls" not in message:
         return message
     calls = []

@@ -1,9 +1,10 @@
 """llama's decoder in PyTorch, with GGUF's names.
 
-It multiplies in the faster of bfloat16 and float32, which depends on the processor.
+It multiplies in bfloat16 or float32, whichever is faster on the processor.
 
-A position turns pairs of a head's channels: here each channel of the first half with that of the
-second, which is fast, and in llama.cpp neighbours. The exported rows are in its order.
+A position rotates pairs of a head's channels. Here, a pair is a channel of the first half and one
+of the second half, which is fast; in llama.cpp it is two neighbours. The exported rows are in
+llama.cpp's order.
 """
 
 import math
@@ -61,14 +62,14 @@ class Layer(nn.Module):  # type: ignore[misc]
 
 
 AHEAD = 2
-"""How many tokens behind the next one are predicted in the training, too. Who has to know them
-looks at whole words where it copies, and not at their first token alone (Gloeckle et al., "Better
-& faster large language models via multi-token prediction", 2024). The model's file has no trace of
-it."""
+"""The number of tokens after the next one that the training predicts, too. A model that has to
+predict them attends to whole words when it copies, not only to their first token (Gloeckle et al.,
+"Better & faster large language models via multi-token prediction", 2024). The model's file has no
+trace of this."""
 
 
 class Network(nn.Module):  # type: ignore[misc]
-    """On the CPU until it's moved; `device` is the type of the one that it will compute on."""
+    """Created on the CPU; `device` is the type of the device that it will be moved to."""
 
     def __init__(self, shape: Decoder, n_vocab: int, device: str = "cpu") -> None:
         super().__init__()
@@ -91,9 +92,9 @@ class Network(nn.Module):  # type: ignore[misc]
         parts: Tensor | BlockMask,
         answers: Tensor,
     ) -> tuple[Tensor, Tensor]:
-        """The loss of each token of `targets`, of rows that lie one behind the other, and that of
-        the `AHEAD` ones behind it, for the places `answers` alone, none of which is at the end. Who
-        sees whom, `parts` says: see `attend`."""
+        """Returns the loss of each token of `targets`, for concatenated rows, and the losses of the
+        `AHEAD` tokens after it at the places `answers`, which are not at the end. `parts`
+        determines which tokens see which: see `attend`."""
         angles = positions[:, None, None].float() * self.rates
         cos, sin = angles.cos(), angles.sin()
         x = F.embedding(tokens, self.token_embd)
@@ -113,7 +114,7 @@ class Network(nn.Module):  # type: ignore[misc]
         return F.cross_entropy(logits, targets, reduction="none")
 
     def matrices(self) -> list[nn.Parameter]:
-        """The parameters that turn one vector into another."""
+        """Returns the parameters that are matrices between vectors."""
         return [*(each for each in self.blk.parameters() if each.dim() == 2), *self.ahead]
 
     def others(self) -> list[nn.Parameter]:
@@ -122,7 +123,7 @@ class Network(nn.Module):  # type: ignore[misc]
 
 
 def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTensor]:
-    """The tensors of a GGUF file."""
+    """Yields the tensors for a GGUF file."""
     from gguf import GGMLQuantizationType as WeightType
 
     if shape.rotated < 1:
@@ -141,8 +142,8 @@ def named_tensors(state: dict[str, Tensor], shape: Decoder) -> Iterator[NamedTen
 def state_of(
     tensors: Iterable[tuple[str, NDArray[np.float32]]], shape: Decoder
 ) -> dict[str, Tensor]:
-    """The parameters that `named_tensors` made these tensors of, with what rounding left. Of
-    `shape` only the size of a head counts."""
+    """Returns the parameters from which `named_tensors` made these tensors, up to rounding. Of
+    `shape`, only the size of a head is used."""
     state = {}
     for name, values in tensors:
         if name == ROPE_FACTORS:
@@ -155,12 +156,12 @@ def state_of(
 
 
 def grown(small: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tensor]:
-    """The parameters `fresh` of a network that is wider or deeper than that of `small`, changed so
-    that it computes the same.
+    """Returns the parameters `fresh` of a network that is wider or deeper than that of `small`,
+    changed so that it computes the same.
 
-    What is new reads anything and writes nothing, until it has learnt to. New layers lie between
-    those that there were, and read what the one before them does (Wu et al., "LLaMA Pro", 2024).
-    Heads have to be of one size in both.
+    New parts read anything and write nothing, until they have learnt to. New layers are inserted
+    between the old ones, and read what the layer before them reads (Wu et al., "LLaMA Pro", 2024).
+    Heads must have the same size in both.
     """
     n_small, n = (each["output_norm"].shape[0] for each in (small, fresh))
     n_layers = _n_layers(small), _n_layers(fresh)
@@ -175,7 +176,7 @@ def grown(small: dict[str, Tensor], fresh: dict[str, Tensor]) -> dict[str, Tenso
             continue
         known = small[origin]
         if known.dim() == 1:
-            # The mean square of a token's channels falls with those that are zero.
+            # The mean square of a token's channels becomes smaller by the channels that are zero.
             known = known * math.sqrt(n_small / n)
             place.fill_(float(known.mean()))
         place[tuple(slice(each) for each in known.shape)] = known
@@ -187,8 +188,8 @@ def _n_layers(state: dict[str, Tensor]) -> int:
 
 
 def _origin(name: str, n_small: int, n: int) -> tuple[str, bool]:
-    """What a parameter of the network of `n` layers is called in that of `n_small`, and whether
-    its layer is a new one, behind that."""
+    """Returns the name that a parameter of the network with `n` layers has in the one with
+    `n_small`, and whether its layer is a new one, inserted after that layer."""
     if not name.startswith("blk."):
         return name, False
     _, layer, rest = name.split(".")
@@ -206,8 +207,8 @@ def _quiet(name: str, fresh: Tensor) -> Tensor:
 
 @cache
 def factor_type(device: str) -> torch.dtype:
-    """What matrices are multiplied in: on a processor without instructions for bfloat16 it is the
-    slower one."""
+    """Returns the type in which matrices are multiplied. On a processor without instructions for
+    bfloat16, bfloat16 is slower."""
     if device != "cpu":
         return torch.bfloat16
     took = {}
@@ -240,7 +241,7 @@ def _rotated(x: Tensor, cos: Tensor, sin: Tensor) -> Tensor:
 
 
 def _neighbours(weight: Tensor, n_heads: int) -> Tensor:
-    """The rows of a query or key matrix with the channels of a pair side by side."""
+    """Returns the rows of a query or key matrix with the channels of a pair next to each other."""
     halves = weight.view(n_heads, 2, -1, weight.shape[1])
     return halves.transpose(1, 2).reshape(weight.shape)
 

@@ -1,4 +1,5 @@
-"""Batches for a GPU, which needs them faster than one process makes them."""
+"""Makes batches in several processes, because a GPU needs them faster than one process makes
+them."""
 
 import multiprocessing
 import random
@@ -11,14 +12,14 @@ from itertools import islice
 from tools.models.training.batches import Batch, batches
 
 STRIDE = 1 << 16
-"""Lessons of the stream that each pool has for itself: more than it takes."""
+"""The number of lessons in the stream that each pool owns, more than it uses."""
 RECENT = 128
-"""Pools that may come again."""
+"""The number of recent pools that may be repeated."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Pool:
-    """What `batches` is to make: the arguments are its own."""
+    """The arguments of `batches` for one pool."""
 
     seed: int
     first: int
@@ -35,10 +36,10 @@ class Pool:
 
 
 def supply(pools: Iterator[Pool], processes: int) -> Generator[tuple[Pool, list[Batch]]]:
-    """What that many processes make of them, in their order. While the next one isn't ready, one of
-    the last `RECENT` comes again: a GPU that waits learns nothing."""
+    """Yields the pools and their batches in order, made by `processes` processes. While the next
+    one isn't ready, one of the last `RECENT` is repeated: an idle GPU learns nothing."""
     recent: deque[tuple[Pool, list[Batch]]] = deque(maxlen=RECENT)
-    # Not forked: a CUDA context doesn't survive it.
+    # Not forked, because a CUDA context doesn't survive a fork.
     context = multiprocessing.get_context("spawn")
     executor = ProcessPoolExecutor(processes, mp_context=context)
     try:

@@ -1,5 +1,5 @@
-"""The training loop: batches, two optimizers, a rate that warms up, stays and falls, and a
-checkpoint every few minutes."""
+"""The training loop: batches, two optimizers, a learning rate with warm-up, plateau and decay, and
+a checkpoint every few minutes."""
 
 import math
 import os
@@ -41,22 +41,22 @@ from tools.models.training.supply import STRIDE, Pool, supply
 from tools.models.training.workers import Workers, work
 
 BATCH = 6144
-"""Tokens that go through the network at once."""
+"""Tokens per forward pass."""
 ACCUMULATED = 2
-"""Batches for a step, once lessons are at their full level: before, many steps teach more."""
+"""Batches per step once lessons are at their full level; before, more steps teach more."""
 GPU_BATCH = 32_768
-"""The same as `BATCH` on a GPU, where a step has one: smaller ones take as long."""
+"""Tokens per forward pass on a GPU, with one pass per step; smaller passes take as long."""
 GPU_ROOM = 256
-"""Tokens of it that stay free, as batches differ in size, and a GPU's may not."""
+"""Tokens of it that stay free, because batches differ in size, but a GPU's may not."""
 WARM_UP = 100
 AVERAGED = 0.998
-"""How much of the averaged weights stays at a step."""
+"""The share of the averaged weights that each step keeps."""
 FULL_LEVEL = 0.35
-"""The part of the training after which lessons are as long and hard as they get."""
+"""The share of the training after which lessons have their full length and difficulty."""
 FULL_LEVEL_TOKENS = 100e6
-"""They are after so many tokens at the latest."""
+"""The number of tokens after which they have it at the latest."""
 AHEAD_WEIGHT = 0.4
-"""What the token behind the next one counts in the loss; the one behind it counts its square."""
+"""The weight of the token after the next one in the loss; the token after that has its square."""
 SAVE_EVERY = 240
 LOG_EVERY = 25
 GPU_LOG_EVERY = 500
@@ -64,11 +64,11 @@ GPU_LOG_EVERY = 500
 
 @dataclass(frozen=True, kw_only=True)
 class Settings:
-    """`device` is PyTorch's name. On a GPU the `processes` make the lessons; else they share the
-    batches of a step, and each has that many `threads`.
+    """`device` is PyTorch's name. On a GPU, the `processes` make the lessons. On a CPU, they share
+    the batches of a step, with `threads` threads each.
 
-    `weights` is a model that another training has written, to begin with: it knows the short
-    lessons, so that all are at their full level from the first step on. It may be a smaller one."""
+    `weights` is a model of another training to begin with. It has learnt the short lessons, so all
+    lessons have their full level from the first step on. It may be a smaller model."""
 
     directory: Path
     seed: int
@@ -91,7 +91,7 @@ class Settings:
 
 @dataclass(kw_only=True)
 class State:
-    """All that a checkpoint holds."""
+    """The contents of a checkpoint."""
 
     network: Network
     average: dict[str, torch.Tensor]
@@ -143,13 +143,13 @@ def new_state(settings: Settings, recipe: Recipe) -> State:
 
 
 def rate(settings: Settings, state: State) -> float:
-    """The learning rate: a warm-up, a plateau, and a straight way down to zero."""
+    """Returns the learning rate: a warm-up, a plateau, and a linear decay to zero."""
     left = 1 - state.n_tokens / settings.n_tokens
     return settings.rate * max(0.0, min(1.0, (state.step + 1) / WARM_UP, left / settings.decay))
 
 
 def level(settings: Settings, state: State) -> float:
-    """How long and hard lessons may be, from 0 to 1."""
+    """Returns the length and difficulty of lessons, from 0 to 1."""
     if settings.weights:
         return 1.0
     full = min(FULL_LEVEL * settings.n_tokens, FULL_LEVEL_TOKENS)
@@ -177,11 +177,11 @@ def _train(settings: Settings, recipe: Recipe, workers: Workers) -> None:
             f"begins at step {state.step}, {state.n_tokens / 1e6:.2f} million tokens, "
             f"multiplies in {str(factor_type(settings.device)).removeprefix('torch.')}"
         )
-    # A processor's batches have many sizes, and one compilation for all of them.
+    # A processor's batches have many sizes, and one compilation works for all of them.
     forward = torch.compile(state.network, dynamic=not settings.on_gpu)
     saved = time.monotonic()
     pools = _pools_of_gpu if settings.on_gpu else _pools
-    # If the training ends within a pool, the rest of its lessons is left out.
+    # If the training ends within a pool, the rest of its lessons is skipped.
     with closing(pools(settings, state, recipe, workers)) as source:
         while state.n_tokens < settings.n_tokens and not workers.agree(bool(stop)):
             _step(state, next(source), forward, rate(settings, state), log, workers)
@@ -201,8 +201,8 @@ def export(
     *,
     kept: float = 0.0,
 ) -> None:
-    """Write the averaged weights of the checkpoint as a GGUF file, or the mean of them and those of
-    `settings.weights`, of which the part `kept` stays: it loses less of what was known before
+    """Writes the averaged weights of the checkpoint as a GGUF file, or their mean with
+    `settings.weights`, which have the share `kept`. The mean loses less of the earlier abilities
     (Wortsman et al., "Robust fine-tuning of zero-shot models", 2022)."""
     from dataclasses import replace
 
@@ -220,7 +220,7 @@ def export(
 def _pools(
     settings: Settings, state: State, recipe: Recipe, workers: Workers
 ) -> Generator[list[Batch]]:
-    """The batches of each step."""
+    """Yields the batches of each step."""
     while True:
         reached = level(settings, state)
         pool, state.lesson = batches(
@@ -237,7 +237,7 @@ def _pools(
 def _pools_of_gpu(
     settings: Settings, state: State, recipe: Recipe, _: Workers
 ) -> Generator[list[Batch]]:
-    """The same, of one size, from processes of their own."""
+    """Yields the batches of each step, of one size, made by separate processes."""
     pools = (
         Pool(
             seed=settings.seed,
@@ -257,8 +257,8 @@ def _pools_of_gpu(
 
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
-    """A batch on its device. `answers` are the places of the tokens whose `AHEAD` next ones are
-    predicted, too, and `ahead_weights` what each of these counts (`AHEAD`, places)."""
+    """A batch on its device. `answers` are the places whose `AHEAD` further tokens are predicted,
+    too, and `ahead_weights` the weights of these (`AHEAD`, places)."""
 
     tokens: Tensor
     positions: Tensor
@@ -275,7 +275,8 @@ def inputs(batch: Batch, device: str) -> Inputs:
         return tensor if device == "cpu" else tensor.pin_memory().to(device, non_blocking=True)
 
     known = _answers(batch.weights)
-    # All places, as a GPU's sizes may not change: those that are none count nothing.
+    # A fixed number of places, because a GPU's sizes may not change: surplus places have the weight
+    # 0.
     answers = np.flatnonzero(known) if device == "cpu" else np.arange(len(known))
     ahead = np.stack([batch.weights[answers + i] for i in range(1, AHEAD + 1)])
     parts: Tensor | BlockMask = moved(batch.parts)
@@ -326,7 +327,7 @@ def _step(
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
     state.step += 1
-    # At first the average is that of few steps.
+    # At first, the average covers few steps.
     kept = min(AVERAGED, state.step / (state.step + 10))
     with torch.no_grad():
         for name, values in state.network.state_dict().items():
@@ -336,7 +337,7 @@ def _step(
 
 
 def _answers(weights: NDArray[np.float32]) -> NDArray[np.bool_]:
-    """Whether the target of each place and the `AHEAD` behind it are all of an answer."""
+    """Returns whether the target of each place and the `AHEAD` after it all belong to an answer."""
     counted = weights > PROMPT_WEIGHT
     n = len(counted) - AHEAD
     known: NDArray[np.bool_] = np.all([counted[i : n + i] for i in range(AHEAD + 1)], axis=0)
@@ -344,7 +345,8 @@ def _answers(weights: NDArray[np.float32]) -> NDArray[np.bool_]:
 
 
 class Log:
-    """A line every few steps: the loss of the first worker's answers, and the speed of all."""
+    """Prints a line every few steps: the loss of the first worker's answers, and the speed of all
+    workers."""
 
     def __init__(self, settings: Settings, state: State) -> None:
         self.every = GPU_LOG_EVERY if settings.on_gpu else LOG_EVERY
@@ -385,7 +387,7 @@ class Log:
 
 
 def _on_signal() -> list[int]:
-    """A list that is no longer empty when the process was asked to end."""
+    """Returns a list that is not empty once the process has received a signal to end."""
     received: list[int] = []
 
     def remember(number: int, _: FrameType | None) -> None:

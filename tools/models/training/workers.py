@@ -1,6 +1,6 @@
-"""Processes that train one network: each computes its share of the batches of a step.
+"""Processes that train one network; each computes its share of the batches of a step.
 
-Two threads of a process are hardly faster than one, as most matrices are small; two processes are.
+Most matrices are small, so two threads of a process are hardly faster than one; two processes are.
 """
 
 import multiprocessing
@@ -17,18 +17,18 @@ T = TypeVar("T")
 
 
 class Workers:
-    """What the worker of number `rank` knows of the others. There are `n`."""
+    """Worker number `rank` of `n`, and its connection to the others."""
 
     def __init__(self, rank: int = 0, n: int = 1) -> None:
         self.rank = rank
         self.n = n
 
     def share(self, items: Sequence[T]) -> Sequence[T]:
-        """Those of this worker."""
+        """Returns this worker's share of the items."""
         return items[self.rank :: self.n]
 
     def add(self, parameters: Iterable[nn.Parameter]) -> None:
-        """The gradients become the sums of all workers'."""
+        """Replaces the gradients by their sums over all workers."""
         if self.n == 1:
             return
         given = list(parameters)
@@ -40,7 +40,7 @@ class Workers:
             parameter.grad = part.view_as(parameter)
 
     def agree(self, wish: bool) -> bool:
-        """Whether any worker wishes it."""
+        """Returns whether any worker passes true."""
         if self.n == 1:
             return wish
         shared = torch.tensor([int(wish)])
@@ -49,14 +49,15 @@ class Workers:
 
 
 def work(n: int, run: Callable[[Workers], None]) -> None:
-    """`run` in `n` processes, of which this is the first. Once it returns, all have ended.
+    """Runs `run` in `n` processes, of which this one is the first. When it returns, the others have
+    ended.
 
-    Raises RuntimeError if another one failed.
+    Raises RuntimeError if another process failed.
     """
     if n == 1:
         run(Workers())
         return
-    # Forked before a thread pool exists: its threads would be missing in the others.
+    # Forked before a thread pool exists, because its threads would be missing in the others.
     context = multiprocessing.get_context("fork")
     with tempfile.TemporaryDirectory() as directory:
         meeting = Path(directory) / "meeting"
