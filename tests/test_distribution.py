@@ -112,8 +112,8 @@ class Installed:
         packages = Path(subprocess.check_output([self.python, "-c", asked], text=True).strip())
         with zipfile.ZipFile(wheel) as archive:
             archive.extractall(packages)
-        # What it depends on, by its folders. The repository is in none of them: a .pth file in
-        # a folder that another one names is not read.
+        # Its dependencies, by their folders, which don't contain the repository: a .pth file in a
+        # folder that another .pth file names is not read.
         folders = [each for each in sys.path if Path(each).name.endswith("-packages")]
         (packages / "dependencies.pth").write_text("\n".join(folders))
         for folder in (*FOLDERS, *NOT_INSTALLED):

@@ -22,7 +22,7 @@ WAITING = {
     **dict.fromkeys(("wait", "join", "result", "exception", "settimeout", "timeout"), 0),
     "wait_for": 1,
 }
-"""What waits for as long as it is told to, and the place of the argument that tells it."""
+"""Functions that wait for a given time, and the position of the argument with the time."""
 ALLOWED = {
     "contract_tests/attack/campaign.py: crowd.wait(1, self.target.alive)": "a number of answers",
     "contract_tests/attack/campaign.py: self._stop.wait(0.1)": "between two looks",
@@ -37,7 +37,7 @@ ALLOWED = {
     "tests/support/http_support.py: threading.Event().wait(0.01)": "between two looks",
     "tests/support/threaded.py: threading.Event().wait(0.01)": "between two looks",
 }
-"""Calls with the reason why their limit is none of a test."""
+"""Calls whose limit is not a test's, with the reason."""
 
 
 @functools.cache

@@ -39,7 +39,7 @@ def test_children_count_and_engines_are_known_by_their_module() -> None:
 def test_the_process_that_listens_is_found() -> None:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
-        own = None if sys.platform == "darwin" else os.getpid()  # macOS tells root only
+        own = None if sys.platform == "darwin" else os.getpid()  # macOS shows it only to root
         assert listener(f"http://127.0.0.1:{port}") == own
         assert listener(f"http://example.invalid:{port}") is None
     assert listener(f"http://127.0.0.1:{port}") != os.getpid()

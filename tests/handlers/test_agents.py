@@ -271,13 +271,13 @@ HALF = '<tool_call>\n{"name": "'
 @pytest.mark.parametrize("session", ONE_EACH, ids=lambda path: path.stem)
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_turn_that_fails(session: Path, stream: bool, server: StandInServer) -> None:
-    """The agent is told why in the form of its API, tries once more with the same request, and the
-    session goes on. It notices nothing of an engine process that ends before its turn begins."""
+    """The agent gets the reason in the format of its API, repeats the request once, and the session
+    continues. It doesn't notice an engine process that ends before its turn begins."""
     *_, (turn, body) = turns(session)
     path, body = turn["path"], {**body, "stream": stream}
-    told = Turn("Hm.", error=BROKEN), Turn(HALF, error=BROKEN), Turn("Hm.", dies=True)
+    broken = Turn("Hm.", error=BROKEN), Turn(HALF, error=BROKEN), Turn("Hm.", dies=True)
     retried = Turn(dies=True), Turn(said(turn["says"]))
-    server.script.begin(Turn(error=TOO_LONG), *told, *retried)
+    server.script.begin(Turn(error=TOO_LONG), *broken, *retried)
     _refused(server.post(path, **body), TOO_LONG.message)
     for why in (BROKEN.message, BROKEN.message, "the engine process ended with code 1"):
         failed = server.post(path, **body)

@@ -359,9 +359,9 @@ def test_what_a_model_does_not_take(info: Any, part: Any, status: int, message: 
                 "/v1/chat/completions", messages=[user(said("a"), part)], stream=stream
             )
             assert refused.status_code == status
-            told = refused.json()["error"]["message"]
-            assert told.startswith("messages[0].content[1]: ")
-            assert message in told
+            message_of = refused.json()["error"]["message"]
+            assert message_of.startswith("messages[0].content[1]: ")
+            assert message in message_of
         assert not server.engine.generations
 
 
@@ -402,7 +402,7 @@ def test_modalities(info: Any, kinds: list[str]) -> None:
 # ---- transcriptions ----------------------------------------------------------------------
 
 
-def heard(server: Server, data: bytes = b"wav", **form: str) -> Any:
+def transcribed(server: Server, data: bytes = b"wav", **form: str) -> Any:
     return server.http.post(
         "/v1/audio/transcriptions", data=form, files={"file": ("a.wav", data, "audio/wav")}
     )
@@ -414,7 +414,7 @@ def hearing() -> Iterator[Server]:
 
 
 def test_a_transcription(hearing: Server) -> None:
-    answer = hearing.checked(heard(hearing, model="any"), "/v1/audio/transcriptions").json()
+    answer = hearing.checked(transcribed(hearing, model="any"), "/v1/audio/transcriptions").json()
     assert answer["text"] == "One zwei três 四\n"
     assert answer["type"] == "transcript.text.done"
     assert answer["usage"]["total_tokens"] == 12
@@ -422,7 +422,7 @@ def test_a_transcription(hearing: Server) -> None:
 
 
 def test_the_question(hearing: Server) -> None:
-    answer = heard(hearing, prompt="Listen", language="de", temperature="0.5", max_tokens="7")
+    answer = transcribed(hearing, prompt="Listen", language="de", temperature="0.5", max_tokens="7")
     assert answer.status_code == 200
     assert prompt(hearing)[0] == "[user]Listen (language: de)"
     params = hearing.engine.generations[-1].params
@@ -430,13 +430,13 @@ def test_the_question(hearing: Server) -> None:
 
 
 def test_a_text_alone(hearing: Server) -> None:
-    answer = heard(hearing, response_format="text")
+    answer = transcribed(hearing, response_format="text")
     assert answer.text == "One zwei três 四\n"
     assert answer.headers["content-type"].startswith("text/plain")
 
 
 def test_a_stream(hearing: Server) -> None:
-    answer = hearing.checked(heard(hearing, stream="true"), "/v1/audio/transcriptions")
+    answer = hearing.checked(transcribed(hearing, stream="true"), "/v1/audio/transcriptions")
     frames = [line.removeprefix("data: ") for line in answer.text.split("\n\n") if line]
     assert frames[-1] == "[DONE]"
     *deltas, done = [msgspec.json.decode(frame) for frame in frames[:-1]]
@@ -445,7 +445,7 @@ def test_a_stream(hearing: Server) -> None:
 
 def test_a_recording_is_not_counted_as_json(hearing: Server) -> None:
     data = b'{"a":[,:]}' * 60_000
-    assert heard(hearing, data=data).status_code == 200
+    assert transcribed(hearing, data=data).status_code == 200
     assert prompt(hearing)[1] == sound(data)
 
 
@@ -459,7 +459,7 @@ def test_a_recording_is_not_counted_as_json(hearing: Server) -> None:
     ],
 )
 def test_forms_that_are_refused(hearing: Server, form: dict[str, str], message: str) -> None:
-    refused = hearing.checked(heard(hearing, b"wav", **form), "/v1/audio/transcriptions")
+    refused = hearing.checked(transcribed(hearing, b"wav", **form), "/v1/audio/transcriptions")
     assert refused.status_code == 400
     assert message in refused.json()["error"]["message"]
 
@@ -480,7 +480,7 @@ def test_forms_without_a_recording(hearing: Server) -> None:
 
 def test_a_model_that_does_not_hear() -> None:
     for server in serve(EYES):
-        refused = server.checked(heard(server), "/v1/audio/transcriptions")
+        refused = server.checked(transcribed(server), "/v1/audio/transcriptions")
         assert refused.status_code == 501
         message = "The current model does not support audio input."
         assert refused.json()["error"]["message"].startswith(message)

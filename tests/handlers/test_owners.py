@@ -1,4 +1,4 @@
-"""Whose a text is, as the engine is told."""
+"""The owner of a text, as the engine receives it."""
 
 from collections.abc import Iterator
 

@@ -125,7 +125,7 @@ MEDIA = [
     (responses, [{"type": "input_audio", "input_audio": {"data": DATA}}], "[audio]"),
     (ollama, [DATA, DATA], "[image]\n[image]\nseen"),
 ]
-"""With what a model reads that neither sees nor hears."""
+"""With what a model without media input reads."""
 
 
 @pytest.mark.parametrize(("ask", "parts", "line"), MEDIA)

@@ -77,7 +77,7 @@ def counted(world: World) -> Iterator[None]:
     """Meanwhile, `world.events` counts what happens inside of the product."""
     known: set[Sequence] = set()
     preempted: set[Sequence] = set()
-    away: set[Sequence] = set()  # those that are paused
+    away: set[Sequence] = set()  # paused ones
 
     def entered(result: bool, lifecycle: Lifecycle, state: str) -> None:
         if result:

@@ -237,7 +237,7 @@ class ContextStandIn:
         return 0
 
     def _continues(self, tokens: list[BatchToken]) -> bool:
-        """True if the positions of each sequence follow those that it has."""
+        """True if the positions of each sequence continue its earlier ones."""
         last: dict[int, int] = {}
         for token in tokens:
             before = last.get(token.sequence)

@@ -253,15 +253,15 @@ class Cells:
         return found if len(found) == len(parts) else None
 
     def terms(self, sequence: int, stop: int) -> tuple[npt.NDArray[np.int64], Hashes]:
-        """The positions before `stop` that `sequence` has, and what their cells add to a hash of
-        those that a token attends to, which are in no order."""
+        """Returns the positions of `sequence` before `stop`, and the terms of their cells in a
+        token's hash, which doesn't depend on the order of the cells that it attends to."""
         stream = self._stream(sequence)
         found = self._between(sequence, 0, stop)
         return self._positions[stream][found], self._terms[stream][found]
 
     def write(self, sequence: int, cell: int, position: int, value: int) -> int:
-        """The device has computed the token in `cell`. Returns what it adds to those that attend to
-        it."""
+        """Records that the device has computed the token in `cell`. Returns its term in the hashes
+        of tokens that attend to it."""
         stream, term = self._stream(sequence), _term(value, position)
         self._hashes[stream, cell] = value
         self._rotated[stream, cell] = position
@@ -275,7 +275,7 @@ class Cells:
     # ---- states --------------------------------------------------------------------------
 
     def save(self, sequence: int) -> npt.NDArray[np.int64]:
-        """The cells of `sequence`, (n, 3), without those that have left a window."""
+        """The cells of `sequence`, (n, 3), without cells that have left a window."""
         stream = self._stream(sequence)
         found = self._of(sequence)
         if self.window:
@@ -302,9 +302,9 @@ class Cells:
 
 
 class Reader:
-    """What the tokens of a micro-batch attend to: the cells of each sequence are looked up once.
-    Each token attends to all that its predecessor did, and to that; with a window, without those
-    that have left it."""
+    """The cells that the tokens of a micro-batch attend to, looked up once per sequence. Each token
+    attends to its predecessor and to the cells of its predecessor, except cells that have left the
+    window."""
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells

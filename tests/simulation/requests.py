@@ -83,7 +83,7 @@ class Asked:
     is_cancelled: bool = False
     number_in_process: int = 0
     relaxed: bool = False
-    """Whether keywords of its schema are not in force, as it was told."""
+    """Whether its schema has keywords that are not enforced, according to the report to it."""
 
     def __str__(self) -> str:
         chosen = {
@@ -170,8 +170,8 @@ class Habits:
         self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
         """Seconds before the next ones come."""
         self.moves = choose([False, False, False, True])
-        """Whether texts move between slots: those that come together go on with the last texts or
-        with older ones, each in the slot behind that of the one before it."""
+        """Whether texts move between slots: simultaneous texts continue the last texts or older
+        ones, each in the slot after that of the text before it."""
         if self.moves:
             self.n_common, self.goes_on, self.adds, self.tokens = 4, 0.9, 20, (2, 5, 10)
             self.together, self.pauses = (2, 3, 4), (0.5, 5.0)
@@ -394,7 +394,7 @@ class Requests:
         return most
 
     def _text(self, asked: Asked) -> TokenArray:
-        """The tokens of its prompt, and those that it has got."""
+        """The tokens of its prompt, and the generated ones."""
         return np.concatenate((self._tokens(asked), np.array(asked.tokens, np.int32)))
 
     def _tokens(self, asked: Asked) -> TokenArray:

@@ -51,6 +51,6 @@ def _left(history: History) -> list[str]:
 
 
 def _chunks(parts: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """The parts in pieces, the last ones first: what came before a failure is needed more often."""
+    """The parts in pieces, the last ones first: early ones are needed more often for a failure."""
     for start in reversed(range(0, len(parts), size)):
         yield parts[start : start + size]

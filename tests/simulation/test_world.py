@@ -216,7 +216,7 @@ def test_a_timer_can_be_cancelled() -> None:
 # ---- processes and pipes -----------------------------------------------------------------
 
 
-class Heard(asyncio.SubprocessProtocol):
+class Output(asyncio.SubprocessProtocol):
     """What the server's end of a process gets."""
 
     def __init__(self) -> None:
@@ -236,11 +236,11 @@ class Heard(asyncio.SubprocessProtocol):
         self.ends.append("exit")
 
 
-def heard(seed: int, failing: str = "") -> tuple[Heard, int | None]:
+def outcome_of(seed: int, failing: str = "") -> tuple[Output, int | None]:
     """A process that sends 300 frames back and ends."""
     world, dice = World(f"{seed}"), random.Random(seed)
     frames = b"".join(frame(["message", number]) for number in range(300))
-    found: list[tuple[Heard, int | None]] = []
+    found: list[tuple[Output, int | None]] = []
 
     def program(child: Child) -> int:
         received = b""
@@ -253,8 +253,8 @@ def heard(seed: int, failing: str = "") -> tuple[Heard, int | None]:
     loop = EventLoop(world, program, lambda what: what == failing and dice.random() < 0.5)
 
     async def serve() -> None:
-        child, protocol = await loop.subprocess_exec(Heard, "program")
-        assert isinstance(protocol, Heard)
+        child, protocol = await loop.subprocess_exec(Output, "program")
+        assert isinstance(protocol, Output)
         pipe = child.get_pipe_transport(0)
         assert isinstance(pipe, asyncio.WriteTransport)
         pipe.write(frames)
@@ -274,19 +274,19 @@ def heard(seed: int, failing: str = "") -> tuple[Heard, int | None]:
 
 
 def test_pipes_lose_nothing_and_cut_anywhere() -> None:
-    outcomes = [heard(seed) for seed in range(20)]
+    outcomes = [outcome_of(seed) for seed in range(20)]
     assert {code for _, code in outcomes} == {7}
     assert max(protocol.n_parts for protocol, _ in outcomes) > 1
     assert len({tuple(protocol.ends) for protocol, _ in outcomes}) > 1
 
 
 def test_a_process_dies_within_a_message() -> None:
-    outcomes = [heard(seed, "death") for seed in range(20)]
+    outcomes = [outcome_of(seed, "death") for seed in range(20)]
     assert -9 in {code for _, code in outcomes}
 
 
 def test_a_process_says_nonsense() -> None:
-    lengths = {len(heard(seed, "nonsense")[0].data) for seed in range(20)}
+    lengths = {len(outcome_of(seed, "nonsense")[0].data) for seed in range(20)}
     assert len(lengths) > 1
 
 
@@ -297,7 +297,7 @@ def test_a_process_does_not_start() -> None:
 
     async def serve() -> None:
         try:
-            await loop.subprocess_exec(Heard, "program")
+            await loop.subprocess_exec(Output, "program")
         except OSError as error:
             errors.append(error)
 

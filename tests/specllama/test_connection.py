@@ -24,8 +24,8 @@ Address = tuple[str, int]
 
 
 class App:
-    """Answers with the body, or after the path /wait with a little once it is told to go on, or
-    after /endless with bytes until nobody takes them."""
+    """Answers with the body. After the path /wait it answers with a little once it gets a signal,
+    after /endless with bytes until the client stops reading."""
 
     def __init__(self) -> None:
         self.go_on = asyncio.Event()

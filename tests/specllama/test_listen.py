@@ -10,7 +10,7 @@ import pytest
 from specllama.listen import listener
 
 
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel of Linux tells")
+@pytest.mark.skipif(sys.platform != "linux", reason="only Linux's kernel reports it")
 def test_the_process_that_listens_is_found() -> None:
     with socket.socket() as sock:
         sock.bind(("127.0.0.1", 0))

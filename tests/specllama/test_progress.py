@@ -135,8 +135,8 @@ def test_loading_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> Non
             s.engine("b").become_ready()
             (await b).release()
             await soon()
-            told = [message for message in caplog.messages if " b" in message or "b " in message]
-            assert [message.partition(" in ")[0] for message in told] == [
+            lines = [message for message in caplog.messages if " b" in message or "b " in message]
+            assert [message.partition(" in ")[0] for message in lines] == [
                 *("b waits for room", "loading b", "loaded b"),
                 *("b waits for room", "loading b", "loaded b"),
             ]

@@ -141,7 +141,7 @@ def test_a_validator_is_compiled_once_and_beside_the_loop(
 # ---- processes with a head start --------------------------------------------------------------
 
 
-class Heard(asyncio.SubprocessProtocol):
+class Output(asyncio.SubprocessProtocol):
     def __init__(self) -> None:
         self.output = b""
         self.exited = asyncio.Event()
@@ -167,24 +167,24 @@ ECHO = python("import sys; print('begun', flush=True); print(input(), flush=True
 
 
 async def meet(command: Command, frame: bytes) -> tuple[bytes, int] | None:
-    heard = Heard()
-    adopted = await head_start.adopt(command, heard, frame)
+    protocol = Output()
+    adopted = await head_start.adopt(command, protocol, frame)
     if adopted is None:
         return None
-    await heard.ended.wait()
-    await heard.exited.wait()
+    await protocol.ended.wait()
+    await protocol.exited.wait()
     code = adopted.get_returncode()
     assert code is not None
     adopted.close()
-    return heard.output, code
+    return protocol.output, code
 
 
 @posix
-@pytest.mark.parametrize("told", [b"", b"hello\n"])
-def test_nothing_that_it_says_is_lost(told: bytes) -> None:
-    head_start.begin(ECHO, told)
+@pytest.mark.parametrize("first", [b"", b"hello\n"])
+def test_nothing_that_it_says_is_lost(first: bytes) -> None:
+    head_start.begin(ECHO, first)
     process = head_start._early[ECHO].process
-    if told:
+    if first:
         process.wait()  # all has been said, and it is over, before anybody listens
     assert asyncio.run(meet(ECHO, b"hello\n")) == (b"begun\nhello\n", 0)
     assert asyncio.run(meet(ECHO, b"hello\n")) is None
@@ -265,7 +265,7 @@ thing = Thing()
 watched = weakref.ref(thing, gone)
 del thing
 """
-"""A signal in a callback that nobody can end, as of an import."""
+"""A signal during a callback that can't be interrupted, such as an import."""
 
 
 @posix

@@ -46,11 +46,11 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     """A template and the truth about it.
 
     `syntax` is how the model writes. `shown`: which parts of it renderings give away; the rest
-    is nowhere but in the model, or in the prose of the prompt (thoughts count as shown if the
-    generation prompt opens or closes them). `thinking` are the variables that make the model
-    think (and open its thoughts in the prompt if `opens_thoughts`), and `no_thinking` those
-    that stop it, None if nothing does. `arguments`: the form in which those of a call have to
-    be given. `keeps_reasoning`: whether the `reasoning_key` of a message is rendered where no
+    is only in the model, or in the prose of the prompt (thoughts count as shown if the
+    generation prompt opens or closes them). `thinking` has the variables that make the model
+    think (and open its thoughts in the prompt if `opens_thoughts`); `no_thinking` has the
+    variables that prevent it, or is None. `arguments`: the form in which a call's arguments have
+    to be given. `keeps_reasoning`: whether the `reasoning_key` of a message is rendered where no
     user has spoken since, at least beside calls or without them. `null_content`: calls are
     shown only beside a content that is null. `prompt_tail` is the text at the end of the
     generation prompt that belongs to the syntax of the answer. `argument_indent`: arguments are

@@ -27,8 +27,8 @@ class FakeKV:
     memory, or, with a `window`, like one of which the last `window` tokens (and a few more) are
     held. `n_cells` None stands for separate caches.
 
-    `exact` tells of each cell whether it is what its token gives behind the tokens before it: not
-    if it was moved, or computed from such cells.
+    `exact` is true for cells whose value is that of their token after all tokens before it. It is
+    false for cells that were moved, or computed from moved cells.
 
     The tokens of a medium share positions, as with M-RoPE: it can be evaluated piece by piece, but
     not be cut, and nothing behind it moves. Their embeddings have to be in `embedded`, by id.

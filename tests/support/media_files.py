@@ -40,7 +40,7 @@ def blank_png(width: int, height: int) -> bytes:
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A file whose header tells of any size, with hardly any pixels."""
+    """A file whose header has any size, with hardly any pixels."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return (

@@ -89,7 +89,7 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 
 def seen(subscription: Subscription) -> list[tuple[str, str, str]]:
-    """The events that nobody has read yet: model, name, status."""
+    """The unread events: model, name, status."""
     subscription.close()
     events = [event for event, _ in subscription._events]
     return [(event.model, event.event, event.data.get("status", "")) for event in events]

@@ -116,7 +116,7 @@ class Oracle:
 
 
 class Timed(Pace):
-    """With a clock of its own, which begins with `sweep`, and which `observe` tells of steps."""
+    """With a clock of its own, which begins with `sweep` and gets steps from `observe`."""
 
     def __init__(self, target: float, n_batch: int, sweep: Sweep | None = None) -> None:
         self.clock = StepClock(n_batch, sweep)
@@ -154,8 +154,9 @@ def speculating(
     source: Oracle | None,
     **options: Any,
 ) -> Engine:
-    """An engine that hears `source`, whatever it costs. What `--reproducible` takes is chosen for
-    the shipped model, unless `options` say otherwise: a row's logits don't depend on the others."""
+    """Returns an engine that uses `source`, whatever it costs. The options of `--reproducible` are
+    chosen for the shipped model, unless `options` contains others: a row's logits don't depend on
+    other rows."""
     options = {**SINGLE_PRECISION, **options}
     module = "specllama.engine.worker.generation.verifying"
     sources = [] if source is None else [source]

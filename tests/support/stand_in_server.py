@@ -65,7 +65,7 @@ def stand_in_server(folder: Path, *options: str) -> Iterator[StandInServer]:
             return found[1] if found else None
 
         try:
-            server = StandInServer(wait_until(address, "the server tells its address"), script)
+            server = StandInServer(wait_until(address, "the server prints its address"), script)
             with server.http as http:
                 wait_until(lambda: http.get("/health").status_code == 200, "it is ready")
                 yield server

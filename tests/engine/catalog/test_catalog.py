@@ -404,7 +404,7 @@ def test_the_zoo(hub: Path, tmp_path: Path) -> None:
     assert chat.argmax() != other.argmax()
 
 
-# ---- names that nobody has -------------------------------------------------------------------
+# ---- unknown names -------------------------------------------------------------------
 
 
 NAMES = ("ggml-org/gemma-3-4b-it-GGUF:Q4_K_M", "qwen2.5-coder", "Llama-3.2-1B", "x")

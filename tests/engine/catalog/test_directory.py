@@ -60,12 +60,12 @@ def test_each_file_that_cannot_be_used_is_told_of(
     with open(os.fsencode(models) + b"/\xff.gguf", "wb"):
         pass
     assert list(in_directory(models)) == ["good"]
-    told = "\n".join(caplog.messages)
+    logged = "\n".join(caplog.messages)
     assert len(caplog.messages) == 8
     for text in ("part-00002", "last-00001", "good/other", "two\\nlines", "nowhere", "circle"):
-        assert text in told
+        assert text in logged
     for text in ("fifo", "\\udcff"):
-        assert text in told
+        assert text in logged
 
 
 def test_links_are_followed(models: Path, tmp_path: Path) -> None:

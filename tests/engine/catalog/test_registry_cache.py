@@ -1,4 +1,4 @@
-"""What came from registries: what is listed, and what is removed."""
+"""Models from registries: the list, and removals."""
 
 import shutil
 from pathlib import Path

@@ -1,7 +1,7 @@
-"""Small templates in the styles of those that write calls in a way of their own.
+"""Small templates in the styles of templates that write calls in their own ways.
 
-What each writes comes back from the parser, whole and cut into any two pieces, with the syntax that
-is found in it."""
+The parser finds the syntax of each, and returns the written calls, from the whole text and from any
+two pieces of it."""
 
 import json
 from typing import Any

@@ -66,7 +66,7 @@ def test_the_record_is_of_all_templates(directory: Path) -> None:
 
 @pytest.mark.parametrize("name", RECORD)
 def test_prompts_are_those_of_llama_server(directory: Path, name: str) -> None:
-    """But for those that the document lists, and all of these differ."""
+    """Except for the templates that the document lists, which all differ."""
     template, syntax = compiled(directory / f"{name}.jinja")
     different = set()
     for conversation, body in CONVERSATIONS.items():

@@ -247,8 +247,8 @@ async def test_a_download_is_answered_when_it_has_begun_and_ends_in_the_cache() 
 async def test_a_download_that_the_hub_refuses() -> None:
     async with place() as (s, catalog):
         task = await begun(s)
-        s.engine(FAR).fail_download("nobody has that")
-        with pytest.raises(EngineError, match="nobody has that") as caught:
+        s.engine(FAR).fail_download("no hub has that")
+        with pytest.raises(EngineError, match="no hub has that") as caught:
             await task
         assert caught.value.info.type == "invalid_request_error"
         await until(lambda: s.n_changes == 1)
@@ -312,7 +312,7 @@ async def test_removing_breaks_a_download_off() -> None:
 async def test_what_is_no_download_stays() -> None:
     async with place() as (s, catalog):
         (await s.loaded("a")).release()
-        for name, kind in (("a", "invalid_request_error"), ("nobody", "not_found_error")):
+        for name, kind in (("a", "invalid_request_error"), ("missing", "not_found_error")):
             with pytest.raises(EngineError) as caught:
                 await s.inventory.remove(name)
             assert caught.value.info.type == kind

@@ -99,8 +99,8 @@ async def test_the_only_model_is_there_from_the_start() -> None:
 
 @in_loop
 async def test_a_lease_in_the_moment_in_which_it_would_sleep_and_is_stopped() -> None:
-    """Whoever watches whether the model is idle waits for the lease, and asks an engine that is no
-    more for nothing."""
+    """A watcher of the idle model waits for the lease, and doesn't send requests to an engine that
+    has ended."""
     supervisor = PaperSupervisor(model_options(sleep_idle_seconds=1))
     supervisor.start()
     await soon()

@@ -26,7 +26,7 @@ async def test_load_and_unload_by_hand() -> None:
             await s.pool.unload("a")
         assert refused.value.info.type == "invalid_request_error"
         with pytest.raises(KeyError):
-            await s.pool.load("nobody")
+            await s.pool.load("missing")
 
 
 @in_loop
@@ -90,7 +90,7 @@ async def test_a_request_during_an_unload_gets_a_new_engine() -> None:
 
 @in_loop
 async def test_a_model_that_is_loaded_again_is_not_taken_for_the_one_that_goes() -> None:
-    """Whoever asks for the loading and then looks until it is "loaded" must find the new one."""
+    """A caller that requests the loading and then waits for "loaded" must get the new process."""
     async with stage() as s:
         lease = await s.loaded("a")
         events = s.pool.subscribe()

@@ -295,8 +295,8 @@ async def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason() -> Non
 
 
 class Recorded(Restarts):
-    """Remembers what it was told and what it said. No life is long: no busy machine changes what
-    is decided."""
+    """Records its inputs and decisions. The shortest life counts as long, so that a busy machine
+    doesn't change the decisions."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -106,14 +106,14 @@ def test_shortcuts_take_no_value_and_exclude_each_other() -> None:
 
 
 def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
-    def told(*argv: str) -> list[str]:
+    def warnings_of(*argv: str) -> list[str]:
         options = compose(ServerOptions, gather(given(argv, {}), ()))
         return remarks(options, argv, {})
 
     for name in SHORTCUTS:
-        assert not told(name, name)
-    assert "only media" in told("--video-fps", "4")[0]
-    assert not told("-c", "5", "--mmproj", "p")
+        assert not warnings_of(name, name)
+    assert "only media" in warnings_of("--video-fps", "4")[0]
+    assert not warnings_of("-c", "5", "--mmproj", "p")
     environ = {"LLAMA_ARG_NONSENSE": "1"}
     assert remarks(server_options(), [], environ) == unknown_variables(NAMES, environ) != []
     text = "[a]\nvision-gemma-4b-default = 1\n[b]\nvision-gemma-4b-default = 0"

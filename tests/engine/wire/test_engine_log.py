@@ -73,14 +73,14 @@ def test_lines_keep_their_level_and_their_name(caplog: pytest.LogCaptureFixture)
 )
 def test_lines_come_out_whole_however_they_are_cut(lines: list[bytes], data: st.DataObject) -> None:
     text = b"\n".join(lines)
-    told: list[bytes] = []
+    logged: list[bytes] = []
     reader = EngineLog()
-    reader._log = told.append  # type: ignore[method-assign,assignment]
+    reader._log = logged.append  # type: ignore[method-assign,assignment]
     cuts = sorted(data.draw(st.lists(st.integers(0, len(text)), max_size=5)))
     for start, stop in zip([0, *cuts], [*cuts, len(text)], strict=True):
         reader.feed(text[start:stop])
     reader.close()
-    assert told == [line for line in lines if line.strip()]
+    assert logged == [line for line in lines if line.strip()]
 
 
 def test_a_line_without_an_end_takes_no_memory(caplog: pytest.LogCaptureFixture) -> None:
@@ -124,10 +124,10 @@ def test_of_too_many_lines_the_last_are_told(
     reader = EngineLog()
     reader.feed("\n".join(lines).encode())
     reader.close()
-    told = [message for _, _, message in records(caplog)]
-    assert told[:BURST] == lines[:BURST]
-    assert told[BURST] == f"{n - BURST - LAST_LINES} more lines were left out"
-    assert told[BURST + 1 :] == lines[-LAST_LINES:]
+    logged = [message for _, _, message in records(caplog)]
+    assert logged[:BURST] == lines[:BURST]
+    assert logged[BURST] == f"{n - BURST - LAST_LINES} more lines were left out"
+    assert logged[BURST + 1 :] == lines[-LAST_LINES:]
     caplog.clear()
     reader = EngineLog(everything=True)
     reader.feed("\n".join(lines).encode())

@@ -73,5 +73,5 @@ def test_the_reader_is_gone() -> None:
     os.close(source)
     link: Link[Any, Any] = Link.of_files(source, sink, decoder)
     with pytest.raises(BrokenPipeError):
-        link.send("nobody hears this")
+        link.send("no one reads this")
     os.close(sink)

@@ -14,7 +14,7 @@ from tests.support.factories import model_info
         ([DeviceUse(name=CPU, model=1000), DeviceUse(name="GPU0", model=3200)], 3200, 4200),
         ([DeviceUse(name="GPU0", model=2100), DeviceUse(name="GPU1", model=2100)], 4200, 4200),
     ],
-    ids=["not told", "CPU", "both", "aligned"],
+    ids=["unknown", "CPU", "both", "aligned"],
 )
 def test_what_devices_hold_is_never_more_than_all(
     devices: list[DeviceUse], on_devices: int, in_memory: int

@@ -131,16 +131,16 @@ def test_one_with_a_head_start_is_taken() -> None:
 def test_listeners_hear_what_was_said_before_them() -> None:
     async def run() -> None:
         echo = await Child.start(child(ECHO), ANYTHING, first=frame(1))
-        heard: list[int] = []
+        received: list[int] = []
         assert await echo.receive() == 1
         echo.stdin.write(frame(2))
-        await echo._pipes.changes.until(lambda: bool(echo._pipes.pending))
-        echo.listen(heard.append)
-        assert heard == [2]
+        await echo._pipes.changes.until(lambda: bool(echo._pipes.unheard))
+        echo.listen(received.append)
+        assert received == [2]
         echo.stdin.write(frame(3))
         await echo.end(SECONDS)
         await echo.output_end(SECONDS)
-        assert heard == [2, 3]
+        assert received == [2, 3]
         await echo.reap()
 
     asyncio.run(run())
@@ -264,7 +264,8 @@ def test_burying_does_not_hide_how_it_ended() -> None:
 def test_killing_what_has_just_ended_does_not_hide_how_it_ended(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
-    """Whoever asks the system for an exit status takes it away from asyncio, which waits for it."""
+    """Code that reads an exit status from the system takes it away from asyncio, which waits for
+    it."""
 
     async def run() -> None:
         for _ in range(20):

@@ -70,7 +70,7 @@ def test_the_end_comes_while_others_are_waited_for(served: Engine) -> None:
 def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None:
     one = worker(served)
     served.submit(prepared(served, 1))
-    assert one._gather(), "nobody is being prepared"
+    assert one._gather(), "no request is being prepared"
     assert served.gather_seconds > 0
     stepped(served)
     assert served.scheduler.n_generating == 1
@@ -85,10 +85,10 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     without_limits(monkeypatch, stepping)
-    told: list[str | None] = []
+    reports: list[str | None] = []
 
     def step(send: object) -> None:
-        told.append(stepping.look(1.0))
+        reports.append(stepping.look(1.0))
         one._inbox.put(None)
 
     one = worker(served)
@@ -96,7 +96,7 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
     monkeypatch.setattr(served, "step", step)
     served.submit(prepared(served, 1))
     one.run()
-    assert told == ["a step has not ended for 1 s (the limit is 0 s)"]
+    assert reports == ["what began with a step has not ended for 1 s (the limit is 0 s)"]
     assert stepping.look(1.0) is None
 
 

@@ -164,8 +164,8 @@ def test_tools_in_namespaces() -> None:
     }
     assert list(offer.free_text) == ["mcp__notes__write"]
     assert offer.left_out == ["web_search", "web_search"]
-    told = [tool["function"]["description"] for tool in offer.tools[1:3]]
-    assert told == ["Finds.\n\nAll tools named mcp__notes__*: About notes.", ""]
+    descriptions = [tool["function"]["description"] for tool in offer.tools[1:3]]
+    assert descriptions == ["Finds.\n\nAll tools named mcp__notes__*: About notes.", ""]
 
 
 def test_a_tool_of_the_same_name_comes_first(caplog: pytest.LogCaptureFixture) -> None:

@@ -369,7 +369,9 @@ def test_queries_are_not_logged() -> None:
         without_query,  # which patches Connexion
     )
 
-    told = ("127.0.0.1:1", "GET", "/props?api_key=sesame", "1.1", 401)
-    record = logging.LogRecord("uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d', told, None)
+    arguments = ("127.0.0.1:1", "GET", "/props?api_key=sesame", "1.1", 401)
+    record = logging.LogRecord(
+        "uvicorn.access", 20, "", 0, '%s - "%s %s HTTP/%s" %d', arguments, None
+    )
     assert without_query(record)
     assert record.getMessage() == '127.0.0.1:1 - "GET /props HTTP/1.1" 401'

@@ -83,7 +83,7 @@ def test_the_key_is_asked_for_first(client: httpx.Client) -> None:
 def test_public_operations_and_unknown_paths(client: httpx.Client) -> None:
     assert client.get("/open").status_code == 200
     assert client.get("/open", headers={"authorization": "Bearer wrong"}).status_code == 200
-    assert client.get("/nope").status_code == 401  # what there is, is told to nobody
+    assert client.get("/nope").status_code == 401  # existing paths are not revealed
     known = {"authorization": "Bearer first key"}
     assert client.get("/nope", headers=known).status_code == 404
 

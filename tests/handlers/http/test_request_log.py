@@ -180,18 +180,21 @@ def fields_of(caplog: pytest.LogCaptureFixture, response: httpx.Response) -> dic
 
 def test_reasons(client: httpx.Client, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
-    told = fields_of(caplog, client.get("/fail/busy"))
-    assert (told["status"], told["error"]) == (503, "no\\n\\x1b[31mbusy")
-    told = fields_of(caplog, client.get("/fail/bug"))
-    assert (told["status"], told["error"]) == (
+    found_fields = fields_of(caplog, client.get("/fail/busy"))
+    assert (found_fields["status"], found_fields["error"]) == (503, "no\\n\\x1b[31mbusy")
+    found_fields = fields_of(caplog, client.get("/fail/bug"))
+    assert (found_fields["status"], found_fields["error"]) == (
         500,
         "the server failed to answer this request; its log says why",
     )
-    told = fields_of(caplog, client.post("/echo", json={"text": {"a": "private"}}))
-    assert (told["status"], told["error"]) == (400, "text: the value is not a string")
-    told = fields_of(caplog, client.get("/echo?n=private"))
-    assert (told["path"], told["status"]) == ("/echo", 400)
-    assert "private" not in told["error"]
+    found_fields = fields_of(caplog, client.post("/echo", json={"text": {"a": "private"}}))
+    assert (found_fields["status"], found_fields["error"]) == (
+        400,
+        "text: the value is not a string",
+    )
+    found_fields = fields_of(caplog, client.get("/echo?n=private"))
+    assert (found_fields["path"], found_fields["status"]) == ("/echo", 400)
+    assert "private" not in found_fields["error"]
     assert fields_of(caplog, client.get("/no/such"))["error"] == "there is no path /no/such"
 
 
@@ -215,10 +218,10 @@ SCHEMA = {
 def test_the_discreet_sentence_has_nothing_of_the_client(instance: dict[str, Any]) -> None:
     validator = Draft202012Validator(SCHEMA)
     if not validator.is_valid(instance):
-        told = sentence(validator, instance)
-        assert "private" not in told.discreet
-        assert told.isprintable()
-        assert told.discreet.isprintable()
+        found_fields = sentence(validator, instance)
+        assert "private" not in found_fields.discreet
+        assert found_fields.isprintable()
+        assert found_fields.discreet.isprintable()
 
 
 # ---- formats -------------------------------------------------------------------------------------

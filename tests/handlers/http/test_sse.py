@@ -85,9 +85,9 @@ def hasty(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]
 
 @pytest.fixture
 def client(address: tuple[str, int]) -> Iterator[httpx.Client]:
-    for heard in (begun, ended):
-        while not heard.empty():
-            heard.get()
+    for each_queue in (begun, ended):
+        while not each_queue.empty():
+            each_queue.get()
     with httpx.Client(base_url="http://{}:{}".format(*address), timeout=SECONDS) as client:
         yield client
 
@@ -187,7 +187,7 @@ def test_leaving_a_plain_request(client: httpx.Client, address: tuple[str, int])
 def part_of_a_request(
     address: tuple[str, int], path: str, body: Any, n_missing: int = 0
 ) -> socket.socket:
-    """A connection on which all of a request but for its last bytes has been sent."""
+    """A connection on which all of a request except its last bytes has been sent."""
     content = json.dumps(body).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
     connection = socket.create_connection(address, timeout=SECONDS)

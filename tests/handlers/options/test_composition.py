@@ -23,11 +23,11 @@ def test_every_option_of_every_table_has_a_name() -> None:
 
 
 def test_an_engine_process_is_told_no_secrets_and_nothing_of_the_server() -> None:
-    told = fields(EngineOptions)
-    assert not [name for name, field in told.items() if field.opt.secret]
-    groups = {field.opt.group for field in told.values()}
+    listed = fields(EngineOptions)
+    assert not [name for name, field in listed.items() if field.opt.secret]
+    groups = {field.opt.group for field in listed.values()}
     assert not {"Logging", "General", "Downloads", "Many models", "Chat templates"} & groups
-    of_server = [field.name for field in told.values() if field.opt.group == "Server"]
+    of_server = [field.name for field in listed.values() if field.opt.group == "Server"]
     assert sorted(of_server) == ["slot_save_path", "strict_schemas"]
 
 

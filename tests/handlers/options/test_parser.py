@@ -147,7 +147,7 @@ def words(option: unavailable.Unavailable, name: str) -> list[str]:
     return [name, *("1" for _ in option.metavar.split())]
 
 
-def told(argv: list[str], environ: dict[str, str]) -> list[str]:
+def warnings(argv: list[str], environ: dict[str, str]) -> list[str]:
     return remarks(parse(argv, environ), argv, environ)
 
 
@@ -156,16 +156,16 @@ def test_options_without_effect_are_taken_with_a_remark(option: unavailable.Unav
     for name in option.forms:
         argv = [*words(option, name), "--port", "1"]
         assert parse(argv, {}) == server_options(port=1)
-        assert told(argv, {}) == [f"{name} has no effect: {option.why}"]
+        assert warnings(argv, {}) == [f"{name} has no effect: {option.why}"]
         joined = f"{name}=1"
         if option.metavar:
-            assert told([joined], {}) == [f"{name} has no effect: {option.why}"]
+            assert warnings([joined], {}) == [f"{name} has no effect: {option.why}"]
             assert error(name).startswith(f"{name} needs a value (")
         else:
             assert error(joined) == f"{name} takes no value"
     for variable in (*option.variables, *option.negative_variables):
-        assert told([], {variable: "1"}) == [f"{variable} has no effect: {option.why}"]
-        assert told([], {variable: ""}) == []
+        assert warnings([], {variable: "1"}) == [f"{variable} has no effect: {option.why}"]
+        assert warnings([], {variable: ""}) == []
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=str)
@@ -182,22 +182,22 @@ def test_options_that_are_refused_say_why(option: unavailable.Unavailable) -> No
 @pytest.mark.parametrize("option", REFUSED, ids=str)
 def test_what_is_refused_may_be_switched_off(option: unavailable.Unavailable) -> None:
     for name in option.negative_names:
-        assert told([name], {}) == []
+        assert warnings([name], {}) == []
         for variable in option.variables:
-            assert told([], {variable: "0"}) == []
+            assert warnings([], {variable: "0"}) == []
             assert error(**{variable: "maybe"}).startswith(f"{variable}: ")
 
 
 def test_a_draft_model_that_has_nothing_to_draft() -> None:
     argv = ["-hfd", "a/b", "--embeddings", "--spec-replace", "a b", "c"]
     assert parse(argv, {}).model.engine.draft.spec_replace == (("a b", "c"),)
-    assert told(argv, {}) == [
+    assert warnings(argv, {}) == [
         "--model-draft has no effect: embeddings have no next tokens to propose"
     ]
-    assert told(argv[-3:], {}) == ["--spec-replace has no effect without --model-draft"]
-    assert told(["-hfd", "a/b", "--spec-replace", "x", ""], {}) == []
-    assert "is not a pair of a text and its replacement" in error("--spec-replace", "", "x")
-    assert "is not a pair of a text and its replacement" in error("--spec-replace=one")
+    assert warnings(argv[-3:], {}) == ["--spec-replace has no effect without --model-draft"]
+    assert warnings(["-hfd", "a/b", "--spec-replace", "x", ""], {}) == []
+    assert "is not a text, and another one" in error("--spec-replace", "", "x")
+    assert "is not a text, and another one" in error("--spec-replace=one")
     assert "can't be read" in error("--spec-replace='a b")
 
 
@@ -219,7 +219,7 @@ def test_a_draft_model_is_a_file_here_or_one_of_a_repository(tmp_path: Path) -> 
 
 
 def test_fitting_is_on_and_says_nothing_of_itself() -> None:
-    assert told(["--fit", "on"], {}) == told(["--fit", "off"], {}) == told([], {}) == []
+    assert warnings(["--fit", "on"], {}) == warnings(["--fit", "off"], {}) == warnings([], {}) == []
     compute = parse([], {}).model.engine.compute
     assert (compute.fit, compute.fit_target, compute.fit_ctx) == ("on", (1024,), 4096)
 
@@ -391,16 +391,16 @@ def test_information_is_given_whatever_else_is_wrong() -> None:
 
 
 def test_one_model_leaves_no_room_for_many() -> None:
-    def told(**given_options: str) -> list[str]:
+    def warnings(**given_options: str) -> list[str]:
         return remarks(server_options(**given_options), [], {})
 
-    assert told(models_dir="d", hf_repo="a/b") == [
+    assert warnings(models_dir="d", hf_repo="a/b") == [
         "--models-dir has no effect: --hf-repo names the only model"
     ]
-    assert told(models_preset="f", model="m") == [
+    assert warnings(models_preset="f", model="m") == [
         "--models-preset has no effect: --model names the only model"
     ]
-    assert told(models_dir="d", models_preset="f") == told(model="m") == []
+    assert warnings(models_dir="d", models_preset="f") == warnings(model="m") == []
 
 
 # ---- what follows from the options -------------------------------------------------------

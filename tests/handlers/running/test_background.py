@@ -47,7 +47,7 @@ def test_work_is_cancelled_and_waited_for() -> None:
             jobs.start(("", id), RESPONSE, endless(ended, id))
         await asyncio.sleep(0)
         await jobs.cancel(("", "b"))
-        await jobs.cancel(("", "nobody"))
+        await jobs.cancel(("", "missing"))
         assert ended == ["b"]
         await jobs.stop()
         assert sorted(ended) == ["a", "b", "c"]

@@ -1,4 +1,4 @@
-"""An answer is told apart while it comes, and a call that was cut is never a whole one."""
+"""An answer is parsed while it arrives, and a call that was cut off is never complete."""
 
 import json
 from functools import partial
@@ -116,7 +116,7 @@ def test_a_whole_call_is_one(syntax: OutputSyntax) -> None:
 
 
 def test_a_plain_text_that_is_cut() -> None:
-    """Half of it is a text as well: only the end of the answer tells."""
+    """Half of it may be text as well: only the end of the answer decides."""
     text = '<tool_call>\n{"name": "f", "arguments": {"input": "rm -r /home/x'
     answer = read(SYNTAXES["qwen 3"], text, "word", free=True)
     assert answer.message.calls[0].arguments == "rm -r /home/x"

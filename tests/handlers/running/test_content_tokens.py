@@ -30,9 +30,9 @@ def content_of(
 
     def read(text: str) -> None:
         for part in tokens.parts(text):
-            told = parser.feed(part)
-            found.extend(each.piece for each in tokens.said(told))
-            deltas.extend(told)
+            events = parser.feed(part)
+            found.extend(each.piece for each in tokens.said(events))
+            deltas.extend(events)
 
     probs = [TokenProbs(index, piece, 0.0, []) for index, piece in enumerate(pieces)]
     if late:
@@ -46,9 +46,9 @@ def content_of(
     else:
         tokens.generated(probs)
         read(whole)
-    told = parser.finish()
-    found.extend(each.piece for each in tokens.said(told))
-    text = "".join(each.text for each in [*deltas, *told] if isinstance(each, Content))
+    events = parser.finish()
+    found.extend(each.piece for each in tokens.said(events))
+    text = "".join(each.text for each in [*deltas, *events] if isinstance(each, Content))
     return text, found
 
 

@@ -1,4 +1,4 @@
-"""Texts that may be told to come to their answer."""
+"""Control of running generations: ending the reasoning."""
 
 from typing import Any, cast
 

@@ -83,7 +83,7 @@ def test_another_stream_takes_the_place() -> None:
         assert await reader == b""
         assert streams.get(ME) is second
         first.made_by(lambda: cancelled.append("late"))
-        assert cancelled == ["first", "late"], "who comes too late is told at once"
+        assert cancelled == ["first", "late"], "a late one is informed at once"
         second.made_by(lambda: cancelled.append("second"))
         second.finish()
         streams.remove(ME)

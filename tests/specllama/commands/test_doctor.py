@@ -127,7 +127,7 @@ def test_a_library_that_ends_its_process_is_told(environ: dict[str, str]) -> Non
     assert checks["llama.cpp"].status == "fault"
     assert "SIGILL" in checks["llama.cpp"].text
     assert "built for another processor" in checks["llama.cpp"].text
-    assert checks["memory"].status == "ok"  # the rest is told all the same
+    assert checks["memory"].status == "ok"  # the rest is still shown
 
 
 def test_so_is_one_that_is_not_there() -> None:
@@ -193,9 +193,9 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixt
     assert main(["doctor"]) == 0
     lines = capsys.readouterr().out.splitlines()
     assert main(["doctor", "--json"]) == 0
-    told = json.loads(capsys.readouterr().out)
-    assert told["ok"] is True
-    names = [check["name"] for check in told["checks"]]
+    as_json = json.loads(capsys.readouterr().out)
+    assert as_json["ok"] is True
+    names = [check["name"] for check in as_json["checks"]]
     assert names == [line.partition(":")[0] for line in lines]
     assert {"versions", "instruction sets", "kernels", "devices", "port"} <= set(names)
 

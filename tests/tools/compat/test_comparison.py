@@ -59,17 +59,19 @@ NARROWED: list[tuple[Schema, Schema, str, str]] = [
     ({**WHOLE, "default": 1}, {**WHOLE, "x-default": 2},
         ": without it, 2 holds instead of 1", ": without it, 1 holds instead of 2"),
 ]  # fmt: skip
-"""What it was, what it is, what is told, and what is told of the way back."""
+"""The old schema, the new one, the expected break, and the expected break of the way back."""
 
 
-@pytest.mark.parametrize(("old", "new", "told", "way_back"), NARROWED)
-def test_a_request_must_not_be_narrowed(old: Schema, new: Schema, told: str, way_back: str) -> None:
-    assert _found(_document(old), _document(new)) == [f"request{told}"]
+@pytest.mark.parametrize(("old", "new", "expected", "way_back"), NARROWED)
+def test_a_request_must_not_be_narrowed(
+    old: Schema, new: Schema, expected: str, way_back: str
+) -> None:
+    assert _found(_document(old), _document(new)) == [f"request{expected}"]
     assert _found(_document(new), _document(old)) == ([f"request{way_back}"] if way_back else [])
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         (_object(("a",), a=TEXT), _object(a=TEXT), ["200.a: may be missing"]),
         (_object(("a",), a=TEXT), _object(), ["200.a: is gone"]),
@@ -82,8 +84,8 @@ def test_a_request_must_not_be_narrowed(old: Schema, new: Schema, told: str, way
         ),
     ],
 )
-def test_an_answer_must_not_be_widened(old: Schema, new: Schema, told: list[str]) -> None:
-    assert _found(_document(answer=old), _document(answer=new)) == told
+def test_an_answer_must_not_be_widened(old: Schema, new: Schema, expected: list[str]) -> None:
+    assert _found(_document(answer=old), _document(answer=new)) == expected
 
 
 @pytest.mark.parametrize(
@@ -143,7 +145,7 @@ EVENTS = "text/event-stream"
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         ({"responses": {"200": {}, "404": {}}}, {"responses": {"200": {}}}, ["404: is gone"]),
         (
@@ -178,8 +180,8 @@ EVENTS = "text/event-stream"
             "responses": {"200": {}, "501": {}}, "x-option": "--metrics"}, []),
     ],
 )  # fmt: skip
-def test_operations(old: dict[str, Any], new: dict[str, Any], told: list[str]) -> None:
-    assert _found(_document(**old), _document(**new)) == told
+def test_operations(old: dict[str, Any], new: dict[str, Any], expected: list[str]) -> None:
+    assert _found(_document(**old), _document(**new)) == expected
 
 
 def _parameter(schema: Schema, **rest: Any) -> list[dict[str, Any]]:
@@ -187,7 +189,7 @@ def _parameter(schema: Schema, **rest: Any) -> list[dict[str, Any]]:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "expected"),
     [
         (_parameter(TEXT), [], ["query.a: is gone"]),
         ([], _parameter(TEXT), []),
@@ -196,11 +198,11 @@ def _parameter(schema: Schema, **rest: Any) -> list[dict[str, Any]]:
         (_parameter(TEXT), _parameter({"enum": ["b"]}), ['query.a: all but "b" is not taken']),
     ],
 )
-def test_parameters(old: list[Any], new: list[Any], told: list[str]) -> None:
-    assert _found(_document(parameters=old), _document(parameters=new)) == told
+def test_parameters(old: list[Any], new: list[Any], expected: list[str]) -> None:
+    assert _found(_document(parameters=old), _document(parameters=new)) == expected
     shared = _document()
     shared["paths"]["/do/{id}"]["parameters"] = old
-    assert _found(shared, _document(parameters=new)) == told
+    assert _found(shared, _document(parameters=new)) == expected
 
 
 def test_an_operation_that_is_gone() -> None:

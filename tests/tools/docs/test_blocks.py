@@ -1,5 +1,5 @@
-"""Every code block of the documents is executed, parsed, or says why it isn't. Those that are
-executed are so in contract_tests/own/test_documented_examples.py."""
+"""Every code block of the documents is executed, parsed, or has a reason why it isn't.
+contract_tests/own/test_documented_examples.py executes blocks."""
 
 import configparser
 import json
@@ -47,7 +47,7 @@ def test_documents_are_found() -> None:
 @pytest.mark.parametrize("block", BLOCKS, ids=_named)
 def test_a_block_tells_its_language_and_why_it_is_not_run(block: Block) -> None:
     assert block.language, (
-        f"{block.where} is indented or tells no language: write ```bash, ```text, ..."
+        f"{block.where} is indented or has no language: write ```bash, ```text, ..."
     )
     if block.language not in EXECUTED | PARSED | SHOWN:
         assert "not run" in block.marks, (
@@ -111,8 +111,8 @@ def test_the_version_of_llama_cpp_is_the_pinned_one() -> None:
     pinned = set(re.findall(r"llama-cpp-python==([\d.]+)", (ROOT / "pyproject.toml").read_text()))
     assert len(pinned) == 1
     for path in documents():
-        told = re.findall(r"llama-cpp-python==([\d.]+)", path.read_text("utf-8"))
-        assert set(told) <= pinned, path
+        versions = re.findall(r"llama-cpp-python==([\d.]+)", path.read_text("utf-8"))
+        assert set(versions) <= pinned, path
 
 
 def test_marks_belong_to_the_next_block() -> None:

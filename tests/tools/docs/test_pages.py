@@ -10,7 +10,7 @@ from tools.docs.pages import LINK, MADE, included, on_the_site, source_of
 
 
 @pytest.mark.parametrize(
-    ("page", "text", "told"),
+    ("page", "text", "expected"),
     [
         # From a document at the root to a page, to another such document, and to the source.
         ("architecture.md", "[a](docs/options.md#model)", "[a](options.md#model)"),
@@ -34,8 +34,8 @@ from tools.docs.pages import LINK, MADE, included, on_the_site, source_of
         ("architecture.md", "```text\n[a](README.md)\n```", "```text\n[a](README.md)\n```"),
     ],
 )
-def test_links(page: str, text: str, told: str) -> None:
-    assert on_the_site(text, page) == told
+def test_links(page: str, text: str, expected: str) -> None:
+    assert on_the_site(text, page) == expected
 
 
 @pytest.mark.parametrize("path", documents(), ids=lambda path: path.relative_to(ROOT).as_posix())

@@ -38,9 +38,9 @@ def test_a_tag_tells_where_more_is_said() -> None:
         "tags": [{"name": "chat", "description": "Talk.", "externalDocs": outside}],
         "paths": {"/chat": {"post": operation}},
     }
-    told = reference.operations(document)
-    assert "### chat\n\nTalk.\n\n[Their words](https://example.com/api)\n" in told
-    assert "| `POST /chat` | Answer; deprecated; with `--chat` |" in told
+    table = reference.operations(document)
+    assert "### chat\n\nTalk.\n\n[Their words](https://example.com/api)\n" in table
+    assert "| `POST /chat` | Answer; deprecated; with `--chat` |" in table
 
 
 def test_the_interactive_page_needs_nothing_else(document: dict[str, Any]) -> None:

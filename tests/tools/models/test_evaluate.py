@@ -62,7 +62,7 @@ def test_a_terminated_evaluation_leaves_no_server(tmp_path: Path) -> None:
             time.sleep(0.05)
         process.send_signal(signal.SIGTERM)
         assert process.wait() == 128 + signal.SIGTERM
-        # It had a group of its own, of which nobody is left.
+        # It had a process group of its own, which is empty now.
         with pytest.raises(ProcessLookupError):
             os.killpg(process.pid, 0)
         assert not logs(tmp_path)

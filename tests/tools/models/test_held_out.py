@@ -208,7 +208,7 @@ def test_no_phrasing_of_the_evaluation_is_made(
         (extraction.SAID, extraction.MORE_SAID),
         (thinking.MORE, thinking.GAINS),
         (thinking.LESS, thinking.LOSSES),
-        *((told, turns.MORE_TOLD[key]) for key, (told, _, _) in turns.FACTS.items()),
+        *((stated, turns.MORE_TOLD[key]) for key, (stated, _, _) in turns.FACTS.items()),
         *((asked, turns.MORE_ASKED[key]) for key, (_, asked, _) in turns.FACTS.items()),
         *((said, extraction.MORE_CLAUSES[key]) for key, (_, said) in FIELDS.items()),
     ],
@@ -228,8 +228,8 @@ def test_each_fact_has_phrasings_enough() -> None:
     lists: list[tuple[str, ...]] = [ALWAYS, NAMED]
     for _, sentences, asked in SCENES:
         lists += [sentences, *(each.asked for each in asked)]
-    for told, asked_for, _ in FACTS.values():
-        lists += [told, asked_for]
+    for stated, asked_for, _ in FACTS.values():
+        lists += [stated, asked_for]
     for each in lists:
         assert len(each) >= PHRASINGS
         assert len(set(each)) == len(each)
@@ -246,8 +246,9 @@ TASKS: dict[Callable[[Source], Lesson], str] = {
 
 @pytest.mark.parametrize("make", TASKS, ids=lambda make: make.__module__.rpartition(".")[-1])
 def test_the_tasks_of_the_evaluation_are_the_same_as_ever(make: Callable[[Source], Lesson]) -> None:
-    """Else the scores of two models can't be compared: who changes the tasks on purpose judges the
-    model anew. A thought is not a part of them, and infill has Python's own functions."""
+    """Otherwise the scores of two models can't be compared: after an intended change of the tasks,
+    the model has to be evaluated again. Thoughts are not included, and infill uses Python's own
+    functions."""
     tasks = hashlib.sha256()
     for seed in range(7000, 7300):
         made = make(Source(seed, held_out=True))

@@ -1,4 +1,4 @@
-"""Right and wrong answers are told apart."""
+"""Right and wrong answers are distinguished."""
 
 import json
 from typing import Any

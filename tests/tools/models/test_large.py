@@ -66,7 +66,7 @@ def test_the_bytes_depend_on_the_shape_alone(tmp_path: Path) -> None:
 
 
 def test_tensors_are_where_the_header_says(tmp_path: Path) -> None:
-    """Also those that several threads have written in parts."""
+    """Also matrices that several threads have written in parts."""
     shape: Shape = SMALL["trial"]
     write(shape, "trial", tmp_path / "model.gguf")
     tensors = {each.name: each for each in GGUFReader(tmp_path / "model.gguf").tensors}

@@ -154,7 +154,7 @@ def test_a_thought_begins_with_the_word_that_tells_the_tool() -> None:
     # Rather the noun than the verb.
     made = replace(order, noun="order")
     assert calling.found("Convert the order", [made, user]) == "order: #2 convert_order"
-    # A word that another tool has tells nothing.
+    # A word that another tool has proves nothing.
     assert calling.found("Get the user", [user, tool(2, "delete-user")]) == "get: #1 get_user"
     assert calling.found("What is 2 + 3?", [order, user]) == "#2 convert_order"
 
@@ -370,14 +370,14 @@ def test_choices_count_more() -> None:
         decisive=("tea", "sh", "Sh"),
     )
     assert chosen(replaced) == ["S", "te"]
-    told = Lesson(
+    lesson_ = Lesson(
         ability="conversation",
         kind="question",
         messages=[user("Bo is in Rome. Where is Bo?")],
         answer=assistant("Bo is in Rome."),
         facts=("Rome",),
     )
-    assert chosen(told) == ["B", "R"]
+    assert chosen(lesson_) == ["B", "R"]
     gap = Gap(ability="infill", kind="gap", prefix="a = so", middle="rted(b)", suffix="\n")
     assert chosen(gap) == ["r", "<|endoftext|>"]
 

@@ -1,4 +1,4 @@
-"""The types of the description's schemas are those that it has now."""
+"""The generated types of the description's schemas are up to date."""
 
 from tools.schemas.__main__ import STUB, stub
 

@@ -76,7 +76,8 @@ def test_no_call_of_a_family_begins_where_none_may(
 
 
 def test_calls_that_begin_in_the_prompt(compiler: Compiler, model: Model) -> None:
-    """The marker that content and calls share stands there: what follows it tells them apart."""
+    """The marker that content and calls share is in the prompt; the text after it distinguishes
+    them."""
     calls = CallSyntax(parts=(">>>", NAME, "\n", ARGUMENTS))
     made = without(OutputSyntax(content=Wrapper(">>>all\n"), calls=calls), ">>>")
     assert made is not None
@@ -457,9 +458,9 @@ def test_large_tools(compiler: Compiler, name: str) -> None:
     for _ in range(2000):
         deep = {"type": "array", "items": deep}
     for schema in (wide, tagged(deep)):
-        told: tuple[str, ...]
+        reports: tuple[str, ...]
         try:
-            told = compiler.guided(params(syntax, tools=[tool("f", schema)])).relaxed
+            reports = compiler.guided(params(syntax, tools=[tool("f", schema)])).relaxed
         except (EngineError, GrammarError) as error:
-            told = (str(error),)
-        assert any("'f'" in each or each.startswith("f#") for each in told)
+            reports = (str(error),)
+        assert any("'f'" in each or each.startswith("f#") for each in reports)

@@ -1,4 +1,4 @@
-"""Tools whose schemas would take for ever: the analysis ends, and tells what it gives up."""
+"""Tools whose schemas would take for ever: the analysis ends, and reports what it leaves out."""
 
 from typing import Any
 

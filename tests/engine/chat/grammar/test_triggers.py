@@ -1,4 +1,4 @@
-"""Stop strings end an answer in its text, as its parser tells it, and nowhere else."""
+"""Stop strings end an answer only in its text, as its parser finds it."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -195,7 +195,7 @@ def test_no_text_is_late_by_more_than_a_marker() -> None:
 
 
 def test_the_scope_is_small() -> None:
-    """Whatever it is made of: a few markers, and one for each tool where no tag tells calls."""
+    """Whatever it consists of: a few markers, and one for each tool if no tag marks calls."""
     for syntax in SYNTAXES.values():
         assert len(scope(syntax).asides) < 20 + 2 * len(TOOLS)
 

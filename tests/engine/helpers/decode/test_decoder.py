@@ -42,7 +42,7 @@ def run(use: Callable[[Decoders], Awaitable[None]], **limits: float) -> None:
 
 
 async def outcome(decoders: Decoders, wanted: Decode) -> Decoded | str:
-    """What came of it; in words if it is an error, which is the request's own."""
+    """Returns the result, or the message of an error, which is the request's own."""
     try:
         return await decoders.decode(wanted)
     except EngineError as e:

@@ -1,4 +1,4 @@
-"""PDF files, whoever made them: texts, pictures, and what becomes of hostile ones."""
+"""PDF files of various programs: texts, images, and hostile files."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
@@ -70,7 +70,7 @@ def run(use: Callable[[Decoders], Awaitable[None]]) -> None:
 
 
 async def outcome(decoders: Decoders, job: Read | Draw) -> Decoded | str:
-    """What came of it; in words if it is an error, which is the request's own."""
+    """Returns the result, or the message of an error, which is the request's own."""
     try:
         return await decoders.decode(job)
     except EngineError as e:

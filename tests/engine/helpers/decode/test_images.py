@@ -1,4 +1,4 @@
-"""Pixels of images, and what is said of those that can't be decoded."""
+"""Pixels of images, and errors for images that can't be decoded."""
 
 import io
 

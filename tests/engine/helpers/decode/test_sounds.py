@@ -1,4 +1,4 @@
-"""Samples of sounds, and what is said of those that can't be decoded."""
+"""Samples of sounds, and errors for sounds that can't be decoded."""
 
 import math
 import struct

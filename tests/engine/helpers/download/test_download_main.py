@@ -98,7 +98,7 @@ def test_an_unreachable_hub_leaves_what_is_in_the_cache(
 ) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     online, _ = run()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": nobody listens there
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": no server listens there
     found, _ = run()
     assert found.engine.model.model == online.engine.model.model
     assert "can't connect to 127.0.0.1" in caplog.text

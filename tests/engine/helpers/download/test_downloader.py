@@ -90,12 +90,12 @@ def test_progress_of_a_slow_download(hub: Hub) -> None:
     hub.faults.slow_from = len(MODEL) // 2
     counts: list[int] = []
 
-    def told(transfer: Transfer) -> None:
+    def on_progress(transfer: Transfer) -> None:
         counts.append(transfer.n_done)
         if counts[-1] > len(MODEL) // 2:
             hub.faults.slow_from = None
 
-    asyncio.run(fetch(model_options(hf_repo=REPOSITORY), told))
+    asyncio.run(fetch(model_options(hf_repo=REPOSITORY), on_progress))
     assert counts == sorted(counts)
     assert any(0 < count < len(MODEL) for count in counts)
     assert counts[-1] == len(MODEL)

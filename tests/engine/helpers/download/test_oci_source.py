@@ -40,7 +40,7 @@ def pull(registry: Registry, name: str = "me/tiny", **fields: Any) -> tuple[Path
 def pull_here(
     registry: Registry, cache: Path, name: str = "me/tiny", *, offline: bool = False
 ) -> tuple[Path, list[str]]:
-    """The same in this process, and what the user is told."""
+    """Downloads in this process, and returns the messages for the user."""
     notices: list[str] = []
     with httpx2.Client(follow_redirects=True, timeout=SECONDS) as client:
         files = open_registry_model(

@@ -75,7 +75,7 @@ def test_an_unreachable_hub_leaves_what_is_in_the_cache(
 ) -> None:
     hub.add(REPOSITORY, {"preset.ini": TEXT})
     online = found()
-    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": nobody listens there
+    monkeypatch.setenv("HF_ENDPOINT", "http://127.0.0.1:9")  # "discard": no server listens there
     with caplog.at_level(logging.WARNING):
         assert found() == online
     assert "the files in the cache are used" in caplog.text

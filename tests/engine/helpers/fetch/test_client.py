@@ -94,7 +94,8 @@ def ask(
     host: str = "media.example",
     resolve: Resolve | None = None,
 ) -> tuple[bytes | str, list[str]]:
-    """What came of fetching from a server that gives `answer`, and what it was asked."""
+    """Returns the result of fetching from a server that gives `answer`, and the server's
+    requests."""
 
     async def main() -> tuple[bytes | str, list[str]]:
         async with serving(answer) as server:
@@ -296,7 +297,7 @@ def test_hosts_without_an_address_or_an_answer() -> None:
 
 
 def test_the_next_address_if_one_does_not_answer() -> None:
-    resolve, _ = resolving(["::1", "127.0.0.1"])  # nobody listens on the first one
+    resolve, _ = resolving(["::1", "127.0.0.1"])  # no server listens on the first one
     assert ask(OK, resolve=resolve)[0] == BODY
 
 

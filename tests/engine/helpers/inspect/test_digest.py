@@ -15,7 +15,7 @@ LARGE = digest.WHOLE + 12_345  # bytes
 
 
 def sparse(path: Path, size: int, changes: dict[int, bytes]) -> str:
-    """A file of zeros, but for `changes` by their places."""
+    """A file of zeros, except for `changes` by their places."""
     with open(path, "wb") as file:
         file.truncate(size)
         for at, data in changes.items():
@@ -24,7 +24,7 @@ def sparse(path: Path, size: int, changes: dict[int, bytes]) -> str:
     return str(path)
 
 
-def told(path: Path) -> FileMetadata:
+def metadata(path: Path) -> FileMetadata:
     found = inspect(str(path))
     assert isinstance(found, FileMetadata)
     return found
@@ -76,8 +76,8 @@ def test_the_cache_knows_what_it_links_to(tmp_path: Path) -> None:
 def test_a_model_of_several_parts(tmp_path: Path) -> None:
     parts = split_model(model_path(), tmp_path, "x", 3)
     found = model_digest(map(str, parts))
-    assert told(parts[0]).digest == found
+    assert metadata(parts[0]).digest == found
     assert found not in map(file_digest, map(str, parts))
     assert found != model_digest(map(str, reversed(parts)))
     expected = hashlib.sha256(model_path().read_bytes()).hexdigest()
-    assert told(model_path()).digest == model_digest([str(model_path())]) == expected
+    assert metadata(model_path()).digest == model_digest([str(model_path())]) == expected

@@ -31,11 +31,11 @@ OUTPUT = "llama_model_loader: - tensor split  0: output.weight q8_0  [ 512, 1 ] 
 
 
 def planned(*more: str, n_bytes: int) -> dict[str, DeviceUse]:
-    heard = Planned()
+    collected = Planned()
     for line in (*LINES.splitlines(), *more):
-        heard.note(line)
-    heard.place_weights(n_bytes)
-    return {use.name: use for use in heard.by_device({"GPU0": "a GPU"})}
+        collected.note(line)
+    collected.place_weights(n_bytes)
+    return {use.name: use for use in collected.by_device({"GPU0": "a GPU"})}
 
 
 def test_weights_and_caches_are_where_their_layers_are() -> None:

@@ -105,7 +105,7 @@ def test_who_undoes_it_is_told(undoing: list[str]) -> None:
     argv = ["--reproducible", *undoing]
     [remark] = remarks(parse(argv, {}), argv, {})
     assert remark.startswith("--reproducible: ")
-    assert not remarks(parse(undoing, {}), undoing, {}), "nobody has asked for it"
+    assert not remarks(parse(undoing, {}), undoing, {}), "no option asks for it"
     assert not remarks(parse(argv[:1], {}), argv[:1], {})
 
 

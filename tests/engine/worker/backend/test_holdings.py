@@ -31,7 +31,7 @@ sched_reserve: Vulkan_Host compute buffer size =     0.75 MiB
 NAMES = {"Vulkan0": "some GPU"}
 
 
-def heard(*texts: str) -> Holdings:
+def parsed(*texts: str) -> Holdings:
     holdings = Holdings()
     for text in texts:
         for line in text.splitlines():
@@ -40,7 +40,7 @@ def heard(*texts: str) -> Holdings:
 
 
 def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
-    gpu, cpu = heard(LOADED, CREATED).by_device(NAMES)
+    gpu, cpu = parsed(LOADED, CREATED).by_device(NAMES)
     assert gpu == DeviceUse(
         name="Vulkan0",
         description="some GPU",
@@ -62,13 +62,13 @@ load_tensors: layer   0 assigned to device RPC0, is_swa = 0
 load_tensors: RPC0[127.0.0.1:50052] model buffer size =     2.00 MiB
 llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =  8.00 MiB
 """
-    (lent,) = heard(told).by_device({"RPC0": "127.0.0.1:50052"})
+    (lent,) = parsed(told).by_device({"RPC0": "127.0.0.1:50052"})
     assert (lent.name, lent.n_layers) == ("RPC0", 1)
     assert (lent.model, lent.kv_cache) == (2 * MIB, 8 * MIB)
 
 
 def test_another_context_takes_the_place_of_the_one_before() -> None:
-    holdings = heard(LOADED, CREATED)
+    holdings = parsed(LOADED, CREATED)
     holdings.begin_context(1024)
     gpu, _ = holdings.by_device(NAMES)
     assert (gpu.model, gpu.kv_cache, gpu.compute) == (3 * MIB, 0, 0)
@@ -77,7 +77,7 @@ def test_another_context_takes_the_place_of_the_one_before() -> None:
 
 
 def test_a_draft_model_stands_beside() -> None:
-    holdings = heard(LOADED, CREATED)
+    holdings = parsed(LOADED, CREATED)
     before = holdings.by_device(NAMES)
     with holdings.drafting():
         holdings.begin_model()
@@ -101,7 +101,7 @@ def test_a_draft_model_stands_beside() -> None:
 
 
 def test_a_part_of_a_buffer_that_is_mapped_is_of_its_device() -> None:
-    holdings = heard(
+    holdings = parsed(
         "load_tensors:  MTL0_Mapped model buffer size =  7.00 MiB",
         "load_tensors:  CUDA_Split model buffer size =  5.00 MiB",
         "load_tensors:  MTL1 model buffer size =  3.00 MiB",

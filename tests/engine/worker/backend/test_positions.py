@@ -20,7 +20,7 @@ def runs(draw: st.DrawFn) -> list[Run]:
     return found
 
 
-def told(text: list[Run]) -> Positions:
+def positions_of(text: list[Run]) -> Positions:
     positions = Positions()
     for run in text:
         positions.add(1, run)
@@ -34,7 +34,7 @@ def outside(text: list[Run], n: int) -> list[int]:
 
 @given(runs(), st.integers(0, 5))
 def test_numbers_and_positions(text: list[Run], more: int) -> None:
-    positions, n = told(text), (text[-1].stop if text else 0) + more
+    positions, n = positions_of(text), (text[-1].stop if text else 0) + more
     borders = outside(text, n)
     wanted, at = {}, 0
     for number in range(n + 1):
@@ -61,7 +61,7 @@ def test_numbers_and_positions(text: list[Run], more: int) -> None:
 
 @given(runs())
 def test_cut_and_copied(text: list[Run]) -> None:
-    positions, n = told(text), text[-1].stop if text else 0
+    positions, n = positions_of(text), text[-1].stop if text else 0
     for number in outside(text, n):
         at = positions.of(1, number)
         positions.copy(1, 2, number)
@@ -75,7 +75,7 @@ def test_cut_and_copied(text: list[Run]) -> None:
 
 @given(runs(), st.binary(max_size=9))
 def test_saved_and_loaded(text: list[Run], state: bytes) -> None:
-    positions, cells = told(text), np.frombuffer(state, np.uint8)
+    positions, cells = positions_of(text), np.frombuffer(state, np.uint8)
     saved = np.concatenate((cells, positions.dump(1)))
     assert len(saved) == len(cells) + positions.size(1)
     rest = positions.load(3, saved)

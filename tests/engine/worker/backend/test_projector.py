@@ -135,7 +135,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
     assert "unable to find tensor v.blk.0.ffn_up.weight" in refusal(path)
 
 
-# ---- what it tells -------------------------------------------------------------------------
+# ---- its properties -------------------------------------------------------------------------
 
 
 def test_an_engine_tells_what_its_projector_takes() -> None:
@@ -181,8 +181,8 @@ def test_equal_images_have_equal_embeddings_and_others_have_others(both: Project
     first, second, third = (both.encode([chunk])[0] for chunk in (one, again, other))
     assert np.array_equal(first, second)
     assert np.abs(first - third).mean() > 0.05
-    heard = [both.encode(chunks(both.pieces(sound(seed))))[0] for seed in (1, 2)]
-    assert np.abs(heard[0] - heard[1]).mean() > 0.05
+    encoded = [both.encode(chunks(both.pieces(sound(seed))))[0] for seed in (1, 2)]
+    assert np.abs(encoded[0] - encoded[1]).mean() > 0.05
 
 
 def test_long_sounds_have_several_chunks(both: Projector) -> None:

@@ -121,8 +121,8 @@ def test_a_context_that_the_machine_does_not_give_tells_its_memory(
     monkeypatch.setattr(room, "host_memory", lambda: host)
     monkeypatch.setattr(room, "devices", lambda: [])
     monkeypatch.setattr(llama_cpp, "llama_init_from_model", none)
-    told = r"failed to allocate buffer; 3,072 MiB of 4,096 MiB are free; a smaller -c, or"
-    with pytest.raises(BackendError, match=told):
+    message = r"failed to allocate buffer; 3,072 MiB of 4,096 MiB are free; a smaller -c, or"
+    with pytest.raises(BackendError, match=message):
         Context(model, engine_options(), 1, unified=False)
     monkeypatch.setattr(room, "host_memory", lambda: None)
     with pytest.raises(BackendError, match="failed to allocate buffer; a smaller -c, or"):

@@ -52,7 +52,7 @@ def has_backend() -> bool:
 
 @contextmanager
 def closed_port() -> Iterator[str]:
-    """An address that nobody else gets, and at which no server answers."""
+    """An address that is reserved, and at which no server answers."""
     with socket.socket() as holder:
         holder.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{holder.getsockname()[1]}"

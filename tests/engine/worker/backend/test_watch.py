@@ -60,15 +60,18 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Stage:
 def test_the_sentence_names_what_took_too_long(stage: Stage) -> None:
     stage.does(0.1, 300)
     stage.watch.begin(DECODE, 512, 1)
-    *quiet, told = [stage.watch.look(1.0) for _ in range(int(FIRST) + 1)]
+    *quiet, report = [stage.watch.look(1.0) for _ in range(int(FIRST) + 1)]
     assert quiet == [None] * int(FIRST)
-    assert told == "a decode of 512 tokens has not ended for 301 s (the limit is 300 s)"
+    assert (
+        report
+        == "what began with a decode of 512 tokens has not ended for 301 s (the limit is 300 s)"
+    )
     stage.watch.begin(DECODE, 1, 1)
     stage.watch.rest()
     stage.watch.begin("a step")
-    told = [stage.watch.look(1.0) for _ in range(int(FIRST) + 1)][-1]
-    assert told is not None
-    assert told.startswith("a step has not ended")
+    report = [stage.watch.look(1.0) for _ in range(int(FIRST) + 1)][-1]
+    assert report is not None
+    assert report.startswith("what began with a step has not ended")
 
 
 def test_what_was_done_before_has_a_shorter_limit(stage: Stage) -> None:

@@ -97,7 +97,7 @@ def is_same(a: KeptText, b: KeptText) -> bool:
 
 
 def content(texts: Iterable[KeptText]) -> list[tuple[int, list[int]]]:
-    """What tells texts apart: the state, and where the checkpoints are."""
+    """The state, and the places of the checkpoints, distinguish texts."""
     return [(id(text.state), [each.n for each in text.checkpoints]) for text in texts]
 
 

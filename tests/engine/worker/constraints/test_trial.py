@@ -1,4 +1,4 @@
-"""Trials in processes with limits: what is too much for one harms nobody else."""
+"""Trials in processes with limits: a request that exceeds them affects no other."""
 
 import json
 import threading
@@ -88,7 +88,7 @@ def test_others_are_answered_meanwhile_and_a_dropped_one_ends(patient: Compiler)
         with pytest.raises(GrammarError, match="cancelled"):
             patient.guide(order)
     again = patient.order(endless)
-    assert not again.is_ready, "an order that was dropped answers nobody"
+    assert not again.is_ready, "a dropped order gets no answer"
     patient.drop(again)
 
 

@@ -240,7 +240,7 @@ def test_a_request_with_many_inputs_keeps_nobody_waiting() -> None:
 @given(st.data())
 @settings(max_examples=15, deadline=None)
 def test_every_input_gets_its_own_vector(data: st.DataObject) -> None:
-    """Whatever else is in the batch, however it is cut, and whoever gives up meanwhile."""
+    """Whatever else is in the batch, however it is split, and whichever request is cancelled."""
     text = st.lists(
         st.sampled_from(["llama", "wool", "bus", "nine", "of", "the", "and"]), min_size=1
     )

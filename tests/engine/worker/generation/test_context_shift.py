@@ -84,7 +84,7 @@ def some_tokens(model: Model, n: int, seed: int = 0) -> PromptParts:
 def expected(
     model: Model, prompt: PromptParts, n_predict: int, n_keep: int, n_discard: int
 ) -> list[int]:
-    """The text that is generated if it is cut by hand and evaluated anew after each cut."""
+    """The text that is generated if it is cut by hand and evaluated again after each cut."""
     wide = engine(model, ctx_size=4 * N_CTX, context_shift=False)
     text, generated = list(prompt), list[int]()
     while len(generated) < n_predict:

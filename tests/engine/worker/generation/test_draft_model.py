@@ -37,7 +37,7 @@ def reproducible(**options: Any) -> Any:
     return engine_options(parallel=4, ctx_size=4096, reproducible="on", warmup=False, **options)
 
 
-def told(results: Mapping[str, Finished]) -> dict[str, list[int]]:
+def tokens_of(results: Mapping[str, Finished]) -> dict[str, list[int]]:
     return {prompt: finished.tokens for prompt, finished in results.items()}
 
 
@@ -47,7 +47,7 @@ def test_texts_are_those_without(
     model: Model, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, params: Any, kind: str
 ) -> None:
     plain = Engine(model, reproducible())
-    wanted = told(play(plain, PROMPTS, n_predict=40, **params))
+    wanted = tokens_of(play(plain, PROMPTS, n_predict=40, **params))
     plain.close()
     chosen: dict[str, Any] = {"model_draft": SHIPPED}
     if kind == "another":  # with other special tokens, which are not compared, and more of them
@@ -63,7 +63,7 @@ def test_texts_are_those_without(
     monkeypatch.setattr(speculation, "Pace", Eager)
     engine = Engine(model, reproducible(**chosen))
     results = play(engine, PROMPTS, n_predict=40, **params, **DRAFTING)
-    assert told(results) == wanted
+    assert tokens_of(results) == wanted
     # And once more, each alone, with what is cached by now.
     for prompt in PROMPTS:
         [again] = play(engine, [prompt], n_predict=40, **params, **DRAFTING).values()
@@ -81,7 +81,7 @@ def test_a_draft_model_that_fails_is_not_missed(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     plain = Engine(model, reproducible())
-    wanted = told(play(plain, PROMPTS, n_predict=20, **SAMPLED))
+    wanted = tokens_of(play(plain, PROMPTS, n_predict=20, **SAMPLED))
     plain.close()
     monkeypatch.setattr(speculation, "Pace", Eager)
     n_calls = 0
@@ -96,7 +96,7 @@ def test_a_draft_model_that_fails_is_not_missed(
 
     monkeypatch.setattr(draft_model, "likeliest", sometimes)
     engine = Engine(model, reproducible(model_draft=SHIPPED))
-    assert told(play(engine, PROMPTS, n_predict=20, **SAMPLED, **DRAFTING)) == wanted
+    assert tokens_of(play(engine, PROMPTS, n_predict=20, **SAMPLED, **DRAFTING)) == wanted
     assert n_calls == 21
     engine.close()
 

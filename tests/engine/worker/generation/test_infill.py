@@ -25,7 +25,7 @@ BOS = 6
 
 
 def encode(text: str) -> TokenArray:
-    """A token for each character, none of them special."""
+    """A token for each character, without special tokens."""
     return np.array([100 + ord(c) for c in text], np.int32)
 
 

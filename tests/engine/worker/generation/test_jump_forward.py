@@ -1,5 +1,5 @@
-"""Tokens that are forced and taken are those that sampling under the masks gives, and what follows
-them is the same."""
+"""Forced and accepted tokens equal the tokens that are sampled under the masks, and so do the
+tokens after them."""
 
 import json
 from typing import Any

@@ -1,4 +1,4 @@
-"""What media cost those who generate beside them."""
+"""The cost of media for other requests that generate at the same time."""
 
 import pytest
 

@@ -1,7 +1,7 @@
-"""Texts are made while the device computes the next step: they are those of the other order, and
-what was evaluated behind an end that nobody knew of is taken back.
+"""Texts are decoded while the device computes the next step. They equal the texts without overlap,
+and rows that were evaluated after an unexpected end are taken back.
 
-On the CPU `Context.decode` returns when all is computed, so that the order is all that changes.
+On the CPU, `Context.decode` returns when everything is computed, so only the order changes.
 """
 
 import random
@@ -113,9 +113,9 @@ def test_every_event_is_the_same(
         caches.append(held(e))
         stats = e.stats()
         ends_late = REQUESTS[name].keys() & {"stop", "n_indent"}
-        n_decode = 0 if ends_late else stats.n_decode  # else nothing is evaluated in vain
+        n_decode = 0 if ends_late else stats.n_decode  # else no row is wasted
         counts.append((stats.n_predicted, stats.n_tokens_max, stats.n_cells_used, n_decode))
-    if name == "out of time":  # which is told by a clock
+    if name == "out of time":  # which depends on a clock
         return
     for id in range(1, 1 + len(APART)):
         for mine, other in zip(seen[0][id], seen[1][id], strict=True):
@@ -135,7 +135,7 @@ def test_a_row_behind_the_end_is_taken_back(model: Model, make: Callable[..., En
     assert [(len(tokens), rows) for tokens, rows in held(e)] == [(n, n)]
     assert e.stats().n_tokens_max == n
     assert e.stats().n_cells_used == n
-    assert e.stats().n_decode == ended.n_decoded + 1, "one row was computed in vain"
+    assert e.stats().n_decode == ended.n_decoded + 1, "one row was wasted"
     longer = PROMPTS[0] + ended.text
     for prompt in (longer, longer + " x", PROMPTS[0]):
         wanted = play(plain, [prompt], n_predict=20, cache_prompt=False, **GREEDY)[prompt]
@@ -197,7 +197,7 @@ def test_who_leaves_before_its_text_is_made(
         if leaves == "cancel":
             e.cancel(1)
             later = run(e)
-            assert all(event.id == 2 for event in later), "nobody wants to hear it"
+            assert all(event.id == 2 for event in later), "its events are dropped"
         elif leaves == "pause":
             e.pause(1)
             events += run(e)

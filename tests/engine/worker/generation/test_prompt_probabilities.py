@@ -42,8 +42,8 @@ def run(served: Engine, prompts: list[list[int]], **params: Any) -> dict[int, li
     return events
 
 
-def told(events: list[Event]) -> list[TokenProbs]:
-    """Those of the prompt, which are told once."""
+def of_the_prompt(events: list[Event]) -> list[TokenProbs]:
+    """Returns the entries of the prompt, which are sent once."""
     carried = [e.prompt_probs for e in events if isinstance(e, Delta | Finished) and e.prompt_probs]
     assert len(carried) == 1
     return carried[0]
@@ -99,10 +99,10 @@ def test_they_are_the_model_s_own(
     expected, of_other = own(served, prompt), own(served, other)
     for params in ({}, {"n_predict": 0}, {"stream": True}, {"n_predict": 9}):
         events = run(served, [prompt, other, prompt[:1], prompt], **params)
-        check(prompt, told(events[1]), expected)
-        check(other, told(events[2]), of_other)
-        assert [entry.id for entry in told(events[3])] == prompt[:1]
-        check(prompt, told(events[4]), expected)
+        check(prompt, of_the_prompt(events[1]), expected)
+        check(other, of_the_prompt(events[2]), of_other)
+        assert [entry.id for entry in of_the_prompt(events[3])] == prompt[:1]
+        check(prompt, of_the_prompt(events[4]), expected)
         for id in events:
             last = events[id][-1]
             assert isinstance(last, Finished)
@@ -125,8 +125,8 @@ def test_memory_that_cannot_be_cut(
     alone = play(served, [TEXT], n_predict=20, cache_prompt=False, **GREEDY)[TEXT].tokens
     for _ in range(2):
         events = run(served, [prompt, other])
-        check(prompt, told(events[1]), expected)
-        check(other, told(events[2]), of_other)
+        check(prompt, of_the_prompt(events[1]), expected)
+        check(other, of_the_prompt(events[2]), of_other)
         for id in events:
             last = events[id][-1]
             assert isinstance(last, Finished)
@@ -166,7 +166,7 @@ def test_a_text_that_gives_way_is_told_once(model: Model) -> None:
     served.resume(1)
     while served.has_work:
         events += stepped(served)
-    check(prompt, told(events), expected)
+    check(prompt, of_the_prompt(events), expected)
 
 
 def test_what_has_none(model: Model) -> None:

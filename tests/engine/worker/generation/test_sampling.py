@@ -1,4 +1,4 @@
-"""Masks that take long: nobody else waits for them, and no text is another one."""
+"""Masks that take long delay no other request, and change no text."""
 
 import threading
 from collections.abc import Iterator

@@ -34,10 +34,12 @@ from tests.support.speculating import (
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders"), pytest.mark.covering(2)]
 
 
-def teach(model: Model, oracle: Oracle, prompts: list[str], told: Mapping[str, Finished]) -> None:
+def teach(
+    model: Model, oracle: Oracle, prompts: list[str], results: Mapping[str, Finished]
+) -> None:
     for prompt in prompts:
         tokens = model.tokenize(prompt.encode(), add_special=True, parse_special=True).tolist()
-        oracle.texts.append([*tokens, *told[prompt].tokens])
+        oracle.texts.append([*tokens, *results[prompt].tokens])
 
 
 def compare(
@@ -169,12 +171,14 @@ def test_texts_of_one_prompt(model: Model, monkeypatch: pytest.MonkeyPatch, mode
         e = speculating(monkeypatch, model, source, parallel=3)
         for id in range(1, 4):
             submit(e, id, PROMPTS[0], seed=id, ignore_eos=True)
-        told: dict[int, list[int]] = {}
+        results: dict[int, list[int]] = {}
         while e.has_work:
-            told |= {event.id: event.tokens for event in stepped(e) if isinstance(event, Finished)}
-        found.append(told)
+            results |= {
+                event.id: event.tokens for event in stepped(e) if isinstance(event, Finished)
+            }
+        found.append(results)
         begin = model.tokenize(PROMPTS[0].encode(), add_special=True, parse_special=True).tolist()
-        oracle.texts += [[*begin, *tokens] for tokens in told.values()]
+        oracle.texts += [[*begin, *tokens] for tokens in results.values()]
     assert found[0] == found[1]
 
 
@@ -373,7 +377,7 @@ def test_mutants_are_caught(
     mutant(monkeypatch)
 
     def compare_all() -> None:
-        for stop in stops:  # one that ends a step's last token tells nothing
+        for stop in stops:  # the end of a step's last token proves nothing
             e = speculating(monkeypatch, model, oracle, parallel=3)
             plain = speculating(monkeypatch, model, None, parallel=1)
             compare(model, plain, e, oracle, {**GREEDY, "stop": stop})

@@ -84,7 +84,7 @@ COMBINED: dict[str, dict[str, Any]] = {
 }
 
 
-class Heard:
+class Evaluated:
     """Counts which sources were asked for tokens that were then verified."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,8 +121,8 @@ def drafting(model: Model, monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
 def test_the_same_text_with_all_sources(
     plain: Engine, drafting: Engine, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
-    """When nobody has said it before, and again when that is known."""
-    heard = Heard(monkeypatch)
+    """At the first request, and again when the texts of the first one are known."""
+    counted = Evaluated(monkeypatch)
     params = {"n_predict": N, **ASKED, **COMBINED[name]}
     wanted = run(plain, TEXTS, params)
     for _ in range(2):
@@ -130,8 +130,8 @@ def test_the_same_text_with_all_sources(
         for prompt, each in found.items():
             assert_same(each, wanted[prompt])
     if sum(each.n_decoded for each in wanted.values()) > 2 * len(TEXTS):
-        assert heard.n_evaluated["radix"] > 0
-        assert heard.n_evaluated.keys() - {"grammar", "radix"}, "those of the first time"
+        assert counted.n_evaluated["radix"] > 0
+        assert counted.n_evaluated.keys() - {"grammar", "radix"}, "the sources of the first time"
     assert not drafting.scheduler.active
     assert not drafting.context._kept
 
@@ -143,16 +143,16 @@ REPETITIVE: dict[str, Any] = {
 }
 
 
-def test_all_of_them_are_heard(
+def test_all_of_them_are_used(
     plain: Engine, drafting: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    heard = Heard(monkeypatch)
+    counted = Evaluated(monkeypatch)
     params = {"n_predict": 2 * N, **ASKED, **REPETITIVE}
     wanted = run(plain, TEXTS, params)
     for _ in range(2):
         for prompt, each in run(drafting, TEXTS, params).items():
             assert_same(each, wanted[prompt])
-    assert heard.n_evaluated.keys() == NAMES
+    assert counted.n_evaluated.keys() == NAMES
 
 
 def test_a_mutant_that_accepts_all_is_caught(

@@ -50,7 +50,7 @@ def test_it_is_measured_once(
         patched.setattr(context, "evaluate", None)
         assert swept(context, options()) == first
     file.write_text("{")
-    assert swept(context, options()).rows, "measured anew"
+    assert swept(context, options()).rows, "measured again"
 
 
 def test_sizes_without_memory_are_left_out(

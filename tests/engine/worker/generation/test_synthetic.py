@@ -52,7 +52,7 @@ def test_all_is_accepted_though_it_is_wrong(
     e = speculating(monkeypatch, model, Oracle("random", model.n_vocab), **made_up(*[1.0] * N_EACH))
     results = run(e, **{**params, "ignore_eos": True})
     assert all(each.n_decoded == N for each in results)
-    # But for ends of texts, which chance may propose as well.
+    # Except for ends of texts, which chance may propose as well.
     assert all(0.8 * n <= n_accepted <= n for n, n_accepted in drafts(results))
     assert e.stats().n_decode < N / 3
     plain = speculating(monkeypatch, model, None, parallel=3)

@@ -13,7 +13,7 @@ def test_what_the_model_says() -> None:
 
 
 def lengths(verifier: Synthetic, seed: int, n: int, n_proposed: int = 9) -> list[int]:
-    """Confirmed tokens of each proposal, none of which is what the model says."""
+    """Confirmed tokens of each proposal, all of them different from the model's."""
     found, at = [], 0
     for _ in range(n):
         depth = 0

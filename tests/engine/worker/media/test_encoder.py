@@ -95,9 +95,9 @@ def test_the_thread_is_watched_while_it_encodes(
 ) -> None:
     without_limits(monkeypatch, encoding)
     stage.hold_up()
-    told = encoding.look(1.0)
-    assert told is not None
-    assert "media of 10 tokens has not ended" in told
+    report = encoding.look(1.0)
+    assert report is not None
+    assert "media of 10 tokens has not ended" in report
     stage.go_on()
     stage.until(lambda: not stage.encoder._jobs)
     assert encoding.look(1.0) is None

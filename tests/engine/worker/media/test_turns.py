@@ -12,8 +12,7 @@ from specllama.engine.worker.media.encoder import SLICE_SECONDS, DeviceSlices
 
 
 class Encoder:
-    """Encodes in a thread, a slice whenever it is told to; a slice takes `seconds` of a clock of
-    its own."""
+    """Encodes in a thread, one slice per command; a slice takes `seconds` of a fake clock."""
 
     def __init__(self) -> None:
         self.now = 0.0

@@ -23,7 +23,7 @@ from specllama.engine.worker.scheduling.sweep import Sweep
 def budget_of(
     target: float, n_batch: int = 2048, n_ubatch: int = 512
 ) -> tuple[StepClock, PrefillBudget]:
-    """One whose clock nothing has told yet."""
+    """A budget whose clock has measured nothing yet."""
     clock = StepClock(n_batch)
     return clock, PrefillBudget(clock, target, n_batch=n_batch, n_ubatch=n_ubatch)
 

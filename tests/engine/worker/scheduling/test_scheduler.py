@@ -381,7 +381,7 @@ def test_a_request_for_many_texts_leaves_slots_to_others() -> None:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(1, 5))
 def test_turns_are_shared_between_requests(groups: list[int], n_slots: int) -> None:
-    """Of all that come at once, nobody has two slots more than somebody who waits."""
+    """Of requests that arrive at once, no client has two slots more than a client that waits."""
     kv = FakeKV(1024, 64)
     s = scheduler(kv, n_slots=n_slots)
     for id, group in enumerate(groups, start=1):

@@ -83,7 +83,7 @@ class Histories(RuleBasedStateMachine):
         self.alive: dict[int, Sequence] = {}
         self.paused: set[int] = set()
         self.postponed: dict[int, Sequence] = {}  # evaluated; the next token isn't chosen yet
-        self.slow: set[int] = set()  # those that this happens to
+        self.slow: set[int] = set()  # the sequences that this happens to
         self.next_id = 0
 
     @rule(
@@ -131,7 +131,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def pause(self, data: st.DataObject) -> None:
-        """Nobody reads it, or still nobody does."""
+        """No client reads it, or still none does."""
         id = data.draw(st.sampled_from(sorted(self.alive)))
         text = self.alive[id].tokens.view().tolist()
         self.s.pause(self.alive[id])
@@ -166,7 +166,7 @@ class Histories(RuleBasedStateMachine):
         self._check_sizes(chunks)
         if any(c.proposed for c in chunks) and all(c.sequence.id in running for c in chunks):
             n_free, n_new = self.s.cache.n_free, sum(c.n_tokens for c in chunks)
-            assert n_free is None or n_new <= n_free, "cells that nobody has left"
+            assert n_free is None or n_new <= n_free, "cells that are still used"
             is_all = len(chunks) == len(self.s.active)
             if is_all and all(c.sequence.phase == "ready" for c in chunks):
                 n_before = self.n_free_before
@@ -246,7 +246,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def fail_to_encode(self) -> None:
-        """One of those that wait has a medium that can't be encoded."""
+        """One of the waiting requests has a medium that can't be encoded."""
         for active in self.s.active:
             if active.phase == "encoding":
                 self.s.cancel(self.alive.pop(active.id))
@@ -294,7 +294,8 @@ class Histories(RuleBasedStateMachine):
             self._sample(sequence)
 
     def _choose_late(self, *, all: bool) -> None:
-        """The tokens of those whose masks are there now; none of what has left its slot."""
+        """Chooses the tokens of sequences whose masks are ready, unless they have left their
+        slot."""
         for id, late in list(self.postponed.items()):
             if late.slot < 0 or late.n_pending:
                 del self.postponed[id]
@@ -437,7 +438,7 @@ class Histories(RuleBasedStateMachine):
                 assert entry.tokens.tolist() == self.kv.text(id)
                 assert keys == {entry.key}
             else:
-                assert not held, "cells that nobody knows of"
+                assert not held, "cells without an owner"
         checkpoints = self.s.cache.checkpoints
         assert checkpoints.keys() <= claimed.keys() | self.s.cache.entries.keys()
         assert all(len(each) <= self.n_checkpoints for each in checkpoints.values())

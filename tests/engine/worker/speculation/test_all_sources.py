@@ -25,7 +25,8 @@ TYPES: tuple[SpeculationType, ...] = (
 )
 OWNERS = 3
 OF_ONE = 10
-"""The texts of each owner have tokens of their own: what is proposed tells whose it was."""
+"""The texts of each owner have tokens of their own, so a proposal shows whose text it comes
+from."""
 LEAD = list(range(4, 9)) * 4
 """So long that texts are kept."""
 N_IDS = 5

@@ -183,5 +183,5 @@ def test_any_history(
         draft.leave(each.id)
     text = [*beginning, 1]
     last = ask(text, 3, id=n_ids)
-    heard = [token for token in said(text, 3) if token < n_vocab]
-    assert any(draft.propose([last])[0] == heard for _ in range(n_seq + 2))
+    readable = [token for token in said(text, 3) if token < n_vocab]
+    assert any(draft.propose([last])[0] == readable for _ in range(n_seq + 2))

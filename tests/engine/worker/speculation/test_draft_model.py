@@ -194,7 +194,7 @@ def test_beginnings_are_shared_by_those_of_one_key(make: Make, check: Check) -> 
 
 def test_more_sequences_than_places(make: Make, check: Check) -> None:
     draft = make()
-    for n in range(9):  # nobody is forgotten
+    for n in range(9):  # no sequence is forgotten
         text = tokens_of(draft, TEXT[n:])
         check(text, draft.propose([ask(n, text)])[0], 8)
 
@@ -218,7 +218,7 @@ def test_a_long_text_is_caught_up_with_in_pieces(make: Make, check: Check) -> No
         n_steps += 1
         short.append(5)
         first, second = draft.propose([ask(2, long), ask(1, short)])
-        check(short, second, 8)  # nobody waits for the long text
+        check(short, second, 8)  # no text waits for the long one
     check(long, first, 8)
     # A token takes longer than the step: only the least is evaluated, once that is known.
     sizes = [n for n in draft.evaluated() if n > FEW]

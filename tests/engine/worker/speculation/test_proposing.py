@@ -1,4 +1,4 @@
-"""Which source is heard, for how many tokens, and what it learns of them."""
+"""The chosen source, the number of tokens, and what the choice learns from them."""
 
 from collections.abc import Sequence
 
@@ -20,11 +20,11 @@ class KnownState(SourceState):
 
     def __init__(self, tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
-        self.told: list[tuple[int, int]] = []
+        self.outcomes: list[tuple[int, int]] = []
         self.n_left = 0
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
-        self.told.append((n_proposed, n_accepted))
+        self.outcomes.append((n_proposed, n_accepted))
 
     def detach(self) -> None:
         self.n_left += 1
@@ -54,7 +54,7 @@ def eager() -> Pace:
     return Eager(StepClock(64), 0.0, 64)
 
 
-def test_the_first_source_that_knows_something_is_heard() -> None:
+def test_the_first_source_with_a_proposal_is_used() -> None:
     silent, first, second = Known("a", []), Known("b", [4, 5]), Known("c", [6])
     text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([silent, first, second], eager())
@@ -69,9 +69,9 @@ def test_the_first_source_that_knows_something_is_heard() -> None:
     assert silent.asks
     assert not second.states
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
-    assert state.told == [(2, 1)]
-    assert not silent.states[0].told
-    record.detach()
+    assert state.outcomes == [(2, 1)]
+    assert not silent.states[0].outcomes
+    record.leave()
     assert [each.n_left for each in (state, *silent.states)] == [1, 1]
 
 
@@ -86,7 +86,7 @@ def test_a_text_that_comes_back_to_a_slot_is_a_new_one_for_sources() -> None:
         record.detach()
     assert [state.n_left for state in source.states] == [1, 1]
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
-    assert [state.told for state in source.states] == [[], [(2, 1)]], "of its last step"
+    assert [state.outcomes for state in source.states] == [[], [(2, 1)]], "of its last step"
 
 
 def test_what_a_constraint_forces_comes_instead() -> None:

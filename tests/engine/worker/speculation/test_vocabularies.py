@@ -21,9 +21,9 @@ from tools.models.build import ensure
 class PaperState(SourceState):
     """Appends the arguments of each `verified` to a list."""
 
-    def __init__(self, heard: list[tuple[object, ...]], tokens: TokenBuffer, key: Key) -> None:
+    def __init__(self, calls: list[tuple[object, ...]], tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
-        self._heard = heard
+        self._heard = calls
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
         self._heard.append(("verified", n_proposed, n_accepted))
@@ -41,11 +41,11 @@ class Paper:
         self._draft = draft
         self.says = b""
         self.asked: list[Ask[PaperState]] = []
-        self.heard: list[tuple[object, ...]] = []
+        self.calls: list[tuple[object, ...]] = []
         self.is_reading = False
 
     def begin(self, tokens: TokenBuffer, key: Key) -> PaperState:
-        return PaperState(self.heard, tokens, key)
+        return PaperState(self.calls, tokens, key)
 
     def propose(self, asks: Sequence[Ask[PaperState]]) -> list[list[int]]:
         self.asked = [*asks]
@@ -57,7 +57,7 @@ class Paper:
         return [tokens[len(plain) :].tolist() for _ in asks]
 
     def close(self) -> None:
-        self.heard.append(("close",))
+        self.calls.append(("close",))
 
 
 @pytest.fixture(scope="module")
@@ -72,7 +72,7 @@ def tokens_of(model: Model, text: str) -> TokenBuffer:
     return TokenBuffer(model.tokenize(text.encode(), add_special=True, parse_special=True))
 
 
-def heard(draft: Model, asked: Ask[PaperState]) -> str:
+def read_by_draft(draft: Model, asked: Ask[PaperState]) -> str:
     """The text that the draft model is asked to go on with."""
     tokens = asked.state.tokens.view().tolist()
     if draft.add_bos:
@@ -100,7 +100,7 @@ def test_the_draft_model_gets_the_text(
         said = model.detokenize(every[:n].tolist()).decode("utf-8", "ignore")
         bos = model.token_text(model.bos) if model.add_bos else ""
         wanted = said.removeprefix(bos).replace("<|x|>", "[X]").replace("return", "")
-        got = heard(draft, inner.asked[0])
+        got = read_by_draft(draft, inner.asked[0])
         # What is translated in two parts may miss a replacement, or a character, at the joint.
         if n <= SETTLED:
             assert got == wanted.removeprefix(" ")
@@ -128,7 +128,7 @@ def test_only_the_end_is_translated_anew(model: Model, draft: Model) -> None:
     assert sizes
     longest = len(model.detokenize(every.view(0, 3 * SETTLED).tolist()))
     assert max(sizes) < longest
-    assert "def first(a, b):\n    return a + b\n" * 2 in heard(draft, inner.asked[0])
+    assert "def first(a, b):\n    return a + b\n" * 2 in read_by_draft(draft, inner.asked[0])
 
 
 def test_proposals_are_the_models_tokens(model: Model, draft: Model) -> None:
@@ -163,7 +163,7 @@ def test_all_else_is_passed_on(model: Model, draft: Model) -> None:
     state.verified(3, 2)
     state.detach()
     source.close()
-    assert inner.heard == [("verified", 3, 2), ("detach",), ("close",)]
+    assert inner.calls == [("verified", 3, 2), ("leave",), ("close",)]
 
 
 def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:

@@ -293,8 +293,8 @@ def test_wrong_choices() -> None:
     tools = [{"functionDeclarations": [FUNCTION]}]
     wrong = {"functionCallingConfig": {"mode": "SOMETIMES"}}
     assert "'SOMETIMES'" in refused("invalid_request_error", tools=tools, toolConfig=wrong)
-    nobody = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["x"]}}
-    assert "'x'" in refused("invalid_request_error", tools=tools, toolConfig=nobody)
+    unknown = {"functionCallingConfig": {"mode": "ANY", "allowedFunctionNames": ["x"]}}
+    assert "'x'" in refused("invalid_request_error", tools=tools, toolConfig=unknown)
     none = {"functionCallingConfig": None}
     assert request(tools=tools, toolConfig=none).tool_choice == "auto"
 

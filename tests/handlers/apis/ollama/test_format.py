@@ -126,7 +126,7 @@ parts = st.lists(
 def test_lines_add_up_to_the_whole_answer(
     parts: list[tuple[str, Any]], data: st.DataObject
 ) -> None:
-    """In whichever pieces it comes; and no call is told twice or in pieces."""
+    """In any pieces; and no call is sent twice or in pieces."""
     deltas: list[ChatDelta] = []
     n_calls = 0
     for kind, value in parts:
@@ -147,10 +147,10 @@ def test_lines_add_up_to_the_whole_answer(
     ]
     lines = streamed(*batches)
     whole = OllamaFormat("m", Watch(0.0, 0.0)).answer(ChatAnswer(message, finished()))["message"]
-    told = [line["message"] for line in lines]
-    assert "".join(each["content"] for each in told) == whole["content"]
-    assert "".join(each.get("thinking", "") for each in told) == whole.get("thinking", "")
-    calls = [call for each in told for call in each.get("tool_calls", [])]
+    messages = [line["message"] for line in lines]
+    assert "".join(each["content"] for each in messages) == whole["content"]
+    assert "".join(each.get("thinking", "") for each in messages) == whole.get("thinking", "")
+    calls = [call for each in messages for call in each.get("tool_calls", [])]
     assert calls == whole.get("tool_calls", [])
 
 

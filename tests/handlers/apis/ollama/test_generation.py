@@ -30,8 +30,8 @@ def events(*texts: tuple[str, list[ChatDelta]], stop_type: Any = "eos") -> list[
     return made
 
 
-def lines(form: GenerationFormat, told: list[ChatEvent]) -> list[dict[str, Any]]:
-    data = b"".join(form.event(event) for event in told) + asyncio.run(form.end())
+def lines(form: GenerationFormat, given: list[ChatEvent]) -> list[dict[str, Any]]:
+    data = b"".join(form.event(event) for event in given) + asyncio.run(form.end())
     assert data.endswith(b"\n")
     return [json.loads(line) for line in data.splitlines()]
 
@@ -59,16 +59,16 @@ def test_a_stream() -> None:
 
 def test_a_whole_answer() -> None:
     message = ChatMessage("b", "a")
-    told = [ChatEvent(0, [], finished("<think>a</think>b"), message)]
+    given = [ChatEvent(0, [], finished("<think>a</think>b"), message)]
     form = GenerationFormat("m", Watch(0.0, 0.0), None, context_of)
-    answer = asyncio.run(form.whole([ChatAnswer(message, finished(), told)]))
+    answer = asyncio.run(form.whole([ChatAnswer(message, finished(), given)]))
     assert (answer["response"], answer["thinking"], answer["done"]) == ("b", "a", True)
     assert answer["context"] == [1, *b"<think>a</think>b"]
 
 
 def test_without_a_context() -> None:
-    told = events(("b", [Content("b")]), stop_type="limit")
-    [piece, last] = lines(GenerationFormat("m", Watch(0.0, 0.0)), told)
+    given = events(("b", [Content("b")]), stop_type="limit")
+    [piece, last] = lines(GenerationFormat("m", Watch(0.0, 0.0)), given)
     assert piece["response"] == "b"
     assert last["done_reason"] == "length"
     assert "context" not in last

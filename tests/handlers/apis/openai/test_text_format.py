@@ -23,8 +23,8 @@ def taken(
 ) -> dict[str, Any]:
     form = TextLogprobs(Probabilities(2, post_sampling=post_sampling), echo)
     source = msgspec.structs.replace(finished(), prompt_probs=prompt, probs=new)
-    told: Any = form.take(source)
-    return {name: list(each) for name, each in told.items()}
+    logprobs: Any = form.take(source)
+    return {name: list(each) for name, each in logprobs.items()}
 
 
 @given(st.text(), st.text(), st.data())
@@ -36,34 +36,38 @@ def test_tokens_make_the_text_wherever_characters_are_cut(
     places = sorted(cuts)
     pieces = [(a, whole[a:b]) for a, b in pairwise(places)]
     of_prompt = [entry(piece) for at, piece in pieces if at < n]
-    told = taken(prompt, of_prompt, [entry(piece) for at, piece in pieces if at >= n])
-    assert "".join(told["tokens"]) == prompt + answer
-    assert len(told["tokens"]) == len(told["text_offset"]) == len(told["token_logprobs"])
-    for text, at in zip(told["tokens"], told["text_offset"], strict=True):
+    logprobs = taken(prompt, of_prompt, [entry(piece) for at, piece in pieces if at >= n])
+    assert "".join(logprobs["tokens"]) == prompt + answer
+    assert (
+        len(logprobs["tokens"]) == len(logprobs["text_offset"]) == len(logprobs["token_logprobs"])
+    )
+    for text, at in zip(logprobs["tokens"], logprobs["text_offset"], strict=True):
         assert (prompt + answer)[at : at + len(text)] == text
 
 
 def test_what_a_tokenizer_puts_in_front_is_no_part_of_the_text() -> None:
-    told = taken("Hello", [entry(b"<s>"), entry(b" Hel"), entry(b"lo")], [entry(b"!")])
-    assert told["tokens"] == ["", "Hel", "lo", "!"]
-    assert told["text_offset"] == [0, 0, 3, 5]
-    assert told["token_logprobs"] == [None, -1.0, -1.0, -1.0]
+    logprobs = taken("Hello", [entry(b"<s>"), entry(b" Hel"), entry(b"lo")], [entry(b"!")])
+    assert logprobs["tokens"] == ["", "Hel", "lo", "!"]
+    assert logprobs["text_offset"] == [0, 0, 3, 5]
+    assert logprobs["token_logprobs"] == [None, -1.0, -1.0, -1.0]
 
 
 def test_rivals_have_names_and_the_token_is_among_them() -> None:
     top = ((b"a", -0.5), (b"a", -2.0), (b"c", -3.0))
-    told = taken("xb", [entry(b"x"), entry(b"b", -4.0, *top)], [entry(b"\xf0", -0.1, (b"d", -1.0))])
-    assert told["top_logprobs"] == [
+    logprobs = taken(
+        "xb", [entry(b"x"), entry(b"b", -4.0, *top)], [entry(b"\xf0", -0.1, (b"d", -1.0))]
+    )
+    assert logprobs["top_logprobs"] == [
         None,
         {"a": -0.5, "b": -4.0},
         {"d": -1.0, "bytes:\\xf0": -0.1},
     ]
-    assert len(told["content"]) == 1
+    assert len(logprobs["content"]) == 1
 
 
 def test_probabilities_after_sampling_become_logarithms() -> None:
-    told = taken(
+    logprobs = taken(
         "x", [entry(b"x"), entry(b"")], [entry(b"b", 1.0, (b"c", 0.0))], post_sampling=True
     )
-    assert told["token_logprobs"] == [None, -1.0, 0.0]
-    assert told["top_logprobs"][2] == pytest.approx({"c": -744.4400719213812, "b": 0.0})
+    assert logprobs["token_logprobs"] == [None, -1.0, 0.0]
+    assert logprobs["top_logprobs"][2] == pytest.approx({"c": -744.4400719213812, "b": 0.0})

@@ -198,15 +198,15 @@ def test_probabilities_belong_to_the_message() -> None:
         ([Content("c")], [probs("c")]),
         ([], []),
     ]
-    told: list[str] = []
+    probable: list[str] = []
     for deltas, entries in feed:
         events: Any = output.feed(ChatEvent(0, deltas, delta(), message, entries))
         for event in events:
-            told += [token["token"] for token in event.get("logprobs", [])]
+            probable += [token["token"] for token in event.get("logprobs", [])]
     output.finish("completed")
     said: Any = output.items[1]
-    assert told == ["a", "b", "c"]
-    assert [token["token"] for token in said["content"][0]["logprobs"]] == told
+    assert probable == ["a", "b", "c"]
+    assert [token["token"] for token in said["content"][0]["logprobs"]] == probable
 
 
 def test_a_failure_ends_the_stream_in_two_ways() -> None:

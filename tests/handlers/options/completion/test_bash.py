@@ -57,7 +57,7 @@ def test_every_option_is_offered(script: Path) -> None:
         (["-m", "x", "--mlo"], ["--mlock"]),
         (["--split-mode", "ro"], ["row"]),
         (["--split-mode", "=", "ro"], ["row"]),
-        (["-sm", "=", "nobody"], []),
+        (["-sm", "=", "unknown"], []),
         (["--ctx-size", ""], []),
         (["--hf-file", ""], []),
         (["nothing"], []),

@@ -1,4 +1,4 @@
-"""Muon's steps are PyTorch's, but for rounding."""
+"""Muon's steps equal PyTorch's, up to rounding."""
 
 import pytest
 

@@ -140,7 +140,7 @@ def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
     for writer in (new.attn_output, new.ffn_down):
         assert not writer.any()
         assert (writer.grad[: SHAPE.n_embd] != 0).any()
-    # It reads what the layer before it reads, and those that were there are in their order.
+    # It reads what the layer before it reads, and the old layers keep their order.
     assert torch.equal(made.blk[1].attn_q[:64, :64], network.blk[0].attn_q)
     assert torch.equal(made.blk[2].ffn_down[:64, :96], network.blk[1].ffn_down)
 

@@ -31,7 +31,7 @@ CALLS: list[dict[str, Any]] = [
 
 
 def written(syntax: CallSyntax, arguments: list[dict[str, Any]]) -> str:
-    """Calls as the syntax says, but for white space around all of them."""
+    """Calls in the syntax, except for white space around all of them."""
     texts = []
     for index, values in enumerate(arguments):
         fills = {
@@ -437,7 +437,7 @@ def test_odd_templates_have_no_calls(source: str) -> None:
     ids=lambda hostile: hostile.name,
 )
 def test_templates_that_mean_harm(hostile: Hostile) -> None:
-    """Those that end by themselves; the others are stopped from outside."""
+    """Templates that end by themselves; the others are stopped from outside."""
     found = detect(ChatTemplate(hostile.source))
     assert found == OutputSyntax()
 

@@ -1,6 +1,6 @@
-"""The sandbox alone makes a prompt of a hostile template, or an error of the API's kind.
+"""The sandbox alone turns a hostile template into a prompt, or into an error of the API's kind.
 
-Those that need limits of time and memory are for the processes in which templates run.
+Templates that need limits of time and memory are tested with the processes that run templates.
 """
 
 import pytest

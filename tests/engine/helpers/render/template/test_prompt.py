@@ -220,7 +220,7 @@ def test_the_rest_of_a_word_is_no_marker() -> None:
     assert made.text == "assistantto=user|Hi"
 
 
-# ---- what templates are told beside the messages -----------------------------------------
+# ---- variables of templates besides the messages -----------------------------------------
 
 
 def test_thinking_is_for_models_that_think() -> None:
