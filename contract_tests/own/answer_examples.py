@@ -155,8 +155,8 @@ def recorded(example: Any, real: Any, name: str = "") -> Any:
 
 
 def write(operation: str, status: int, kind: str, name: str, value: Any) -> None:
-    """Replaces an example by `value`. Raises LookupError if the example isn't in the file of its
-    operation."""
+    """Replaces an example by `value`, written out in full. Raises LookupError if the example is
+    neither in the file of its operation nor in one that this file refers to."""
     for path in sorted((lint.DESCRIPTION.parent / "paths").glob("*.yaml")):
         for mapping in _mappings(yaml.compose(path.read_text("utf-8"))):
             fields = _fields(mapping)

@@ -33,7 +33,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="PORT",
             min=0,
             max=65535,
-            help="Port to listen on; 0 chooses a free one, which is printed.",
+            help="Port to listen on; 0 selects a free port and prints it.",
         ),
     ] = 8080
     reuse_port: Annotated[

@@ -98,7 +98,7 @@ def test_questions_fail_with_their_process_and_later_ones_wait_for_the_next() ->
                 await asked
         text = asyncio.create_task(old.detokenize([1]))
         await asyncio.sleep(0)
-        new.succeed(old)
+        new.adopt_from(old)
         new.dispatch(Slots(1, []))  # no caller waits for it
         new.dispatch(Text(3, "one"))
         assert await text == "one"

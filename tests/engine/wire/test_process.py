@@ -134,7 +134,7 @@ def test_listeners_hear_what_was_said_before_them() -> None:
         received: list[int] = []
         assert await echo.receive() == 1
         echo.stdin.write(frame(2))
-        await echo._pipes.changes.until(lambda: bool(echo._pipes.unheard))
+        await echo._pipes.changes.until(lambda: bool(echo._pipes.pending))
         echo.listen(received.append)
         assert received == [2]
         echo.stdin.write(frame(3))

@@ -96,7 +96,7 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
     monkeypatch.setattr(served, "step", step)
     served.submit(prepared(served, 1))
     one.run()
-    assert reports == ["what began with a step has not ended for 1 s (the limit is 0 s)"]
+    assert reports == ["a step has not ended for 1 s (the limit is 0 s)"]
     assert stepping.look(1.0) is None
 
 

@@ -16,7 +16,7 @@ def test_api_keys_are_merged(tmp_path: Path) -> None:
     assert options.http.api_keys() == ["both", "with,comma", "from-file", "spaced"]
     assert server_options().http.api_keys() == []
     file.write_text("# no key\n", encoding="utf-8")
-    assert "holds no key" in error("--api-key-file", str(file))
+    assert "contains no key" in error("--api-key-file", str(file))
     file.write_bytes(b"\xff\xfe")
     assert "UTF-8" in error("--api-key-file", str(file))
     file.unlink()

@@ -196,8 +196,8 @@ def test_a_draft_model_that_has_nothing_to_draft() -> None:
     ]
     assert warnings(argv[-3:], {}) == ["--spec-replace has no effect without --model-draft"]
     assert warnings(["-hfd", "a/b", "--spec-replace", "x", ""], {}) == []
-    assert "is not a text, and another one" in error("--spec-replace", "", "x")
-    assert "is not a text, and another one" in error("--spec-replace=one")
+    assert "is not a pair of a text and its replacement" in error("--spec-replace", "", "x")
+    assert "is not a pair of a text and its replacement" in error("--spec-replace=one")
     assert "can't be read" in error("--spec-replace='a b")
 
 

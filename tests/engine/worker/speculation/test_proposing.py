@@ -71,7 +71,7 @@ def test_the_first_source_with_a_proposal_is_used() -> None:
     proposing.verified(record, Chunk(text, 1, 2, (4, 5)), 1, is_refuted=True)
     assert state.outcomes == [(2, 1)]
     assert not silent.states[0].outcomes
-    record.leave()
+    record.detach()
     assert [each.n_left for each in (state, *silent.states)] == [1, 1]
 
 

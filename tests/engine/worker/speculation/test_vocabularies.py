@@ -163,7 +163,7 @@ def test_all_else_is_passed_on(model: Model, draft: Model) -> None:
     state.verified(3, 2)
     state.detach()
     source.close()
-    assert inner.calls == [("verified", 3, 2), ("leave",), ("close",)]
+    assert inner.calls == [("verified", 3, 2), ("detach",), ("close",)]
 
 
 def test_a_real_draft_model_of_another_vocabulary(model: Model) -> None:
