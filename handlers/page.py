@@ -72,12 +72,12 @@ def _known() -> list[str]:
 
 @functools.cache
 def _names() -> dict[str, Path]:
-    """The page's files by name."""
+    """Returns the page's files by name."""
     return {path.name: path for path in FILES.rglob("*") if path.is_file()}
 
 
 @functools.cache
 def _file(name: str) -> tuple[bytes, str]:
-    """A file's content and its tag."""
+    """Returns a file's content and its entity tag."""
     content = _names()[name].read_bytes()
     return content, f'"{hashlib.sha256(content).hexdigest()[:32]}"'

@@ -22,8 +22,8 @@ from specllama.handlers.slots import slot_json, unused_slot
 
 
 async def get_props() -> Response:
-    """The properties of a model. If the request names a model, it is loaded first. A sleeping or
-    restarting model is neither woken nor waited for.
+    """The properties of a model. A model that the request names is loaded first if it was never
+    loaded. A sleeping or restarting model is neither woken nor waited for.
 
     Raises EngineError (unavailable_error) until the only model of a server has been loaded once.
     """

@@ -1,4 +1,4 @@
-"""specllama: a llama-server whose OpenAPI description is its source."""
+"""specllama: a drop-in llama-server in Python, whose API is defined by an OpenAPI description."""
 
 import time
 from pathlib import Path

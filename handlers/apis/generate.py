@@ -47,7 +47,7 @@ all of which mean "off". Null is always accepted. `a.b` names the field `b` of t
 description has the same values as `x-supported-values`; a test compares the two."""
 
 NO_IMAGES: Supported = {"image_data": [[]]}
-"""Of the APIs whose requests have the fields of llama-server's completions."""
+"""For APIs whose requests have the fields of llama-server's completions."""
 
 
 def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:

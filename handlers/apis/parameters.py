@@ -113,7 +113,7 @@ def constraint(body: Mapping[str, Any]) -> dict[str, str | None]:
     """
     wanted: dict[str, str | None] = {}
     if grammar := body.get("grammar"):
-        wanted["grammar"] = grammar  # wins over a schema beside it, as in llama-server
+        wanted["grammar"] = grammar  # wins over `json_schema`, as in llama-server
     elif (schema := body.get("json_schema")) is not None:
         wanted["json_schema"] = _text(schema)
     if (schema := _of_response_format(body.get("response_format"))) is not None:

@@ -244,7 +244,7 @@ def _chosen(offer: Offered, tools: list[OfferedTool], how: ToolChoice) -> Chosen
     if how == "required" and not tools:
         if offer.left_out:
             raise not_supported(f"tool_choice: this server has no {offer.left_out[0]}")
-        warn_ignored("tool_choice: a call is required, but there are no tools; it is left out")
+        warn_ignored("tool_choice: there are no tools, so no call is required")
         how = "auto"
     return Chosen(tools, how, free_text=offer.free_text, places=offer.places)
 

@@ -266,7 +266,7 @@ class _Body:
                 return message
             if self._size > LARGE or not self._complete:
                 await self.values.add(part)
-            if self._complete:  # a small body in one part isn't scanned: it has n < bytes
+            if self._complete:  # a small body in one part isn't counted; its bytes are a bound
                 self._state["n_values"] = self.values.n or self._size
         return message
 

@@ -1,1 +1,1 @@
-"""The HTTP layer that all operations share: binding, validation, errors, streams."""
+"""The HTTP layer that all operations share: bodies, errors, streams, API keys, the request log."""

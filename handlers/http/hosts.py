@@ -84,8 +84,8 @@ def permits(origins: Sequence[str], origin: str) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """True for requests from a web page, unless it is the server's own page, its origin is in
-    --cors-origins, or both the page and the server are on this machine."""
+    """True for requests from a web page, unless it is the server's own page, --cors-origins names
+    its origin (* doesn't count), or both the page and the server are on this machine."""
     fields: dict[bytes, bytes] = dict(scope["headers"])
     if b"origin" not in fields:
         return False

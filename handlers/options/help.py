@@ -17,9 +17,9 @@ This page is generated from the tables by `python -m specllama.handlers.options 
 Every option can be written as `--option value` or `--option=value`. Most options can also be given
 by an environment variable; the command line wins over it. The variable of a flag is `1`, `true`,
 `on`, `enabled` or `0`, `false`, `off`, `disabled`. A flag with a negated form is also switched off
-if its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) is set to any value. Any other
-empty variable counts as not set. If a value is invalid, the program prints one line and ends with
-exit code 1 before it loads a model.
+if its `LLAMA_ARG_NO_...` variable (for example `LLAMA_ARG_NO_MMAP`) is set to any value, even an
+empty one. Any other empty variable counts as not set. If a value is invalid, the program prints one
+line and ends with exit code 1 before it loads a model.
 
 The fields of a request win over the sampling options. These win over the values in a model's file
 (its `general.sampling.*`).

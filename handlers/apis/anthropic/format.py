@@ -29,7 +29,7 @@ INVALID = "INVALID_JSON"
 
 
 def message_form(request: MessageRequest, facts: GenerationFacts) -> "AnthropicFormat":
-    """The format of one answer."""
+    """Returns the format of one answer."""
     form = MessageFormat(
         facts.model,
         stop_sequences=list(request.params.stop),

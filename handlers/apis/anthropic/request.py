@@ -1,4 +1,4 @@
-"""From the body of Anthropic's Messages API to the internal request.
+"""Reads the bodies of Anthropic's Messages API.
 
 Bodies have passed validation against the description.
 """

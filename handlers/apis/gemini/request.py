@@ -1,4 +1,4 @@
-"""From the bodies of Google's Gemini API to the internal request.
+"""Reads the bodies of Google's Gemini API.
 
 Bodies have passed validation against the description.
 """

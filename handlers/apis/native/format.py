@@ -54,7 +54,7 @@ class _Delta(msgspec.Struct, frozen=True, gc=False):
 
 
 def completion_form(request: CompletionRequest, facts: GenerationFacts) -> "NativeFormat":
-    """The format of one answer."""
+    """Returns the format of one answer."""
     return NativeFormat(
         facts.model,
         facts.n_ctx,

@@ -104,9 +104,9 @@ def parse_prompts(
 
 
 def parse_part(part: str | list[Any], where: str) -> list[int | str]:
-    """A text, or a list of token ids and texts, which may be empty.
+    """Returns a text, or a list of token ids and texts, as a list, which may be empty.
 
-    Raises EngineError (invalid_request_error) for what can't be a token.
+    Raises EngineError (invalid_request_error) for values that are neither a text nor a token id.
     """
     return _tokens_and_texts(part, where) if part else []
 

@@ -48,16 +48,16 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _general(
             names="--completion-zsh",
-            help="Print a completion script for zsh and exit. Usage: source <(specllama "
-            "--completion-zsh).",
+            help="Print a script that completes commands and options in zsh and exit: "
+            "source <(specllama --completion-zsh).",
         ),
     ] = False
     completion_fish: Annotated[
         bool,
         _general(
             names="--completion-fish",
-            help="Print a completion script for fish and exit. Usage: specllama "
-            "--completion-fish | source.",
+            help="Print a script that completes commands and options in fish and exit: "
+            "specllama --completion-fish | source.",
         ),
     ] = False
     list_devices: Annotated[
