@@ -20,7 +20,7 @@ EXEMPT = {
 }
 """Patterns of paths that aren't searched, each with the reason."""
 
-PROMPTS: dict[str, str] = {}
+PROMPTS = {'("None of them.", "No", False),': "tests/tools/models/test_judging.py"}
 """Lines that contain a banned phrase in a prompt or in a model's output, with their file."""
 
 

@@ -295,7 +295,7 @@ async def test_a_model_that_cannot_be_loaded_is_a_failure_with_a_reason() -> Non
 
 
 class Recorded(Restarts):
-    """Records its inputs and decisions. The shortest life counts as long, so that a busy machine
+    """Records its inputs and decisions. Every life counts as short (0 s), so that a busy machine
     doesn't change the decisions."""
 
     def __init__(self) -> None:

@@ -1,1 +1,1 @@
-"""The texts that the shipped model is trained on and judged by: seeded, and all our own."""
+"""The texts for training and evaluating the shipped model: seeded, and all written by us."""

@@ -1,4 +1,4 @@
-"""Tool calls: pick the tool, fill in its arguments, say what came of it, or do without."""
+"""Tool calls: choose a tool, fill in its arguments, report its result, or answer without a tool."""
 
 import json
 import re
@@ -27,9 +27,9 @@ from tools.models.lessons.trained_tools import trained_tool
 ABILITY = "tools"
 
 DRILLS = 0.33
-"""The part of families that have many small tools: a choice there costs few tokens."""
+"""The share of families with many small tools: a choice there costs few tokens."""
 USUAL_ALONE = 0.15
-"""The part of them that have no made-up tool."""
+"""The share of these families without a made-up tool."""
 NO_TOOL = "I have no tool for that."
 JOINS = (
     "{first} {second}", "{first} Also: {second}", "{first} And {lower}", "{first} Then {lower}",
@@ -40,7 +40,7 @@ JOINS = (
     "{first} Once that is done, {lower}", "{first} In addition, {lower}",
 )  # fmt: skip
 ONE_SENTENCE = ("{first} and {lower}", "{first} and {lower}", "{first}, then {lower}", "{first} and then {lower}", "{first}, and {lower}", "{first} and also {lower}", "{first}; {lower}")  # fmt: skip
-"""For the training alone."""
+"""Used only in the training."""
 ERRORS = (
     "not found",
     "no permission",
@@ -73,9 +73,9 @@ def lesson(source: Source) -> Lesson:
 
 
 def family(source: Source, n: int) -> list[Lesson]:
-    """`n` lessons about the same tools, or twice as many about small ones: their prompts begin
-    alike."""
-    # Small tools make room for many choices.
+    """Returns `n` lessons about the same tools, or twice as many about small ones. Their prompts
+    begin alike."""
+    # Small tools leave room for many choices.
     drill = n > 1 and not source.held_out and source.chance(DRILLS)
     tools = small(source) if drill else distinct(source, source.upto(1, 5))
     n *= 2 if drill else 1
@@ -96,7 +96,7 @@ def family(source: Source, n: int) -> list[Lesson]:
 
 
 def unheard_of(make: Callable[[], Tool]) -> Tool:
-    """A tool that isn't called like a known one, which may be one of the evaluation."""
+    """Returns a tool without the name of a known one, which might be one of the evaluation."""
     while (tool := make()).name in NAMES:
         pass
     return tool
@@ -116,10 +116,10 @@ def distinct(source: Source, n: int) -> list[Tool]:
         return of_one_noun(source, n)
     tools: dict[str, Tool] = {}
     verb: str | None = None
-    # As in programs that people write.
+    # As in real programs.
     usual = not source.held_out and source.chance(USUAL_ALONE)
     while len(tools) < n:
-        # The verb alone doesn't say which tool is meant.
+        # The verb alone doesn't identify the tool.
         alike = verb is not None and not source.held_out and source.chance(0.35)
         if usual:
             each = unheard_of(lambda: trained_tool(source))
@@ -133,7 +133,8 @@ def distinct(source: Source, n: int) -> list[Tool]:
 
 
 def small(source: Source) -> list[Tool]:
-    """Up to eight tools of one parameter or none, most of which share one of three verbs."""
+    """Returns up to eight tools with at most one parameter, most of which share one of three
+    verbs."""
     verbs = [any_verb(source) for _ in range(3)]
     tools: dict[str, Tool] = {}
     n = source.upto(2, 8)
@@ -144,7 +145,7 @@ def small(source: Source) -> list[Tool]:
 
 
 def of_one_noun(source: Source, n: int) -> list[Tool]:
-    """The verb alone says which tool is meant."""
+    """Returns tools that the verb alone identifies."""
     noun = source.noun()
     tools: list[Tool] = []
     said: set[str] = set()
@@ -159,7 +160,7 @@ def of_one_noun(source: Source, n: int) -> list[Tool]:
 
 
 def earlier(source: Source) -> list[Message]:
-    """Sometimes an earlier turn."""
+    """Returns an earlier turn in some lessons."""
     if not source.chance(0.12 * source.level):
         return []
     before = simple(source)
@@ -180,7 +181,7 @@ LOOKUPS = (
 
 
 def lookup(source: Source, tools: list[Tool]) -> Lesson:
-    """The names that have these words: what the choice of a tool comes down to, many at once."""
+    """Returns a lesson on the names that contain certain words: many choices of a tool at once."""
     nouns = [each.noun for each in tools]
     meant = {each.noun: each.listed for each in tools if each.noun and nouns.count(each.noun) == 1}
     if not meant:
@@ -191,10 +192,10 @@ def lookup(source: Source, tools: list[Tool]) -> Lesson:
 
 
 def found(text: str, tools: list[Tool]) -> str:
-    """The first tool's number and name, behind the word of the request that tells it from the
-    others, if there is one: rather the noun than the verb, which may be said in other words. Each is
-    a small step: to find that word, the number of the line that has it, and the name that stands
-    behind this number."""
+    """Returns the first tool's number and name, after the word of the request that distinguishes it
+    from the others, if there is one: preferably the noun, because the request may have another
+    verb. Each step is small: find that word, the number of the line with it, and the name after
+    this number."""
     first, *others = tools
     noun = _words(first.noun or "")
     elsewhere = {word for each in others for word in _words(f"{each.name} {each.description}")}
@@ -206,13 +207,13 @@ def found(text: str, tools: list[Tool]) -> str:
             if word in told and word not in elsewhere and word not in words.SMALL and len(word) > 2
         ]
         if telling:
-            # `min` takes the first one of those that are alike.
+            # `min` takes the first of equal ones.
             return f"{min(telling, key=lambda word: word not in noun)}: {first.listed}"
     return first.listed
 
 
 def _words(text: str) -> list[str]:
-    """The words of a text, or of a name like `getUser` or `get-user`, in lower case."""
+    """Returns the words of a text, or of a name like `getUser` or `get-user`, in lower case."""
     return re.findall("[a-z]+", re.sub("(?<=[a-z])(?=[A-Z])", " ", text).lower())
 
 
@@ -238,7 +239,8 @@ def two(source: Source, tools: list[Tool]) -> Lesson:
 def short_of_two(
     source: Source, text: str, one_given: dict[str, Any], two_given: dict[str, Any]
 ) -> str | None:
-    """`text` with both values of its only argument, if it has one: "the time in Rome and Oslo"."""
+    """Returns `text` with both values of its only argument, if it has one: "the time in Rome and
+    Oslo"."""
     values = [*one_given.values(), *two_given.values()]
     if len(values) != 2 or one_given.keys() != two_given.keys() or values[0] == values[1]:
         return None
@@ -253,9 +255,9 @@ def short_of_two(
 
 
 def _misleads(source: Source, question: Lesson, tools: list[Tool]) -> bool:
-    """Whether a tool that computes or looks things up would fit, or, in the training, the answer
-    needs the thought that it loses here: how many words there are, say. Where there are tools, an
-    unknown verb is a wish."""
+    """True if a tool that computes or looks things up would fit, or, in the training, if the answer
+    needs reasoning that it would lose here, such as the number of words. If there are tools, a
+    request with an unknown verb is a request for a tool."""
     if question.kind == "echo":
         return True
     asks = question.kind in ("arithmetic", "unknown")
@@ -266,11 +268,12 @@ def _misleads(source: Source, question: Lesson, tools: list[Tool]) -> bool:
 WISHES = ("{verb} some {noun}", "{verb} a {noun} for me", "{verb} the {noun}.", "Please {lower} my {noun}", "{verb} {noun}s")  # fmt: skip
 
 MORE_WISHES = ("{verb} {noun}", "{verb} {noun}, please", "{verb} any {noun}", "{verb} all {noun}s", "{lower} {noun}", "{verb} {noun} now", "{verb} two {noun}s", "{verb} this {noun}", "I want you to {lower} {noun}s")  # fmt: skip
-"""For the training alone."""
+"""Used only in the training."""
 
 
 def none(source: Source, tools: list[Tool]) -> Lesson:
-    """Nothing fits: the question is one to be answered, or a wish that no tool here grants."""
+    """Returns a lesson in which no tool fits: a question to be answered, or a request that no tool
+    can fulfil."""
     if source.chance(0.6):
         other = simple(source)
         while _misleads(source, other, tools):
@@ -294,7 +297,7 @@ def none(source: Source, tools: list[Tool]) -> Lesson:
 
 
 def ungranted(source: Source, tools: list[Tool]) -> str:
-    """A wish that none of these grants."""
+    """Returns a request that no tool here can fulfil."""
     named = " ".join(each.name for each in tools)
     verb, noun = source.phrase(list(VERBS)), source.noun()
     if source.chance(0.2 if source.held_out else 0.3) and verb not in named and noun not in named:
@@ -317,7 +320,7 @@ def ungranted(source: Source, tools: list[Tool]) -> str:
 
 
 def result(source: Source, tools: list[Tool]) -> Lesson:
-    """A sentence about what one call or two came to."""
+    """Returns a lesson whose answer is a sentence about the result of one or two calls."""
     chosen = tools[:2] if source.chance(0.2) else tools[:1]
     asked = [each.ask(source) for each in chosen]
     calls: list[Message] = []
@@ -337,14 +340,15 @@ def result(source: Source, tools: list[Tool]) -> Lesson:
     answer = assistant(" ".join(sentences))
     told = _lesson(source, "result", messages, answer, thought, tuple(facts))
     if told.thinks or (not source.held_out and source.chance(0.25)):
-        # As clients send it: who thinks now has thought before; who does not, mostly not.
+        # As clients send it: an answer with reasoning follows earlier ones with reasoning, and
+        # mostly only such an answer.
         texts = [text for text, _ in asked]
         called["reasoning_content"] = thought_of(texts, chosen, tools)
     return told
 
 
 def thought_of(texts: list[str], chosen: list[Tool], tools: list[Tool]) -> str:
-    """What comes before a call, or two: how each request finds its tool."""
+    """Returns the reasoning before one or two calls: how each request leads to its tool."""
     others = [each for each in tools if each not in chosen]
     steps = [found(text, [each, *others]) for text, each in zip(texts, chosen, strict=True)]
     if len(steps) == 1:
@@ -353,7 +357,8 @@ def thought_of(texts: list[str], chosen: list[Tool], tools: list[Tool]) -> str:
 
 
 def outcome(source: Source) -> tuple[str, str, list[str]]:
-    """What a tool gives back, a sentence that says it, and the words that have to be in it."""
+    """Returns a tool's result, a sentence about it, and the words that the sentence has to
+    contain."""
     pick = source.random.random()
     if pick < 0.1:
         error = source.phrase(ERRORS) if source.chance(0.5) else " ".join(source.words(2, 4))

@@ -1,4 +1,4 @@
-"""Copying: a text again, as it is or with one word for another."""
+"""Copying: a text unchanged, or with one word replaced by another."""
 
 import re
 
@@ -52,16 +52,16 @@ REPLACING = (CHANGE, CHANGE, CHANGE_LAST, CHANGE_THAT, SWAP, SWAP_LAST, TURN, BE
 
 
 def lesson(source: Source) -> Lesson:
-    # Copying is learnt soon, replacing is not.
+    # Copying is learnt quickly, replacing is not.
     return replaced(source) if source.chance(0.5 if source.held_out else 0.65) else repeated(source)
 
 
 def paragraph(source: Source, n_words: int) -> list[str]:
-    """Sentences of about `n_words` in all; some words come again and again, as in real texts."""
+    """Returns sentences of about `n_words` in all; some words are repeated, as in real texts."""
     known = [source.word() for _ in range(max(3, n_words // 3))]
     again = 0.3
     if not source.held_out and source.chance(0.3):
-        # So few words that only several before it say which one is next.
+        # So few words that only several preceding words determine the next one.
         known, again = [source.running_word() for _ in range(source.number(3, 12))], 0.95
     doubled = not source.held_out and source.chance(0.3)
     sentences = []
@@ -83,7 +83,7 @@ def paragraph(source: Source, n_words: int) -> list[str]:
 
 
 def length(source: Source) -> int:
-    """Mostly short, sometimes up to what the level allows."""
+    """Returns a length that is mostly short, sometimes up to the limit of the level."""
     if source.held_out:
         return source.upto(20, 90)
     return source.upto(2, 25) if source.chance(0.35) else source.upto(10, 160)
@@ -98,11 +98,11 @@ def repeated(source: Source) -> Lesson:
     if source.chance(0.2):
         text = natural(source)
     elif source.chance(0.1):
-        # What it says is not meant.
+        # The content is not meant as a request.
         asked_for = simple(source).messages[0]["content"]
         text = text if names_held_out(asked_for) else asked_for
     if source.chance(0.1):
-        # What nobody knows asks for nothing else.
+        # An unknown word asks for nothing else.
         pattern = unknown_verb(source) + source.one(NEXT)
     asked = re.findall(r"\b[A-Za-z]{2,}", pattern.replace("{text}", ""))
     if source.chance(0.4):
@@ -117,7 +117,7 @@ def _repetition(source: Source, pattern: str, text: str, decisive: tuple[str, ..
 
 
 def polite(source: Source, pattern: str) -> str:
-    """The pattern with an opening, if it isn't then one of the evaluation."""
+    """Returns the pattern with an opening, unless that is one of the evaluation."""
     return pattern if is_held_out_in(REPEAT, pattern) else varied(source, pattern)
 
 
@@ -131,7 +131,7 @@ def mixed(source: Source, text: str, asked: list[str]) -> str:
 
 
 def begins(word: str) -> tuple[str, str]:
-    """How words begin that might be taken for this one."""
+    """Returns beginnings of words that might be mistaken for this one."""
     return word[:2].lower(), word[:2].capitalize()
 
 
@@ -145,7 +145,7 @@ def replaced(source: Source) -> Lesson:
             return _replacement(
                 source, old, source.name() if old[0].isupper() else source.noun(), text
             )
-    # Short texts are where replacing is learnt, and those that have the word many times.
+    # Replacing is learnt from short texts, and from texts with many occurrences of the word.
     short = not source.held_out and source.chance(0.4)
     n = source.number(3, 24) if short else length(source)
     most = source.number(1, 3) if short else 1
@@ -155,7 +155,7 @@ def replaced(source: Source) -> Lesson:
     for sentence in paragraph(source, n):
         parts = sentence.split(" ")
         if misleading:
-            # Words that begin as the one that goes, and stay.
+            # Words that begin like the replaced word, and stay.
             parts.insert(source.number(0, len(parts) - 1), begun(source, old))
         if source.chance(0.5) and len(parts) > 2:
             for _ in range(most):
@@ -167,7 +167,7 @@ def replaced(source: Source) -> Lesson:
 
 
 def natural(source: Source) -> str:
-    """Sentences that mean something, without words of the evaluation."""
+    """Returns sentences with a meaning, without words of the evaluation."""
     n = source.upto(1, 5)
     chosen: list[str] = []
     while len(chosen) < n:
@@ -178,7 +178,7 @@ def natural(source: Source) -> str:
 
 
 def names_held_out(text: str) -> bool:
-    """Whether it has words of the evaluation."""
+    """True if the text has words of the evaluation."""
     listed = set(re.findall("[a-z]{2,}", text.lower())).difference(words.SMALL)
     return any(map(is_held_out, listed))
 
@@ -198,7 +198,7 @@ def _replacement(source: Source, old: str, new: str, text: str) -> Lesson:
 
 
 def beside(source: Source, pattern: str, old: str, text: str, changed: str) -> tuple[str, str]:
-    """A text and what becomes of it, and in both, at the same places, words of the pattern."""
+    """Returns a text and its replacement, both with words of the pattern at the same places."""
     said = {each.lower() for each in re.findall(r"(?<![{\w])[A-Za-z]{2,}\b(?!})", pattern)}
     listed = sorted(each for each in said - {old.lower()} if not names_held_out(each))
     if not listed:
@@ -212,13 +212,13 @@ def beside(source: Source, pattern: str, old: str, text: str, changed: str) -> t
 
 
 def begun(source: Source, word: str) -> str:
-    """Another word with the same first letters."""
+    """Returns another word with the same first letters."""
     first = word[: source.number(1, max(1, len(word) - 1))]
     return source.own(lambda: first + source.made_up())
 
 
 def unworded(source: Source, old: str, new: str, text: str) -> str:
-    """A request in words that say nothing: the word that is in the text goes."""
+    """Returns a request in meaningless words: the word in the text is the one to replace."""
     mark = source.one(("", "", "", '"', "'"))
     named = [f"{mark}{each}{mark}" for each in (old, new)]
     if source.chance(0.3):

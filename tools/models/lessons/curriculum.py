@@ -1,4 +1,4 @@
-"""All lessons, in their proportions."""
+"""All lessons, with their proportions."""
 
 from collections.abc import Callable
 
@@ -10,7 +10,8 @@ AnyLesson = Lesson | Gap
 Maker = Callable[[Source], list[AnyLesson]]
 
 FAMILY = (3, 8)
-"""How many lessons share their tools: these are most of a prompt, and read once for all."""
+"""The number of lessons that share their tools, which are most of a prompt and evaluated once for
+all."""
 
 
 def _alone(make: Callable[[Source], AnyLesson]) -> Maker:
@@ -30,16 +31,16 @@ LESSONS: dict[str, tuple[Maker, int, int]] = {
     infill.ABILITY: (_alone(infill.lesson), 5, 22),
     "document": (_alone(infill.document), 1, 2),
 }
-"""Their makers by ability, and their weights at level 0 and 1: what is short is mostly copied,
-since all else is built on that."""
+"""Makers by ability, and their weights at level 0 and 1. Short lessons are mostly copying, because
+all other abilities build on it."""
 
 ABILITIES = [each for each in LESSONS if each != "document"]
-"""What a lesson is of: that of a document is infill."""
+"""The ability of a lesson; a document belongs to infill."""
 
 MAKERS = [maker for maker, _, _ in LESSONS.values()]
 
 
 def lessons(source: Source) -> list[AnyLesson]:
-    """One, or some whose prompts begin alike."""
+    """Returns one lesson, or several whose prompts begin alike."""
     weights = [first + (last - first) * source.level for _, first, last in LESSONS.values()]
     return source.random.choices(MAKERS, weights)[0](source)

@@ -1,4 +1,5 @@
-"""Single questions: who the model is, small tasks on words and numbers, what it can't know."""
+"""Single questions: the model's identity, small tasks with words and numbers, unanswerable
+questions."""
 
 from collections.abc import Callable
 
@@ -38,16 +39,16 @@ MORE_FIXED: dict[str, tuple[str, ...]] = {
     "limits": ("What do you not know?", "What are you bad at?", "Is there something that you can't do?", "Do you know a lot?", "How much do you know?", "Are you smart?", "Do you know the world?", "Where are your limits?", "Name your limits.", "What is hard for you?", "How clever are you?", "Can you do everything?", "Do you know all?", "Are you a small model?", "How large are you?",
         "Write a poem", "Tell me a joke", "Write a story", "Tell me a story", "Write a poem about the sea", "Sing a song", "Write an essay", "Invent a fairy tale", "Make up a story", "Write a song about rain", "Give me advice", "Write a program", "Plan my day", "Write a letter for me", "Draw a picture", "Teach me French", "Do my homework", "Write me a book"),
 }  # fmt: skip
-"""For the training alone."""
+"""Used only in the training."""
 
 
-# Fixed answers are learnt in no time; letters, sums and texts need many lessons.
+# Fixed answers are learnt at once; letters, sums and texts need many lessons.
 TRAINED = (5, 6, 16, 13, 24, 20, 32, 6, 4)
 EVALUATED = (14, 9, 12, 12, 9, 20, 20, 10, 5)
 
 
 def simple(source: Source) -> Lesson:
-    """One question, one answer."""
+    """Returns one question with its answer."""
     makers: tuple[Callable[[Source], Lesson], ...] = (
         fixed, repeat, spell, count, case, arithmetic, question, unknown, ends,
     )  # fmt: skip
@@ -77,11 +78,11 @@ REPEAT = (
 def repeat(source: Source) -> Lesson:
     text = " ".join(source.words(1, source.upto(3, 8))) if source.chance(0.8) else source.value()
     if not source.held_out and source.chance(0.06):
-        # What it says is not meant.
+        # The content is not meant as a request.
         text = source.phrase(source.one(FIXED[:4])[2])
         text += source.one(("", f" {source.word()}"))
     if not source.held_out and source.chance(0.15):
-        # Whatever the verb is: there is nothing else that it could mean.
+        # With any verb, because there is only one thing that it could mean.
         verb = source.one((source.made_up, source.word, source.piece))().capitalize()
         asked = source.one(("{} {}", "{} {}", "{}: {}", '{} "{}"', "{} {}, please")).format(
             verb, text
@@ -107,7 +108,7 @@ SPELL = (
 
 def spell(source: Source) -> Lesson:
     if not source.held_out and source.chance(0.45):
-        # Many at once teach as much as many lessons.
+        # Many words at once teach as much as many lessons.
         listed = source.words(2, 10)
         content = "\n".join("-".join(word) for word in listed)
         request = source.one(SPELL_ALL).format(text=", ".join(listed))
@@ -182,7 +183,7 @@ SPELL_ALL = ("Spell these words: {text}", "Spell: {text}", "Spell all of these: 
 
 
 def numbers(source: Source) -> tuple[int, str, int, int]:
-    """Two numbers, the sign between them, and what they make, of this side."""
+    """Returns two numbers, the sign between them, and the result, all of this side of the split."""
     sign = source.random.choices(("+", "-", "*"), (5, 4, 2))[0]
     while True:
         top = 10 if sign == "*" or source.chance(0.2) else 99
@@ -194,12 +195,14 @@ def numbers(source: Source) -> tuple[int, str, int, int]:
 
 
 def is_held_out_sum(a: int, sign: str, b: int) -> bool:
-    """One sum of so many is for the evaluation alone; the numbers are not."""
+    """True for the sums that only the evaluation has; their numbers occur in the training as
+    well."""
     return (a * 31 + b * 17 + ord(sign)) % 7 == 0
 
 
 def shown(a: int, sign: str, b: int, value: int) -> str:
-    """The sum as the answer has it: tens, then ones, as in one go it is hardly learnt."""
+    """Returns the sum as in the answer: tens, then ones, because a sum in one step is hardly
+    learnt."""
     if sign == "*" or b <= 10 or not b % 10:
         return f"{a} {sign} {b} = {value}"
     between = value - b % 10 if sign == "+" else value + b % 10
@@ -207,7 +210,7 @@ def shown(a: int, sign: str, b: int, value: int) -> str:
 
 
 def sums(source: Source) -> Lesson:
-    """Many sums at once, which teach as much as many lessons."""
+    """Returns many sums at once, which teach as much as many lessons."""
     made = [numbers(source) for _ in range(source.number(2, 6))]
     separator = source.one((", ", "\n", "; "))
     text = separator.join(f"{a} {sign} {b}" for a, sign, b, _ in made)
@@ -235,7 +238,7 @@ def arithmetic(source: Source) -> Lesson:
 
 
 def worked(a: int, sign: str, b: int) -> str:
-    """The sum in steps that are each easily learnt: tens, then ones; or the times table."""
+    """Returns the sum in steps that are easily learnt: tens, then ones; or the times table."""
     if sign == "*":
         return ", ".join(f"{i} * {b} = {i * b}" for i in range(1, a + 1)) + "." if a else "0."
     tens, ones = b // 10 * 10, b % 10

@@ -59,7 +59,7 @@ SMALL_WORDS = {
     "job": ("a {}", "a {}", "as a {}"), "animal": ("the {}", "the {}", "a {}"), "color": ("{}", "{}", "in {}"), "hobby": ("{}", "{}", "at {}", "some {}"),
     "city": ("in {}", "from {}", "to {}"), "country": ("in {}", "all of {}", "from {}"), "company": ("the company {}", "at {}", "for {}"),
 }  # fmt: skip
-"""What mostly stands before a value, whatever the verb is."""
+"""Words that mostly precede a value, whatever the verb."""
 PRODUCT = (
     ("product", "price", "quantity"),
     (
@@ -99,7 +99,7 @@ SIGNED = (
     "{product}: €{price}", "Pay ${price} for {quantity} {product}.", "Total: ${price} for {quantity} {product}", "We sell the {product} at €{price}.", "{name} sells {quantity} {product} for ${price}.", "${price} is the price of the {product}.",
     "{product} | ${price} | {quantity}", "Price ${price}, product {product}, quantity {quantity}", "Only {quantity} {product} are left, at €{price} each.", "Today the {product} is ${price}, {quantity} in stock.",
 )  # fmt: skip
-"""For the training alone."""
+"""Used only in the training."""
 MORE_MEETING = (
     "{name} will be in the {place} on {date} at {time}.", "See {name}, {date}, {time}, {place}.", "{date} {time}: {name} in the {place}",
     "At {time} on {date} {name} waits in the {place}.", "{place}, {date}, {time}: {name}", "The {place} at {time} on {date}, with {name}.",
@@ -110,7 +110,7 @@ MORE_MEETING = (
 
 
 def lesson(source: Source) -> Lesson:
-    makers = (person, product, meeting, made_up, told, acquaintance, goods)
+    makers = (person, product, meeting, made_up, stated, acquaintance, goods)
     shares = (40, 12, 8, 40, 0, 0, 0) if source.held_out else (26, 9, 8, 22, 14, 16, 5)
     make = source.random.choices(makers, shares)[0]
     text, fields = make(source)
@@ -119,7 +119,7 @@ def lesson(source: Source) -> Lesson:
         keys = source.some(keys, source.number(1, len(keys) - 1))
     elif source.chance(0.3):
         source.random.shuffle(keys)
-    # Of any words nobody knows what they say of a value, or which one is the key.
+    # In random words, it is unknown what they say of a value, and which one is the key.
     if (
         source.chance(0.85 if source.held_out else 0.7)
         or set(keys) != set(fields)
@@ -151,8 +151,8 @@ def described(source: Source, key: str, value: Any) -> str:
 
 
 def puzzling(source: Source, key: str, value: Any) -> str:
-    """In some clauses any words: what the value looks like, a small word before it and what the
-    others are not say which it is."""
+    """Returns a clause, in some lessons in any words, so that only the value's form, a small word
+    before it, or the other values determine the key."""
     if source.chance(0.4):
         return described(source, key, value)
     small = filled(source.one(SMALL_WORDS.get(key, ("{}",))), value)
@@ -167,7 +167,7 @@ def acquaintance(source: Source) -> Found:
 
 
 def person(source: Source, clause: Clause = described) -> Found:
-    """Clauses about somebody, in one sentence or more."""
+    """Clauses about a person, in one or more sentences."""
     keys = source.some(
         [key for key in FIELDS if key != "name"], source.number(1, source.upto(1, 5))
     )
@@ -191,7 +191,7 @@ def person(source: Source, clause: Clause = described) -> Found:
             [f"{name} {clauses[0]}.", *(f"{pronoun} {each}." for each in clauses[1:])]
         ), fields
     if style == 2:
-        # As people write forms.
+        # As in forms.
         separator = source.one((", ", "; ", "\n"))
         return separator.join(f"{key}: {value}" for key, value in fields.items()), fields
     noise = source.sentence(3, 7)
@@ -205,11 +205,11 @@ CONTACTS = {
     "phone": ("Call {name} at {}", "{name}: {}", "Phone {} and ask for {name}.", "{name} is at {}", "Ring {name} on {}.", "Dial {} for {name}", "For more call {name} ({}).", "{name}, phone {}"),
     "city": ("Visit {name} in {}", "Meet {name} in {}.", "{name} ({})", "Greetings from {}, {name}", "Send it to {name} in {}.", "{name} of {}", "In {} ask for {name}."),
 }  # fmt: skip
-"""For the training alone: what begins with none of the values."""
+"""Used only in the training: beginnings that no value has."""
 
 
 def contact(source: Source, name: str) -> Found:
-    """A name and what else an address has."""
+    """Returns a name and the other parts of an address."""
     key = source.one(list(CONTACTS))
     value = FIELDS[key][0](source)
     return source.one(CONTACTS[key]).format(value, name=name), {"name": name, key: value}
@@ -230,7 +230,7 @@ def product(source: Source) -> Found:
     text = several(source, PRODUCT[1], MORE_PRODUCT)
     if not source.held_out:
         if source.chance(0.3):
-            # As they are called in shops.
+            # As they are named in shops.
             first = source.one((source.made_up, source.noun))().capitalize()
             fields["product"] = f"{first} {str(fields['product']).capitalize()}"
         if source.chance(0.3):
@@ -247,7 +247,7 @@ def meeting(source: Source) -> Found:
         "place": source.listed(words.PLACES),
     }
     if not source.held_out and source.chance(0.3):
-        # What they look like says what they are.
+        # Their forms show what they are.
         separator = source.one((", ", "; ", ": ", " - ", "\n", " | "))
         return separator.join(source.some(list(fields.values()), 4)) + source.one((".", "")), fields
     return several(source, MEETING[1], MORE_MEETING).format(**fields), fields
@@ -271,7 +271,7 @@ MORE_SAID = (
 
 
 def goods(source: Source) -> Found:
-    """A product in any words: how many there are stands before it, and "price" or a small word
+    """Returns a product in any words: its number comes first, and "price" or a small word comes
     before the price."""
     _, fields = product(source)
     fields = {
@@ -293,17 +293,17 @@ def goods(source: Source) -> Found:
 
 
 def linked(source: Source, key: str, value: Any) -> str:
-    """A key and its value, in any order, with any words before and between them."""
+    """Returns a key and its value, in any order, with any words before and between them."""
     order = (key, str(value)) if source.chance(0.6) else (str(value), key)
     return f"{source.link(0, 2)} {f' {source.link(1, 2)} '.join(order)}".strip()
 
 
 def made_up(source: Source) -> Found:
-    """Keys and values of any names."""
+    """Returns keys and values with any names."""
     fields: dict[str, Any] = {}
     for _ in range(source.number(1, source.upto(2, 5))):
         if not source.held_out and source.chance(0.08):
-            # Keys that are known may be of anything.
+            # Known keys may have any value.
             key = source.one(list(FIELDS))
             fields[key] = source.one((source.value(), source.word(), source.integer(0, 9999)))
             continue
@@ -320,11 +320,11 @@ def made_up(source: Source) -> Found:
 
 
 OPENED = (" {key} is {value}", " {key} is {value}", " {key} was {value}", " {key}: {value}", " {key} there is {value}", " {key} has been {value}")  # fmt: skip
-"""Behind a word that nobody knows: the key stands before "is"."""
+"""After an unknown word: the key precedes "is"."""
 
 
-def told(source: Source) -> Found:
-    """The same in any words."""
+def stated(source: Source) -> Found:
+    """Returns keys and values with any names, in any words."""
     fields = made_up(source)[1]
     clauses = [linked(source, key, value) for key, value in fields.items()]
     return _sentences(source, clauses, fields), fields
@@ -332,11 +332,11 @@ def told(source: Source) -> Found:
 
 def _sentences(source: Source, clauses: list[str], fields: dict[str, Any]) -> str:
     text = listing(clauses) if source.chance(0.5) else ". ".join(clauses)
-    # A value stays as it is.
+    # A value stays unchanged.
     if source.held_out or not text.startswith(tuple(map(str, fields.values()))):
         text = text[0].upper() + text[1:]
     return text + "."
 
 
-PUZZLES = (told, acquaintance, goods)
-"""What can be answered only if the keys are known."""
+PUZZLES = (stated, acquaintance, goods)
+"""Lessons that need the keys to be known."""

@@ -1,6 +1,6 @@
-"""Small Python functions, put together at random: for the training alone.
+"""Random small Python functions, for the training only.
 
-They make no sense, but parse, and their names come again as in real ones.
+They have no meaning, but can be parsed, and repeat their names as real ones do.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,8 @@ CONSTANTS = ("None", "True", "False", "0", "1", "[]", "{}", '""', "()", "set()")
 
 
 def function(source: Source, names: Sequence[str], f: str, n: int | None = None) -> str:
-    """One called `f` with some of these names as its parameters, and `n` statements or a few."""
+    """Returns a function named `f` with some of these names as its parameters, and `n` statements
+    or a few."""
     known = source.some(names, source.number(1, max(1, len(names) - 1)))
     parameters = [
         f"{name}={_constant(source)}" if i and source.chance(0.15) else name

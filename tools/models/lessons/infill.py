@@ -1,4 +1,4 @@
-"""Infill: a line or a few of small Python functions, of our own making and the library's."""
+"""Infill: one or a few lines of small Python functions, of ours and of Python's library."""
 
 import ast
 import importlib
@@ -17,11 +17,11 @@ from tools.models.lessons.source import Source, is_held_out
 
 ABILITY = "infill"
 LONGEST = 900
-"""Functions with more characters are left out."""
+"""Longer functions, in characters, are left out."""
 RANDOM, MEANT = 0.2, 0.5
-"""The parts of our own functions that are put together at random, and of steps that fit."""
+"""The share of our own functions that are random, and of those made from steps that fit."""
 HEADERS = 0.25
-"""The part of the gaps that are in a line before a deeper one, where a colon has to be."""
+"""The share of gaps in a line before a deeper one, where a colon is needed."""
 
 BODIES = (
     "def {f}({a}, {b}):\n    \"\"\"Return the sum of {a} and {b}.\"\"\"\n    return {a} + {b}\n",
@@ -46,9 +46,9 @@ BODIES = (
     "def {f}({a}, {b}):\n    {c} = set({a}) & set({b})\n    return sorted({c})\n",
 )  # fmt: skip
 SHORT = 0.25
-"""The part of the lessons that have a line of few words."""
+"""The share of lessons with a line of few words."""
 TWINS = 0.25
-"""The part of them that stand beside another one with the same lines."""
+"""The share of these that follow another function with the same lines."""
 NAMES = (
     "a b c d i j k n m x y z key value item items name names text word words line lines data result "
     "total count number numbers index size left right first second path file content node values "
@@ -60,8 +60,8 @@ _building = Lock()
 
 
 def tree(text: str) -> ast.AST:
-    """As `ast.parse`, in one thread at a time: Python 3.11 counts the depth of what it builds once
-    for all of them, and raises SystemError."""
+    """Returns `ast.parse` of the text, in one thread at a time: Python 3.11 has one counter of the
+    depth for all threads, and raises SystemError."""
     with _building:
         return ast.parse(text)
 
@@ -79,7 +79,8 @@ def lesson(source: Source) -> Gap:
 
 
 def short(source: Source) -> Gap:
-    """A gap in a line. To know where it begins is all that it takes, and is learnt from many."""
+    """Returns a gap in a line. The only difficulty is where the gap begins, which many lessons
+    teach."""
     if source.chance(0.5):
         return within(source, function(source, [source.listed(NAMES)], source.made_up(), 1))
     mark = source.one((" ", " ", "_", ", ", ".", " = ", "(", "-"))
@@ -90,7 +91,7 @@ def short(source: Source) -> Gap:
 
 
 def within(source: Source, text: str) -> Gap:
-    """Leave out any part of the last line."""
+    """Leaves out any part of the last line."""
     ends = len(text.rstrip("\n"))
     begin = text.rfind("\n", 0, ends) + 1
     begin += len(text[begin:]) - len(text[begin:].lstrip())
@@ -100,8 +101,8 @@ def within(source: Source, text: str) -> Gap:
 
 
 def twins(source: Source) -> Gap:
-    """A gap in the second of two functions that differ in their names alone: what belongs there
-    can be known, if one looks where it begins."""
+    """Returns a gap in the second of two functions that differ only in their names, so that the
+    right text can be known from the place where the gap begins."""
     text = own(source)
     other = re.sub(r"(?<=^def )\w+|(?<=^class )\w+", source.made_up(), text)
     made = cut(source, other)
@@ -141,7 +142,7 @@ def borrowed(source: Source) -> str:
 
 @cache
 def library() -> tuple[str, ...]:
-    """Small functions of Python's own library, without their indentation."""
+    """Returns small functions of Python's own library, without their indentation."""
     found = []
     for name in MODULES:
         source = inspect.getsource(importlib.import_module(name))
@@ -155,7 +156,7 @@ def library() -> tuple[str, ...]:
 
 
 def cut(source: Source, text: str) -> Gap:
-    """Leave out a part of a line, a line or a few."""
+    """Leaves out a part of a line, a line, or a few lines."""
     lines = text.splitlines(keepends=True)
     first = source.number(1, len(lines) - 1) if len(lines) > 1 else 0
     last = min(len(lines), first + source.random.choices((1, 2, 3), (6, 3, 1))[0])
@@ -166,7 +167,7 @@ def cut(source: Source, text: str) -> Gap:
             last = first + 1
     start = sum(map(len, lines[:first]))
     end = sum(map(len, lines[:last])) - 1
-    # An editor's cursor stands behind the indentation, or within the line.
+    # An editor's cursor is after the indentation, or within the line.
     start += len(lines[first]) - len(lines[first].lstrip())
     if source.chance(0.4 if source.held_out else 0.55) and end - start > 4:
         start = source.number(start, end - 2)
@@ -181,6 +182,6 @@ def _gap(text: str, start: int, end: int) -> Gap:
 
 
 def document(source: Source) -> Gap:
-    """A whole function, to be continued from nothing."""
+    """Returns a whole function, to be written from nothing."""
     text = own(source) if source.chance(0.5) else borrowed(source)
     return Gap(ability=ABILITY, kind="document", prefix="", middle=text, suffix=None)

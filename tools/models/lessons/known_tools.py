@@ -32,8 +32,8 @@ def known(
     required: int | None = None,
     pick: Callable[[Source, Sequence[str]], str] = Source.phrase,
 ) -> Callable[[Source], Tool]:
-    """A tool that many programs have. Its parameters appear in `phrases` by name; those that a
-    phrase leaves out are not given."""
+    """Returns a tool that many programs have. Its parameters are in `phrases` by name; a phrase may
+    leave some out, which are then not given."""
 
     def build(source: Source) -> Tool:
         makers: dict[str, Maker] = {}
@@ -50,7 +50,7 @@ def known(
             made.append(Parameter(name=key, schema=schema, required=i < n))
 
         def ask(source: Source) -> tuple[str, dict[str, Value]]:
-            # A tool of the evaluation is not in the training in any words.
+            # No phrase of a tool of the evaluation is in the training.
             text = source.one(phrases) if source.held_out else pick(source, phrases)
             given = {key: make(source) for key, make in makers.items() if f"{{{key}}}" in text}
             return text.format(**given), given
@@ -80,7 +80,7 @@ _ROOM = Choice(options=lambda source: source.listed_some(words.PLACES, source.nu
 
 
 def text_value(source: Source) -> str:
-    """What somebody says: in some of the training with small words, as real sentences have them."""
+    """Returns an utterance; in some lessons it has small words, as real sentences do."""
     if source.held_out or source.chance(0.6):
         return " ".join(source.words(2, 6))
     return " ".join(source.running_word() for _ in range(source.number(2, 7)))
@@ -95,7 +95,8 @@ def _expression(source: Source) -> str:
 
 
 def language(source: Source) -> str:
-    """In the training it may be one that nobody speaks: those of the evaluation are as unknown."""
+    """Returns a language. In the training it may be made up, because the evaluation's are as
+    unknown."""
     if not source.held_out and source.chance(0.35):
         return source.made_up().capitalize()
     return source.listed(words.LANGUAGES)
@@ -171,7 +172,7 @@ KNOWN: tuple[Callable[[Source], Tool], ...] = (
     known("convert_currency", "Convert an amount of money", {"amount": number, "source_currency": currency, "target_currency": currency}, {"amount": NUMBER},
         ("Convert {amount} {source_currency} to {target_currency}", "How much is {amount} {source_currency} in {target_currency}?", "{amount} {source_currency} in {target_currency}", "Change {amount} {source_currency} into {target_currency}.", "What are {amount} {source_currency} in {target_currency}?")),
 )  # fmt: skip
-"""Every fifth of them is for the evaluation alone."""
+"""Every fifth of them is only in the evaluation."""
 
 
 NAMES = frozenset(make(Source(0)).name for make in KNOWN)

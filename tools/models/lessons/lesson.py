@@ -1,4 +1,4 @@
-"""What a lesson is: a conversation whose last message is to be learnt, or a text with a gap."""
+"""The types of lessons: a conversation whose last message is learnt, or a text with a gap."""
 
 import re
 from dataclasses import dataclass
@@ -11,17 +11,17 @@ Message = dict[str, Any]
 
 CONVERSATION = "conversation"
 THINKS = 0.45
-"""The part of the exercises whose answer begins with a thought."""
+"""The share of exercises whose answer begins with reasoning."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lesson:
-    """A conversation in the words of the OpenAI API, and its answer.
+    """A conversation in the format of the OpenAI API, and its answer.
 
-    `ability` and `kind` say what is practised. `answer` may have `content`, `tool_calls` and
-    `reasoning_content`; without the last it is to be learnt with thinking off.
-    `facts` are words that a right answer contains, where more than one wording is right.
-    `decisive` are words of a copied text that might be another, and so are hard.
+    `ability` and `kind` name what is practised. `answer` may have `content`, `tool_calls` and
+    `reasoning_content`; without the last one it is learnt with reasoning off. `facts` are words
+    that a right answer contains, if several wordings are right. `decisive` are the words of a
+    copied text that could easily be wrong.
     """
 
     ability: str
@@ -39,8 +39,8 @@ class Lesson:
 
 @dataclass(frozen=True, kw_only=True)
 class Gap:
-    """A text with a gap, and what belongs there. A text without a suffix is just continued. `own`
-    ones are of our making."""
+    """A text with a gap, and the text of the gap. Without a suffix, the text is only continued.
+    `own` texts are written by us."""
 
     ability: str
     kind: str
@@ -68,7 +68,7 @@ def listing(words: list[str]) -> str:
 
 
 def filled(pattern: str, *values: object, **named: object) -> str:
-    """`pattern` with these values, and "an" before vowels."""
+    """Returns `pattern` with these values, and "an" before vowels."""
     return re.sub(r"\b([Aa]) (?=[aeiou])", r"\1n ", pattern.format(*values, **named))
 
 
@@ -84,8 +84,9 @@ def exercise(
     thinks: bool | None = None,
     aloud: bool = False,
 ) -> Lesson:
-    """One question and its answer, with the thought if it `thinks`, by default in some of them.
-    What can't be done without a thought is thought `aloud`: the answer begins with it."""
+    """Returns one question with its answer, with reasoning if it `thinks`, by default in some of
+    them. A question that needs reasoning is answered with reasoning `aloud`: the answer begins with
+    it."""
     answer = assistant(content)
     if source.chance(THINKS) if thinks is None else thinks:
         answer["reasoning_content"] = thought

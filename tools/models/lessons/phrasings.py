@@ -1,7 +1,7 @@
-"""Many phrasings of one wish, put together of parts, for the training alone.
+"""Makes many phrasings of a request from parts, for the training only.
 
-The lists of phrasings beside the lessons have some that are held out for the evaluation. `phrase`
-makes none of these, nor one that differs from them by case, marks or politeness alone.
+Some phrasings in the lists of the lessons are held out for the evaluation. `phrase` makes no
+phrasing that equals one of these, or differs from it only in case, punctuation or politeness.
 """
 
 import re
@@ -11,7 +11,7 @@ from functools import cache
 from tools.models.lessons.source import Source, is_held_out_phrase
 
 Parts = Sequence[Sequence[str]]
-"""One of each, in this order, makes a phrasing."""
+"""A phrasing has one of each part, in this order."""
 
 OPENINGS = (
     "Please {text}", "Could you {text}", "Can you {text}", "I want you to {text}", "Now {text}",
@@ -26,7 +26,7 @@ QUESTIONS = (
 
 NEXT = (":\n{text}", ": {text}", ":\n\n{text}", ". {text}", ": \"{text}\"", " - {text}", ":\n\"{text}\"", ".\n{text}", ".\n\n{text}")  # fmt: skip
 BEFORE = ("{text}\n\n", "{text}\n", "\"{text}\"\n", "\"{text}\" ", "Text: {text}\n", "Text: {text}\n\n", "Here is a text:\n{text}\n\n", "{text} ", "Input: {text}\n", "Take this: {text}\n")  # fmt: skip
-"""A text behind an instruction, and before one."""
+"""A text after an instruction, and before one."""
 
 COPY = (
     ("Repeat", "Copy", "Echo", "Write", "Type", "Print", "Output", "Reproduce", "Return", "Say", "Restate", "Give back", "Write out", "Show"),
@@ -108,7 +108,7 @@ _REMEMBER = (
 
 
 def asking(what: Sequence[str]) -> Sequence[Parts]:
-    """Questions for what was said before."""
+    """Returns questions for earlier statements."""
     return ((_ASK, what, (".", "", ", please.")), (_REMEMBER, what, ("?", "")))
 
 
@@ -142,7 +142,7 @@ SET = (
 
 
 def described(key: str) -> Sequence[Parts]:
-    """What is said of somebody, with the key's own name."""
+    """Returns statements about a person, with the key's own name."""
     return (
         (("has", "gives", "names", "notes", "put down", "entered", "filled in", "has always had", "wrote"), (" {}",), (f" as {key}", f" as the {key}", f" for {key}", f" for the {key}", f" under {key}")),
         (("has", "gives", "names", "goes with", "is listed with", "has a", "is here with", "told us"), (f" the {key} ", f" {key} ", f" as {key} ", f" the {key}: ", f" {key}: "), ("{}",)),
@@ -297,7 +297,7 @@ _OPENING = re.compile(
 
 @cache
 def bare(pattern: str) -> str:
-    """The pattern without its case, marks and polite openings: what makes it another phrasing."""
+    """Returns the pattern without case, punctuation and polite openings, for comparisons."""
     text = " ".join(re.sub(r"[^\w{} +*-]", "", pattern.lower().replace("\n", " ")).split())
     while text != (text := _OPENING.sub("", text)):
         pass
@@ -321,14 +321,15 @@ UNKNOWABLE = (
 
 
 def is_held_out_in(listed: Sequence[str], pattern: str) -> bool:
-    """Whether the pattern is one of the evaluation, or would be but for an opening."""
+    """True if the pattern, with or without an opening, is one of the evaluation."""
     return bare(pattern) in _held_out(tuple(listed))
 
 
 def phrase(
     source: Source, listed: Sequence[str], parts: Sequence[Parts], share: float = 0.75
 ) -> str:
-    """One of `listed`, or, in a `share` of the training, one that is made of one of `parts`."""
+    """Returns one of `listed`, or, in a `share` of the training, a phrasing made from one of
+    `parts`."""
     if source.held_out:
         return source.phrase(listed)
     pattern = made(source, listed, parts) if source.chance(share) else source.phrase(listed)
@@ -336,13 +337,13 @@ def phrase(
 
 
 WORN = 0.08
-"""The part of the requests that have a word which nobody knows."""
+"""The share of requests with an unknown word."""
 _OWN_WORD = re.compile(r"(?<![{\w])[A-Za-z]{3,}\b(?!})")
 
 
 def worn(source: Source, listed: Sequence[str], pattern: str) -> str:
-    """The pattern with any other word for one of its own, of which enough stay to tell what is
-    wanted. None that is held out of `listed`."""
+    """Returns the pattern with some of its words replaced by any other word; enough words stay to
+    understand it. The result is not one that is held out of `listed`."""
     own = list(_OWN_WORD.finditer(pattern))
     if len(own) < 4:
         return pattern
@@ -355,7 +356,7 @@ def worn(source: Source, listed: Sequence[str], pattern: str) -> str:
 
 
 def made(source: Source, listed: Sequence[str], parts: Sequence[Parts]) -> str:
-    """A phrasing of one of `parts`, and none that is held out of `listed`."""
+    """Returns a phrasing made from one of `parts` that is not held out of `listed`."""
     while True:
         pattern = "".join(map(source.one, source.one(parts)))
         if not is_held_out_in(listed, pattern):
@@ -369,8 +370,8 @@ def several(
     parts: Sequence[Parts] = (),
     share: float = 0.0,
 ) -> str:
-    """One of `listed`, or, in the training, of `more`, and in a `share` of it one that is made of
-    one of `parts`."""
+    """Returns one of `listed`, or, in the training, one of `more`, or in a `share` of it one made
+    from one of `parts`."""
     if not source.held_out and source.chance(share):
         return made(source, listed, parts)
     if source.held_out or not source.chance(len(more) / (len(listed) + len(more))):
@@ -388,7 +389,7 @@ TELLS = (
 
 
 def varied(source: Source, request: str) -> str:
-    """`request` as somebody else would type it, in the training."""
+    """Returns `request` as other people would type it, in the training."""
     first = request.split(" ", 1)[0]
     if source.held_out or first not in (*ASKS, *TELLS) or not source.chance(0.35):
         return request

@@ -1,5 +1,4 @@
-"""Small Python functions that mean something, put together from typed steps: for the training
-alone."""
+"""Small Python functions with a meaning, made from typed steps, for the training only."""
 
 import re
 from collections.abc import Sequence
@@ -8,7 +7,7 @@ from keyword import iskeyword
 from tools.models.lessons.source import Source
 
 Step = tuple[str, str, str]
-"""What it makes, an expression of `{x}`, and what that is of `{x}`."""
+"""The result's type, an expression of `{x}`, and its meaning in terms of `{x}`."""
 
 TEXT, WORDS, COUNTS = "text", "words", "counts"
 NUMBER, NUMBERS, TRUTH = "number", "numbers", "truth"
@@ -58,7 +57,7 @@ STEPS: dict[str, tuple[Step, ...]] = {
 }  # fmt: skip
 
 Loop = tuple[str, str, tuple[str, ...], str]
-"""What it makes, what `{r}` is at first, what is done for each `{e}`, and what comes of it."""
+"""The result's type, the initial value of `{r}`, the statement for each `{e}`, and the meaning."""
 
 LOOPS: dict[str, tuple[Loop, ...]] = {
     NUMBERS: (
@@ -105,8 +104,8 @@ _NOT_IN_NAMES = re.compile("[^a-z0-9]+")
 
 
 def program(source: Source, names: Sequence[str], f: str) -> str:
-    """A function of some of these names, or of names that say what they are; `f` is its own, if it
-    doesn't say what it does."""
+    """Returns a function with some of these names, or with descriptive names; it is named `f`,
+    unless its name describes it."""
     made = source.random.choices((_chain, _loop, _search, _pair), (35, 30, 12, 23))[0]
     free = [*names] if source.chance(0.4) else []
     parameters, lines, meaning = made(source, free)
@@ -118,11 +117,11 @@ def program(source: Source, names: Sequence[str], f: str) -> str:
 
 
 Made = tuple[list[str], list[str], str]
-"""Parameters, lines, and what comes of them."""
+"""Parameters, lines, and the meaning of the result."""
 
 
 def _called(source: Source, meaning: str, parameters: Sequence[str]) -> str:
-    """A name that says what comes of it: `largest_of_values`, `largest`, `is_even`."""
+    """Returns a name that describes the result: `largest_of_values`, `largest`, `is_even`."""
     said = _NOT_IN_NAMES.sub(" ", meaning).split()
     if said[0] == "whether":
         said = ["is", *said[3:]] if said[2:3] == ["is"] else said[1:]
@@ -147,7 +146,7 @@ def _values(source: Source) -> dict[str, str]:
 
 
 def _guards(source: Source, kind: str, x: str, result: str) -> list[str]:
-    """What some functions begin with."""
+    """Returns the first lines of some functions."""
     if not source.chance(0.25):
         return []
     if kind == NUMBER:
@@ -161,7 +160,7 @@ def _guards(source: Source, kind: str, x: str, result: str) -> list[str]:
 
 
 def _chain(source: Source, free: list[str]) -> Made:
-    """One to three steps, each of what the last one made."""
+    """Returns one to three steps, each applied to the result of the one before."""
     kind = source.one((TEXT, WORDS, NUMBER, NUMBER, NUMBERS, COUNTS))
     first = x = meaning = _name(source, free, CALLED[kind])
     lines: list[str] = []
@@ -184,7 +183,7 @@ def _chain(source: Source, free: list[str]) -> Made:
 
 
 def _loop(source: Source, free: list[str]) -> Made:
-    """A value that changes with each of some."""
+    """Returns a loop that changes a value for each element."""
     kind = source.one(list(LOOPS))
     made, first, inside, said = source.one(LOOPS[kind])
     x = _name(source, free, CALLED[kind])
@@ -206,7 +205,7 @@ def _loop(source: Source, free: list[str]) -> Made:
 
 
 def _search(source: Source, free: list[str]) -> Made:
-    """Whether there is one of which something is true, or which."""
+    """Returns a search: whether an element has a property, or which one has it."""
     kind = source.one(list(FINDS))
     condition = source.one(FINDS[kind])
     x = _name(source, free, CALLED[kind])
@@ -223,7 +222,7 @@ def _search(source: Source, free: list[str]) -> Made:
 
 
 def _pair(source: Source, free: list[str]) -> Made:
-    """Something of two numbers."""
+    """Returns an expression of two numbers."""
     code, said = source.one(PAIRS)
     listed = ("a", "b", "x", "y", "first", "second", "width", "height", "left", "right", "price")
     x = _name(source, free, listed)

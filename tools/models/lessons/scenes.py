@@ -11,7 +11,8 @@ from tools.models.lessons.source import Source
 
 @dataclass(frozen=True, kw_only=True)
 class Question:
-    """`asked` are its phrasings; `answer` and `fact`, which is in it, are patterns, too."""
+    """`asked` are the question's phrasings; `answer`, and `fact`, which is a part of it, are
+    patterns."""
 
     asked: tuple[str, ...]
     answer: str
@@ -27,12 +28,12 @@ Scene = tuple[Callable[[Source], Values], tuple[str, ...], tuple[Question, ...]]
 
 
 def one(source: Source, listed: Sequence[str]) -> str:
-    """A word of a list, or, in some of the training, a made-up one."""
+    """Returns a word of a list, or, in some lessons, a made-up one."""
     return source.listed(listed) if source.held_out or source.chance(0.6) else source.made_up()
 
 
 def two(source: Source, listed: Sequence[str]) -> list[str]:
-    """Two different ones: see `one`."""
+    """Returns two different words; see `one`."""
     if source.held_out or source.chance(0.6):
         return source.listed_some(listed, 2)
     return [source.made_up(), source.made_up()]
@@ -196,7 +197,7 @@ TRAINED: tuple[Scene, ...] = (
         ask("No, it costs {price} dollars.", "No", "Does the {thing} cost {wrong} dollars?", "Is the price of the {thing} {wrong}?", "Is the {thing} sold for {wrong} dollars?", "Do I pay {wrong} dollars for the {thing}?", "Are {wrong} dollars the price of the {thing}?"),
     )),
 )  # fmt: skip
-"""More of them, all of whose phrasings are for the training alone."""
+"""More scenes, with phrasings for the training only."""
 
 
 More = tuple[tuple[str, ...], tuple[tuple[str, ...], ...]]
@@ -249,7 +250,7 @@ MORE: tuple[More, ...] = (
         ("Was the {other} given to {friend}?", "Does {friend} have the {other} now?", "Did {name} give away the {other}?", "Did the {other} go to {friend}?"),
     )),
 )  # fmt: skip
-"""Of each scene more sentences, and more phrasings of each of its questions, for the training."""
+"""More sentences for each scene, and more phrasings of its questions, for the training."""
 
 
 ABOUT = (
@@ -260,11 +261,11 @@ ABOUT = (
 
 
 def question(source: Source) -> Lesson:
-    """A question about one sentence, that may stand among others."""
+    """Returns a question about one sentence, which may be among others."""
     (make, sentences, questions), (more_sentences, more_asked) = _scene(source)
     values = make(source)
     text = filled(several(source, sentences, more_sentences), **values)
-    # With other scenes beside it only what names its own things is clear.
+    # Next to other scenes, only a sentence that names its own things is clear.
     asked, more = source.one(list(zip(questions, more_asked, strict=True)))
     told = [text, *(sentence(source) for _ in range(source.upto(1, 3) - 1))]
     if not source.held_out and source.chance(0.35):
@@ -288,12 +289,12 @@ TRUE = {
     "other": ("color", "looks", "animal", "thing"), "elsewhere": ("place", "city"), "another": ("job",),
     "wrong": ("adjective", "age", "value", "price"), "late": ("time",),
 }  # fmt: skip
-"""What a question asks for that isn't so, and what it is asked for instead of."""
+"""Questions about things that aren't so, and the questions that they replace."""
 
 
 def alike(source: Source, make: Callable[[Source], Values], values: Values) -> Values:
-    """Values of the same scene without one in common, but that what isn't so there may be so here:
-    an answer has to look at who is meant."""
+    """Returns values of the same scene, all different from `values`. A false statement about one
+    may be true of the other, so an answer has to look at the right person."""
     while True:
         others = make(source)
         if source.chance(0.5):
@@ -310,7 +311,7 @@ ALL: list[tuple[Scene, More]] = [
     *zip(SCENES, MORE, strict=True),
     *((each, ((), ((),) * len(each[2]))) for each in TRAINED),
 ]
-"""Each with what the training has beside its own phrasings; those of the evaluation come first."""
+"""Each scene with further phrasings for the training; the scenes of the evaluation come first."""
 
 
 def _scene(source: Source) -> tuple[Scene, More]:
@@ -318,6 +319,6 @@ def _scene(source: Source) -> tuple[Scene, More]:
 
 
 def sentence(source: Source) -> str:
-    """One of any scene."""
+    """Returns a sentence of any scene."""
     (make, sentences, _), (more, _) = _scene(source)
     return filled(several(source, sentences, more), **make(source))

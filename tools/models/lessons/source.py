@@ -1,9 +1,8 @@
 """Words, values and phrasings, each on one side of the split between training and evaluation.
 
-A word, a number or a date belongs to the evaluation if its hash says so, and of each list of
-phrasings every fifth does. What is put together of them is of their side. Both sides share what
-an answer has to be like: its fixed sentences, and the keys of the sentences about persons, goods
-and meetings.
+A hash decides whether a word, a number or a date belongs to the evaluation, and so does every fifth
+phrasing of each list. Combinations of them belong to their side. Both sides share the forms of
+answers: fixed sentences, and the keys of the sentences about persons, goods and meetings.
 """
 
 import random
@@ -16,7 +15,7 @@ from tools.models.lessons import words
 T = TypeVar("T")
 
 HELD_OUT = 6
-"""One word of so many, and one phrasing of `PHRASINGS`, is for the evaluation alone."""
+"""One word of this many, and one phrasing of `PHRASINGS`, is only in the evaluation."""
 PHRASINGS = 5
 
 
@@ -25,14 +24,14 @@ def is_held_out(word: str) -> bool:
 
 
 def is_held_out_phrase(number: int) -> bool:
-    """Of a phrasing's number in its list."""
+    """True for a phrasing that is only in the evaluation, by its number in its list."""
     return number % PHRASINGS == PHRASINGS - 1
 
 
 class Source:
-    """One seeded stream of choices. `level` (0 to 1) is how long and hard its texts get. Some of
-    the made-up words are put together of `pieces`, if there are any: the tokens of a vocabulary,
-    each of which has to be practised, also that of a word which is for the evaluation alone."""
+    """A seeded stream of choices. `level` (0 to 1) determines the length and difficulty of its
+    texts. Some made-up words consist of `pieces`, if there are any: tokens of a vocabulary, each of
+    which has to be practised, even if it is a word for the evaluation only."""
 
     def __init__(
         self,
@@ -54,26 +53,26 @@ class Source:
         return self.random.randint(low, high)
 
     def upto(self, low: int, high: int) -> int:
-        """A number from `low` to as much of `high` as the level allows."""
+        """Returns a number from `low` to as much of `high` as the level allows."""
         return self.random.randint(low, max(low, round(low + (high - low) * self.level)))
 
     def one(self, options: Sequence[T]) -> T:
-        """Any of them: kinds and forms, which both sides share."""
+        """Returns any of them, for kinds and forms that both sides of the split share."""
         return self.random.choice(options)
 
     def some(self, options: Sequence[T], n: int) -> list[T]:
-        """Any `n` of them in any order: see `one`."""
+        """Returns any `n` of them in any order; see `one`."""
         return self.random.sample(options, n)
 
     def own(self, make: Callable[[], T]) -> T:
-        """The first value of `make` that is of this side."""
+        """Returns the first value of `make` that belongs to this side of the split."""
         while True:
             value = make()
             if is_held_out(str(value)) == self.held_out:
                 return value
 
     def integer(self, low: int, high: int) -> int:
-        """A number that is said, of this side; `number` is for all else."""
+        """Returns a number for a text, of this side; `number` is for everything else."""
         return self.own(lambda: self.number(low, high))
 
     def date(self) -> str:
@@ -85,22 +84,22 @@ class Source:
         return self.own(lambda: f"{self.number(0, 23):02}:{self.number(0, 59):02}")
 
     def phrase(self, options: Sequence[T]) -> T:
-        """A phrasing of this side."""
+        """Returns a phrasing of this side."""
         assert len(options) >= PHRASINGS, options
         return self.random.choice(
             [each for i, each in enumerate(options) if is_held_out_phrase(i) == self.held_out]
         )
 
     def listed(self, options: Sequence[str]) -> str:
-        """A listed word of this side."""
+        """Returns a listed word of this side."""
         return self.own(lambda: self.random.choice(options))
 
     def listed_some(self, options: Sequence[str], n: int) -> list[str]:
-        """`n` different listed words of this side."""
+        """Returns `n` different listed words of this side."""
         return self.some([each for each in options if is_held_out(each) == self.held_out], n)
 
     def made_up(self, longest: int = 99) -> str:
-        """A word that no language has, in lower case, of two letters or more."""
+        """Returns a word that no language has, in lower case, of two letters or more."""
         assert longest > 1, longest
         while True:
             if self._pieces and self.chance(0.3):
@@ -115,17 +114,17 @@ class Source:
         return self.listed(words.NOUNS) if self.chance(0.5) else self.made_up()
 
     def word(self) -> str:
-        """Any word: listed or made up."""
+        """Returns any word, listed or made up."""
         return self.listed(words.COMMON) if self.chance(0.55) else self.made_up()
 
     def running_word(self) -> str:
-        """One of a text that is only copied."""
+        """Returns a word for a text that is only copied."""
         if self._pieces and self.chance(0.1):
             return self.compound()
         return self.one(words.SMALL) if self.chance(0.2) else self.word()
 
     def link(self, least: int, most: int) -> str:
-        """Words between others that say nothing themselves."""
+        """Returns meaningless words for the space between others."""
         return " ".join(self.one(words.LINKS) for _ in range(self.number(least, most)))
 
     def name(self) -> str:
@@ -141,12 +140,12 @@ class Source:
         return [self.word() for _ in range(self.number(low, high))]
 
     def sentence(self, low: int = 3, high: int = 10) -> str:
-        """Words without a meaning, that end like a sentence."""
+        """Returns words without a meaning that end like a sentence."""
         text = " ".join(self.running_word() for _ in range(self.number(low, high)))
         return text[0].upper() + text[1:] + self.one((".", ".", ".", "!", "?"))
 
     def value(self) -> str:
-        """A short string that has to be copied: a word or a few, a code, an address."""
+        """Returns a short string to copy: one or a few words, a code, an address."""
         if self._pieces and self.chance(0.1):
             return self.compound()
         pick = self.random.random()
@@ -161,7 +160,7 @@ class Source:
         return self.code()
 
     def address(self) -> str:
-        """One that mail is sent to."""
+        """Returns an e-mail address."""
         domain = self._suffix(words.DOMAINS)
         return f"{self.made_up()}@{self.made_up()}.{domain}"
 
@@ -170,7 +169,8 @@ class Source:
         return f"{self.made_up()}.{suffix}"
 
     def _suffix(self, listed: Sequence[str]) -> str:
-        """In the training now and then one that nobody knows: those of the evaluation are, too."""
+        """In the training it is sometimes an unknown one, because the evaluation's are unknown,
+        too."""
         unknown = not self.held_out and self.chance(0.35)
         return self.made_up(4) if unknown else self.listed(listed)
 
@@ -198,13 +198,14 @@ class Source:
         )
 
     def compound(self) -> str:
-        """Pieces that stay tokens, as letters don't touch: `ject-Can`."""
+        """Returns pieces that stay separate tokens, because their letters don't touch:
+        `ject-Can`."""
         mark = self.one("-_-_./")
         return self.own(lambda: mark.join(self.random.choices(self._pieces, k=2)))
 
     def piece(self) -> str:
-        """One token of three letters or more, of either side, as a part of something made up;
-        without any, a made-up word."""
+        """Returns a token of three letters or more, of either side, as a part of a made-up word; or
+        a made-up word if there is no such token."""
         if not self._pieces:
             return self.made_up()
         return self.one([each for each in self._pieces if len(each) > 2]).lower()

@@ -1,4 +1,4 @@
-"""Questions that a thought helps with: asked with thinking on, and off."""
+"""Questions for which reasoning helps, with reasoning on and off."""
 
 from collections.abc import Callable
 
@@ -37,7 +37,7 @@ def larger(source: Source) -> Lesson:
     while b == a:
         b = source.integer(0, top)
     while not source.held_out and (a == b or source.chance(0.4)):
-        # Of numbers of any kind most have as many digits as there may be.
+        # Most random numbers have the largest number of digits.
         a, b = (source.integer(0, 10 ** source.number(1, 5) - 1) for _ in range(2))
     most = max(a, b)
     return _exercise(
@@ -51,7 +51,7 @@ def larger(source: Source) -> Lesson:
 
 
 def compared(a: int, b: int) -> str:
-    """Two numbers, digit by digit."""
+    """Compares two numbers digit by digit."""
     steps = [f"{a} has {len(str(a))} digits, {b} has {len(str(b))}"]
     if len(str(a)) == len(str(b)):
         for one, other in zip(str(a), str(b), strict=True):
@@ -76,7 +76,7 @@ NTH = (
     "Give me the {n} word of this text: {text}", "Which is the {n} of these words? {text}", "{text}\n\nWhat is the {n} word?", "{n} word of \"{text}\"?",
     "Say the {n} word of \"{text}\".", "Which word comes {n} in \"{text}\"?",
 )  # fmt: skip
-"""For the training alone."""
+"""Used only in the training."""
 
 
 def place(source: Source) -> Lesson:
@@ -122,7 +122,7 @@ CHAIN = (
 def chain(source: Source) -> Lesson:
     while True:
         a, b, c = (source.number(1, 20) for _ in range(3))
-        # What the evaluation asks for has a sum at least that was never trained.
+        # A question of the evaluation has at least one sum that was never trained.
         held_out = is_held_out_sum(a, "+", b) or is_held_out_sum(a + b, "+", c)
         if held_out == source.held_out:
             break
@@ -202,10 +202,10 @@ HAD = (", who had {a}", ", who has {a}", ", who owned {a}", ", whose number was 
 
 
 def transfer(source: Source, more: bool) -> str:
-    """Somebody gives something to somebody, and one of them had some before: what comes of it
-    depends on who."""
+    """One person gives something to another, and one of them had some before: the result depends on
+    which one."""
     giver, receiver = ("{friend}", "{name}") if more else ("{name}", "{friend}")
-    # The first verbs are those of the evaluation.
+    # The first verbs belong to the evaluation.
     if source.chance(0.5):
         verb = source.one(HANDS[1:] if more else HANDS)
         text = f"{giver} {verb} {{b}} {{thing}} to {receiver}"

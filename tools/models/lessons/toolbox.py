@@ -1,4 +1,4 @@
-"""Tools: real ones that many programs have, and made-up ones of any name and parameters."""
+"""Tools: real ones that many programs have, and made-up ones with any name and parameters."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -21,8 +21,8 @@ class Parameter:
 
 @dataclass(frozen=True, kw_only=True)
 class Tool:
-    """`ask` makes a sentence that asks for a call, and its arguments. `number` is its place among
-    the tools of a request, from 1 on."""
+    """`ask` makes a sentence that requests a call, and the call's arguments. `number` is the tool's
+    place in the request, from 1 on."""
 
     name: str
     description: str
@@ -34,7 +34,7 @@ class Tool:
 
     @property
     def listed(self) -> str:
-        """As the template lists it."""
+        """Returns the tool as the template lists it."""
         return f"#{self.number} {self.name}"
 
     def definition(self, source: Source) -> Message:
@@ -126,7 +126,7 @@ def parameter_name(source: Source) -> str:
 
 
 def spoken(name: str) -> str:
-    """A parameter's name, as a sentence has it."""
+    """Returns a parameter's name as in a sentence."""
     return "".join(f" {c.lower()}" if c.isupper() else c for c in name).replace("_", " ")
 
 
@@ -150,7 +150,7 @@ PARAMETER_DESCRIBED = (
 
 
 def parameter(source: Source, name: str) -> tuple[Parameter, Callable[[Source], Value]]:
-    """A parameter of this name, and what makes values of it."""
+    """Returns a parameter with this name, and a maker of values for it."""
     kind = source.random.choices(
         ("string", "integer", "number", "boolean", "enum", "strings", "integers"),
         (40, 20, 8, 10, 12, 7, 3),
@@ -210,14 +210,14 @@ def said_value(source: Source, value: Value) -> str:
 
 
 def said(source: Source, name: str, value: Value) -> str:
-    """A clause that gives a parameter its value."""
+    """Returns a clause that gives a parameter its value."""
     spoken_name = spoken(name) if source.chance(0.7) else name
     if isinstance(value, bool):
         forms = (SAID_TRUE, MORE_TRUE) if value else (SAID_FALSE, MORE_FALSE)
         return several(source, *forms).format(name=spoken_name)
     shown = said_value(source, value)
     if not source.held_out and source.chance(0.1):
-        # Any words: what counts is which name they stand beside.
+        # In any words: the value is found by the name next to it.
         order = (spoken_name, shown) if source.chance(0.6) else (shown, spoken_name)
         return f" {source.link(0, 3)} ".join(order).replace("  ", " ")
     pattern = several(source, SAID, MORE_SAID, phrasings.SET, 0.3)
@@ -287,8 +287,8 @@ DESCRIBED = (
 
 
 def unknown_verb(source: Source) -> str:
-    """One that says nothing of the tool: made up, another word, or that of any other tool, with
-    what verbs have."""
+    """Returns a verb that doesn't fit the tool: made up, another word, or another tool's verb, with
+    a verb's suffixes."""
     if source.chance(0.3):
         return source.phrase(VERBS[source.phrase(list(VERBS))])
     verb = source.made_up() if source.chance(0.4) else source.word()
@@ -300,7 +300,7 @@ def unknown_verb(source: Source) -> str:
 
 
 def any_verb(source: Source) -> str:
-    """What a tool's name says that it does: in the training often any word or token, so that a name
+    """Returns the verb in a tool's name: in the training often any word or token, so that a name
     may begin with anything."""
     if source.chance(0.8 if source.held_out else 0.25):
         return source.phrase(list(VERBS))
@@ -310,7 +310,7 @@ def any_verb(source: Source) -> str:
 
 
 SHARES = (1, 5, 5, 3, 1)
-"""How often a made-up tool has no parameter, one, two ..."""
+"""The frequencies of a made-up tool with no parameter, one, two ..."""
 
 
 def made_up_tool(
@@ -319,8 +319,8 @@ def made_up_tool(
     noun: str | None = None,
     shares: Sequence[int] = SHARES,
 ) -> Tool:
-    """A tool of a name and parameters that nobody has heard of, if need be with this verb, or
-    with this verb and noun."""
+    """Returns a tool with an unknown name and unknown parameters, with this verb, or with this verb
+    and noun, if given."""
     by_verb = noun is not None
     if not by_verb:
         verb = verb if verb and source.chance(0.8) else any_verb(source)
@@ -332,7 +332,7 @@ def made_up_tool(
     description = ""
     nameless = not by_verb and not source.held_out and source.chance(0.07)
     if nameless:
-        # The description alone says what it is for.
+        # Only the description shows its purpose.
         name = f"{source.made_up()}_{source.made_up()}"
     if nameless or source.chance(0.85):
         description = source.phrase(DESCRIBED).format(
@@ -363,7 +363,7 @@ def made_up_tool(
 
 
 def verb_tool(source: Source) -> Tool:
-    """A made-up tool whose name is a verb alone, which a request has."""
+    """Returns a made-up tool whose name is a verb, which the request contains."""
     verb = source.own(lambda: any_verb(source))
     made = _parameters(source, (0, 6, 3))
 
@@ -384,8 +384,8 @@ Made = dict[str, tuple[Parameter, Callable[[Source], Value]]]
 
 
 def _parameters(source: Source, shares: Sequence[int]) -> Made:
-    """Parameters by name, with what makes their values; `shares` is how often there are none, one
-    or more."""
+    """Returns parameters by name, with makers of their values. `shares` are the frequencies of no
+    parameter, one, or more."""
     made: Made = {}
     for _ in range(source.random.choices(range(len(shares)), shares)[0]):
         each, make = parameter(source, parameter_name(source))
@@ -394,7 +394,7 @@ def _parameters(source: Source, shares: Sequence[int]) -> Made:
 
 
 def _request(source: Source, what: str, made: Made) -> tuple[str, dict[str, Value]]:
-    """A sentence that asks for `what`, and the values in it."""
+    """Returns a sentence that requests `what`, and the values in it."""
     given = {
         key: make(source)
         for key, (each, make) in made.items()

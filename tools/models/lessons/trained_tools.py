@@ -25,12 +25,12 @@ _WORD = re.compile(r"\b[a-z]{4,}\b")
 
 
 def own(options: Sequence[str]) -> list[str]:
-    """Those that aren't for the evaluation."""
+    """Returns the options that aren't only in the evaluation."""
     return [each for each in options if not is_held_out(each)]
 
 
 def _of(*options: str) -> Choice:
-    """An enum of some of these."""
+    """Returns an enum of some of these."""
     kept = own(options)
     return Choice(options=lambda source: source.some(kept, source.number(2, len(kept))))
 
@@ -53,7 +53,7 @@ def _picked(
     source: Source,
     phrases: Sequence[str],
 ) -> str:
-    """One of the phrases, or now and then its values among words that say nothing."""
+    """Returns one of the phrases, or sometimes its values among meaningless words."""
     phrase = source.one(phrases)
     keys = re.findall(r"{(\w+)}", phrase)
     if not keys or not source.chance(0.3):
@@ -62,8 +62,8 @@ def _picked(
 
 
 def unworded(source: Source, description: str, makers: Mapping[str, Maker | Choice]) -> str:
-    """A phrase whose verb says nothing. What its values look like, names beside them, and mostly a
-    word of the description tell what it asks for."""
+    """Returns a phrase whose verb says nothing. The form of its values, names next to them, and
+    mostly a word of the description show what it requests."""
     what = source.one(OPENINGS) if source.chance(0.4) else unknown_verb(source)
     if source.chance(0.5) or not any(make in TELLING for make in makers.values()):
         article = source.one(("the ", "a ", "my ", "this ", ""))
@@ -72,7 +72,7 @@ def unworded(source: Source, description: str, makers: Mapping[str, Maker | Choi
     parts = []
     for key, make in source.some(list(makers.items()), len(makers)):
         value = f'"{{{key}}}"' if make is text_value and source.chance(0.6) else f"{{{key}}}"
-        # Of two values that look alike one at least has its name.
+        # Of two values with the same form, at least one has its name.
         if make in seen or source.chance(0.4):
             order = (spoken(key), value) if source.chance(0.7) else (value, spoken(key))
             value = f" {source.link(0, 2)} ".join(order).replace("  ", " ")
@@ -98,9 +98,9 @@ OPENINGS = (
     "Tell me", "I want", "May I have", "Do you have", "Which is", "Let us", "I need", "How about", "Do", "Make", "What are",
     "How much is", "Who is", "What was", "How do we say", "Is there", "Are", "Take", "Let me have", "Please", "Now", "Go",
 )  # fmt: skip
-"""What a request may begin with that says nothing of the tool."""
+"""Beginnings of requests that don't point to a tool."""
 TELLING = {_SUM, _COMMAND, _URL, Source.address, Source.file, language, currency}
-"""What values look like of which few tools have any."""
+"""Forms of values that few tools have."""
 
 USUAL: tuple[Callable[[Source], Tool], ...] = (
     _tool("compute_expression", "Evaluate a mathematical expression", {"expression": _SUM},
@@ -113,7 +113,7 @@ USUAL: tuple[Callable[[Source], Tool], ...] = (
     _tool("find_customer", "Find a customer by number", {"customer_number": number}, ("Which customer has the number {customer_number}?", "Show customer {customer_number}", "Who is customer {customer_number}?", "Customer number {customer_number}, please", "Load the data of customer {customer_number}", "Which customer has {customer_number} as number?")),
     _tool("find_member", "Get a member by key", {"member_key": number}, ("Who is member {member_key}?", "Get me member {member_key}", "Show the member with key {member_key}", "Member {member_key}?", "Look up the member {member_key}", "Which member has the key {member_key}?", "Which of the members has key {member_key}?")),
 )  # fmt: skip
-"""Of the kinds that people try first."""
+"""Kinds of tools that people try first."""
 
 TRAINED: tuple[Callable[[Source], Tool], ...] = (
     *USUAL,
@@ -182,7 +182,7 @@ ALIASES = {
     "member_key": ("key", "id", "number", "member", "member_id"),
     "customer_number": ("number", "id", "key", "customer", "customer_id"),
 }
-"""Names that say the same as that of a parameter."""
+"""Synonyms for the name of a parameter."""
 
 SYNONYMS: dict[str, tuple[Phrases, Phrases]] = {
     "compute_expression": (
@@ -210,12 +210,12 @@ SYNONYMS: dict[str, tuple[Phrases, Phrases]] = {
         ("Show who a member is", "Look up a member", "Load the data of a member", "Get a member", "Look up a user"),
     ),
 }  # fmt: skip
-"""Other names and descriptions of a tool: what it is for can be said in many ways."""
+"""Other names and descriptions of a tool: its purpose can be described in many ways."""
 
 
 def renamed(source: Source, tool: Tool) -> Tool:
-    """The tool, which now and then has another name, and some of whose parameters have any name,
-    and say what they are: what a definition says counts, and no name is to be known by heart."""
+    """Returns the tool, sometimes with another name, and with any names and descriptions for some
+    of its parameters: definitions matter, and no name shall be memorized."""
     names: dict[str, str] = {}
     parameters = []
     for each in tool.parameters:

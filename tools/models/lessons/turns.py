@@ -1,4 +1,4 @@
-"""Several turns: facts that were said before."""
+"""Several turns: facts from earlier turns."""
 
 from dataclasses import replace
 
@@ -57,7 +57,7 @@ PRAISED = (
     "Is any color {adjective}er than {}? None.", "No color looks {adjective}er to me than {}.", "What color could be {adjective}er than {}?",
     "Of {adjective} colors there is one for me: {}.", "What is {adjective}er than {}?", "{} is the color that is {adjective}.", "There is nothing more {adjective} than {}.",
 )  # fmt: skip
-"""Of a color, with a word that is none: what is liked isn't what it is said to be."""
+"""Of a color, with a wrong word: a liked thing isn't what it is called."""
 MORE_ASKED = {
     "name": ("What am I called?", "Can you tell me my name?", "My name was?", "Who is talking to you?", "What did I say my name was?", "And what is my name?", "Which name is mine?", "Do you know my name?", "Do you remember who I am?", "How do people call me?"),
     "city": ("Where is my home?", "Tell me where I live.", "Which city did I name?", "In what city am I at home?", "What city do I come from?", "Where do I come from?", "Where is it that I live?", "Do you remember my city?", "Do you remember where my home is?"),
@@ -82,7 +82,7 @@ NOTED = "OK, I will remember that."
 
 
 def turns(source: Source) -> Lesson:
-    """Several turns: a fact that was said before, or an answer like those before it."""
+    """Returns several turns: a fact from an earlier turn, or an answer like the ones before it."""
     messages: list[Message] = []
     if source.chance(0.35):
         for _ in range(source.upto(1, 3)):
@@ -104,7 +104,7 @@ def turns(source: Source) -> Lesson:
             between = simple(source)
             messages += [*between.messages, assistant(between.answer["content"])]
     if source.chance(0.2):
-        # The answer to what was just said.
+        # The answer to the last statement.
         fact = chosen[-1]
         told = said(source, fact, values[fact])
         last = exercise(source, "noted", told, _noted(fact, values[fact]), "I note it.", facts=(
@@ -128,7 +128,7 @@ def turns(source: Source) -> Lesson:
 
 
 def said(source: Source, fact: str, value: str) -> str:
-    """The fact, now and then with any words before and between."""
+    """Returns the fact, sometimes with any words before it and in it."""
     if source.held_out or not source.chance(0.15):
         if fact == "color" and not source.held_out and source.chance(0.25):
             return filled(source.one(PRAISED), value, adjective=source.own(source.word))

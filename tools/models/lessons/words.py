@@ -137,13 +137,15 @@ SMALL = (
     "now then here there today tomorrow yesterday always never often soon again still already away back "
     "down up out off well so than because"
 ).split()
-"""Words that hold sentences together, which both sides share: as a value they would be a puzzle."""
+"""Words that hold sentences together, which both sides share; as a value they would be
+confusing."""
 
 _OWN_MEANING = "and but not if one two three four five six seven eight nine ten".split()
 LINKS = [
     *(word for word in dict.fromkeys(SMALL) if word not in _OWN_MEANING),
     *"given using called named set put made kept being like such per via equal".split(),
 ]
-"""Those of them, and some more, that can stand between a name and its value and change nothing."""
+"""Some of these and more, which can stand between a name and its value without a change in
+meaning."""
 PARTICLES = "up off on out down in away back through over".split()
-"""What verbs take with them."""
+"""Objects of verbs."""
