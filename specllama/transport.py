@@ -21,8 +21,9 @@ def is_late(timer: asyncio.TimerHandle | None) -> bool:
 
 
 class Stall:
-    """Ends the connection of `transport` if its client reads none of the waiting bytes for
-    `seconds`. A slow client that continues to read is not affected."""
+    """Ends the connection of `transport` if its client reads no waiting byte for `seconds`.
+
+    A slow client that continues to read is not affected."""
 
     def __init__(self, transport: asyncio.Transport, seconds: float) -> None:
         self._transport = transport

@@ -29,11 +29,11 @@ TOOL = {
 def test_an_answer(visit: Visit, plain: OwnServer) -> None:
     visit.open(plain.url, custom=TALKING, max_tokens=24)
     assert visit.ask("Tell me about llamas.")
-    told = visit.answered().locator(".facts").inner_text()
-    assert "specllama-tiny" in told
-    assert "24 tokens" in told
-    assert "tokens/s" in told
-    assert "cut off" in told
+    facts = visit.answered().locator(".facts").inner_text()
+    assert "specllama-tiny" in facts
+    assert "24 tokens" in facts
+    assert "tokens/s" in facts
+    assert "cut off" in facts
     usage = visit.find(".usage").inner_text()
     assert "of 4.1K tokens" in usage
     assert "% of the prompt cached" in usage

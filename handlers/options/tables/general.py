@@ -48,7 +48,7 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _general(
             names="--completion-zsh",
-            help="Print a script that completes commands and options in zsh and exit: "
+            help="Print a completion script for zsh and exit. Usage: "
             "source <(specllama --completion-zsh).",
         ),
     ] = False
@@ -56,7 +56,7 @@ class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
         bool,
         _general(
             names="--completion-fish",
-            help="Print a script that completes commands and options in fish and exit: "
+            help="Print a completion script for fish and exit. Usage: "
             "specllama --completion-fish | source.",
         ),
     ] = False

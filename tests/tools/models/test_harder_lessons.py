@@ -83,7 +83,7 @@ def test_some_requests_have_usual_tools_alone() -> None:
 
 def test_of_facts_in_any_words_the_keys_are_asked_for() -> None:
     for source in sources():
-        text, fields = extraction.told(source)
+        text, fields = extraction.stated(source)
         assert all(key in text.lower() and str(fields[key]) in text for key in fields)
 
 

@@ -57,12 +57,12 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
 
 
 def test_what_is_on_another_machine_is_of_its_device() -> None:
-    told = """
+    lines = """
 load_tensors: layer   0 assigned to device RPC0, is_swa = 0
 load_tensors: RPC0[127.0.0.1:50052] model buffer size =     2.00 MiB
 llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =  8.00 MiB
 """
-    (lent,) = parsed(told).by_device({"RPC0": "127.0.0.1:50052"})
+    (lent,) = parsed(lines).by_device({"RPC0": "127.0.0.1:50052"})
     assert (lent.name, lent.n_layers) == ("RPC0", 1)
     assert (lent.model, lent.kv_cache) == (2 * MIB, 8 * MIB)
 
