@@ -243,8 +243,8 @@ class _EntryMaker:
             found = _Found(name=found.name, source="preset")
         elif section is not None and found.source == "preset":
             raise OptionError(
-                f"{section.place}: this model isn't on this machine, so the section needs model, "
-                "hf-repo, model-url or docker-repo"
+                f"{section.place}: there is no such model on this machine, so the section "
+                "needs model, hf-repo, model-url or docker-repo"
             )
         layers = [self._everywhere.layer, found.layer]
         if section is not None:

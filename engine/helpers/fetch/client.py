@@ -105,4 +105,4 @@ async def _body(response: httpcore2.Response, headers: dict[bytes, bytes], rules
 
 
 def _too_large(rules: Rules) -> str:
-    return f"it is larger than the limit of {rules.max_bytes} bytes"
+    return f"it has more than the {rules.max_bytes} bytes that are allowed"

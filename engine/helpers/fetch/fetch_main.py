@@ -61,7 +61,7 @@ def read(url: str, directory: str, max_bytes: int) -> bytes:
     except (OSError, OptionError):
         raise UnfetchableError("it does not exist, or can't be read") from None
     if len(data) > max_bytes:
-        raise UnfetchableError(f"it is larger than the limit of {max_bytes} bytes")
+        raise UnfetchableError(f"it has more than the {max_bytes} bytes that are allowed")
     return data
 
 

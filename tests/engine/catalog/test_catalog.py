@@ -218,8 +218,8 @@ def test_files_that_cannot_be_used(hub: Path, text: str, message: str) -> None:
 @pytest.mark.parametrize(
     ("text", "fault"),
     [
-        ("[x]\nc = 1\n", "models.ini:1: [x]: this model isn't on this machine"),
-        ("[u/r:Q8_0]\n", "models.ini:1: [u/r:Q8_0]: this model isn't on this machine"),
+        ("[x]\nc = 1\n", "models.ini:1: [x]: there is no such model on this machine"),
+        ("[u/r:Q8_0]\n", "models.ini:1: [u/r:Q8_0]: there is no such model on this machine"),
         ("[x]\nmodel = /missing.gguf\n", "/missing.gguf"),
         ("[x]\nmodel = {0}\nmmproj = /missing.gguf\n", "--mmproj"),
         ("[x]\nmodel = {0}\nc = many\n", 'models.ini:3: c: "many"'),

@@ -129,7 +129,7 @@ def continued(
     prompt = msgspec.structs.replace(prompt, given=answer)
     if thoughts is None and answer.thinks:
         raise invalid_request(
-            "messages: this model's chat template has no reasoning that could be continued"
+            "messages: this model's chat template has no thoughts that could be continued"
         )
     if thoughts is not None:
         is_open, is_closed = _ends_with(text, thoughts.begin), _ends_with(text, thoughts.end)
