@@ -109,10 +109,10 @@ class Restarts:
     def after(self, life: ProcessLife) -> float | None:
         """Returns the seconds until the start of the next process; None for never. Called once for
         each process, in their order."""
-        hopeless = life.illegal and not life.proved and (self._was_illegal or not life.ready)
+        would_repeat = life.illegal and not life.proved and (self._was_illegal or not life.ready)
         self._was_illegal = life.illegal
         self._ever_ready |= life.ready
-        if hopeless or not self._ever_ready:
+        if would_repeat or not self._ever_ready:
             return None
         if life.proved:
             self._n_failures = 0

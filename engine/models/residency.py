@@ -125,25 +125,25 @@ class Residency:
         closed = self._closed(shortage - len(evicted)) - set(admitted)
         return Plan(evicted, admitted, self._grant(closed))
 
-    def _homeless(self) -> list[str]:
+    def _without_place(self) -> list[str]:
         """Returns the requested models that could be loaded if there were a place."""
         return [
             name for name in self._waiting if name not in self._places and name not in self._leaving
         ]
 
     def _admit(self) -> list[str]:
-        homeless = self._homeless()
+        without_place = self._without_place()
         if self._limit:
-            homeless = homeless[: max(self._limit - len(self._places), 0)]
-        for name in homeless:
+            without_place = without_place[: max(self._limit - len(self._places), 0)]
+        for name in without_place:
             self._n_uses += 1
             self._places[name] = ModelSlot(name, used=self._n_uses)
-        return homeless
+        return without_place
 
     def _shortage(self) -> int:
         """Returns the number of missing places, without the ones that become free anyway."""
         n_leaving = sum(name in self._leaving for name in self._places)
-        return max(len(self._homeless()) - n_leaving, 0)
+        return max(len(self._without_place()) - n_leaving, 0)
 
     def _staying(self) -> list[ModelSlot]:
         """Returns the places of models that aren't being unloaded, the least recently used one

@@ -82,7 +82,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
         _sampling(
             names="--sampler-seq --sampling-seq",
             metavar="LETTERS",
-            help="The same as one letter each: "
+            help="--samplers as letters without separators: "
             + ", ".join(f"{k} {v}" for k, v in values.SAMPLER_LETTERS.items())
             + ".",
             default="".join(k for k, v in values.SAMPLER_LETTERS.items() if v in DEFAULT_SAMPLERS),
@@ -155,7 +155,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Top-p sampling: likeliest tokens with a total probability of P (1: disabled).",
+            help="Top-p sampling: keep the likeliest tokens that add up to P (1: disabled).",
             default=_unless_model("0.95"),
         ),
     ] = None
@@ -167,7 +167,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="P",
             min=0,
             max=1,
-            help="Min-p sampling: minimum probability, relative to the maximum (0: disabled).",
+            help="Min-p sampling: minimum share of the best token's probability (0: disabled).",
             default=_unless_model("0.05"),
         ),
     ] = None
