@@ -99,9 +99,7 @@ class EngineProcess:
         except TimeoutError:
             log.error("the engine process doesn't respond and is replaced")
             if STACKS_SIGNAL is not None:
-                child.send_signal(
-                    STACKS_SIGNAL
-                )  # `code` kills the process if the signal doesn't end it
+                child.send_signal(STACKS_SIGNAL)  # if that doesn't end it, `code` kills it
         child.listen(None)
         if child.failure is not None:
             log.error("the engine process violates the protocol and is replaced: %s", child.failure)

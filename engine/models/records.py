@@ -103,11 +103,8 @@ class Lease:
 # ---- The pool's record of one model.
 
 
-_ABSENT = (
-    "downloaded",
-    "failed",
-    "stopped",
-)  # states of the supervisor that don't determine the model's status
+_ABSENT = ("downloaded", "failed", "stopped")
+"""States of the supervisor that don't determine the model's status."""
 
 
 @dataclass(eq=False)

@@ -45,9 +45,7 @@ class Plan:
     """Decisions for the pool to execute, in this order."""
 
     evicted: list[str] = field(default_factory=list)  # to unload; the pool then calls `gone`
-    admitted: list[str] = field(
-        default_factory=list
-    )  # to load; the pool then calls `settled` or `gone`
+    admitted: list[str] = field(default_factory=list)  # to load; then `settled` or `gone`
     granted: list[Ticket] = field(default_factory=list)  # their leases begin
 
 

@@ -141,8 +141,9 @@ class Supervisor:
         await self._changes.until(lambda: self.state not in first)
 
     async def engine(self) -> EngineClient:
-        """Returns the ready engine. Wakes it if it sleeps; waits while it wakes or restarts. Raises
-        `EngineError` (unavailable) while it loads for the first time, or can't be loaded."""
+        """Returns the ready engine. Wakes it if it sleeps, and waits while it wakes or restarts.
+        Raises `EngineError` (unavailable) while it loads for the first time, when it can't be
+        loaded, and without a lease when it is being stopped."""
         if self._stop_reason and not self._n_leases:
             raise unavailable(self._stop_reason)
         self._used_at = system.now()
@@ -401,12 +402,9 @@ class Supervisor:
             return
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
-        while (
-            used_at != self._used_at or self._n_leases
-        ):  # repeat if it was used during the snapshot
-            await self._changes.until(
-                lambda: not self._n_leases
-            )  # a process that ends sends no snapshot
+        while used_at != self._used_at or self._n_leases:  # repeats if used during the snapshot
+            # Before the snapshot, as a process that ends sends none.
+            await self._changes.until(lambda: not self._n_leases)
             while wait := self.seconds_awake:
                 await asyncio.sleep(wait)
                 await self._changes.until(lambda: not self._n_leases)

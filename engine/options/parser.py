@@ -107,9 +107,7 @@ def _read_environment(chosen: ChosenValues, environ: Mapping[str, str]) -> None:
             chosen.set(field, False)
             continue
         _check_empty(field, environ)
-        given = [
-            name for name in field.variables if environ.get(name)
-        ]  # an empty variable counts as not set
+        given = [name for name in field.variables if environ.get(name)]  # empty: not set
         for name in given[:1]:
             chosen.read(field, name, environ[name])
 

@@ -166,9 +166,8 @@ def _others(syntax: OutputSyntax, shown: bool) -> list[Aside]:
     begin, end = (text.strip() for text in (syntax.content.begin, syntax.content.end))
     asides = [Aside(text, alone=True) for text in (begin, end) if text]
     if ends := [] if shown else _end(syntax):
-        asides.append(
-            Aside(ends[0], at_start=True, alone=True)
-        )  # the end of reasoning that wasn't opened
+        # The end of reasoning that wasn't opened.
+        asides.append(Aside(ends[0], at_start=True, alone=True))
         if syntax.reasoning and (begin := syntax.reasoning.begin.strip()):
             asides.append(Aside(begin, ends, at_start=True))
     return asides

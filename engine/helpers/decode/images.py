@@ -40,9 +40,8 @@ def warm_up() -> None:
 def decode_image(data: bytes, format: ImageFormat, max_pixels: int) -> Decoded | DecodeRefused:
     """Returns the RGB rows of the image. Raises any exception of the library for damaged files."""
     if format == "WEBP" and (reason := _too_large(_webp_size(data), max_pixels)):
-        return DecodeRefused(
-            reason
-        )  # its decoder allocates memory for all pixels before it returns the size
+        # Its decoder allocates memory for all pixels before it returns the size.
+        return DecodeRefused(reason)
     with Image.open(io.BytesIO(data), formats=(format,)) as image:
         if reason := _too_large(image.size, max_pixels):
             return DecodeRefused(reason)

@@ -36,9 +36,7 @@ log = logging.getLogger("specllama.engine.catalog")
 
 MAGIC = b"GGUF"
 BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; restarts after every received byte
-PIECE = (
-    8 << 30
-)  # bytes of one request: content delivery networks reject a file over 50 GB in one request
+PIECE = 8 << 30  # bytes of one request: content delivery networks reject more than 50 GB
 POLL = 0.5  # s between two checks of another process's download
 READ_SIZE = 1 << 20  # bytes
 

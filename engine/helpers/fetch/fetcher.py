@@ -25,9 +25,7 @@ from specllama.engine.wire.process import Child, ChildError
 log = logging.getLogger("specllama.engine.media")
 
 MAX_OPEN: Final = 16
-MEMORY_LIMIT: Final = (
-    8 << 30
-)  # bytes of address space, of which threads reserve far more than they use
+MEMORY_LIMIT: Final = 8 << 30  # bytes of address space: threads reserve far more than they use
 GRACE: Final = 30.0  # s that the process gets in addition to a job's time limit
 STOP_TIMEOUT: Final = 1.0  # s after which a process that should end is killed
 

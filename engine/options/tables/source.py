@@ -145,7 +145,7 @@ class EntryOptions(msgspec.Struct, kw_only=True, frozen=True):
         _models(
             names="--sleep-idle-seconds",
             metavar="SECONDS",
-            help="Unload a model after this time without requests. The next request loads it again.",
+            help="Unload a model after this time without requests; the next request reloads it.",
             read=values.idle_seconds,
             default="-1 (never)",
         ),
