@@ -267,7 +267,8 @@ class MediaDecoder:
         return media
 
     def _expire_later(self) -> None:
-        """Frees memory even if no more media arrive."""
+        """Schedules the removal of expired media, so that their memory is freed even if no more
+        media arrive."""
         if self._expiry is None:
             self._expiry = asyncio.get_running_loop().call_later(KEEP_SECONDS + 1, self._expire)
 

@@ -211,7 +211,7 @@ class EngineClient:
         parse_special: bool,
         with_pieces: bool,
     ) -> Tokens:
-        """`engine.wire.requests.Tokenize` describes the arguments.
+        """Returns the tokens of `content`; `engine.wire.requests.Tokenize` describes the arguments.
 
         Raises `EngineError` if a token id is not in the vocabulary.
         """

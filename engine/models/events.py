@@ -230,7 +230,8 @@ class StatusPublisher:
     def _publish_progress(
         self, event: EventName, data: dict[str, Any], *, is_end: bool = False
     ) -> None:
-        """Does nothing if the last progress is less than PROGRESS_SECONDS old, unless `is_end`."""
+        """Publishes a progress event, unless the last one is less than PROGRESS_SECONDS old and
+        this one isn't the end."""
         now = system.now()
         if is_end or not self._progress_at or now - self._progress_at >= PROGRESS_SECONDS:
             self._progress_at = now

@@ -83,7 +83,7 @@ class Lease:
         return await self.supervisor.engine()
 
     def release(self) -> None:
-        """Idempotent."""
+        """Ends the lease. Further calls have no effect."""
         on_release, self._on_release = self._on_release, None
         if on_release is not None:
             on_release()

@@ -58,15 +58,16 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         return os.path.realpath(model_file(self.model.model)) == os.path.realpath(model_path())
 
     def is_reproducible(self) -> bool:
-        """Returns whether texts must depend on their requests alone. The options that this needs
-        are chosen here; explicit ones override them (see `irreproducible`).
+        """Returns whether texts must depend on their requests alone. `cache_types` and
+        `unified_kv_cache` choose the values that this needs. Explicit options override them, see
+        `irreproducible`.
 
         llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of the
-        cells, and skips the cells of other texts, so the rest of the batch doesn't matter. The
-        exception are keys and values that both are f16 (or f32, which it converts to f16): then it
+        cells, and skips the cells of other texts, so the rest of the batch doesn't matter. There is
+        one exception: if keys and values are both f16 (or f32, which it converts to f16), it
         chooses between three ways of adding by the number of tokens in the batch and of cells. So
         the types of keys and values have to differ. With a KV cache for each slot, the order of the
-        cells is that of the tokens; in a unified cache, a text continues in the cells that other
+        cells is that of the tokens. In a unified cache, a text continues in the cells that other
         texts have left free.
         """
         if self.context.reproducible == "auto":

@@ -89,7 +89,8 @@ class ChosenValues:
         self._of_source: set[str] = set()
 
     def begin_source(self) -> None:
-        """Later values replace the earlier ones, instead of adding to them."""
+        """Begins a source, whose values replace those of earlier sources instead of adding to
+        them."""
         self._of_source.clear()
 
     def set(self, field: Field, value: Any) -> None:

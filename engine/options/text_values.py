@@ -78,14 +78,15 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def hf_repo(text: str) -> str:
-    """USER/REPO or USER/REPO:QUANT, with the characters that the Hugging Face Hub permits."""
+    """Returns USER/REPO or USER/REPO:QUANT, with the characters that the Hugging Face Hub
+    permits."""
     if text and (not _HF_REPO.fullmatch(text) or ".." in text or "--" in text):
         raise OptionError(f"{quote(text)} does not look like USER/REPO or USER/REPO:QUANT")
     return text
 
 
 def hf_file(text: str) -> str:
-    """The path of a file in a repository."""
+    """Returns the path of a file in a repository."""
     parts = text.split("/")
     if text and (not text.isprintable() or "\\" in text or {"", ".", ".."} & set(parts)):
         raise OptionError(f"{quote(text)} is not the path of a file in a repository")
@@ -93,7 +94,7 @@ def hf_file(text: str) -> str:
 
 
 def docker_repo(text: str) -> str:
-    """[HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST], as Docker writes it."""
+    """Returns [HOST[:PORT]/]NAME[:TAG][@sha256:DIGEST], as Docker writes it."""
     try:
         if text:
             oci_names.reference(text)
@@ -110,7 +111,7 @@ def token(text: str) -> str:
 
 
 def url(text: str) -> str:
-    """An http or https address."""
+    """Returns an http or https address."""
     try:
         parts = urllib.parse.urlsplit(text)
         valid = parts.scheme in ("http", "https") and parts.hostname and parts.port != 0

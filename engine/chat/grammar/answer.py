@@ -243,7 +243,7 @@ def _place_of(name: str) -> str:
 
 
 def _object_schema(name: str, parameters: Any, lark: Lark) -> Any:
-    """Arguments are always an object, even if the schema permits other types."""
+    """Returns the schema restricted to objects, as arguments are always an object."""
     if parameters in (None, True, {}):
         return ANY_OBJECT
     what = f"Failed to parse {_parameters_of(name)}: JSON schema error at #"

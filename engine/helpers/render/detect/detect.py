@@ -126,7 +126,8 @@ def _end_of_turn(prober: Prober) -> str:
 def _frame(
     prober: Prober, before: str, thinking: str, silent: str, shown: _Shown | None, calling: str
 ) -> _Frame:
-    """`before` is the text before the content of an answer, `calling` an answer with a call."""
+    """Returns the frame. `before` is the text before the content of an answer, `calling` an answer
+    with a call."""
     head = common_prefix(before, thinking)
     if 0 < len(before) - len(head) <= len(common_suffix(before, thinking)):
         # The prompt has a different beginning, followed by the same header.

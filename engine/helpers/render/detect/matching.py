@@ -169,7 +169,8 @@ def _after_arguments(tagged: TaggedArguments | None, text: str, at: int, call: C
 
 
 def _after_read_arguments(tagged: TaggedArguments, text: str, at: int, call: Call) -> int | None:
-    """Compares the arguments as the parser reads them, as they can be written in several ways."""
+    """Returns the end of the arguments if the parser reads them as those of `call`, else None: they
+    can be written in several ways."""
     reader, pieces = Reader(), list[str]()
     reader.push(text[at:])
     reader.end()
