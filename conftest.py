@@ -67,7 +67,7 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """Leaves out what only an exhaustive run has.
+    """Leaves out tests that only an exhaustive run has.
 
     Two tests with the same id are an error: pytest-xdist would run only one of them.
     """

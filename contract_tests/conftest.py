@@ -12,6 +12,8 @@ collect_ignore = ["clients/python", "sdk/drivers"]
 
 def pytest_contract_launcher() -> "Launcher":
     """The servers that the kit tests are this repository's."""
-    from contract_tests.own import servers  # behind the plugin, which has its assertions rewritten
+    from contract_tests.own import (
+        servers,
+    )  # after the plugin, which makes pytest rewrite assertions
 
     return servers

@@ -75,7 +75,7 @@ def verdict(outcomes: Mapping[str, Outcome]) -> str:
     return f"{said}: {faults}" if faults else said
 
 
-# ---- what is kept ------------------------------------------------------------------------------
+# ---- recorded runs ------------------------------------------------------------------------------
 
 
 def stored() -> list[Run]:

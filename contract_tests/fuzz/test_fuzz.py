@@ -49,7 +49,7 @@ def maker(seed: str) -> Maker:
     return Maker(random.Random(seed), ("one", "two"))
 
 
-# ---- what is sent --------------------------------------------------------------------------------
+# ---- requests --------------------------------------------------------------------------------
 
 
 def test_the_same_seed_sends_the_same() -> None:
@@ -125,7 +125,7 @@ def test_each_change_changes(change: Any) -> None:
     )
 
 
-# ---- what is judged ------------------------------------------------------------------------------
+# ---- answers ------------------------------------------------------------------------------
 
 
 def answered(status: int, document: Any, *headers: tuple[str, str]) -> Answer:

@@ -465,7 +465,7 @@ def links_lead_somewhere(document: Document) -> Iterator[str]:
                 known = {each["name"] for each in target.definition.get("parameters", ())}
                 for unknown in sorted(given.keys() - known):
                     yield f"{where}: {target.name} has no parameter {unknown}"
-                if "requestBody" in link:  # openapi-generator takes nothing but a text for it
+                if "requestBody" in link:  # openapi-generator accepts only a text for it
                     yield f"{where}: a requestBody"
                 for value in given.values():
                     if not _is_found(value, response):

@@ -306,7 +306,7 @@ def metrics(server: Server) -> dict[str, float]:
     return {name: float(value) for name, _, value in (line.rpartition(" ") for line in lines)}
 
 
-def test_metrics_count_what_was_done(admin: OwnServer) -> None:
+def test_metrics_count_the_work(admin: OwnServer) -> None:
     admin.wait_until_idle()
     before = metrics(admin)
     request = {**REQUEST, "cache_prompt": False}

@@ -95,7 +95,7 @@ def test_a_file_at_an_address_is_pulled(hub: Hub, cache: dict[str, str]) -> None
         ("maker/tiny-GGUF:Q2_K", "Q2_K"),
     ],
 )
-def test_what_cannot_be_pulled_is_one_line(cache: dict[str, str], name: str, expected: str) -> None:
+def test_an_impossible_pull_is_one_line(cache: dict[str, str], name: str, expected: str) -> None:
     done = run("pull", name, **cache)
     assert (done.returncode, done.stdout) == (1, "")
     assert done.stderr.startswith("specllama pull: error: ")

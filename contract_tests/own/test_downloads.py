@@ -255,7 +255,7 @@ def test_a_shortcut(own_server: Start, hub: Hub, cache: dict[str, str]) -> None:
     assert model(server, repository)["path"].endswith("/qwen2.5-coder-1.5b-q8_0.gguf")
 
 
-# ---- what can't be had ---------------------------------------------------------------------
+# ---- failures ---------------------------------------------------------------------
 
 
 @needs_own_server

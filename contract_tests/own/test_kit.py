@@ -57,7 +57,7 @@ def locked(request: httpx.Request) -> httpx.Response:
     return few(request) if right else httpx.Response(401, json={"error": {"message": "no"}})
 
 
-# ---- what there is -------------------------------------------------------------------------
+# ---- discovery -------------------------------------------------------------------------
 
 
 def test_only_operations_that_answer_are_offered() -> None:
@@ -130,7 +130,7 @@ def test_no_server() -> None:
         discover(canned(refuse))
 
 
-# ---- what is asked meanwhile ---------------------------------------------------------------
+# ---- requests of tests ---------------------------------------------------------------
 
 
 def test_a_request_to_a_missing_operation_skips_its_test() -> None:
@@ -189,7 +189,7 @@ def test_curl_repeats_a_request_without_its_key() -> None:
     assert "it'\"'\"'s" in shown
 
 
-# ---- what follows from a failed test -------------------------------------------------------
+# ---- failed tests -------------------------------------------------------
 
 
 class Test:

@@ -28,7 +28,7 @@ from contract_tests.own.servers import (
 KEY = "key"
 JSON = {"Content-Type": "application/json"}
 
-# ---- the same answers, whichever way it was started ------------------------------------------
+# ---- equal answers, however it was started ------------------------------------------
 
 NO_KEY = {"Authorization": ""}
 PROBES: list[tuple[str, str, dict[str, Any]]] = [
@@ -344,7 +344,7 @@ def test_a_port_in_use() -> None:
     assert free_port()
 
 
-# ---- models that are none --------------------------------------------------------------------
+# ---- files that are no model --------------------------------------------------------------------
 
 
 @pytest.mark.usefixtures("launcher")

@@ -367,7 +367,7 @@ def test_many_at_the_same_time(server: OwnServer) -> None:
         assert [*together] == alone
 
 
-# ---- what is wrong -----------------------------------------------------------------------
+# ---- mistakes -----------------------------------------------------------------------
 
 
 def refused(server: OwnServer, part: Any, status: int) -> str:

@@ -181,7 +181,7 @@ def test_pull_a_preset(
         assert len(stand_in.downloads()) == 1
 
 
-def test_what_can_not_be_pulled(own_server: Start, cache: dict[str, str]) -> None:
+def test_impossible_pulls(own_server: Start, cache: dict[str, str]) -> None:
     server = own_server(router=True, variables=cache)
     with client_of(server) as client:
         for name, status_code in (("llama3.2", 404), ("maker/nothing", 503)):

@@ -32,7 +32,7 @@ def test_settings_from_a_file(own_server: Start, tmp_path: Path) -> None:
     "argv",
     [["--ui-config", "[]"], ["--ui-config-file", "/nowhere/a.json"], ["--path", "/nowhere"]],
 )
-def test_what_cannot_be_used_ends_the_start(argv: list[str]) -> None:
+def test_unusable_paths_end_the_start(argv: list[str]) -> None:
     assert argv[0] in one_line(run(*argv))
 
 

@@ -130,7 +130,7 @@ def test_every_error_has_an_id_and_a_reason(
 @pytest.mark.parametrize(
     "bad", [b"", b"two words", b"x" * 129, b"\xc3\xa4", b"tab\there"], ids=ascii
 )
-def test_what_is_no_id_is_replaced(bad: bytes, server: OwnServer) -> None:
+def test_invalid_ids_are_replaced(bad: bytes, server: OwnServer) -> None:
     response = server.get("/props", headers=[(b"X-Request-Id", bad)])
     assert response.status_code == 200
     assert is_id(response.headers["x-request-id"])

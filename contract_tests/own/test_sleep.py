@@ -77,7 +77,7 @@ def family(server: OwnServer) -> list[psutil.Process]:
     return [process, *process.children(recursive=True)]
 
 
-# ---- what sleep is ---------------------------------------------------------------------------
+# ---- sleep ---------------------------------------------------------------------------
 
 
 def test_memory_comes_back_and_the_next_request_wakes_it(sleepy: OwnServer) -> None:
@@ -138,7 +138,7 @@ def test_kept_texts_outlast_a_sleep_on_disk(own_server: Start, tmp_path: Path) -
     assert again["timings"]["cache_n"] > 10 * again["timings"]["prompt_n"]
 
 
-# ---- what wakes it, and what keeps it awake ----------------------------------------------------
+# ---- requests that wake it or keep it awake ----------------------------------------------------
 
 
 LOOKS = (
@@ -225,7 +225,7 @@ def test_requests_that_wake_it_and_go(sleepy: OwnServer) -> None:
     assert not sleepy.engines()
 
 
-# ---- what it comes back with -----------------------------------------------------------------
+# ---- after waking -----------------------------------------------------------------
 
 
 def test_a_client_s_adapter_scales_survive(sleepy: OwnServer) -> None:

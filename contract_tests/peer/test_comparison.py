@@ -43,7 +43,7 @@ def test_it_finds(ours: Any, theirs: Any, cause: str) -> None:
     assert _causes(ours, theirs) == [cause]
 
 
-def test_equal_answers_and_what_differs_by_nature() -> None:
+def test_equal_answers_and_varying_values() -> None:
     assert not _causes({"a": [1, 2.0], "id": "x"}, {"a": [1, 2], "id": "y"})
     assert not _causes({"content": "x"}, {"content": "y"}, DRAWN)
 

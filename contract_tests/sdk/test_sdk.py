@@ -33,7 +33,7 @@ def test_names_are_found_in_any_spelling(tmp_path: Path, name: str, text: str) -
     assert list(completeness.missing(DESCRIBED, tmp_path)) == []
 
 
-def test_what_is_left_out_is_missing(tmp_path: Path) -> None:
+def test_missing_parts_are_found(tmp_path: Path) -> None:
     (tmp_path / "a.md").write_text("list_things ThingList")
     (tmp_path / "a.py").write_text("list_things_of ThingListEntry")
     found = list(completeness.missing(DESCRIBED, tmp_path))

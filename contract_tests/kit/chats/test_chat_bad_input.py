@@ -121,7 +121,7 @@ SAID: list[Any] = [
 
 
 @pytest.mark.parametrize("message", SAID, ids=lambda message: str(message)[:80])
-def test_what_clients_say(message: dict[str, Any], server: Server) -> None:
+def test_unusual_messages_of_clients(message: dict[str, Any], server: Server) -> None:
     both(server, body(NAME, messages=[*MESSAGES, message, *MESSAGES]), 200)
     assert server.ask("/apply-template", {"messages": [message, *MESSAGES]})["prompt"]
 

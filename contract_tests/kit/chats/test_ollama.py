@@ -476,7 +476,7 @@ def test_openai_client_on_the_path(server: Server) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_both_formats_say_the_same(stream: bool, server: Server) -> None:
+def test_both_formats_are_equal(stream: bool, server: Server) -> None:
     """With fields of Chat Completions or with options; options take precedence."""
     request = body("create_ollama_chat", cache_prompt=False, temperature=0, max_tokens=12)
     expected = server.ask(CHAT, request)["choices"][0]["message"]["content"]

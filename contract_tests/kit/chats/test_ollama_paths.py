@@ -104,7 +104,7 @@ def test_when_a_model_expires(own_server: Start, seconds: int | None) -> None:
     assert left > 10**9 if seconds is None else left <= seconds
 
 
-def test_what_is_not_there(client: Client) -> None:
+def test_missing_models(client: Client) -> None:
     assert "/api/copy" in fails(404, lambda: client.copy(MODEL, "other"))
     assert "/api/delete" in fails(404, lambda: client.delete(MODEL))
     assert "/api/push" in fails(404, lambda: client.push(MODEL))

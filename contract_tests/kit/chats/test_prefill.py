@@ -37,7 +37,7 @@ def streamed(server: Server, **body: Any) -> tuple[str, str]:
 
 
 @pytest.mark.parametrize("last", [BEGUN, THINKING, BOTH], ids=["text", "thoughts", "both"])
-def test_an_answer_begins_with_what_was_given(last: dict[str, Any], server: Server) -> None:
+def test_an_answer_begins_with_the_prefill(last: dict[str, Any], server: Server) -> None:
     [(thoughts, content)] = whole(server, **asked(last))
     assert thoughts.startswith(last.get("reasoning_content", ""))
     assert content.startswith(last["content"])

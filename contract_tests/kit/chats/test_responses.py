@@ -204,7 +204,7 @@ def test_many_items(n_items: int, own_server: Start) -> None:
     assert [each["content"][0]["text"] for each in seen[:3]] == ["0?", "A", "2?"]
 
 
-# ---- what is kept ----------------------------------------------------------------------------
+# ---- stored responses ----------------------------------------------------------------------------
 
 
 def test_a_response_is_kept(server: Server) -> None:
@@ -236,7 +236,7 @@ def test_store_false_keeps_no_response(server: Server) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_conversation_goes_on(stream: bool, server: Server) -> None:
+def test_a_conversation_continues(stream: bool, server: Server) -> None:
     options: dict[str, Any] = {
         "seed": 3,
         "n_predict": 12,
@@ -360,7 +360,7 @@ def test_a_response_in_the_background_fails(server: Server) -> None:
     assert contract.check(streamed, 400)["error"]["type"] == "exceed_context_size_error"
 
 
-def test_the_end_of_the_server_cancels_what_is_in_the_background(
+def test_the_end_of_the_server_cancels_background_responses(
     own_server: Start, tmp_path: Path
 ) -> None:
     file = str(tmp_path / "responses.db")
@@ -489,7 +489,7 @@ def test_mistakes_are_reported(server: Server) -> None:
 
 
 @pytest.mark.parametrize("stream", [False, True])
-def test_a_client_that_goes_away_leaves_nothing_behind(stream: bool, own_server: Start) -> None:
+def test_a_client_that_leaves_frees_its_slot(stream: bool, own_server: Start) -> None:
     server = own_server("-np", "1", "-c", "8192")
     endless = body("create_response", max_output_tokens=8000, ignore_eos=True, stream=stream)
     id = ""

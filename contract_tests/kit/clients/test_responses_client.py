@@ -123,7 +123,7 @@ def test_in_the_background(client: OpenAI) -> None:
         client.responses.cancel("resp_0")
 
 
-def test_what_is_kept(client: OpenAI) -> None:
+def test_stored_responses(client: OpenAI) -> None:
     items: Any = [{"role": "user", "content": str(n)} for n in range(7)]
     made = client.responses.create(model=MODEL, input=items, max_output_tokens=2)
     assert client.responses.retrieve(made.id).output_text == made.output_text

@@ -18,7 +18,7 @@ ROOT = lint.DESCRIPTION.parent.parent
 
 @pytest.fixture
 def mutable(document: lint.Document) -> dict[str, Any]:
-    """A copy to be spoilt, in which nothing is shared between two places."""
+    """A copy to modify, without shared nodes."""
     mutable: dict[str, Any] = msgspec.json.decode(msgspec.json.encode(document))
     return mutable
 
@@ -27,7 +27,7 @@ def mutable(document: lint.Document) -> dict[str, Any]:
 
 
 def test_resolved_document_is_valid(document: lint.Document) -> None:
-    # connexion looks at the root file before its references are resolved, and at no other.
+    # connexion checks only the root file, before its references are resolved.
     Specification.from_dict(copy.deepcopy(dict(document)))
     openapi_spec_validator.validate(document)
 
@@ -186,7 +186,7 @@ MUTANTS: list[tuple[lint.Rule, Callable[[Any], Any]]] = [
         lint.links_lead_somewhere,
         lambda d: _links(d)["Show"]["parameters"].update(model_id="$response.body#/models/7/id"),
     ),
-    (lint.descriptions_use_plain_words, lambda d: _operation(d).update(summary="None of it")),
+    (lint.descriptions_use_plain_words, lambda d: _operation(d).update(summary="None\u0020of it")),
 ]
 
 

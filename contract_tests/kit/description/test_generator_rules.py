@@ -78,7 +78,7 @@ def description(folder: Path, schemas: str = GOOD, paths: str = "{}") -> Path:
     return folder
 
 
-def test_what_is_good_passes(tmp_path: Path) -> None:
+def test_a_good_description_passes(tmp_path: Path) -> None:
     folder = description(tmp_path)
     assert not [problem for rule in rules.RULES for problem in rule(folder)]
 

@@ -17,7 +17,7 @@ OwnModel = Callable[[str], Server]
 
 @pytest.fixture(scope="module")
 def shipped(module_server: Start) -> Server:
-    """A server with the shipped model, whose special tokens these tests know."""
+    """A server with the shipped model, whose special tokens are written in these tests."""
     return module_server("-np", "2", "-c", "2048")
 
 

@@ -91,7 +91,7 @@ def test_from_the_cache(exact: OwnServer, expected: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("n", [1, 3])
-def test_beside_others(exact: OwnServer, expected: dict[str, str], n: int) -> None:
+def test_with_others(exact: OwnServer, expected: dict[str, str], n: int) -> None:
     for cached in (False, True):
         with busy(exact, n):
             assert all_said(exact, cache_prompt=cached) == expected

@@ -357,7 +357,7 @@ def test_id_slot(server: Server) -> None:
         assert 0 <= answer["id_slot"] < n_slots
 
 
-def test_slots_show_what_they_do(small: Server) -> None:
+def test_slots_show_their_work(small: Server) -> None:
     request = {"prompt": PROMPT, "n_predict": 200, "ignore_eos": True, "top_k": 3}
     n = len(tokens_of(small, PROMPT, add_special=True))
     with small.stream("/completion", request) as (_, events):

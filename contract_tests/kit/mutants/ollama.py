@@ -33,7 +33,7 @@ def lines_have_no_end() -> Mutation:
 
 @MUTANTS.caught_by(checks.ollamas_clients_are_served, "==", as_described=True)
 def lines_repeat_a_piece() -> Mutation:
-    """Every line of a generation comes twice."""
+    """Every line of a generation is sent twice."""
     return lines(lambda line: [line] if line.get("done") else [line, line], GENERATION)
 
 

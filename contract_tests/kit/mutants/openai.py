@@ -103,7 +103,7 @@ def _is_last(event: Event) -> bool:
     checks.streams_say_the_same_as_plain_answers, "create_openai_completion", as_described=True
 )
 def streams_repeat_a_piece() -> Mutation:
-    """Every piece of text comes twice."""
+    """Every piece of text is sent twice."""
 
     def change(event: Event) -> list[Event]:
         return [event] if event.json is None or _is_last(event) else [event, event]

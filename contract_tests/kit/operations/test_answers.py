@@ -184,7 +184,7 @@ def test_tokens_that_are_parts_of_a_character(server: Server) -> None:
     rounding.check_same(server, [each for one in streamed for each in probs_of(one)], tokens)
 
 
-def test_what_openai_documents_of_logprobs(server: Server) -> None:
+def test_documented_properties_of_openais_logprobs(server: Server) -> None:
     chat = body("create_chat_completion", logprobs=True)
     [choice] = contract.check(server.post("/v1/chat/completions", chat))["choices"]
     assert [len(token["top_logprobs"]) for token in choice["logprobs"]["content"]][:1] == [20]

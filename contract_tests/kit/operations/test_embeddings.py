@@ -79,7 +79,7 @@ def norm(vector: Vector, p: float = 2) -> float:
 # ---- vectors -------------------------------------------------------------------------------
 
 
-def test_all_formats_say_the_same(embedder: Server) -> None:
+def test_all_formats_are_equal(embedder: Server) -> None:
     vectors = embed(embedder, input=TEXTS)
     assert [[vector] for vector in vectors] == native(embedder, input=TEXTS)
     packed: list[Any] = embed(embedder, input=TEXTS, encoding_format="base64")

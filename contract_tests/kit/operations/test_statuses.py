@@ -105,7 +105,7 @@ def test_too_long_a_prompt_is_counted(text: str, situations: Situations) -> None
         assert "n_prompt_tokens_is_lower_bound" not in error
 
 
-# ---- beside the description ----------------------------------------------------------------
+# ---- outside the description ----------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -140,7 +140,7 @@ def test_a_wrong_method_of_a_path_with_slashes_in_a_parameter(server: Server) ->
 
 
 @pytest.mark.parametrize("kind", [None, "application/x-www-form-urlencoded"])
-def test_what_curl_sends_is_json(kind: str | None, server: Server) -> None:
+def test_the_content_type_of_curl_means_json(kind: str | None, server: Server) -> None:
     raw = json.dumps(BODIES["tokenize"]).encode()
     headers = {"Content-Type": kind} if kind else {}
     contract.check(server.post("/tokenize", content=raw, headers=headers))

@@ -68,7 +68,7 @@ class Visit:
         assert not violations
         assert self.hosts <= {host}
 
-    # ---- what a person does ----
+    # ---- actions ----
 
     def open(self, url: str, **settings: Any) -> None:
         """Opens the page, with some settings of the user, and waits until it has loaded the model's

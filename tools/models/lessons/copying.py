@@ -122,7 +122,7 @@ def polite(source: Source, pattern: str) -> str:
 
 
 def mixed(source: Source, text: str, asked: list[str]) -> str:
-    """The text, and in it words that begin as those of the request, which say nothing here."""
+    """Returns the text with words that begin like words of the request, without a meaning here."""
     parts = text.split(" ")
     for word in source.some(asked, min(len(asked), source.number(1, 3))):
         for _ in range(source.number(1, 2)):

@@ -347,7 +347,7 @@ def made_up_tool(
             (verb.capitalize(), f"Please {verb}", f"I want to {verb}", verb, f"Can you {verb}"),
         )
         if not by_verb and not source.held_out and source.chance(0.65):
-            verbs = PHRASINGS * (unknown_verb(source),)  # who doesn't know it goes by the noun
+            verbs = PHRASINGS * (unknown_verb(source),)  # an unknown verb leaves only the noun
         article = source.one(("the", "an" if noun[0] in "aeiou" else "a", "the", "my", ""))
         what = " ".join(f"{source.phrase(verbs)} {article} {noun}".split())
         return _request(source, what, made)

@@ -247,6 +247,6 @@ def _neighbours(weight: Tensor, n_heads: int) -> Tensor:
 
 
 def _halves(weight: Tensor, n_heads: int) -> Tensor:
-    """What `_neighbours` made `weight` of."""
+    """Inverts `_neighbours`."""
     pairs = weight.view(n_heads, -1, 2, weight.shape[1])
     return pairs.transpose(1, 2).reshape(weight.shape)
