@@ -14,6 +14,6 @@ def pytest_contract_launcher() -> "Launcher":
     """The servers that the kit tests are this repository's."""
     from contract_tests.own import (
         servers,
-    )  # after the plugin, which makes pytest rewrite assertions
+    )  # after the plugin: rewrites assertions
 
     return servers

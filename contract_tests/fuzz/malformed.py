@@ -176,7 +176,7 @@ def many_headers(maker: Maker, sent: Sent, _: Target) -> Sent:
     return replace(_headed(sent, *maker.dice.choice((some, long))), strict=False)
 
 
-# ---- bytes that are no request --------------------------------------------------------------------------
+# ---- bytes that are no request -------------------------------------------------------------------
 
 
 def broken(maker: Maker, sent: Sent, target: Target) -> Sent:

@@ -283,7 +283,7 @@ def test_a_model_that_is_not_there_ends_it_with_a_line(
 
 
 @needs_own_server
-def test_a_gated_model_says_so(hub: Hub, cache: dict[str, str]) -> None:
+def test_a_gated_model_is_reported(hub: Hub, cache: dict[str, str]) -> None:
     hub.faults.gated = True
     done = run("-hf", NAME, "--hf-token", TOKEN, model=None, **cache)
     assert done.returncode == 1

@@ -262,7 +262,7 @@ def test_keys_in_a_query_are_not_logged(locked: OwnServer) -> None:
     assert not re.search("sesame", locked.log.read_text())
 
 
-# ---- clients that don't read ------------------------------------------------------------------------
+# ---- clients that don't read ---------------------------------------------------------------
 
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")

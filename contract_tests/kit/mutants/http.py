@@ -175,7 +175,7 @@ def all_requests_have_one_id() -> Mutation:
     )
 
 
-# ---- keys and foreign pages -------------------------------------------------------------------------
+# ---- keys and foreign pages ------------------------------------------------------------------
 
 
 @MUTANTS.caught_by(checks.keys_are_wanted, ACCEPTED, as_described=True)
