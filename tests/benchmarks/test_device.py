@@ -1,4 +1,4 @@
-"""What the benchmark for a card asks for, and what it makes of the answers."""
+"""The requests of the benchmark for a card, and its evaluation of the answers."""
 
 import io
 import json

@@ -1,4 +1,4 @@
-"""What the benchmark of proposals asks for, and what it makes of the answers."""
+"""The requests of the benchmark of proposals, and its evaluation of the answers."""
 
 import io
 import sys

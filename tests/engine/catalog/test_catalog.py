@@ -253,7 +253,7 @@ def test_a_section_that_cannot_be_used_is_a_model_with_a_fault(
         ("[u/r:q8_0]\nc = many\n", "--hf-repo u/r:Q8_0 --ctx-size 512"),
         ("[u/r:q8_0]\nmodel = /missing\n", "--model /missing --ctx-size 512"),
         ("[x]\nc = 256\n", "--model x --ctx-size 256"),
-        # Of shortcuts that exclude each other none holds, nor what stands beside them.
+        # If shortcuts exclude each other, the whole section has no effect.
         ("[x]\nfim-qwen-3b-default = 1\ngpt-oss-20b-default = 1\n", "--model x --ctx-size 512"),
     ],
 )

@@ -289,7 +289,7 @@ def test_an_option_names_the_file(tmp_path: Path) -> None:
         parse(["--models-dir", path], {})
 
 
-# ---- what is in a section ----------------------------------------------------------------
+# ---- contents of a section ----------------------------------------------------------------
 
 
 def test_comments_and_values(tmp_path: Path) -> None:

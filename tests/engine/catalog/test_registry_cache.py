@@ -19,7 +19,7 @@ TAG = "localhost/me/tiny:8bit"
 
 
 def keep(cache: Path, name: str, digest: str = ONE, content: bytes = b"GGUF") -> Path:
-    """As a download leaves it; the file of the model."""
+    """Creates the files of a download, and returns the path of the model."""
     folder = cache / HOST
     for place in ("versions", "manifests", "blobs", f"snapshots/{digest}"):
         (folder / place).mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""What a preset file of a repository on the hub may say."""
+"""The allowed keys in a preset file of a repository on the hub."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""What is removed from the hub's cache, and above all what is not."""
+"""Removals from the hub's cache, and above all the files that have to stay."""
 
 from pathlib import Path
 
@@ -63,7 +63,7 @@ def test_a_projector_that_an_unfinished_model_will_have_stays(hub: Path) -> None
 
 
 def test_a_projector_of_other_models_stays(hub: Path) -> None:
-    """It lies in a folder that the removed one doesn't look into."""
+    """It is in a folder that the removed one doesn't read."""
     snapshot = cache(hub, "u/r", "x-Q8_0.gguf", "deep/y-F16.gguf", "deep/mmproj-F16.gguf")
     remove(hub, "u/r:Q8_0")
     assert {path.name for path in (snapshot / "deep").iterdir()} == {

@@ -1,6 +1,5 @@
-"""For every template: what it renders of an answer comes back from the parser, in any pieces.
-
-With the syntax that is true of the template and with the one that is found out from it.
+"""For every template, the parser returns the rendered answer, however the text is split, with the
+true syntax of the template and with the detected one.
 """
 
 import json
@@ -84,7 +83,7 @@ def called(message: ChatMessage) -> list[tuple[str, Any]]:
 
 
 def renderable(family: Fixture, syntax: OutputSyntax, message: ChatMessage) -> ChatMessage:
-    """As much of `message` as the template renders, in the form that it wants."""
+    """Returns the parts of `message` that the template renders, in the template's form."""
     calls: list[ToolCall] = []
     if syntax.harmony or (syntax.calls and "calls" in family.shown and family.calls):
         for index, call in enumerate(message.calls[: None if family.parallel else 1]):
@@ -177,7 +176,7 @@ def head(name: str) -> str:
 
 
 ENDS = ("<|im_end|>", "<|eot_id|>", "<|eom_id|>", "<|end|>", "<|START_OF_TURN_TOKEN|>")
-"""Of turns, beside a family's own end of text."""
+"""Ends of turns, in addition to a family's own end of text."""
 
 
 def rendered(family: Fixture, message: ChatMessage) -> str:

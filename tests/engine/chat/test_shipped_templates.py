@@ -50,7 +50,7 @@ def compiled(path: Path) -> tuple[ChatTemplate, OutputSyntax]:
 
 
 def listed(heading: str) -> dict[str, set[str]]:
-    """By template, what the table under this heading of the document names."""
+    """Returns the entries of the table under this heading of the document, by template."""
     found: dict[str, set[str]] = {}
     section = DOCUMENT.read_text(encoding="utf-8").partition(f"## {heading}\n")[2]
     for line in section.partition("\n## ")[0].splitlines():
@@ -178,7 +178,7 @@ def test_system_messages_are_read_where_they_stand(directory: Path, name: str) -
 
 @pytest.mark.parametrize("name", RECORD)
 def test_a_text_is_the_same_in_one_part(directory: Path, name: str) -> None:
-    """Of every role. Of two parts both are shown, and nothing of their form."""
+    """For every role, both parts are shown, without their form."""
     template, syntax = compiled(directory / f"{name}.jinja")
 
     def shown(messages: Any, at: int, content: Any) -> str:
@@ -221,8 +221,8 @@ def _parsed(message: ChatMessage) -> Said:
 def _written(
     template: ChatTemplate, syntax: OutputSyntax, answer: dict[str, Any]
 ) -> tuple[str, dict[str, Any]] | None:
-    """What the template writes of `answer` after the prompt for it, and how to parse that; None if
-    it doesn't write all of it, as one answer."""
+    """Returns the text that the template writes for `answer` after the prompt, and how to parse it;
+    None if it doesn't write all of it as one answer."""
     asked = user(QUESTION)
     rendered = _after_question(template, syntax, [asked, answer])
     if rendered is None or not all(word in rendered for word in _words(answer)):

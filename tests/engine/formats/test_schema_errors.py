@@ -1,4 +1,4 @@
-"""One sentence about an invalid instance, soon, and true."""
+"""One true sentence about an invalid instance, in bounded time."""
 
 import json
 from typing import Any

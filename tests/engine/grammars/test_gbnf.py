@@ -1,4 +1,4 @@
-"""The translation of GBNF accepts what the grammar derives, and nothing else."""
+"""The translation of GBNF accepts exactly the texts that the grammar derives."""
 
 from collections.abc import Iterator
 
@@ -110,7 +110,7 @@ def test_what_is_wrong_is_told(grammar: str, message: str) -> None:
         to_lark(grammar, lambda text: None)
 
 
-# ---- against a recognizer that knows nothing of Lark ---------------------------------------
+# ---- compared with a recognizer without Lark ---------------------------------------
 
 # A grammar: rule -> alternatives -> symbols, which are (kind, value, least, most).
 Symbol = tuple[str, str, int, int]

@@ -88,7 +88,7 @@ def test_every_text_is_valid(compiler: Compiler, model: Model, schema: Schema, s
         check(compiler, model, schema, seed)
     except GrammarError as error:
         reason = str(error)
-    # Nothing else may be refused of what the generator makes.
+    # No other schema of the generator may be rejected.
     assert not reason or "nsatisf" in reason
 
 
@@ -102,7 +102,7 @@ def test_no_keyword_fails_a_schema(
         constraint, relaxed = guided(compiler, json.dumps(schema))
     except GrammarError as error:
         reason = str(error)
-    # What nothing can fulfil, llama-server refuses as well.
+    # llama-server also rejects schemas that no text matches.
     note(f"{schema} {reason}")
     assert not reason or re.search("nsatisf|no text can match", reason)
     if constraint is None:

@@ -1,4 +1,4 @@
-"""From a request's sources to media: limits, places in errors, and what is done once only."""
+"""From a request's sources to media: limits, places in errors, and work that is done only once."""
 
 import asyncio
 import hashlib
@@ -40,7 +40,7 @@ PLAIN = MediaInputOptions()
 
 
 class Counting(Decoders):
-    """Counts what is decoded."""
+    """Counts decoded sources."""
 
     n_jobs = 0
 

@@ -1,4 +1,4 @@
-"""What is kept of decoded media."""
+"""The cache of decoded media."""
 
 from specllama.engine.media.resolver import KEEP_SECONDS, Kept
 from specllama.engine.wire.media import Media

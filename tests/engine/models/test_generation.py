@@ -1,4 +1,4 @@
-"""The events of a generation on their way to who reads them."""
+"""The events of a generation on their way to their reader."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -19,7 +19,7 @@ MANY = generation_module.MAX_WAITING
 
 
 class Sink(asyncio.WriteTransport):
-    """Remembers what is written."""
+    """Records written messages."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ FAR = "user/far:Q8_0"
 
 
 class Place(Stage):
-    """A pool, and what would be found if somebody looked for models."""
+    """A pool, and the models that a new search would find."""
 
     def __init__(self, pool: ModelPool, catalog: Catalog, found: list[CatalogEntry]) -> None:
         super().__init__(pool, catalog)

@@ -106,7 +106,7 @@ async def test_a_lease_in_the_moment_in_which_it_would_sleep_and_is_stopped() ->
     await soon()
     supervisor.become_ready()
     engine = await supervisor.engine()
-    while not engine.n_running:  # it is asked what it counts, before it is ended
+    while not engine.n_running:  # its counts are requested before it is ended
         await asyncio.sleep(0.01)
     supervisor.acquire()
     await supervisor.stop()

@@ -180,7 +180,7 @@ class Histories(RuleBasedStateMachine):
 
     @property
     def is_old(self) -> bool:
-        """It is time for what ends a history early."""
+        """Ends a history early."""
         return self.age > 12
 
     @initialize(begin=st.sampled_from(BEGINNINGS), load=st.booleans())

@@ -42,7 +42,7 @@ async def test_the_next_request_tries_again_but_not_endlessly() -> None:
         with pytest.raises(EngineError, match="no such file"):
             await s.lease("a")
         assert len(PaperSupervisor.all) == 2
-        await s.pool.load("a")  # who asks for it by hand need not wait
+        await s.pool.load("a")  # a load by hand doesn't wait
         await soon()
         s.engine("a").become_ready()
         await soon()
@@ -79,7 +79,7 @@ class Refusal:
 
 @in_loop
 async def test_a_loaded_model_that_is_refused_has_failed() -> None:
-    """Whatever the examination ends with: otherwise it would seem to load for ever."""
+    """Whatever the result of the examination: otherwise the model would seem to load for ever."""
     for error in (None, RuntimeError):
         await refused(error)
 

@@ -1,4 +1,5 @@
-"""Who is in memory: a machine of random histories, and the cases that the rules are made for."""
+"""The models in memory: a machine of random histories, and the cases that the rules are made
+for."""
 
 from typing import Any
 
@@ -15,7 +16,8 @@ NAMES = ["a", "b", "c", "d", "e"]
 
 
 class World:
-    """What surrounds a `Residency`: models that load, serve and go, and the rules checked."""
+    """The surroundings of a `Residency`: models that load, serve and end, and checks of the
+    rules."""
 
     def __init__(self, limit: int) -> None:
         self.limit = limit

@@ -1,4 +1,4 @@
-"""What a value of an option may be."""
+"""The allowed values of options."""
 
 import pytest
 

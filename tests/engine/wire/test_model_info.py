@@ -1,4 +1,4 @@
-"""What a model's weights take."""
+"""The size of a model's weights."""
 
 import pytest
 

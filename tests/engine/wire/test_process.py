@@ -1,4 +1,4 @@
-"""Child processes: what they say, how they end, and that none is left."""
+"""Child processes: their output and their ends, without leftovers."""
 
 import asyncio
 import os
@@ -248,7 +248,7 @@ def test_who_does_not_listen_is_killed() -> None:
 def test_burying_does_not_hide_how_it_ended() -> None:
     async def run() -> None:
         for grace, code in ((SECONDS, 3), (0.0, -signal.SIGKILL)):
-            # It closes its pipe, and is still there.
+            # It closes its pipe, but still runs.
             program = "os.close(SINK)\nos.read(0, 1)\n"
             program += "leave(3)" if grace else "time.sleep(999)"
             ending = await Child.start(child(program), ANYTHING)

@@ -1,4 +1,4 @@
-"""What the tests of the worker share."""
+"""Shared fixtures of the worker's tests."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -33,5 +33,6 @@ def _close_engines(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 @pytest.fixture
 def restoring_pays(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a tiny model computes in a moment is restored all the same, also by a slow disk."""
+    """A tiny model's states are restored even from a slow disk, although computing them takes a
+    moment."""
     monkeypatch.setattr(StepPlanner, "_compute_seconds", lambda *_: 0.0)

@@ -23,12 +23,12 @@ from tests.support.playing import engine, play, stepped
 from tests.support.watching import without_limits
 
 PATIENT = 3600.0
-"""Seconds that no test takes: who waits so long waits for a message."""
+"""Seconds that no test takes: a longer wait would be for a message that never arrives."""
 
 
 @pytest.fixture
 def served(model: Model) -> Engine:
-    """An engine that knows what a prompt costs."""
+    """An engine with a known cost of prompts."""
     found = engine(model, parallel=4)
     play(found, ["def function(self, value):"], n_predict=2)
     return found
@@ -101,7 +101,7 @@ def test_the_thread_that_steps_is_watched_unless_it_waits(
 
 
 class Said(Link[ToEngine, ToServer]):
-    """Keeps what is sent."""
+    """Records sent messages."""
 
     def __init__(self) -> None:
         super().__init__(lambda n: b"", len, to_engine_decoder)
@@ -114,7 +114,7 @@ class Said(Link[ToEngine, ToServer]):
 
 
 def deferred(one: Worker, monkeypatch: pytest.MonkeyPatch) -> list[Callable[[], None]]:
-    """What `one` is to prepare, instead of starting it."""
+    """Records the preparations of `one` instead of starting them."""
     works: list[Callable[[], None]] = []
     monkeypatch.setattr(one._lanes, "start", lambda id, size, work: works.append(work))
     return works
@@ -174,7 +174,7 @@ def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(
 def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As many as there are threads for them take for ever; one more of them waits."""
+    """As many as there are threads take for ever; one more waits."""
     go_on, running, ended = threading.Event(), threading.Semaphore(0), threading.Semaphore(0)
     tokenize, tokenized = Model.tokenize, []
 

@@ -64,7 +64,7 @@ def test_no_call_begins_where_none_may(compiler: Compiler, model: Model, name: s
 def test_no_call_of_a_family_begins_where_none_may(
     compiler: Compiler, model: Model, family: Fixture
 ) -> None:
-    """Whatever its template writes; one whose calls are plain JSON lets it through."""
+    """Whatever its template writes; a family with plain JSON calls allows it."""
     names = [each["function"]["name"] for each in FAMILY_TOOLS]
     made = without(family.syntax, family.prompt_tail, names)
     assert (made is None) == (family.name == "llama_3")
@@ -86,7 +86,7 @@ def test_calls_that_begin_in_the_prompt(compiler: Compiler, model: Model) -> Non
     assert accepts(compiler, model, made, "all\nLet me get\nthat. >>>")
 
 
-# ---- what is allowed ---------------------------------------------------------------------
+# ---- allowed texts ---------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", SYNTAXES)
@@ -259,7 +259,7 @@ def test_answers_of_all_families(
         assert accepts(compiler, model, made, text), text
 
 
-# ---- what is refused ---------------------------------------------------------------------
+# ---- rejected requests ---------------------------------------------------------------------
 
 
 CYCLIC = {"properties": {"a": {"$ref": "#/$defs/a"}}, "required": ["a"]}

@@ -93,7 +93,7 @@ def test_a_stop_string_counts_in_the_text_alone(syntax: OutputSyntax, data: st.D
 @examples(10)
 @given(data=st.data())
 def test_pieces_make_no_difference(syntax: OutputSyntax, data: st.DataObject) -> None:
-    """Of any text, also one that no template would write."""
+    """For any text, even one that no template writes."""
     words = st.sampled_from([*syntax.markers, "<", "{", "\n", " ", "a", "b", "ab"])
     text = "".join(data.draw(st.lists(words, max_size=12)))
     stops = data.draw(stop_strings(text, syntax)) if text else ["a"]

@@ -1,4 +1,4 @@
-"""Parsers of answers: what a model writes comes back, whatever pieces it arrives in."""
+"""Parsers of answers return the model's answer, however the text is split."""
 
 import json
 from typing import Any
@@ -30,7 +30,7 @@ every_syntax = pytest.mark.parametrize("syntax", SYNTAXES.values(), ids=SYNTAXES
 
 
 def hermes(text: str, **more: Any) -> ChatMessage:
-    """Of an answer with thoughts and calls in Hermes' style."""
+    """Pieces of an answer with reasoning and calls in Hermes' style."""
     return parse(SYNTAXES["qwen 3"], text, **more)
 
 

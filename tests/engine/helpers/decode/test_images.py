@@ -137,7 +137,7 @@ def test_no_pixels() -> None:
 @pytest.mark.parametrize("format", FILES)
 @pytest.mark.parametrize("other", FILES)
 def test_a_file_is_only_what_its_first_bytes_say(format: Format, other: Format) -> None:
-    """What follows in another format is never looked at, nor is a file tried as another one."""
+    """Data after the first format is never read, and a file isn't tried as another format."""
     if format == other:
         return
     alone, followed = tried(FILES[format], format), tried(FILES[format] + FILES[other], format)

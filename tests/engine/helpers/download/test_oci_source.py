@@ -32,7 +32,7 @@ def add(registry: Registry, data: bytes = MODEL, name: str = "me/tiny:latest") -
 
 
 def pull(registry: Registry, name: str = "me/tiny", **fields: Any) -> tuple[Path, list[Transfer]]:
-    """As a server does it, in a process of its own."""
+    """Downloads as a server does, in a separate process."""
     found, seen = downloads.run(hf_repo="", docker_repo=f"{registry.host}/{name}", **fields)
     return Path(found.engine.model.model), seen
 
@@ -62,7 +62,7 @@ def failure(registry: Registry, cache: Path, name: str = "me/tiny", **options: A
     return message
 
 
-# ---- what is had ---------------------------------------------------------------------------
+# ---- downloads ---------------------------------------------------------------------------
 
 
 def test_a_model_is_downloaded_once_and_again_when_its_tag_moved(

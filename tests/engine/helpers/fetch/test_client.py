@@ -26,7 +26,7 @@ Answering = Callable[[bytes, asyncio.StreamWriter], Awaitable[None]]
 
 
 class Server:
-    """Answers each connection with what `answer` writes, and keeps what it was asked."""
+    """Answers each connection with the bytes of `answer`, and keeps the requests."""
 
     def __init__(self, port: int, asked: list[str]) -> None:
         self.port = port

@@ -1,4 +1,4 @@
-"""Template processes: what they answer, and what becomes of templates that mean harm."""
+"""Template processes: their answers, and the limits for hostile templates."""
 
 import asyncio
 import os
@@ -277,7 +277,7 @@ asyncio.run(main())
 
 @pytest.mark.skipif(sys.platform == "win32", reason="no SIGKILL")
 def test_a_killed_server_leaves_no_process_behind() -> None:
-    """Neither the idle one nor the one that is in the middle of a template without an end."""
+    """Neither the idle process nor the one with an endless template remains."""
     with subprocess.Popen(
         [sys.executable, "-c", ORPHANS],
         stdin=subprocess.PIPE,

@@ -1,4 +1,4 @@
-"""Which chat template is in force."""
+"""The chat template that is used."""
 
 import asyncio
 

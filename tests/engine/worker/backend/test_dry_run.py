@@ -1,4 +1,4 @@
-"""What is learnt from llama.cpp's lines about a model without weights."""
+"""Memory sizes read from llama.cpp's log lines about a model without weights."""
 
 import os
 

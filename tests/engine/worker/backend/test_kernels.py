@@ -63,7 +63,7 @@ def test_nothing_at_all_is_wrong_too(monkeypatch: pytest.MonkeyPatch) -> None:
     assert list(probe.wrong_products([]))
 
 
-# ---- what is tried -----------------------------------------------------------------------
+# ---- the choice of kernels -----------------------------------------------------------------------
 
 
 def test_only_what_processor_and_library_have_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -289,7 +289,7 @@ def test_other_media_lead_to_other_texts(stage: Stage) -> None:
 
 @pytest.mark.parametrize("n", [1, 3, 1000])
 def test_encoding_in_slices_changes_nothing(n: int, stage: Stage) -> None:
-    """Of `n` operations, between which something else may happen."""
+    """Encodes in `n` operations, between which other work may happen."""
     (chunk, *_) = [
         piece for piece in stage.pieces([stage.medium(1)]) if isinstance(piece, PreparedChunk)
     ]

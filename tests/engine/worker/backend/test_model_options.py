@@ -129,7 +129,7 @@ def test_tensors_that_match_are_overridden(
     caplog: pytest.LogCaptureFixture, plain: npt.NDArray[np.float32]
 ) -> None:
     given: dict[str, Any] = {"override_tensor": (r"blk\.1\.ffn_(up|down)=CPU",), "mmap": False}
-    # With a GPU, what is computed elsewhere is rounded otherwise.
+    # With a GPU, computations elsewhere are rounded differently.
     same = partial(np.testing.assert_allclose, desired=plain, atol=0.1)
     found = overridden(caplog, lambda: same(logits(**given)))
     assert found == {"blk.1.ffn_up.weight", "blk.1.ffn_down.weight"}

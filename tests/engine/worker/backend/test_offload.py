@@ -54,7 +54,7 @@ def test_a_cpu_supports_all_that_are_tried(model: Model) -> None:
 def test_the_tokens_are_those_of_the_cpu(
     model: Model, params: dict[str, Any], unified: bool
 ) -> None:
-    # An engine each, for what is in the cache already decides how attention is rounded.
+    # Separate engines, because the cache's content already determines the rounding of attention.
     device, plain = (offloading(model, kv_unified=unified) for _ in range(2))
     assert isinstance(sampler_of(device, **params), OffloadedSampler)
     params = {**params, "n_predict": 25, "seed": 11}

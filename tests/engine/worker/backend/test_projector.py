@@ -1,4 +1,4 @@
-"""Projectors: their files, what they make of media, and what they refuse."""
+"""Projectors: their files, the media that they encode, and errors."""
 
 from collections.abc import Iterator
 from dataclasses import replace

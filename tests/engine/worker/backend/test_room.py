@@ -30,7 +30,7 @@ print("after")
 
 @pytest.fixture
 def device(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One with 100 of 1000 MiB free, and tensors of 8 MiB at most."""
+    """A device with 100 of 1000 MiB free, and tensors of at most 8 MiB."""
     monkeypatch.setattr(room, "devices", lambda: [("GPU0", "a GPU", 100 * MIB, 1000 * MIB)])
     monkeypatch.setattr(room, "largest_tensor", lambda _name: 8 * MIB)
 
@@ -150,7 +150,7 @@ def test_an_assertion_is_reported_in_one_sentence() -> None:
     [
         ("cannot create the context: failed to allocate buffer for kv cache", True),
         ("cannot load the model 'a.gguf': unable to allocate CPU buffer", True),
-        # As an H200 said it.
+        # A message of an H200.
         (
             "cannot create the context: ggml_backend_cuda_buffer_type_alloc_buffer: allocating "
             "395507.81 MiB on device 0: cudaMalloc failed: out of memory",

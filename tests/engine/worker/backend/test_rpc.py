@@ -1,5 +1,5 @@
-"""Devices of other machines (--rpc). What succeeds is tried only where llama.cpp has the RPC
-backend, be it built in or by GGML_BACKEND_PATH (docs/rpc.md)."""
+"""Devices of other machines (--rpc). Successful connections are tested only if llama.cpp has the
+RPC backend, built in or by GGML_BACKEND_PATH (docs/rpc.md)."""
 
 import asyncio
 import functools
@@ -131,7 +131,7 @@ def test_listing_devices_says_so_too() -> None:
 
 
 def test_a_backend_that_is_none_is_refused() -> None:
-    # Whatever GGML_BACKEND_PATH names, the error is one about --rpc.
+    # Whatever GGML_BACKEND_PATH names, the error is about --rpc.
     environ = {**os.environ, "GGML_BACKEND_PATH": __file__}
     command = [sys.executable, "-c", _PROBE, "127.0.0.1:1"]
     done = subprocess.run(

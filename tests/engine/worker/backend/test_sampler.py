@@ -304,7 +304,7 @@ def test_taking_a_token_is_sampling_it_as_the_only_one(
     ],
 )
 def test_a_token_that_is_taken_changes_what_follows(model: Model, chain: dict[str, Any]) -> None:
-    """Or what is compared above would be two samplers that stand still."""
+    """Otherwise the comparison above might compare two samplers that never change."""
     params = GenerationParams(**{"seed": 4, "temperature": 2.0, **chain})
     context: Any = Rows(model, logits(1, 30, model.n_vocab, "history"))
     everything = np.arange(model.n_vocab, dtype=np.int32)

@@ -101,7 +101,7 @@ def test_each_sampler_has_a_letter_and_its_own_spellings() -> None:
 
 
 class Played:
-    """One evaluated prompt, to be sampled from again and again."""
+    """One evaluated prompt, to be sampled repeatedly."""
 
     def __init__(self) -> None:
         initialize()

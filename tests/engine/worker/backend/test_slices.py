@@ -34,8 +34,8 @@ PIECES = (
 
 
 def split(text: bytes, found: Sequence[Special], *, parse: bool) -> list[bytes | Special]:
-    """What llama.cpp does first: one special token after the other takes its places in what is left
-    of the text, and the white space beside them where it strips."""
+    """llama.cpp's first step: one special token after the other takes its places in the rest of the
+    text, together with the white space next to it if it strips."""
     parts: list[bytes | Special] = [text] if text else []
     for special in sorted(found, key=lambda each: -len(each.text)):
         if not (parse or special.plain):

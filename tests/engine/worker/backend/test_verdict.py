@@ -46,7 +46,8 @@ class Bench:
         return self.log.read_text().split() if self.log.exists() else []
 
     def probe(self, **actions: str) -> list[str]:
-        """A child that does what is said for a measure (with _ for -), and passes the others."""
+        """A child that does what a measure's name says (with _ for -), and passes the other
+        measures."""
         known = {name.replace("_", "-"): action for name, action in actions.items()}
         code = (
             "import os, sys\n"

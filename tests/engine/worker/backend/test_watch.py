@@ -1,4 +1,4 @@
-"""How long a computation may take before it counts as one that never ends."""
+"""The time that a computation may take before it counts as endless."""
 
 import pytest
 
@@ -97,7 +97,7 @@ def test_the_first_time_is_forgotten_with_the_second(stage: Stage) -> None:
 
 
 def test_what_failed_is_not_known(stage: Stage) -> None:
-    """There was no room for it, which was found at once. It is watched still."""
+    """There was no room for it, which was detected at once. It is still watched."""
     stage.watch.begin(DECODE, 300, 1)
     stage.watch.failed()
     stage.watch.rest()

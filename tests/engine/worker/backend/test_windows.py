@@ -40,7 +40,7 @@ def alone(model: Model, text: list[int]) -> npt.NDArray[np.float32]:
 
 @pytest.mark.parametrize("unified", [True, False], ids=["unified", "separate"])
 def test_several_micro_batches(model: Model, unified: bool) -> None:
-    """Of a batch that has several, llama.cpp would give up cells that the first one needs."""
+    """For a batch with several sequences, llama.cpp would free cells that the first one needs."""
     ctx_size = 512 if unified else 256 * N_SEQUENCES
     sizes = {"ctx_size": ctx_size, "batch_size": 256, "ubatch_size": 16}
     options = engine_options(**EXACT, **sizes, kv_unified=unified)

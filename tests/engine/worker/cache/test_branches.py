@@ -1,8 +1,9 @@
-"""Texts in memory that can't be cut anywhere, which leave it and come back with their checkpoints.
+"""Texts in memory that can't be cut at any place, which leave the memory and are restored with
+their checkpoints.
 
-A conversation branches at the end of a turn, or near the end of a prompt: an answer is made again,
-the last turn is another one, somebody else asks about the same document. Each time the same tokens
-come as without a cache, and only what is new is evaluated.
+A conversation branches at the end of a turn, or near the end of a prompt: an answer is generated
+again, the last turn is replaced, another client asks about the same document. Each time, the tokens
+are the same as without a cache, and only new tokens are evaluated.
 """
 
 from collections.abc import Callable, Iterator
@@ -59,7 +60,7 @@ def tier(name: str, directory: Path) -> dict[str, Any]:
 
 @pytest.fixture
 def fresh(model: Model, options: EngineOptions) -> Callable[..., list[int]]:
-    """What a server says that has seen nothing else."""
+    """The answer of a server without earlier requests."""
 
     def saying(*prompt: str | int) -> list[int]:
         engine = Engine(model, replaced(options, cache_ram=0))
@@ -193,7 +194,7 @@ def test_a_restored_slot_has_its_checkpoints(
 def test_fewer_checkpoints_than_were_saved(
     model: Model, options: EngineOptions, fresh: Callable[..., list[int]], tmp_path: Path
 ) -> None:
-    """What another server has saved is of use to one that keeps none by itself."""
+    """A server that keeps no texts by itself can use texts that another server saved."""
     options = replaced(options, **tier("disk", tmp_path))
     engine = Engine(model, options)
     ask(engine, A)
@@ -209,7 +210,7 @@ def test_fewer_checkpoints_than_were_saved(
 def test_memory_that_is_short(
     model: Model, options: EngineOptions, fresh: Callable[..., list[int]]
 ) -> None:
-    """Whatever has to go: the same tokens, and no more bytes than there may be."""
+    """Whatever is evicted, the tokens are the same, and the bytes stay within the limit."""
     engine = Engine(model, replaced(options, cache_ram=1))
     assert engine.stats().n_bytes_cache_ram == 0
     for question in QUESTIONS:
@@ -222,7 +223,7 @@ def test_memory_that_is_short(
 
 
 def test_where_a_copy_can_be_cut(model: Model, options: EngineOptions) -> None:
-    """As it is said of it before it is put back."""
+    """Its key before it is restored."""
     for n_words in (1, 5, *range(17, 26), 100):
         engine = Engine(model, options)
         ask(engine, " return" * n_words)

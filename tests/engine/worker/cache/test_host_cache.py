@@ -27,7 +27,7 @@ def tokens(text: list[int]) -> TokenArray:
 
 @dataclass(eq=False)
 class Model:
-    """The same as `HostCache`, in the obvious way."""
+    """A simple implementation of `HostCache`."""
 
     limit: int | None
     texts: list[KeptText]  # in the order of their use
@@ -102,7 +102,7 @@ def content(texts: Iterable[KeptText]) -> list[tuple[int, list[int]]]:
 
 
 STATES = [np.zeros(n, np.uint8) for n in (3, 5, 9)]
-"""Of checkpoints, which texts may share."""
+"""The bytes of checkpoints, which texts may share."""
 
 
 class Caches(RuleBasedStateMachine):

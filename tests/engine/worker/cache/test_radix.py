@@ -26,7 +26,7 @@ def n_common(a: Sequence[int], b: Sequence[int]) -> int:
 
 
 class Index(RuleBasedStateMachine):
-    """A radix tree finds what a comparison with every text finds."""
+    """A radix tree finds the same as a comparison with every text."""
 
     def __init__(self) -> None:
         super().__init__()

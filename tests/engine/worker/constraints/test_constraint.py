@@ -1,4 +1,4 @@
-"""What is forced: the tokens that sampling under the masks would give, and no others."""
+"""Forced tokens equal the tokens that sampling under the masks would choose."""
 
 import json
 import random
@@ -99,7 +99,8 @@ def guide_of(compiler: Compiler, model: Model, params: dict[str, Any]) -> Guide:
 
 
 def allowed_of(guide: Guide) -> list[int] | None:
-    """What may come, once that is known; none for the end, or if it can't be found out."""
+    """Returns the allowed next tokens, once they are known; None for the end, or if they are
+    unknown."""
     try:
         if guide.ended:
             return []
@@ -127,8 +128,8 @@ class Words:
 
 
 def run_of(compiler: Compiler, model: Model, params: dict[str, Any], seed: int, n: int) -> int:
-    """Walk through a text by chance, with two guides: one is asked what is forced. The number of
-    forced tokens."""
+    """Walks through a text at random with two guides, one of which is asked for forced tokens.
+    Returns the number of forced tokens."""
     plain, asked = (guide_of(compiler, model, params) for _ in range(2))
     words, chance, n_forced = Words(model, seed), random.Random(seed), 0
     expected: list[int] = []

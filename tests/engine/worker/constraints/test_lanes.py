@@ -1,4 +1,4 @@
-"""The lanes of trials, with sources that only say what they take."""
+"""The lanes of trials, with sources that only report their costs."""
 
 import threading
 from collections.abc import Callable, Iterator
@@ -62,7 +62,7 @@ def test_everything_ends_once(costs: list[int]) -> None:
 
 @given(n=st.integers(0, 100), cost=st.integers(0, 3))
 def test_a_cheap_source_waits_for_two_at_most(n: int, cost: int) -> None:
-    """One that is being tried already, and one more, whatever was sent before."""
+    """At most the running trial and one more, whatever was sent before."""
     gate = threading.Event()
     diary: list[Source] = []
     with lanes(max_waiting=n) as each:
@@ -118,7 +118,7 @@ def test_too_many_costly_sources_are_refused_and_cheap_ones_never() -> None:
         assert cheap.ended.wait(SECONDS)
         while sum(source.tried for source in others) < len(others):
             each.submit(lambda: None).result(SECONDS)
-        each.submit(lambda: None).result(SECONDS)  # the last of them has gone on, too
+        each.submit(lambda: None).result(SECONDS)  # the last of them has continued, too
         assert sum(bool(source.errors) for source in others) == 3
         gate.set()
         assert all(source.ended.wait(SECONDS) for source in others)

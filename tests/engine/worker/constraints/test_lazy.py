@@ -1,5 +1,5 @@
-"""Lazy grammars and control tokens that show: in the search for triggers, in what a text may be,
-and in generations of the shipped model."""
+"""Lazy grammars and shown control tokens: in the search for triggers, in the allowed texts, and in
+generations of the shipped model."""
 
 import random
 import re
@@ -117,7 +117,7 @@ def test_no_trigger_reaches_over_a_hidden_token() -> None:
     assert search([b"", b"<g", b"o>"], "<go>") == b"<go>"
 
 
-# ---- what a text may be ------------------------------------------------------------------
+# ---- allowed texts ------------------------------------------------------------------
 
 
 def lazy(**options: Any) -> GenerationParams:

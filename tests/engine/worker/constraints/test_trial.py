@@ -38,8 +38,8 @@ def hurried(model: Model) -> Iterator[Compiler]:
 
 @pytest.fixture
 def patient(model: Model) -> Iterator[Compiler]:
-    """A compiler whose costly lane never gives up. What isn't costly doesn't get there, also where
-    it takes a hundred times as long as usual."""
+    """A compiler whose costly lane never gives up. Cheap sources don't get there, even if they take
+    a hundred times as long as usual."""
     compiler = Compiler(model, seconds=(0.5, 1.0, FOR_EVER))
     yield compiler
     compiler.close()

@@ -405,7 +405,7 @@ def test_every_pooling_is_known() -> None:
 
 
 def test_the_longest_input_is_told() -> None:
-    """Where all of it has to be seen at once, it is as long as a micro-batch."""
+    """If all of it has to be evaluated at once, it is limited to a micro-batch."""
     for name in ("tiny-embed", "tiny-bert"):
         engine = embedder(name, pooling="mean", ubatch_size=16)
         longest = engine.info.n_input
@@ -454,7 +454,7 @@ def seeing(name: str, projector: str, **options: Any) -> Embedder:
     ],
 )
 def test_inputs_with_media(name: str, projector: str, pooling: Pooling) -> None:
-    """The same vector in any company and in pieces of any size; another one for another image."""
+    """The same vector in any batch and in pieces of any size; a different one for another image."""
     inputs: list[PromptParts] = [
         ["Here is ", image(1), " and that is it"],
         ["Here is ", image(2), " and that is it"],

@@ -79,7 +79,7 @@ def test_inputs_that_are_too_much_together_all_succeed(monkeypatch: pytest.Monke
 
 @pytest.mark.parametrize("name", ["tiny-embed", "tiny-hybrid"])
 def test_an_input_of_several_steps_begins_anew(monkeypatch: pytest.MonkeyPatch, name: str) -> None:
-    """It has no room beside others, who come when it is begun, and all of it alone."""
+    """It has no room with the others, which arrive when it has begun, but has room alone."""
     engine = embedder(name, pooling="mean", parallel=4, ubatch_size=32, ctx_size=1024)
     wanted = answers(engine, (LONG,), SHORT[:1])
     device = Device(monkeypatch, evaluates=True)

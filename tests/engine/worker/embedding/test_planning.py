@@ -77,7 +77,7 @@ def test_a_request_that_is_gone_has_no_turn() -> None:
 def test_every_token_is_evaluated_once_and_no_step_is_too_large(
     requests: list[list[int]], failing: set[int]
 ) -> None:
-    """Whichever steps have to be taken apart."""
+    """Whichever steps have to be split."""
     planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
     for id, lengths in enumerate(requests):
         planner.add(job(id, *lengths))

@@ -21,7 +21,7 @@ COMPUTE = 500
 
 
 def uses(n_ctx: int, n_layers: int, device: str = "GPU0") -> list[DeviceUse]:
-    """What a model of ten layers takes."""
+    """The memory of a model with ten layers."""
     there = N_LAYERS if n_layers == AUTO else n_layers
     return [
         DeviceUse(

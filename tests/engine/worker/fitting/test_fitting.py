@@ -1,4 +1,4 @@
-"""What is chosen for real models, and what is said, with stand-ins for free memory."""
+"""The choices and messages for real models, with stand-ins for free memory."""
 
 import logging
 from typing import Any
@@ -53,7 +53,7 @@ def needed(options: EngineOptions, n_ctx: int) -> DeviceUse:
 
 
 def held(options: EngineOptions) -> DeviceUse:
-    """What llama.cpp says that it has allocated."""
+    """The sizes that llama.cpp reports as allocated."""
     model = Model(options.model.model, options)
     try:
         if options.embedding.embeds():
@@ -186,7 +186,7 @@ def test_memory_that_the_system_does_not_tell_of_changes_nothing() -> None:
     assert fitted(options.model.model, options, host=lambda: None, devices=list) == options
 
 
-# ---- what has no room --------------------------------------------------------------------
+# ---- without room --------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("name", CACHED)

@@ -1,4 +1,4 @@
-"""What the tests of generation share."""
+"""Shared fixtures of the tests of generation."""
 
 import pytest
 

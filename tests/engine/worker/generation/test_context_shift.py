@@ -1,8 +1,8 @@
-"""Context shift and the reuse of moved chunks, on real cells.
+"""Context shift and the reuse of moved chunks, with real cells.
 
-The model has one layer: what its cache holds of a token depends on nothing but the token and its
-position. So moved cells are exactly what a fresh evaluation of the remaining tokens gives, and the
-texts have to be equal, which with more layers is only nearly so.
+The model has one layer, so a token's cells depend only on the token and its position. Moved cells
+therefore equal those of a fresh evaluation of the remaining tokens, and the texts have to be equal.
+With more layers they are only nearly equal.
 """
 
 import dataclasses
@@ -46,7 +46,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Model]:
 
 
 def engine(model: Model, **options: Any) -> Engine:
-    # One thread: the test machine's others may be busy with other tests.
+    # One thread, because other tests may use the machine's other processors.
     arguments: dict[str, Any] = {
         "ctx_size": N_CTX,
         "parallel": 1,

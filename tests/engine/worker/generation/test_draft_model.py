@@ -64,7 +64,7 @@ def test_texts_are_those_without(
     engine = Engine(model, reproducible(**chosen))
     results = play(engine, PROMPTS, n_predict=40, **params, **DRAFTING)
     assert tokens_of(results) == wanted
-    # And once more, each alone, with what is cached by now.
+    # Once more, each alone, with the cache as it is now.
     for prompt in PROMPTS:
         [again] = play(engine, [prompt], n_predict=40, **params, **DRAFTING).values()
         assert again.tokens == wanted[prompt]

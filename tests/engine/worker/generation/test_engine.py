@@ -69,7 +69,8 @@ def test_a_prompt_is_cut_while_others_generate(model: Model) -> None:
 
 
 def sent_by(engine: Engine, params: GenerationParams, *, other_at: int = -1) -> list[list[Event]]:
-    """What is sent at once of a streamed request; `other_at` messages later comes another one."""
+    """Returns the messages that a streamed request gets at once; after `other_at` messages another
+    request arrives."""
     sent: list[list[Event]] = []
     engine.submit(engine.preparation.prepare(Submit(1, ["import os"], params)))
     while engine.has_work:
@@ -127,7 +128,7 @@ def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
 
 @pytest.mark.parametrize("crowded", [False, True])
 def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bool) -> None:
-    """Whether its cells have stayed or had to make room."""
+    """Returns whether its cells stayed or had to make room."""
     prompt, other = "import module_1", "class Other:"
     wanted = play(engine(model), [prompt], n_predict=60, **GREEDY)[prompt].tokens
     e = engine(model, parallel=1, ctx_size=256)

@@ -1,4 +1,4 @@
-"""The prompt for a gap: its layout, and what is cut when there is no room."""
+"""The prompt for a gap: its layout, and the order of cuts if there is no room."""
 
 from typing import Any
 

@@ -85,7 +85,7 @@ class Stage:
         return [each if isinstance(each, str) else self.medium(each) for each in key]
 
     def check(self, engine: Engine, *keys: Key, n: int = 12) -> list[Finished]:
-        """Together, each of them says what it says alone."""
+        """Together, each of them gets the text that it gets alone."""
         results = play(engine, [self.prompt(*key) for key in keys], n_predict=n)
         for key, finished in zip(keys, results, strict=True):
             assert finished.tokens == self.alone(key, n), key
@@ -201,7 +201,7 @@ def test_from_host_memory(stage: Stage) -> None:
 
 @pytest.mark.parametrize("cache_ram", [0, 64])
 def test_from_files(stage: Stage, tmp_path: Path, cache_ram: int) -> None:
-    """They outlive the process, in which ids mean something."""
+    """They outlive the process, within which ids are unique."""
     changes = {"cache_disk": str(tmp_path), "cache_ram": cache_ram}
     text = ("Some words: " * 5, 1, " and ", 2, 1)
     first = stage.engine(**changes)
@@ -325,7 +325,7 @@ def test_a_medium_that_cannot_be_encoded_fails_its_request_alone(
 
 
 def test_several_answers_to_one_prompt_and_its_tokens(plain: Stage) -> None:
-    """As they come from the server process."""
+    """As the server process sends them."""
     engine = plain.engine(parallel=3, ctx_size=6144)
     worker = Worker(engine, Link.of_files(-1, -1, to_engine_decoder), plain.options())
     prompt, params = plain.prompt("Look: ", 1, 1, "!"), GenerationParams(**GREEDY, n_predict=12)

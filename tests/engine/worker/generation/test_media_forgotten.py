@@ -83,7 +83,7 @@ def test_those_in_files_are_not(
 
 
 def test_those_of_requests_that_wait_are_not(stage: Stage, tidy_always: None) -> None:
-    """One slot: one request runs and one is paused, and others wait."""
+    """One slot: one request runs, one is paused, and others wait."""
     engine = stage.engine(ctx_size=512, cache_ram=0, media_cache=0)
     keys = [(f"Number {n}: ", n, " What?") for n in range(4)]
     events: list[Event] = []

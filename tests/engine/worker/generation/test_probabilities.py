@@ -1,4 +1,5 @@
-"""Token probabilities: the arithmetic, what they say of a real model, and which event has them."""
+"""Token probabilities: the arithmetic, the values of a real model, and the events that have
+them."""
 
 import codecs
 import math
@@ -51,7 +52,8 @@ def test_the_largest_come_first(row: Any, n: int) -> None:
     assert len(set(where.tolist())) == len(where) == n
     values = row[where]
     assert values.tolist() == sorted(row.tolist(), reverse=True)[:n]
-    # Of equal values, the first comes first; the greedy choice is the very first.
+    # Of equal values, the one with the smallest id comes first; the greedy choice is the first of
+    # all.
     pairs = zip(pairwise(where), pairwise(values), strict=True)
     assert all(i < j for (i, j), (a, b) in pairs if a == b)
     assert where[0] == row.argmax()

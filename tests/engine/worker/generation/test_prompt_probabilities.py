@@ -20,7 +20,7 @@ from tools.models.build import ensure
 TEXT = "A llama carries wool 🦙, and the bus leaves at nine: <|im_end|> yes.\n\n" * 3
 N_TOP = 3
 ROUNDING = 0.1
-"""Of quantized weights, which are multiplied in another order where there are more rows."""
+"""The tolerance for quantized weights, which are multiplied in another order with more rows."""
 
 
 def tokens_of(model: Model, text: str = TEXT) -> list[int]:
@@ -116,7 +116,7 @@ def test_they_are_the_model_s_own(
 def test_memory_that_cannot_be_cut(
     uncuttable: Model, monkeypatch: pytest.MonkeyPatch, rows: int, kv_unified: bool
 ) -> None:
-    """They are the same with a cold and a warm cache, and what is cached stays right."""
+    """They are the same with a cold and a warm cache, and cached values stay right."""
     monkeypatch.setattr(preparation, "LOGITS", rows * 4 * uncuttable.n_vocab)
     served = engine(uncuttable, ctx_size=2048, parallel=2, kv_unified=kv_unified, ubatch_size=16)
     prompt = tokens_of(uncuttable)

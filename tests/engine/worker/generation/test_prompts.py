@@ -55,7 +55,7 @@ def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.M
 @settings(max_examples=100)
 @given(prompt=PROMPTS)
 def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> None:
-    """As POST /tokenize counts it, however far it is beyond the context."""
+    """As POST /tokenize counts it, however far it exceeds the context."""
     whole: list[int | str | Media] = [*prompt, "word 🦙 <|im_end|> \n" * 300, 5]
     expected = len(tokenize_prompt(model, whole))
     generator = engine(model, ctx_size=256, parallel=1)

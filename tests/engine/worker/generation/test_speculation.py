@@ -45,7 +45,7 @@ def teach(
 def compare(
     model: Model, plain: Engine, e: Engine, oracle: Oracle, params: dict[str, Any]
 ) -> dict[str, Finished]:
-    """Both engines say the same."""
+    """Both engines generate the same texts."""
     given = {"n_predict": N, "speculative": Speculative("oracle", n_max=64), **params}
     wanted = run(plain, PROMPTS, given)
     teach(model, oracle, PROMPTS, wanted)
@@ -97,7 +97,7 @@ def submit(e: Engine, id: int, prompt: str, **params: Any) -> None:
 def test_a_stop_string_in_the_middle(
     model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, at: int
 ) -> None:
-    """Of what was proposed, and goes on behind it."""
+    """The text ends within the proposed tokens, and continues after them."""
     plain = speculating(monkeypatch, model, None, parallel=1)
     whole = run(plain, PROMPTS, {"n_predict": N, **GREEDY})
     oracle = Oracle(mode, model.n_vocab)
@@ -112,7 +112,7 @@ def test_a_stop_string_in_the_middle(
 def test_a_context_shift_in_the_middle(
     model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode
 ) -> None:
-    """A text that loses a part of itself takes back what was proposed behind the old one."""
+    """When a text loses a part of itself, the tokens proposed after the old part are taken back."""
     options = {"parallel": 1, "ctx_size": 256, "context_shift": True}
     oracle = Oracle(mode, model.n_vocab)
     plain = speculating(monkeypatch, model, None, **options)

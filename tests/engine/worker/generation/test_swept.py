@@ -1,4 +1,4 @@
-"""The sweep of a real context: what it leaves behind, and what it remembers."""
+"""The sweep of a real context: the state after it, and the values that it keeps."""
 
 from collections.abc import Iterator
 from pathlib import Path

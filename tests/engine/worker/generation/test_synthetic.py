@@ -107,7 +107,7 @@ def test_the_same_seed_gets_the_same(model: Model, monkeypatch: pytest.MonkeyPat
 def test_requests_of_any_kind_end(
     model: Model, monkeypatch: pytest.MonkeyPatch, params: dict[str, Any], rate: float
 ) -> None:
-    """Constraints hold for what the model says, not for what is made up."""
+    """Constraints apply to the model's tokens, not to made-up ones."""
     rates = [rate**n for n in range(1, N_EACH + 1)]
     e = speculating(monkeypatch, model, Oracle("random", model.n_vocab), **made_up(*rates))
     for each in run(e, **SAMPLED, **params):

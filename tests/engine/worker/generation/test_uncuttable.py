@@ -1,6 +1,6 @@
 """Models whose memory can't be cut at any token: recurrent, hybrid, with a sliding window.
 
-Whatever happened before and beside it, a request gets the tokens that it gets alone.
+Whatever was served before and is served at the same time, a request gets the same tokens as alone.
 """
 
 import random

@@ -1,4 +1,4 @@
-"""What is confirmed: what the model says, or as much as was asked for."""
+"""Confirmed tokens: the model's own, up to the requested number."""
 
 import pytest
 

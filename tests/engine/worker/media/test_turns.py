@@ -174,7 +174,7 @@ def test_a_failure_gives_the_turn_back() -> None:
 
 @pytest.mark.parametrize("seconds", [SLICE_SECONDS / 100, SLICE_SECONDS * 100])
 def test_slices_take_about_as_long_as_they_should(seconds: float, encoder: Encoder) -> None:
-    """Of operations that take this many seconds for eight."""
+    """Operations that take this many seconds for eight tokens."""
     encoder.seconds = seconds
     encoder.start()
     for _ in range(12):

@@ -153,8 +153,8 @@ def test_the_sweep_is_what_is_known_at_first() -> None:
 
 
 def test_what_has_disturbed_the_sweep_is_left_out() -> None:
-    """A size that costs more than a smaller one and a larger one. One from which on all cost more
-    is another thing: the processor's cache overflows."""
+    """A size that costs more than a smaller and a larger one. A size from which on all sizes cost
+    more is different: there the processor's cache overflows."""
     disturbed = Sweep(prompts={32: 0.04, 72: 0.036, 96: 0.096, 128: 0.128, 256: 0.128})
     clock = StepClock(2048, disturbed)
     found = clock.by_size(0, [32, 72, 96, 128, 256], 0)

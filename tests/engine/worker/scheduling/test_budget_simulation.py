@@ -34,7 +34,7 @@ class Run:
     def __init__(
         self, seed: int, sweep: Sweep | None, n_generating: int = 2, n_longest: int = 3000
     ) -> None:
-        """`sweep` is what the clock begins with."""
+        """`sweep` has the initial costs of the clock."""
         self.clock = StepClock(N_BATCH, sweep)
         self.budget = PrefillBudget(self.clock, TARGET, n_batch=N_BATCH, n_ubatch=512)
         self.spent: list[tuple[float, float]] = []
@@ -100,8 +100,8 @@ def check_rate(run: Run, start: int, most: float = 1.3) -> None:
 
 
 def check(run: Run, start: int) -> None:
-    """As `check_rate`, and few steps take longer than allowed. Where no step keeps the target, some
-    more do: there is less to lose."""
+    """As `check_rate`, and few steps take longer than allowed. If no step can keep the target, more
+    steps may, because there is less to lose."""
     check_rate(run, start)
     overrun = run.overrun[start:]
     if run.can_keep_target:
@@ -123,7 +123,7 @@ def test_from_nothing(machine: Machine, seed: int) -> None:
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_without_a_sweep(machine: Machine, seed: int) -> None:
-    """As with `--no-warmup`: what other sizes cost shows as they come."""
+    """As with `--no-warmup`: the costs of other sizes are learnt during use."""
     run = Run(seed, None)
     run.steps(machine, 220)
     assert ratio(run.spent[20:]) <= 1.8
@@ -146,7 +146,7 @@ def test_from_anything_observed(machine: Machine, seed: int) -> None:
 @pytest.mark.parametrize("size", [32, 64, 128, 1024])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_from_measurements_of_one_size(machine: Machine, size: int) -> None:
-    """As after prompts that were all cut to the smallest size, which is what locked the limit."""
+    """As after prompts that were all cut to the smallest size, which kept the limit there."""
     run = Run(size, machine.sweep())
     for _ in range(30):
         run.clock.observe(2, 0, 1500, machine.seconds(2, 0, 1500))
@@ -169,7 +169,7 @@ def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
 @pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
 def test_after_steps_of_another_machine(first: Machine, second: Machine) -> None:
-    """It takes longer until all that holds there is forgotten: some of the next steps are wrong."""
+    """It takes longer until the old values are forgotten: some of the next steps are wrong."""
     run = Run(3, second.sweep())
     run.steps(first, 60)
     run.steps(second, 160)

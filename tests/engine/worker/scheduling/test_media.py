@@ -1,4 +1,4 @@
-"""Chunks of texts with media: what is evaluated together, and what waits."""
+"""Chunks of texts with media: which are evaluated together, and which wait."""
 
 from hypothesis import given
 from hypothesis import strategies as st

@@ -1,4 +1,5 @@
-"""What the kind of memory decides: what is granted of proposed tokens, and where texts are cut."""
+"""Consequences of the kind of memory: the number of granted proposals, and the places where texts
+are cut."""
 
 import pytest
 from hypothesis import given

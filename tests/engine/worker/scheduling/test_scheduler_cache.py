@@ -401,8 +401,9 @@ def test_all_texts_at_the_end() -> None:
 
 
 def test_a_text_of_the_second_tier_shares_no_cells() -> None:
-    """One that is brought back beside a running text with the same beginning needs room for all
-    of it. Without, it was admitted, preempted and admitted again in the same step, for ever."""
+    """A text that is restored next to a running text with the same beginning needs room for all of
+    it. Without it, the text was admitted, preempted and admitted again in the same step, for
+    ever."""
     kv = FakeKV(24, 24)
     tier = FakeTier(kv)
     s = scheduler(kv, n_slots=2, tier=tier)

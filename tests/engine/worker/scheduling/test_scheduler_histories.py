@@ -225,7 +225,7 @@ class Histories(RuleBasedStateMachine):
             assert n_of_prompts <= max(2 * self.n_prompt, 4)
 
     def _encode(self) -> None:
-        """What is in slots wants embeddings, and gets them one by one. They may have been dropped
+        """Texts in slots need embeddings, and get them one by one. These may have been dropped
         again when they are used."""
         self.n_steps += 1
         for active in self.s.active:
@@ -266,7 +266,7 @@ class Histories(RuleBasedStateMachine):
             self.step()
 
     def _propose(self) -> None:
-        """What is right, or wrong from some place on."""
+        """Proposals that are right, or wrong from some place on."""
         self.n_free_before = self.s.cache.n_free
         for each in self.s.active:
             if each.phase == "ready" and self.proposes:
@@ -275,7 +275,7 @@ class Histories(RuleBasedStateMachine):
                 for n in range(self.proposes):
                     text.append((sum(text) + (n == n_right)) % 3)
                 each.proposed = tuple(text[-self.proposes :])
-                n_forced = n_right if each.id % 2 else 0  # what is right
+                n_forced = n_right if each.id % 2 else 0  # only right ones
                 each.n_forced = min(n_forced, self.proposes)
 
     def _verify(self, sequence: Sequence, proposed: tuple[int, ...]) -> None:

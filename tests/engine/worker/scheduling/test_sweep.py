@@ -1,4 +1,4 @@
-"""What the sweep measures, in which time, and what it remembers."""
+"""The measurements of the sweep, their duration, and the values that it keeps."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""What holds for all sources of text, whatever happens to the sequences."""
+"""Properties of all sources of texts, whatever happens to the sequences."""
 
 import weakref
 
@@ -34,7 +34,7 @@ IDS = st.integers(0, N_IDS - 1)
 
 
 class SourceMachine(RuleBasedStateMachine):
-    """Two equal sources, the second of which only sees what the first does."""
+    """Two equal sources, the second of which only sees the first one's calls."""
 
     type: SpeculationType
 

@@ -1,5 +1,5 @@
-"""Any history of texts: what is proposed is what the draft model says, and its cells hold no more
-than it knows of. The context is one on paper, as strict as llama.cpp."""
+"""Random histories of texts: proposals equal the draft model's tokens, and its cells hold only
+tokens that it has recorded. The context is a fake, as strict as llama.cpp."""
 
 import zlib
 from collections.abc import Sequence
@@ -28,7 +28,7 @@ def next_token(text: Sequence[int]) -> int:
 
 
 def said(text: Sequence[int], n: int) -> list[int]:
-    """What the model goes on with."""
+    """The model's next tokens."""
     found: list[int] = []
     while len(found) < n and EOG not in found:
         found.append(next_token([*text, *found]))
@@ -169,7 +169,7 @@ def test_any_history(
             if data.draw(st.integers(0, 4)) == 0:
                 draft.leave(id)
                 del texts[id]
-    # Of the texts that are asked for, none is in the way of all others.
+    # No requested text blocks all others.
     asks = [
         ask(text[:LIMIT], 2, id=id, key=((id % 2, 1.0),))
         for id, text in texts.items()
@@ -178,7 +178,7 @@ def test_any_history(
     for id in texts.keys() - {each.id for each in asks}:
         draft.leave(id)
     assert not asks or any(any(draft.propose(asks)) for _ in range(20))
-    # Who is alone has all the cells, and is served in the end.
+    # A single text has all the cells, and is served in the end.
     for each in asks:
         draft.leave(each.id)
     text = [*beginning, 1]

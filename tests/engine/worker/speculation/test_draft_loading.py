@@ -180,7 +180,7 @@ def test_the_draft_model_has_options_of_its_own() -> None:
     assert not options.compute.cpu_moe
     assert not options.sampling.backend_sampling
     assert options.context.swa_full
-    # What isn't said of it is as for the model.
+    # Options that it doesn't have are those of the model.
     assert (options.context.batch_size, options.compute.flash_attn) == (99, "on")
     assert not options.model.mmap
     own = of_draft(

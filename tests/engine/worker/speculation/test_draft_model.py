@@ -1,4 +1,4 @@
-"""What a draft model proposes, and how little it evaluates for it."""
+"""The draft model's proposals, and the small number of tokens that it evaluates for them."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -43,7 +43,7 @@ Make = Callable[..., "Watched"]
 
 
 class Watched(Running[DraftState]):
-    """A draft model that counts what it evaluates, with its texts."""
+    """A draft model that counts its evaluated tokens, with its texts."""
 
     def __init__(self, context: Context, **more: Any) -> None:
         super().__init__(DraftModel(context, **more))
@@ -107,10 +107,10 @@ Check = Callable[[Sequence[int], Sequence[int], int], None]
 
 @pytest.fixture
 def check(path: str) -> Iterator[Check]:
-    """Asserts that a proposal of up to `n` tokens is what the model says by itself.
+    """Asserts that a proposal of up to `n` tokens is the model's own continuation.
 
-    What a kernel computes for a token depends a little on what else is in its batch. Among tokens
-    that are as good as equally likely any may be proposed.
+    A kernel's result for a token depends a little on the rest of its batch. Of tokens that are
+    nearly equally likely, any may be proposed.
     """
     options = engine_options(ctx_size=1024, swa_full=True)
     model = Model(path, options)
@@ -184,9 +184,9 @@ def test_beginnings_are_shared_by_those_of_one_key(make: Make, check: Check) -> 
         check(longer, proposed, 8)
         return draft.evaluated()[0]
 
-    # Another key knows nothing of it.
+    # Another key can't use it.
     assert evaluated_for(2, ((0, 0.5),)) == len(longer)
-    # One of the same key: beside it, and in its place.
+    # A text of the same key, next to it, and in its place.
     assert evaluated_for(3) == 2
     draft.leave(1)
     assert evaluated_for(4) <= 2
@@ -238,7 +238,7 @@ def test_behind_the_end_of_the_context_nothing_is_proposed(make: Make) -> None:
 
 
 def sooner_or_later(draft: Watched, wanted: Text) -> list[int]:
-    """What is proposed once the text is evaluated as a whole."""
+    """Returns the proposal once the text is evaluated as a whole."""
     tries = (draft.propose([wanted])[0] for _ in range(20))
     return next(filter(None, tries))
 

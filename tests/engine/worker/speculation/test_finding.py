@@ -1,4 +1,4 @@
-"""What finding takes."""
+"""The time that finding a proposal takes."""
 
 import pytest
 

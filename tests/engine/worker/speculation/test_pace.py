@@ -144,7 +144,7 @@ def test_a_machine_that_changes_is_followed() -> None:
 
 
 def test_one_that_copies_beside_those_that_do_not() -> None:
-    """The rows go to whom they help."""
+    """The rows go to the sequences that benefit from them."""
     pace, rng = Timed(0.0, 512, sweep_of(bandwidth_cpu)), random.Random(1)
     records, given = [ProposalRecord() for _ in range(4)], [0, 0, 0, 0]
     for step in range(500):
@@ -223,7 +223,7 @@ def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
 
 
 def early(seconds_of_one: float, seconds_each: float, n: int) -> bool:
-    """Whether `n` tokens pay beside four sequences, whose steps take 40 ms."""
+    """Returns whether `n` tokens pay with four sequences, whose steps take 40 ms."""
     pace = Timed(0.0, 64)
     for n_generating in (1, 4):
         pace.observe(n_generating, 0, 0.040)

@@ -149,7 +149,7 @@ def test_what_a_source_takes_is_found_out_with_one_text() -> None:
 
 
 def test_a_source_that_is_wrong_is_no_second_choice() -> None:
-    """Where rows cost too much for one that is always right, no other one is tried instead."""
+    """If rows cost too much for a source that is always right, no other source is tried instead."""
     right, wrong = Known("a", [4, 5, 6]), Known("b", [7, 8, 9])
     now = [0.0]
     pace = Timed(0.0, 64)
@@ -172,8 +172,8 @@ def test_a_source_that_is_wrong_is_no_second_choice() -> None:
 
 
 class Drafting:
-    """A draft model: each token takes `seconds`, as does finding out that there is none. For the
-    first `n_unread` asks it hasn't read the text."""
+    """A draft model: each token takes `seconds`, and so does finding no token. For the first
+    `n_unread` asks it hasn't read the text."""
 
     name = "a"
 
@@ -224,7 +224,7 @@ def test_a_draft_model_that_takes_as_long_as_the_model_costs_next_to_nothing() -
 
 
 def test_a_draft_model_that_can_not_pay_is_not_tried() -> None:
-    """If finding takes as long as a step, it does not matter how much of it is right."""
+    """If finding takes as long as a step, the acceptance rate does not matter."""
     source = Drafting([0.0], 0.0101, [4] * 8, 0)
     drafted(source, 1000)
     assert source.n_asked <= 3

@@ -1,4 +1,4 @@
-"""What is proposed from texts that began alike."""
+"""Proposals from texts with the same beginning."""
 
 from hypothesis import given
 from hypothesis import strategies as st

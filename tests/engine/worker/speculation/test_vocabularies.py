@@ -1,4 +1,4 @@
-"""Texts that go to a draft model of another vocabulary, and what comes back."""
+"""Texts for a draft model with another vocabulary, and its translated proposals."""
 
 from collections.abc import Iterator, Sequence
 
@@ -94,14 +94,14 @@ def test_the_draft_model_gets_the_text(
     replacements = [("<|x|>", "[X]"), ("return", "")]
     source = Running(TokenTranslation(inner, model, draft, replacements))
     start = data.draw(st.integers(1, len(every)))
-    # It grows, and it is another one now and then.
+    # The text grows, and is sometimes replaced.
     for n in [*range(start, len(every), step), data.draw(st.integers(1, len(every)))]:
         source.propose([ask(every[:n].tolist(), 4)])
         said = model.detokenize(every[:n].tolist()).decode("utf-8", "ignore")
         bos = model.token_text(model.bos) if model.add_bos else ""
         wanted = said.removeprefix(bos).replace("<|x|>", "[X]").replace("return", "")
         got = read_by_draft(draft, inner.asked[0])
-        # What is translated in two parts may miss a replacement, or a character, at the joint.
+        # A translation in two parts may miss a replacement, or a character, at the joint.
         if n <= SETTLED:
             assert got == wanted.removeprefix(" ")
         assert got.endswith(wanted[-9:]) or n > SETTLED

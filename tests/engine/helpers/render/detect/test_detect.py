@@ -61,7 +61,7 @@ def _arguments(tagged: TaggedArguments | None, values: dict[str, Any]) -> str:
 
 
 def assert_same_calls(found: CallSyntax | None, true: CallSyntax | None) -> None:
-    """They write the same texts: which part a space between two of them counts to is free."""
+    """They write the same texts: a space between two parts may belong to either."""
     if found is None or true is None:
         assert found is true
         return
@@ -446,7 +446,7 @@ def test_templates_that_mean_harm(hostile: Hostile) -> None:
 @given(family=st.sampled_from(FIXTURES), data=st.data())
 @settings(max_examples=80, deadline=None)
 def test_damaged_templates(family: Fixture, data: st.DataObject) -> None:
-    """Whatever is missing in a template, it is looked at without an exception."""
+    """Whatever is missing in a template, the detection raises no exception."""
     source = family.source
     start = data.draw(st.integers(0, len(source)))
     damaged = source[:start] + source[start + data.draw(st.integers(1, 60)) :]

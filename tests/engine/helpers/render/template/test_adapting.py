@@ -1,4 +1,4 @@
-"""Calls and their results in the form that a template wants."""
+"""Calls and their results in the form that a template needs."""
 
 from typing import Any
 

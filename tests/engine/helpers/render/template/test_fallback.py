@@ -108,7 +108,7 @@ ROLES = "{% for m in messages %}[{{ m.role }}]{{ m.content }}{% endfor %}"
 
 
 def test_a_template_without_calls_that_is_known() -> None:
-    """It is given the tools; earlier calls stand in the text as the model writes them."""
+    """The prompt lists the tools; earlier calls are in the text as the model writes them."""
     source = "List of tools: [" + SHOWN + "]" + ROLES
     syntax = detect(ChatTemplate(source))
     tools = [{"type": "function", "function": {"name": "f", "parameters": {}}}]

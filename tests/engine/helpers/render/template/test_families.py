@@ -1,4 +1,4 @@
-"""The fixtures are true: templates render, and their prompts hold what the ground truth says."""
+"""The fixtures are correct: templates render, and their prompts agree with the ground truth."""
 
 import json
 from typing import Any

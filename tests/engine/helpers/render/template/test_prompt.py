@@ -254,7 +254,8 @@ TEMPLATES = Path(__file__).parents[3] / "support" / "templates"
 @pytest.mark.parametrize("path", sorted(TEMPLATES.glob("*.jinja")), ids=lambda path: path.stem)
 @pytest.mark.parametrize("messages", [[], [{"role": "assistant", "content": "Sure"}]])
 def test_a_conversation_without_messages(path: Path, messages: Any) -> None:
-    """As llama-server has it: whatever templates ask of the first message, it isn't there."""
+    """As in llama-server: whatever a template requires of the first message, the message is
+    missing."""
     template = ChatTemplate(path.read_text(encoding="utf-8"), "<s>", "</s>")
     made = chat_prompt(template, detect(template), ChatRequest(messages=messages))
     if messages:

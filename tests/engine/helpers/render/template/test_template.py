@@ -1,4 +1,4 @@
-"""Templates in their sandbox, what probing finds out about them, and what they are given."""
+"""Templates in their sandbox, the results of probing them, and their variables."""
 
 import re
 from typing import Any

@@ -13,7 +13,7 @@ LENGTHS = st.integers(1, 5)
 
 
 def ends(text: list[int], ngram: list[int]) -> list[int]:
-    """Where `ngram` ends with a token behind it, the last place first."""
+    """Returns the places where `ngram` ends before another token, last place first."""
     n = len(ngram)
     return [end for end in range(len(text) - 1, n - 1, -1) if text[end - n : end] == ngram]
 

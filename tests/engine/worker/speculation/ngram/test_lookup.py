@@ -24,7 +24,7 @@ KINDS = [NgramSimple, NgramMapK, NgramMapK4V]
 
 
 def hits(text: list[int], n: int) -> list[int]:
-    """Where the last `n` tokens ended before, the last place first."""
+    """Returns the places where the last `n` tokens ended before, last place first."""
     if len(text) < n:
         return []
     return [end for end in range(len(text) - 1, n - 1, -1) if text[end - n : end] == text[-n:]]
@@ -128,7 +128,7 @@ def test_what_was_accepted_is_remembered_of_so_many_keys() -> None:
 @given(texts(), st.integers(1, 20), st.integers(1, 20))
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_context_shift(kind: type[NgramSimple], text: list[int], start: int, length: int) -> None:
-    """What is proposed is in the text, as it is now."""
+    """Proposed tokens are in the current text."""
     source = Running(kind(2, 4, 1))
     buffer = TokenBuffer(np.array([*text, 1, 2, 1, 2, 1], np.int32))
     propose(source, ask(buffer))
