@@ -59,20 +59,20 @@ FLOORS = (
 floor and from below."""
 
 NEVER = (
-    # What runs in the server process, and what in the engine process.
+    # The modules of the server process and of the engine process.
     ("specllama.engine.chat", "specllama.engine.worker"),
     ("specllama.engine.catalog", "specllama.engine.worker"),
     ("specllama.engine.models", "specllama.engine.worker"),
     ("specllama.engine.media", "specllama.engine.worker"),
     ("specllama.handlers", "specllama.engine.worker"),
     ("specllama", "specllama.engine.worker"),
-    # The engine knows nothing of HTTP servers.
+    # The engine contains nothing about HTTP servers.
     ("specllama.engine", "starlette"),
     ("specllama.engine", "uvicorn"),
     # Importing it patches Connexion: only Connexion's command line does, by a name in server.yaml.
     ("specllama.handlers", "specllama.handlers.binding.connexion_command"),
     ("specllama", "specllama.handlers.binding.connexion_command"),
-    # The kit tests any server; only what is beside it knows ours.
+    # The kit tests any server; only modules outside it depend on ours.
     ("contract_tests.kit", "specllama.engine"),
     ("contract_tests.kit", "specllama.handlers"),
     ("contract_tests.kit", "specllama"),
@@ -109,7 +109,7 @@ ONLY = {
         "specllama.engine.helpers.fetch.fetch_main",  # the same
     ),
     "queue": ("specllama.engine.system", "specllama.engine.worker"),
-    # What works on bytes that anybody may have sent runs in a process of its own.
+    # Code that reads bytes from anywhere runs in a separate process.
     "PIL": ("specllama.engine.helpers.decode",),
     "miniaudio": ("specllama.engine.helpers.decode",),
     "pypdfium2": ("specllama.engine.helpers.decode",),
@@ -144,7 +144,7 @@ PROCESSES = {
     "helpers.decode.decode_main": {"helpers.decode"},
     "helpers.download.download_main": {"helpers.download", "catalog"},
     "helpers.fetch.fetch_main": {"helpers.fetch"},
-    # Whether a model's template is written for tools is found by compiling it.
+    # Compiling a model's template shows whether it is written for tools.
     "helpers.inspect.inspect_main": {"helpers.inspect", "helpers.render"},
     "helpers.render.render_main": {"helpers.render", "chat"},
     "helpers.trial.trial_main": {"helpers.trial", "grammars"},
@@ -169,7 +169,7 @@ SMALL = {
 a tag, a program and messages of a helper may be small, too."""
 
 FOLDERS = ("engine", "handlers", "specllama")
-"""Of the one package: the first two are linked into the third."""
+"""The folders of the one package: the first two are linked into the third."""
 PRODUCT = ("specllama", "specllama.engine", "specllama.handlers")
 TREES = (*FOLDERS, "contract_tests", "tests", "tools", "benchmarks")
 
@@ -215,7 +215,7 @@ IMPORTS = {name: set(_imports(path)) for name, path in MODULES.items()}
 
 
 def _below(name: str, prefix: str) -> bool:
-    """True if a module is in a package; `specllama` is what is in neither of the other two."""
+    """True if a module is in a package; `specllama` stands for modules outside the other two."""
     if prefix == "specllama" and any(_below(name, other) for other in PRODUCT[1:]):
         return False
     return name == prefix or name.startswith(prefix + ".")
@@ -264,7 +264,7 @@ def test_a_helper_is_used_through_its_client() -> None:
 
 
 def _reached(*starts: str) -> set[str]:
-    """The rooms of `engine/` that the modules `starts` import, and what they import."""
+    """Returns the folders of `engine/` that the modules `starts` import, and their imports."""
     found: set[str] = set()
     waiting = [*starts]
     while waiting:
@@ -340,7 +340,7 @@ BETWEEN_DIALECTS = {
 
 
 def test_a_dialect_knows_no_other_one() -> None:
-    """Nor, in its `request.py` and `format.py`, a model, an engine or a connection."""
+    """Neither do its `request.py` and `format.py` use a model, an engine or a connection."""
     place = "specllama.handlers.apis."
     found: set[tuple[str, str]] = set()
     for name, other in _pairs(("specllama.handlers.apis",)):

@@ -25,6 +25,6 @@ def test_every_pair_occurs() -> None:
 
 @pytest.mark.parametrize("strength", [1, 2, 3])
 def test_few_parameters(strength: int) -> None:
-    """Of a single one, nothing can be left out."""
+    """With a single parameter, no value can be left out."""
     assert covering([{"a": n} for n in range(5)], strength) == {0, 1, 2, 3, 4}
     assert covering([{"a": 1, "b": 2}], strength) == {0}

@@ -1,5 +1,5 @@
 """Libraries whose classes this package extends, or whose private names it uses, have upper bounds:
-a minor version of them may change what is relied on."""
+a minor version may change them."""
 
 import ast
 import re
@@ -33,7 +33,7 @@ def _relied_on() -> Iterator[Inside]:
 
 
 class _Running(ast.NodeTransformer):
-    """Leaves out what is for type checkers alone."""
+    """Leaves out imports for type checkers."""
 
     def visit_If(self, node: ast.If) -> ast.AST | None:
         self.generic_visit(node)

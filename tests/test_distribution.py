@@ -1,4 +1,4 @@
-"""What pip installs: one package, the same however it was built, beside any application."""
+"""The installed package: one package, the same however it was built, next to any application."""
 
 import os
 import shutil
@@ -24,7 +24,7 @@ FOLDERS = ("engine", "handlers", "openapi")
 """At the top of the repository, and in the package."""
 NOT_INSTALLED = ("tests", "contract_tests", "tools", "benchmarks")
 PARTS = (*FOLDERS, "specllama", "LICENSE", "README.md", "pyproject.toml")
-"""What a wheel is built from."""
+"""Copies the files from which a wheel is built."""
 
 
 def build(kind: str, source: Path, directory: Path) -> Path:

@@ -10,14 +10,14 @@ from contract_tests.kit.command import parser
 ROOT = Path(__file__).parents[1]
 TREES = ("tests", "contract_tests")
 ELSEWHERE = ("contract_tests/clients/python", "contract_tests/sdk/drivers")
-"""They run in environments that have nothing of this repository."""
+"""Files that run in environments without this repository."""
 LIMITED = {
     *(f"httpx.{name}" for name in ("get", "post", "put", "delete", "request", "stream")),
     *("httpx.Client", "httpx.AsyncClient", "httpx2.Client", "httpx2.AsyncClient"),
     *("OpenAI", "AsyncOpenAI", "openai.OpenAI", "openai.AsyncOpenAI"),
     *("Anthropic", "AsyncAnthropic", "anthropic.Anthropic", "anthropic.AsyncAnthropic"),
 }
-"""What has a time limit of its own unless it is given another one."""
+"""Functions with a default time limit."""
 WAITING = {
     **dict.fromkeys(("wait", "join", "result", "exception", "settimeout", "timeout"), 0),
     "wait_for": 1,
@@ -54,7 +54,7 @@ def calls() -> list[tuple[str, ast.Call]]:
 
 
 def has_a_number(call: ast.Call) -> bool:
-    """It waits for as many seconds."""
+    """The call waits for a number of seconds."""
     name = ast.unparse(call.func).rpartition(".")[2]
     limits = [each.value for each in call.keywords if each.arg == "timeout"]
     if name in WAITING:

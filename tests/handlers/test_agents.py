@@ -1,9 +1,9 @@
-"""Sessions of coding agents, as they were recorded: each request to the whole server, whose engine
+"""Recorded sessions of coding agents: each request is sent to the whole server, whose engine
 process is a stand-in that plays the model's turns.
 
-In `tests/support/agents/` is a file for each session: what the agent, of that version, sent in each
-turn (what is the same as in the turn before is left out), what the model says then, and the call
-that the agent understood; or the error that it got. Texts are cut.
+`tests/support/agents/` has a file for each session: the request of the agent, in that version, in
+each turn (without parts that are the same as in the turn before), the model's answer, and the call
+that the agent parsed, or the error that it got. Texts are shortened.
 """
 
 import json
@@ -35,8 +35,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[StandInServer]:
 
 
 class Answered(NamedTuple):
-    """What a client knows of an answer: texts and calls, why it ended, and how many tokens it
-    took: those of the prompt, the cached ones among them, and what was generated."""
+    """A client's view of an answer: texts and calls, the reason of its end, and the numbers of
+    tokens: of the prompt, of its cached part, and of the output."""
 
     said: list[dict[str, Any]]
     reason: str
@@ -55,7 +55,7 @@ def turns(session: Path) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
 
 
 def said(says: Any) -> str:
-    """What the model writes."""
+    """The model's text."""
     if isinstance(says, str):
         return says
     return f"<tool_call>\n{json.dumps(says)}\n</tool_call>"
@@ -186,7 +186,7 @@ def test_a_session(session: Path, stream: bool, server: StandInServer) -> None:
 
 
 def _played(turn: dict[str, Any]) -> Turn:
-    """What the model does in this turn."""
+    """The model's action in this turn."""
     if "error" in turn:
         return Turn(error=msgspec.convert(turn["error"], ErrorInfo))
     return Turn(said(turn["says"]))
@@ -199,7 +199,7 @@ def _refused(answer: httpx.Response, message: str) -> None:
 
 
 def _check(turn: dict[str, Any], found: Answered) -> None:
-    """The agent understands what the model has said."""
+    """Checks that the agent has parsed the model's output."""
     for each in found.said:
         each.pop("citations", None)
     expected = turn.get("call") or {"type": "text", "text": turn["says"]}
@@ -222,8 +222,8 @@ def _comparable(said: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @pytest.mark.parametrize("session", SESSIONS, ids=lambda path: path.stem)
 def test_the_model_reads_the_whole_session(session: Path, server: StandInServer) -> None:
-    """The tools of the last turn, the calls before it and their results; of what was said before
-    a compaction, the summary."""
+    """Checks the tools of the last turn, the earlier calls and their results; after a compaction,
+    also the summary."""
     *before, (last, body) = turns(session)
     texts = [at for at, (turn, _) in enumerate(before) if isinstance(turn.get("says"), str)]
     summary = []
@@ -294,7 +294,7 @@ def _error(answer: dict[str, Any]) -> str:
     return message
 
 
-# ---- what the recorded sessions don't have -----------------------------------------------
+# ---- cases outside the recorded sessions -----------------------------------------------
 
 SEARCH = {"type": "tool_search", "execution": "client", "parameters": {"type": "object"}}
 NOTES = {

@@ -153,7 +153,7 @@ F = {"type": "function", "function": {"name": "f"}}
     ({"tool_choice": {"type": "allowed_tools", "tools": 5}}, "tool_choice"),
 ])  # fmt: skip
 def test_tools_are_checked(body: dict[str, Any], field: str, server: Server) -> None:
-    """Whatever is read of them is described."""
+    """Every field that the code reads is described."""
     answer = server.post("/v1/chat/completions", messages=MESSAGES, **{"tools": [F], **body})
     assert answer.status_code == 400, answer.text
     assert field in answer.json()["error"]["message"]

@@ -61,7 +61,7 @@ def sensing() -> Iterator[Server]:
 
 
 def prompt(server: Server) -> list[Any]:
-    """That of the last generation."""
+    """Returns the request of the last generation."""
     found: list[Any] = server.engine.generations[-1].prompt
     return found
 
@@ -378,7 +378,7 @@ def test_there_is_no_place_for_media_around_a_gap(seeing: Server) -> None:
     assert seeing.post("/v1/completions", prompt=given, suffix="b").status_code == 400
 
 
-# ---- what the server says of itself ------------------------------------------------------
+# ---- properties of the server ------------------------------------------------------
 
 
 @pytest.mark.parametrize(

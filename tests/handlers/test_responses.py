@@ -1,4 +1,5 @@
-"""Responses of a server with a paper engine: what its description says is what it reads."""
+"""Responses of a server with a paper engine: it reads exactly the fields that its description
+has."""
 
 import json
 from typing import Any
@@ -35,7 +36,7 @@ def refused(server: Server, **body: Any) -> str:
     {**FILE, "filename": 5},
 ])  # fmt: skip
 def test_media_with_a_field_of_the_wrong_type(part: dict[str, Any], server: Server) -> None:
-    """They are no parts of another type, of which nothing but a text is checked."""
+    """They are not parts of another type, of which only a text is checked."""
     field = [*part][-1]
     assert f"input[0].content[0].{field}" in refused(server, input=[user(part)])
     output = {"type": "function_call_output", "call_id": "c1", "output": [part]}

@@ -1,4 +1,4 @@
-"""What tools returned and the model can't take, in the requests of every API."""
+"""Results of tools with content that the model can't read, in the requests of every API."""
 
 from base64 import b64encode
 from collections.abc import Callable, Iterator
@@ -103,7 +103,7 @@ def seeing() -> Iterator[Server]:
 
 
 def result_of(server: Server, path: str, body: dict[str, Any]) -> list[Any]:
-    """What the model reads as the result."""
+    """Returns the result as the model reads it."""
     answer = server.checked(server.http.post(path, json=body), path)
     assert answer.status_code == 200, answer.text
     parts: list[Any] = list(server.engine.generations[-1].prompt)

@@ -1,4 +1,4 @@
-"""What a request gets alone: in an engine with one slot, without cache, sharing or proposals."""
+"""A request's answer alone: in an engine with one slot, without cache, sharing or proposals."""
 
 from contextlib import AbstractContextManager, ExitStack
 from functools import cache
@@ -28,16 +28,16 @@ from tools.models.build import ensure_adapter
 SEEN = ("lora", "context_shift", "ubatch_size", "cache_type_k")
 """The options of a model that a text depends on."""
 NORM = 2
-"""That vectors are divided by."""
+"""The divisor of vectors."""
 TRIAL_SECONDS = 60.0
-"""The processor's time that a trial may really take. What is costly is decided by a seed."""
+"""The processor time that a trial may really use. A seed decides which sources count as costly."""
 
 
 class SharedModel(Model):
     """A real model, of which the vocabulary alone is used: all processes have the same."""
 
     def close(self) -> None:
-        """It stays."""
+        """Does nothing: the engine stays."""
 
 
 @cache
@@ -53,7 +53,7 @@ def shared_model(*, has_adapters: bool = False) -> SharedModel:
 
 
 def shared_draft() -> SharedModel:
-    """The same with a handle of its own."""
+    """Returns the engine with a handle of its own."""
     return _loaded("draft")
 
 
@@ -68,8 +68,8 @@ _real = {name: getattr(system, name) for name in ("Lock", "call_later")}
 
 
 def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
-    """What a real trial process answers, which is asked once for each source. Its lock and timer
-    are real: a history doesn't depend on those before it."""
+    """A real trial process, which is asked once per source. Its lock and timer are real, so a
+    history doesn't depend on earlier ones."""
     key = msgspec.msgpack.encode((job.source, sorted(job.ids), job.leniently))
     if key not in _answers:
         with replaced(system, _real):
@@ -85,7 +85,7 @@ class PromptTrial:
     """In the place of `TrialProcess`: it answers at once."""
 
     is_lenient = False
-    """Whether only a schema without its costly keywords is cheap enough."""
+    """Whether a schema is only cheap enough without its costly keywords."""
 
     pid = 0
 
@@ -112,12 +112,13 @@ class LenientTrial(PromptTrial):
 
 
 _texts: dict[str, tuple[list[int], str]] = {}
-"""What has been computed, by model, prompt and parameters: the histories of mutants ask again."""
+"""Computed answers, by model, prompt and parameters, because the histories of mutants repeat
+them."""
 
 
 class Alone:
     """An engine that has one request at a time. If it is `lenient`, costly keywords of schemas are
-    not in force."""
+    not enforced."""
 
     def __init__(self, choice: Choice, *, lenient: bool = False) -> None:
         chosen = {name: choice.options[name] for name in SEEN}

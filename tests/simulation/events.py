@@ -1,4 +1,4 @@
-"""What has to happen in some history: situations that tests of single parts hardly reach."""
+"""Situations that some history has to reach, and that unit tests hardly reach."""
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager

@@ -8,7 +8,7 @@ from typing import Any
 
 @dataclass
 class Reading:
-    """What an answer says: its text as far as it goes, and its ends, of which there is one."""
+    """The contents of an answer: the received text, and its ends, of which there has to be one."""
 
     text: str = ""
     ends: list[str] = field(default_factory=list)
@@ -17,8 +17,8 @@ class Reading:
 
 @dataclass(frozen=True)
 class Form:
-    """One operation. `body` makes a request of a prompt, `delta` the text of an event or a whole
-    answer, `ends` says whether it is the end."""
+    """One operation. `body` makes a request from a prompt, `delta` returns the text of an event or
+    a plain answer, `ends` is true for the end."""
 
     path: str
     body: Callable[[str, dict[str, Any]], dict[str, Any]]
@@ -29,10 +29,10 @@ class Form:
     is_ndjson: bool = False
     streams: bool = True
     has_schema: bool = False
-    """Whether its text follows a schema, of which costly keywords may be not in force."""
+    """Whether its text follows a schema, of which costly keywords may be left out."""
 
     def read(self, data: bytes, *, stream: bool) -> Reading:
-        """Raises ValueError for what is no such answer."""
+        """Raises ValueError if the document is no such answer."""
         reading = Reading()
         if not stream:
             self._note(reading, json.loads(data), is_whole=True)
@@ -214,7 +214,7 @@ FORMS = (
         is_ndjson=True,
     ),
 )
-"""What generates a text."""
+"""The operations that generate a text."""
 
 TOOL = {
     "name": "weather",
@@ -264,4 +264,4 @@ VECTOR_FORMS = (
         streams=False,
     ),
 )
-"""What a model for embeddings is asked."""
+"""The requests for a model for embeddings."""

@@ -43,7 +43,7 @@ FEWEST_STEPS = 200
 LONGEST = 20_000
 """Seconds of the simulation after which a request that has no end waits for ever."""
 FAILURES = (-2, -3, 2, 1, -1)
-"""Of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
+"""Failures of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
 WHILE_LOADING = (-2, -3, 2)
 """The others can't happen in an empty cache."""
 SIGNALS = (-9, -11, -6)
@@ -67,7 +67,7 @@ CHANCES = {
     "memory": 0.02,
     "state": 0.02,
 }
-"""How likely it is that something fails, in a history where it can."""
+"""The probability of a failure, in a history with failures."""
 ERRORS = {
     "invalid_request_error",
     "not_supported_error",
@@ -82,7 +82,7 @@ CHORES = (
     ("look", "slot", "slot"),
     ("look",),
 )
-"""What the administrator does in a history."""
+"""The actions of the administrator in a history."""
 RESTS = ((0.02, 0.1), (0.1, 1.0), (0.1, 1.0, 5.0, 20.0))
 """Seconds between two of these."""
 ACTIONS: tuple[Literal["save", "restore", "erase"], ...] = ("save", "restore", "restore", "erase")
@@ -93,10 +93,10 @@ class HistoryError(AssertionError):
 
 
 class History:
-    """One server and its clients. All that is random comes from `seed`.
+    """One server and its clients. `seed` determines all random choices.
 
-    What is `omitted`, by name, doesn't happen. The rest of what happens stays as it is, though not
-    the order of tasks; another `order` gives another one.
+    Events that are `omitted`, by name, don't happen. All other events stay the same, except the
+    order of tasks; another `order` also gives another order.
     """
 
     def __init__(self, seed: int, order: int = 0, omitted: Set[str] = frozenset()) -> None:
@@ -108,7 +108,7 @@ class History:
         self.random = self._random_of("history")
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
-        """Those of all engines, and of requests alone."""
+        """The events of all engines, and of requests alone."""
         self.is_over = False
         """Whether all clients have ended."""
         self.has_http = self.random.random() < 0.3
@@ -160,7 +160,7 @@ class History:
             name: any_model(self.random, number, files, shifts=not self.has_http)
             for number, name in enumerate(names)
         }
-        if choose([True, False]):  # what is kept of one fits another
+        if choose([True, False]):  # a text kept by one model fits another
             first = self.choices["a"]
             self.choices = {name: first.with_number(i) for i, name in enumerate(names)}
         self.requests = Requests(self._random_of, self.choices)
@@ -250,7 +250,7 @@ class History:
         administrator.result()
 
     async def _ask_again(self) -> None:
-        """Whatever was asked in the form of an API gets the same text when nothing else goes on."""
+        """A request in any API's format gets the same text as without other requests."""
         for asked in self.forms:
             if wrong := wrong_form(asked):
                 raise HistoryError(f"request {asked.number}: {wrong}")
@@ -260,7 +260,7 @@ class History:
                 self._check_refusal(asked)
                 continue
             if self.machine.has_relaxed and asked.form.has_schema:
-                continue  # other keywords may be in force now
+                continue  # other keywords may be enforced now
             if wrong := wrong_text(asked, await ask_again(self.application, asked)):
                 raise HistoryError(f"request {asked.number}: {wrong}")
 
@@ -322,7 +322,7 @@ class History:
                 self._failed(part, error.info)
 
     async def _client_of_form(self, planned: list[Asked] | AskedVectors) -> None:
-        """The same prompt, in the form of some API."""
+        """Returns the same prompt in the format of some API."""
         group = planned if isinstance(planned, list) else [planned]
         for each in group:
             each.is_cancelled = True  # this one is asked in its place

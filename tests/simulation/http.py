@@ -17,12 +17,12 @@ from specllama.handlers.running.runtime import Runtime, lifespan
 from tests.simulation.library import replaced
 
 _present: list[tuple[ServerOptions, Catalog]] = []
-"""What the application serves from its next start on."""
+"""Sets what the application serves after its next start."""
 
 
 @cache
 def application() -> Any:
-    """One application for all histories: to make one takes a second."""
+    """One application for all histories, because creating one takes a second."""
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
@@ -35,8 +35,8 @@ def application() -> Any:
 
 @dataclass
 class Answer:
-    """What a client has got. `is_whole`: up to the end of the body; `is_left`: the client has left
-    before."""
+    """A client's received data. `is_whole`: up to the end of the body; `is_left`: the client has
+    left before."""
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
@@ -62,9 +62,9 @@ class Application:
         headers: Mapping[str, str] | None = None,
         is_half: bool = False,
     ) -> Answer:
-        """The answer to one request. The client reads a part each `pace` seconds, and leaves after
-        `patience` seconds; the answer is then what it had got. If `is_half`, it leaves in the
-        middle of the body."""
+        """Returns the answer to one request. The client reads a part each `pace` seconds, and
+        leaves after `patience` seconds; then the answer is the received part. If `is_half`, the
+        client leaves in the middle of the request's body."""
         answer, has_left = Answer(), asyncio.Event()
         data = b"" if body is None else json.dumps(body).encode()
         sent = data[: len(data) // 2] if is_half else data

@@ -1,7 +1,7 @@
-"""Clients of all APIs: how they ask, and what their answers have to be.
+"""Clients of all APIs: their requests, and the expected answers.
 
-Some leave and come back, ask again what has failed, or break off in the middle of a body; some
-let a response be made in the background, or go on with one that is kept.
+Some clients leave and come back, repeat failed requests, or break off in the middle of a body; some
+request responses in the background, or continue stored ones.
 """
 
 import asyncio
@@ -23,14 +23,14 @@ KEYS = ("first", "second")
 """The keys of a server that has some."""
 RESPONSES = "/v1/responses"
 AGAIN = 3
-"""How often a client asks that gets no answer."""
+"""How often a client repeats a request that gets no answer."""
 MADE = ("completed", "incomplete", "failed", "cancelled")
 """The statuses of a response that doesn't change any more."""
 
 
 @dataclass
 class AskedForm:
-    """A request in the form of an API: what it has got."""
+    """A request in an API's format, with its received data."""
 
     number: int
     model: str
@@ -43,9 +43,9 @@ class AskedForm:
     """Further fields of the body."""
     is_stream: bool = False
     answers: list[Answer] = field(default_factory=list)
-    """All of them have to be of the form; the last one is what has come of it."""
+    """The answers, all in the API's format; the last one is the result."""
     wrong: str = ""
-    """What the client itself has found wrong."""
+    """The faults that the client itself has found."""
 
     @property
     def answer(self) -> Answer:
@@ -117,7 +117,7 @@ async def ask(application: Application, asked: AskedForm, random: Random) -> lis
 
 
 async def ask_again(application: Application, asked: AskedForm) -> Reading:
-    """What the same request gets when nothing else goes on."""
+    """The answer to the same request without other requests."""
     again = replace(asked, manner="plain", more={**asked.more}, answers=[])
     again.more.pop("background", None)
     if asked.manner == "background":
@@ -222,11 +222,11 @@ async def _follow(application: Application, asked: AskedForm, random: Random) ->
     return [next_one]
 
 
-# ---- what is wrong -----------------------------------------------------------------------
+# ---- faults -----------------------------------------------------------------------
 
 
 def wrong_form(asked: AskedForm) -> str:
-    """What is wrong with the form of the answers; "" if nothing is."""
+    """Returns what is wrong with the form of the answers; "" if it is right."""
     if asked.wrong:
         return asked.wrong
     for answer in asked.answers:
@@ -257,7 +257,7 @@ def _wrong_answer(asked: AskedForm, answer: Answer) -> str:
 
 
 def wrong_text(asked: AskedForm, truth: Reading) -> str:
-    """What is wrong with the text, if `truth` is right; "" if nothing is."""
+    """Returns what is wrong with the text, given that `truth` is right; "" if it is right."""
     reading = asked.reading()
     if not truth.text.startswith(reading.text):
         return f"it has {reading.text!r} in the place of {truth.text!r}"

@@ -1,7 +1,7 @@
-"""A stand-in for the part of llama.cpp that computes: contexts, their memory, logits.
+"""A stand-in for the computing part of llama.cpp: contexts, their memory, logits.
 
-Vocabulary and samplers are the library's own. A token's logits follow from the hash of what it
-attended to (`tests.simulation.memory`), so a text shows whether each of its cells is right.
+Vocabulary and samplers are the library's own. A token's logits follow from the hash of the cells
+that it attended to (`tests.simulation.memory`), so a text shows whether each of its cells is right.
 """
 
 import ctypes
@@ -36,14 +36,14 @@ REFUSALS = (1, -1)
 N_FOLLOWING = 16
 """The number of tokens that mostly follow others: few, so that texts repeat themselves soon."""
 FASTER = 20
-"""How many times faster a draft model is."""
+"""The speed of a draft model relative to the model."""
 LIKELY = 6.0
 """The logit of the token that mostly follows another one; hashes give the others 0 to 8."""
 
 
 @dataclass(frozen=True)
 class ModelShape:
-    """What a model would say of itself."""
+    """The metadata of a model."""
 
     kind: Kind = "dense"
     n_ctx_train: int = 1 << 16
@@ -71,7 +71,7 @@ class Speed:
 
 @dataclass
 class Fault:
-    """How a decode fails: with `status`; if that is one of a computation, in micro-batch `at`."""
+    """A failure of a decode, with `status`; a failed computation fails in micro-batch `at`."""
 
     status: int
     at: int = 0
@@ -169,7 +169,7 @@ class Memory:
             self.states.load(sequence, parts[-1])
 
     def lose(self, sequence: int, *, partial: bool) -> None:
-        """What is left where a state can't be set: nothing of the parts that it is of."""
+        """Sets the memory's state after a failed restoration: the affected parts are empty."""
         for cells in self._saved(partial):
             cells.remove(sequence, 0, -1)
         if self.states is not None:
@@ -249,7 +249,7 @@ class ContextStandIn:
         return True
 
     def _places(self, parts: list[list[BatchToken]]) -> list[list[list[int]]] | None:
-        """For each micro-batch, the cells of its tokens in each part of the memory; None if there
+        """Returns the cells of each micro-batch's tokens in each part of the memory; None if there
         is no room for all."""
         found = []
         for cells in self.memory.cells:
@@ -345,7 +345,7 @@ class LibraryStandIn:
     adapters: list[Any] = field(default_factory=list)
     """The handles of the model's adapters."""
     is_device: bool = False
-    """Whether all layers are on a device, which computes beside the host."""
+    """Whether all layers are on a device, which computes in parallel with the host."""
     speed: Speed = Speed()
     spend: Callable[[float], None] = lambda seconds: None
     """Lets a decode take these seconds."""
@@ -355,7 +355,7 @@ class LibraryStandIn:
     report: Callable[[str], None] = lambda what: None
     """Gets what no caller may do."""
     faults: list[Fault] = field(default_factory=list)
-    """Of the next decodes."""
+    """The failures of the next decodes."""
     n_decodes: int = 0
     contexts: list["ContextStandIn"] = field(default_factory=list)
     """All that were made."""
@@ -381,7 +381,7 @@ def _address(handle: Any) -> int:
 
 
 def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., Any]]:
-    """Those of the bindings, by name, for the process whose library is `current`."""
+    """Returns replacements of the bindings, by name, for the process whose library is `current`."""
 
     def n_vocab(model: Any) -> int:
         return int(C.llama_vocab_n_tokens(C.llama_model_get_vocab(model)))

@@ -1,9 +1,9 @@
-"""What llama.cpp's memory keeps of sequences, with hashes in the place of keys and values.
+"""Simulates llama.cpp's memory of sequences, with hashes instead of keys and values.
 
-A cell holds a hash of its token, its position, the adapters, and of all cells that the token
-attended to when it was computed. So a wrong, stale or foreign cell gives other hashes from then
-on. What llama.cpp does at once, and what it puts off until the next decode, is as in the sources of
-the pinned release: `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp`, `llama-memory-hybrid.cpp` and
+A cell has a hash of its token, its position, the adapters, and of all cells that the token attended
+to when it was computed. So a wrong, stale or foreign cell changes all later hashes. The division
+between immediate work and work that is deferred to the next decode follows the sources of the
+pinned release: `llama-kv-cache.cpp`, `llama-kv-cache-iswa.cpp`, `llama-memory-hybrid.cpp` and
 `llama-memory-recurrent.cpp`.
 """
 
@@ -43,7 +43,7 @@ def combined(*parts: int) -> int:
 
 
 def _term(value: int, position: int) -> int:
-    """What a cell adds to `Reader.attended`, of its hash and the position in its key."""
+    """Returns a cell's term in `Reader.attended`, from its hash and the position in its key."""
     return combined(value, position)
 
 
@@ -56,7 +56,7 @@ class BatchToken(NamedTuple):
 
 
 class StateError(Exception):
-    """A state that can't be put back. What was there of the sequence is gone."""
+    """A state that can't be restored. The sequence is lost."""
 
 
 class Cells:
@@ -70,7 +70,7 @@ class Cells:
         self._positions = np.full((n_streams, size), -1, np.int64)
         self._sequences = np.zeros((n_streams, size), np.uint64)
         self._shifts = np.zeros((n_streams, size), np.int64)
-        # What the device has: these change when llama.cpp computes.
+        # The data on the device, which changes when llama.cpp computes.
         self._hashes = np.zeros((n_streams, size), np.uint64)
         self._rotated = np.zeros((n_streams, size), np.int64)  # the positions in the keys
         self._terms = np.zeros((n_streams, size), np.uint64)  # what each cell adds to `attended`
@@ -96,7 +96,7 @@ class Cells:
         found: Mask = self._of(sequence) & (positions >= start) & (positions < stop)
         return found
 
-    # ---- what is done at once ------------------------------------------------------------
+    # ---- immediate work ------------------------------------------------------------
 
     def clear(self) -> None:
         self._positions[:] = -1
@@ -160,7 +160,7 @@ class Cells:
     # ---- what waits for the next decode --------------------------------------------------
 
     def update(self) -> None:
-        """Do what was put off: copies between streams, then rotations."""
+        """Does the deferred work: copies between streams, then rotations."""
         for one, other in self._copies:
             self._hashes[other] = self._hashes[one]
             self._rotated[other] = self._rotated[one]
@@ -225,12 +225,13 @@ class Cells:
         return cells
 
     def try_to_place(self, parts: Sequence[Sequence[BatchToken]]) -> list[list[int]] | None:
-        """The cells that the tokens of each micro-batch will get; None if there aren't enough for
-        all of them.
+        """Returns the cells for the tokens of each micro-batch; None if there aren't enough for all
+        of them.
 
-        Nothing holds them afterwards. But cells of a sequence whose oldest ones would be used again
-        have been given up, also if there isn't room for all: llama.cpp puts back those alone that
-        it would use."""
+        The cells aren't reserved afterwards. If the oldest cells of a sequence would be reused,
+        they are freed even if there isn't room for all: llama.cpp restores only cells that it would
+        use.
+        """
         if len(parts) == 1 and not self.window:
             only = self.find(parts[0])
             return None if only is None else [only]
@@ -269,7 +270,7 @@ class Cells:
         return term
 
     def reader(self) -> "Reader":
-        """For the tokens of one micro-batch, in their order."""
+        """Returns the cells for the tokens of one micro-batch, in their order."""
         return Reader(self)
 
     # ---- states --------------------------------------------------------------------------
@@ -288,7 +289,7 @@ class Cells:
         return np.stack(columns, axis=1)
 
     def load(self, sequence: int, saved: npt.NDArray[np.int64]) -> None:
-        """Replace `sequence` by what was saved. Raises `StateError` without room for it."""
+        """Replaces `sequence` by a saved state. Raises `StateError` without room for it."""
         self.remove(sequence, 0, -1)
         tokens = [BatchToken(0, position, sequence) for position in saved[:, 0].tolist()]
         if len(tokens) > self.size or (places := self.find(tokens)) is None:

@@ -60,13 +60,13 @@ class Choice:
 
     @property
     def types(self) -> list[str]:
-        """What may be asked of it to propose."""
+        """The sources of proposals that it may use."""
         types = [*self.options["spec_type"]]
         types += ["draft-simple"] if self.options["model_draft"] else []
         return [*types, ",".join(types)] if types else ["none"]
 
     def with_number(self, number: int) -> "Choice":
-        """The same with other weights."""
+        """Returns the model with other weights."""
         return replace(self, shape=replace(self.shape, number=number))
 
     def all_options(self, name: str, path: Path) -> Options:
@@ -75,7 +75,7 @@ class Choice:
 
 def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool) -> Choice:
     """A model of any kind with any options; its files are in `folder`. If it `shifts`, its context
-    may: what is behind a shift has no truth."""
+    may shift, and texts after a shift have no truth."""
     choose = random.choice
     # Only a memory that can be cut has proposals.
     kind: Kind = choose(["dense", "dense", *get_args(Kind)])
@@ -125,7 +125,7 @@ def model_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
 
 
 def image(number: int) -> Media:
-    """One of several images, of different sizes."""
+    """Returns one of several images, of different sizes."""
     data = bytes([number]) * 3
     return Media("image", hashlib.sha256(data).digest(), data, 2 + number, 1)
 

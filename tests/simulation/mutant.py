@@ -56,7 +56,7 @@ class Mutant:
 
         @contextmanager
         def installed(machine: Machine) -> Iterator[None]:
-            with usual(machine), self.installed(acts):  # not in what a request gets alone
+            with usual(machine), self.installed(acts):  # not for requests alone
                 yield
 
         with replaced(Machine, {"installed": installed}):

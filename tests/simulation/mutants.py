@@ -1,4 +1,4 @@
-"""Changes of the product that histories have to find: in what is cached, and in what runs."""
+"""Changes of the product that histories have to find: in cached and in running texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

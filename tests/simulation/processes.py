@@ -43,7 +43,7 @@ class EventLoop(asyncio.BaseEventLoop):
         self._threads = SimulatedPool(world, 4, "to_thread")
 
     def abandon(self) -> None:
-        """Ends what is left of a history that has failed."""
+        """Ends the remaining processes of a history that has failed."""
         for task in asyncio.all_tasks(self):
             with suppress(BaseException):
                 task.get_coro().close()
@@ -111,7 +111,7 @@ class Child(asyncio.SubprocessTransport):
         self._stdin = Sink(self._world, self)
         self._output = bytearray()
         self._has_room = _Waiting(self._world)
-        self._is_reading = False  # what the process has written is on its way to the server
+        self._is_reading = False  # the process's output is on its way to the server
 
     # ---- for the server ------------------------------------------------------------------
 
@@ -161,7 +161,7 @@ class Child(asyncio.SubprocessTransport):
             self._loop.call_soon_threadsafe(self._deliver)
 
     def _deliver(self) -> None:
-        """Hands on what has been written: all of it, or a part."""
+        """Passes on written data, in full or in part."""
         self._is_reading = False
         n, random = len(self._output), self._world.random
         if n > 1 and random.random() < 0.05:
@@ -217,7 +217,7 @@ class Sink(asyncio.WriteTransport):
         return 0
 
     def read(self, n: int) -> bytes:
-        """What has arrived, at most `n` bytes; nothing at the end."""
+        """Returns at most `n` received bytes; empty at the end."""
         while not self._data and not self._is_closed:
             self._waiting.wait()
         self._world.pause()

@@ -1,4 +1,4 @@
-"""Random requests, and what is known of their texts beforehand."""
+"""Random requests, and the known parts of their texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -69,7 +69,7 @@ _DEFAULT = GenerationParams()
 
 @dataclass
 class Asked:
-    """A request of a history for one text: what it has got, and its end."""
+    """A history's request for one text: its received data, and its end."""
 
     number: int
     model: str
@@ -113,8 +113,8 @@ class AskedVectors:
 
 
 def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
-    """What is wrong with the counts of an engine that had these requests, all of which have ended;
-    "" if nothing is."""
+    """Returns what is wrong with the counts of an engine that had these requests, all of which have
+    ended; "" if they are right."""
     ends = [asked.end for asked in texts if isinstance(asked.end, Finished)]
     timings = [end.timings for end in ends]
     all_known = len(ends) == len(texts)
@@ -131,7 +131,7 @@ def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
 
 
 def _sharing(asked: Asked) -> int:
-    """Requests with the same number may share what is cached."""
+    """Requests with the same number may share cached texts."""
     return asked.owner if asked.private else 0
 
 
@@ -140,8 +140,8 @@ def _name(part: object) -> str:
 
 
 class Habits:
-    """How requests are in one history. Each has habits of its own: what is rare in all histories
-    together is frequent in some ("swarm testing", Groce et al., ISSTA 2012)."""
+    """The properties of requests in one history. Each history has different ones: situations that
+    are rare over all histories are frequent in some ("swarm testing", Groce et al., ISSTA 2012)."""
 
     def __init__(self, random: Random) -> None:
         choose = random.choice
@@ -150,19 +150,19 @@ class Habits:
         self.length = choose([(2, 20, 40, 90), (40, 60), (20, 90)])
         """The numbers of words that these may have."""
         self.goes_on = choose([0.1, 0.5, 0.5, 0.8])
-        """How likely it is that a request goes on with an earlier one's text."""
+        """The probability that a request continues an earlier one's text."""
         self.adds = choose([5, 5, 20])
         """The most words that such a request has beside."""
         self.repeats = choose([0.0, 0.0, 0.3])
-        """How likely it is that it has an earlier one's prompt."""
+        """The probability that it has an earlier one's prompt."""
         self.constrained = choose([0.0, 0.25, 0.6])
         self.thinking = choose([0.0, 0.0, 0.4])
-        """How likely it is that thoughts have an end."""
+        """The probability that its reasoning ends."""
         self.seeing = choose([0.0, 0.4])
         self.private = choose([0.0, 0.3, 0.3, 0.8])
-        """How likely it is that a request shares nothing with other owners."""
+        """The probability that a request shares nothing with other owners."""
         self.pinned = choose([0.0, 0.1, 0.5])
-        """How likely it is that it asks for a slot."""
+        """The probability that it requests a slot."""
         self.tokens = choose([(0, 1, 2, 5, 10, 40), (1, 2, 5), (5, 40, 120)])
         """The numbers of tokens that may be asked for, if all have room."""
         self.together = choose([(1, 1, 2, 4, 8), (4, 8), (1, 2)])
@@ -178,8 +178,8 @@ class Habits:
 
 
 class Requests:
-    """Makes requests for the models `choices`, and checks their texts. `random_of` gives what the
-    chances of a thing with this name depend on: nothing else in the history changes them."""
+    """Makes requests for the models `choices`, and checks their texts. `random_of` returns the
+    random numbers for choices with this name, which nothing else in the history changes."""
 
     def __init__(self, random_of: Callable[[str], Random], choices: dict[str, Choice]) -> None:
         self.choices = choices
@@ -188,10 +188,11 @@ class Requests:
         self.restored: set[str] = set()
         """The models of which a slot may have got another text."""
         self.is_approximate: Callable[[Asked], bool] = lambda asked: True
-        """Whether a text may come from moved cells, or from some that were evaluated again behind a
+        """Whether a text may depend on moved cells, or on cells that were evaluated again after a
         shift."""
         self.is_started_again: Callable[[str], bool] = lambda model: False
-        """Whether a process of the model has ended: the next one gets its requests again."""
+        """Whether a process of the model has ended, so that the next one gets its requests
+        again."""
         self.n = 0
         self._random_of = random_of
         self._random = random_of("requests")
@@ -323,7 +324,7 @@ class Requests:
     # ---- the truth -----------------------------------------------------------------------
 
     def wrong(self, asked: Asked) -> str:
-        """What is wrong with the text of `asked`, as far as it goes; "" if nothing is."""
+        """Returns what is wrong with the received text of `asked`; "" if it is right."""
         if not (asked.tokens or asked.text or isinstance(asked.end, Finished)):
             return ""
         truth, text = self.alone(asked)
@@ -333,7 +334,7 @@ class Requests:
         tokens = asked.tokens[:n]
         if truth[: len(tokens)] != tokens:
             return f"it has {asked.tokens} in the place of {truth}"
-        if n < len(asked.tokens):  # what comes behind a shift is another text
+        if n < len(asked.tokens):  # the text after a shift differs
             return ""
         if not text.startswith(asked.text):
             return f"it has {asked.text!r} in the place of {text!r}"
@@ -342,11 +343,11 @@ class Requests:
         return ""
 
     def _n_exact(self, asked: Asked, truth: list[int]) -> int | None:
-        """The number of tokens of `asked` that are certain; None if its text is not certain at all.
+        """Returns the number of tokens of `asked` that are certain; None if no token is certain.
 
-        `n_cache_reuse` approximates a text, by design, if cells are moved. So does a shift of the
-        context: what is behind it is another text if it was evaluated again, after a preemption
-        for instance.
+        By design, `n_cache_reuse` approximates a text if cells are moved. A shift of the context
+        does, too: the text after it differs if it was evaluated again, for instance after a
+        preemption.
         """
         if not self.is_approximate(asked):
             return max(len(truth), len(asked.tokens))
@@ -357,7 +358,7 @@ class Requests:
         return max(0, choice.slot_context - n_prompt)
 
     def wrong_count(self, asked: Asked) -> str:
-        """What is wrong with the figures at the end of `asked`; "" if nothing is."""
+        """Returns what is wrong with the figures at the end of `asked`; "" if they are right."""
         end = asked.end
         if not isinstance(end, Finished):
             return ""
@@ -407,7 +408,7 @@ class Requests:
         return self._tokenized[asked.number]
 
     def wrong_vectors(self, asked: AskedVectors) -> str:
-        """What is wrong with the vectors of `asked`; "" if nothing is."""
+        """Returns what is wrong with the vectors of `asked`; "" if they are right."""
         n_rows = sum(len(each.n_rows) for each in asked.vectors)
         if asked.is_finished and n_rows != len(asked.inputs):
             return f"it has {n_rows} vectors of {len(asked.inputs)}"

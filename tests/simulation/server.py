@@ -73,7 +73,7 @@ def shared_vocabulary(model: Model, lexemes: list[bytes], shown: frozenset[int])
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """What a model file stands for."""
+    """The kind of model for a model file."""
 
     shape: ModelShape
     is_device: bool
@@ -92,18 +92,18 @@ class Machine:
     libraries: dict[Process, LibraryStandIn] = field(default_factory=dict)
     ready: set[Process] = field(default_factory=set)
     paths: dict[Process, str] = field(default_factory=dict)
-    """That of the model which an engine process has."""
+    """The model of an engine process."""
     n_started: Counter[str] = field(default_factory=Counter)
     """By path, the number of engine processes that have loaded a model."""
     n_steps: int = 0
     wrong: str = ""
     """The first thing that was wrong, whatever became of the requests."""
     chances: dict[str, float] = field(default_factory=dict)
-    """How likely it is that something fails, by name."""
+    """The probability of each failure, by name."""
     approximate: set[tuple[str, int]] = field(default_factory=set)
-    """The requests that go on from moved cells, or of which something was evaluated again behind a
-    shift of the context, by path of the model and number in the process. Others get what they get
-    alone."""
+    """The requests that continue from moved cells, or with cells that were evaluated again after a
+    shift of the context, by path of the model and number in the process. All others get the same
+    text as alone."""
     has_relaxed: bool = False
     """Whether a schema was compiled without its costly keywords."""
     _shifted: set[Sequence] = field(default_factory=set)
@@ -113,7 +113,7 @@ class Machine:
     """The requests that have ended, by their numbers in their processes."""
 
     def program(self, child: Child) -> int:
-        """What a process runs, by its command."""
+        """Returns the program of a process, by its command."""
         self.children[child.process] = child
         module = child.command[child.command.index("-m") + 1]
         if module in HELPERS:
@@ -124,7 +124,7 @@ class Machine:
         return engine_process.main()
 
     def happens(self, what: str) -> bool:
-        """Whether it fails this time."""
+        """Returns whether it fails this time."""
         chance = self.chances.get(what, 0.0)
         happens = chance > 0 and self.world.random.random() < chance
         self.world.happens(f"fault: {what}", happens)
@@ -157,7 +157,7 @@ class Machine:
         return found[0] if len(found) == 1 else None
 
     def library(self) -> LibraryStandIn:
-        """That of the current process."""
+        """Returns the library of the current process."""
         return self.libraries[self.world.current.process]
 
     def _look(self, engine: Engine) -> None:
@@ -215,7 +215,7 @@ class Machine:
         self.world.sleep(seconds * (100 if self.happens("slow") else 1))
 
     def _load_draft(self, path: str, options: EngineOptions) -> Model:
-        """The same for a draft model, which is dense."""
+        """Returns the same for a draft model, which is dense."""
         shared = shared_draft()
         self.library().others[int(shared._model)] = ModelShape(n_ctx_train=2048)
         if self.happens("load"):
@@ -393,8 +393,8 @@ class SimulatedTrial:
 
 
 def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
-    """Runs the coroutine of `main` in an event loop of `world`, to its end. Raises what it
-    raises."""
+    """Runs the coroutine of `main` in an event loop of `world`, to its end. Raises its
+    exception."""
     loop = EventLoop(world, machine.program, machine.happens)
     outcome: list[BaseException | None] = []
 

@@ -17,7 +17,7 @@ class Shrinker:
         self._end = time.monotonic() + seconds
 
     def smallest(self, failed: History) -> History:
-        """One in which no part can be omitted, as far as the time goes; `failed` fails."""
+        """Returns a history in which no part can be omitted, within the time; `failed` fails."""
         size = max(1, len(failed.parts) // 2)
         while size and time.monotonic() < self._end:
             for chunk in _chunks(failed.parts, size):

@@ -33,7 +33,7 @@ WHOLE = 1107
 
 
 def story(hash_seed: int, seed: int = 4) -> list[str]:
-    """What a process of its own prints of a history; the last line has its speed."""
+    """Returns the output of a separate process for a history; the last line has its speed."""
     done = subprocess.run(
         [sys.executable, "-m", "tests.simulation", "--seed", str(seed)],
         env={**os.environ, "PYTHONHASHSEED": str(hash_seed)},

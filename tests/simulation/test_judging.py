@@ -1,4 +1,4 @@
-"""What a history finds wrong: forms of answers, texts, counts; and that mutants act in it alone."""
+"""The faults that a history finds: forms of answers, texts, counts; and mutants act only in it."""
 
 import json
 import time

@@ -69,7 +69,7 @@ class Seen:
 
 
 class Both:
-    """A context of the library, and one of the stand-in. What is done to one is done to both."""
+    """A context of the library, and one of the stand-in. Every call is made on both."""
 
     def __init__(
         self, real: Context, stand_in: Context, library: LibraryStandIn, seed: int
@@ -83,7 +83,7 @@ class Both:
         self.seen = Seen()
 
     def results(self, work: Callable[[Context], T]) -> list[T]:
-        """What `work` gives for the library's context, and for the stand-in's."""
+        """Returns the results of `work` for the library's context, and for the stand-in's."""
         real = work(self.contexts[0])
         with installed(lambda: self.library):
             return [real, work(self.contexts[1])]
@@ -139,7 +139,7 @@ class Both:
         n = self.random.choice([0, self.random.randint(0, len(self.texts[s]))])
         if self.each("remove", s, n):
             self.texts[s] = self.texts[s][:n]
-        else:  # what is left is of no use
+        else:  # the rest is unusable
             self.each("remove", s, 0)
             self.texts[s] = []
         self._ends(s)

@@ -217,7 +217,7 @@ def test_a_timer_can_be_cancelled() -> None:
 
 
 class Output(asyncio.SubprocessProtocol):
-    """What the server's end of a process gets."""
+    """Records the output at the server's end of a process."""
 
     def __init__(self) -> None:
         self.data = bytearray()

@@ -1,4 +1,5 @@
-"""What `specllama.engine.system` has, for the tasks of a `World` in the place of threads."""
+"""Replaces the functions of `specllama.engine.system` for the tasks of a `World` instead of
+threads."""
 
 from collections import deque
 from collections.abc import Callable, Collection
@@ -10,8 +11,8 @@ from typing import Any, Generic, TypeVar
 from tests.simulation.world import Task, World
 
 SHARE = 0.1
-"""Of the time that passes while a thread computes: what it has of a processor. A constraint that
-had more would run out of it, by chance."""
+"""A thread's share of a processor while it computes. With a larger share, a constraint would exceed
+its limit at random."""
 
 T = TypeVar("T")
 

@@ -1,7 +1,7 @@
-"""Tasks, of which one runs at a time, and their clock. A seed decides which one goes on.
+"""Tasks that run one at a time, and their clock. A seed decides which task continues.
 
 A task takes the place of a thread, or of an event loop. It runs until it waits for something, or
-calls one of the edges that `tests.simulation.threads` and `tests.simulation.processes` have.
+calls one of the edges in `tests.simulation.threads` and `tests.simulation.processes`.
 """
 
 import heapq
@@ -87,7 +87,7 @@ class World:
         self.random = random.Random(seed)
         self.now = 1000.0
         self.events: Counter[str] = Counter()
-        """What has happened, by kind."""
+        """The number of events, by kind."""
         self.server = Process("server")
         self._hub = getcurrent()
         self._ready: list[Task] = []
@@ -97,7 +97,7 @@ class World:
         self._is_over = False
         self._current: Task | None = None
         self._haste = self.random.choice([0.0, 0.1, 0.5])
-        """How often a task that could go on lets others go first."""
+        """How often a task that could continue lets others go first."""
 
     def happens(self, kind: str, n: int = 1) -> None:
         """Counts something that has to happen in some history."""

@@ -1,6 +1,6 @@
-"""The program: what it prints, how it listens, and how it ends.
+"""The program: its output, its addresses, and its end.
 
-The servers here run a stand-in application, so nothing but the front door is tested.
+The servers here run a stand-in application, so only the front door is tested.
 """
 
 import logging
@@ -148,7 +148,7 @@ def start(tmp_path: Path) -> Iterator[Start]:
         server.process.communicate()
 
 
-# ---- what it prints ----------------------------------------------------------------------
+# ---- output ----------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("form", ["-h", "--help", "--usage"])

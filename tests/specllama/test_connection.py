@@ -1,4 +1,4 @@
-"""What clients may send, and how long they may take for it."""
+"""The allowed requests of clients, and their time limits."""
 
 import asyncio
 import json
@@ -57,7 +57,7 @@ class App:
             while not self.gone.is_set():
                 await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
                 self.n_sent += 65536
-                await asyncio.sleep(0)  # to whom is gone, sending never waits
+                await asyncio.sleep(0)  # sending to a client that has left never waits
             await watching
             return
         await send({"type": "http.response.body", "body": scope["path"].encode() + b":" + body})
@@ -235,7 +235,7 @@ def test_an_endless_head_is_not_kept() -> None:
     ids=lambda raw: ascii(raw[-40:]),
 )
 def test_what_can_not_be_read(raw: bytes) -> None:
-    """One answer, with the envelope, however the bytes come."""
+    """Returns the only answer, with the envelope, however the bytes arrive."""
     for parts in ((raw,), (raw[:30], raw[30:])):
         [answer] = answers(say(*parts))
         check_refusal(answer, 400)
@@ -332,7 +332,7 @@ def test_a_head_that_drips_ends_the_connection() -> None:
 
 
 def test_a_head_has_its_time_only_once_it_has_begun() -> None:
-    """Neither a silent connection nor a working application is late with a head."""
+    """A silent connection times out, and a working application doesn't."""
 
     async def run() -> None:
         app = App()
@@ -390,7 +390,7 @@ def test_who_does_not_read_is_sent_no_more_and_ended() -> None:
             writer.write(b"GET /endless HTTP/1.1\r\n\r\n")
             async with asyncio.timeout(SECONDS):
                 await app.gone.wait()
-            # What has left is what the system's buffers hold, on both sides.
+            # The sent part fills the system's buffers, on both sides.
             assert app.n_sent < 64 << 20
             assert made[0].transport.is_closing()
             writer.close()
@@ -438,7 +438,7 @@ def test_a_client_that_leaves_ends_all_of_its_requests() -> None:
 
 
 def test_a_partial_makes_connections() -> None:
-    """As `specllama.serve` hands it to uvicorn."""
+    """As `specllama.serve` passes it to uvicorn."""
 
     async def run() -> bytes:
         http: Any = partial(Connection, limits=Limits(head=5))

@@ -1,4 +1,4 @@
-"""Who listens on a port."""
+"""The program that listens on a port."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""The fixture, in a test-suite of somebody else: that of the examples."""
+"""The fixture in another project's test suite, which is the one of the examples."""
 
 import subprocess
 import sys

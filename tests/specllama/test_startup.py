@@ -185,7 +185,7 @@ def test_nothing_that_it_says_is_lost(first: bytes) -> None:
     head_start.begin(ECHO, first)
     process = head_start._early[ECHO].process
     if first:
-        process.wait()  # all has been said, and it is over, before anybody listens
+        process.wait()  # its output is complete before anything reads it
     assert asyncio.run(meet(ECHO, b"hello\n")) == (b"begun\nhello\n", 0)
     assert asyncio.run(meet(ECHO, b"hello\n")) is None
 

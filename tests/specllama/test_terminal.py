@@ -15,7 +15,7 @@ _CODE = re.compile(r"\x1b\[([\d;?]*)([A-Za-z])")
 
 
 class Screen(io.StringIO):
-    """A terminal that knows as much as bars need: moving up, and erasing lines."""
+    """A terminal with the abilities that bars need: moving up, and erasing lines."""
 
     def isatty(self) -> bool:
         return True

@@ -1,4 +1,4 @@
-"""What uvicorn writes, as it leaves."""
+"""uvicorn's output, as it is sent."""
 
 import asyncio
 from collections.abc import Awaitable, Callable

@@ -1,4 +1,4 @@
-"""Answers for property tests of parsers, and what a parser makes of a text."""
+"""Answers for property tests of parsers, and a parser's result for a text."""
 
 import json
 from collections.abc import Iterable

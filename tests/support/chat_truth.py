@@ -1,9 +1,9 @@
-"""Chat templates in the style of the published ones, and what is true of each: a ground truth,
-written by hand, for what the server finds out from a template by rendering it.
+"""Chat templates in the style of published ones, with the truth about each, written by hand. The
+server has to find it out by rendering the template.
 
 Every template (tests/support/templates/NAME.jinja) has the markers, the structure and the habits of
-its family, in words of our own. The answers of a fixture are texts that a model of the family would
-generate after the generation prompt, with the messages that they mean.
+its family, in our own words. The answers of a fixture are texts that a model of the family would
+generate after the generation prompt, with the messages that they stand for.
 """
 
 import json

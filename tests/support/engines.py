@@ -57,7 +57,7 @@ class PaperChild:
             self._unheard.append(message)
 
     def exit(self, code: int) -> None:
-        """It ends."""
+        """Ends the engine."""
         if self.is_alive:
             self._code = code
             self._exited.set()
@@ -93,7 +93,7 @@ class AtOnce(Restarts):
 
 
 class PaperSupervisor(Supervisor):
-    """The supervisor of an engine that does what a test says."""
+    """The supervisor of an engine that a test controls."""
 
     all: ClassVar[list["PaperSupervisor"]] = []  # emptied for each test
 
@@ -134,7 +134,7 @@ class PaperSupervisor(Supervisor):
         """Its download runs."""
         return self._files is not None and not self._files.done()
 
-    # ---- what a test does --------------------------------------------------------------
+    # ---- controls for tests --------------------------------------------------------------
 
     def say(self, message: ToServer) -> None:
         assert self.child is not None

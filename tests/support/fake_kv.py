@@ -45,7 +45,7 @@ class FakeKV:
         self.n_cells, self.n_ctx = n_cells, n_ctx
         self.is_cuttable, self.window = cuttable, window
         self.lost: dict[int, int] = {}  # how many tokens have left the window
-        self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: what a state is of
+        self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: tokens and key of a state
         self.n_rewound = 0
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
         self.cells: dict[int, list[Cell]] = {}
@@ -185,8 +185,8 @@ class FakeKV:
 
 
 class FakeTier:
-    """A tier that takes everything, after a look whether it is what it is said to be. What is
-    found takes `delay` looks to be fetched; every `fails`th restoration fails."""
+    """A tier that accepts everything, and checks that it is what its key promises. Fetching takes
+    `delay` looks; every `fails`th restoration fails."""
 
     def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
         self.kv, self.delay, self.fails = kv, delay, fails

@@ -1,7 +1,7 @@
-"""Chat templates that mean harm, or that are merely broken, and what has to become of each.
+"""Chat templates that are hostile or merely broken, with their expected results.
 
-A template comes with a downloaded model. Whatever it does, the server goes on: the request gets
-an answer or an error, in bounded time and memory.
+A template comes with a downloaded model. Whatever it does, the server keeps working: the request
+gets an answer or an error, in bounded time and memory.
 """
 
 from typing import Literal

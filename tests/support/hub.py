@@ -1,8 +1,8 @@
-"""A server that stands in for the Hugging Face hub, with the network's faults to be switched on.
+"""A stand-in for the Hugging Face hub, whose network faults can be switched on.
 
-It answers what huggingface_hub asks: the description of a repository with its files, its tree,
-and the files themselves. Like the real one it sends large files from another host (`localhost`
-instead of `127.0.0.1`), which must not see the token.
+It answers huggingface_hub's requests: the description of a repository with its files, its tree, and
+the files themselves. Like the real hub it sends large files from another host (`localhost` instead
+of `127.0.0.1`), which must not see the token.
 """
 
 import asyncio
@@ -25,7 +25,7 @@ CHUNK = 16 << 10  # bytes
 
 @dataclass
 class Faults:
-    """Faults of the hub. Those with a number are over after so many answers."""
+    """Faults of the hub. Faults with a number end after so many answers."""
 
     bytes_per_second: int | None = None
     slow_from: int | None = None  # bytes of an answer, then they come one by one until it is moved
@@ -58,7 +58,7 @@ class Repository:
 
     files: dict[str, bytes]
     described_as: dict[str, str] = field(default_factory=dict)  # names in the description
-    nonsense: str = ""  # what the description is wrong in: "sha", "digest" or "siblings"
+    nonsense: str = ""  # the wrong part of the description: "sha", "digest" or "siblings"
 
     @property
     def commit(self) -> str:
@@ -114,7 +114,7 @@ class Hub:
         return self.repositories[repository]
 
     def downloads(self) -> list[Asked]:
-        """Those of the requests that were for contents."""
+        """Returns the requests for contents."""
         return [asked for asked in self.requests if asked.path.startswith(("/cdn/", "/plain/"))]
 
     # ---- answers ------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Machines for simulations: what a step costs there, in seconds, without any noise."""
+"""Simulated machines: the cost of a step there, in seconds, without noise."""
 
 from bisect import bisect
 from collections.abc import Callable, Sequence
@@ -33,7 +33,7 @@ class Machine:
         return measure(evaluate, n_most=512, n_sequences=4, n_rows=32)
 
     def times(self, factor: float) -> "Machine":
-        """The same one with other work on it, or without."""
+        """Returns the machine with or without other work on it."""
         return Machine(
             f"{factor} x {self.name}",
             factor * self.decode,

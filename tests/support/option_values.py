@@ -175,7 +175,7 @@ def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
-    """True if the options exclude each other. What excludes what has tests of its own."""
+    """True if the options exclude each other. Exclusions have tests of their own."""
     try:
         check(compose(Options, given_values))
     except OptionError:
@@ -184,7 +184,7 @@ def impossible(given_values: dict[str, Any]) -> bool:
 
 
 def texts(field: Field, value: Any) -> list[str]:
-    """One text for every occurrence of the option."""
+    """Returns one text for every occurrence of the option."""
     if field.name == "dry_sequence_breaker":
         return list(value) or ["none"]
     if field.name == "reverse_prompt":

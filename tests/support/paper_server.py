@@ -273,8 +273,8 @@ class Server(DescribedServer):
 
 
 class PaperDecoder:
-    """Takes all bytes for what is wanted, or for an image; addresses are what they end with. A
-    document has a page of text, and one that can only be seen."""
+    """Accepts any bytes as the expected medium, or as an image; the end of an address is its
+    content. A document has a page of text, and one that is only an image."""
 
     def __init__(self) -> None:
         self.sources: list[MediaSource] = []

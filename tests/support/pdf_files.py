@@ -4,11 +4,11 @@ import zlib
 from collections.abc import Sequence
 
 SCAN = b"q 60 0 0 60 9 9 cm BI /W 2 /H 1 /CS /G /BPC 8 ID \x00\xff EI Q"
-"""What draws a picture."""
+"""The operators that draw an image."""
 
 
 def words(text: str) -> bytes:
-    """What writes a text."""
+    """The operators that write a text."""
     return b"BT /F 12 Tf 9 40 Td (" + text.encode("latin-1") + b") Tj ET"
 
 

@@ -28,7 +28,7 @@ def entry(
 
 
 class Stage:
-    """A pool whose engines do what a test says."""
+    """A pool whose engines a test controls."""
 
     def __init__(self, pool: ModelPool, catalog: Catalog) -> None:
         self.pool, self.catalog = pool, catalog

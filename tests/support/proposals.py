@@ -30,11 +30,11 @@ def texts(draw: st.DrawFn) -> list[int]:
 
 
 STEPS = st.lists(st.integers(1, 30), max_size=30)
-"""How many tokens are there before each proposal."""
+"""The number of tokens before each proposal."""
 
 
 def growing(text: list[int], steps: list[int]) -> Iterator[TokenBuffer]:
-    """One buffer, which has more of `text` each time, and all of it in the end."""
+    """Yields one buffer with more of `text` each time, and with all of it in the end."""
     buffer, at = TokenBuffer(np.empty(0, np.int32)), 0
     for step in [*steps, len(text)]:
         for token in text[at : at + step]:
@@ -68,7 +68,8 @@ def ask(
 
 
 class Running(Generic[S]):
-    """What `source` knows of running texts, by their ids, as their requests hold it."""
+    """Returns the states of running texts in `source`, by their ids, as their requests have
+    them."""
 
     def __init__(self, source: ProposalSource[S]) -> None:
         self.source = source

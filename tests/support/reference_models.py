@@ -1,7 +1,7 @@
-"""The forward passes of two architectures in numpy, straight from their papers.
+"""The forward passes of two architectures in numpy, written from their papers.
 
-They share nothing with llama.cpp but the file: weights are read from the GGUF, arithmetic is in
-float64. A function returns one vector for each token.
+They share only the file with llama.cpp: weights are read from the GGUF, and arithmetic is in
+float64. Each function returns one vector for each token.
 """
 
 from pathlib import Path
@@ -126,7 +126,7 @@ def bert(weights: Weights, tokens: list[int]) -> Array:
     return x
 
 
-# ---- what is made of the tokens' vectors -------------------------------------------------------
+# ---- results from the tokens' vectors -------------------------------------------------------
 
 
 def pooled(pooling: str, vectors: Array) -> Array:
@@ -144,7 +144,7 @@ def pooled(pooling: str, vectors: Array) -> Array:
 
 
 def score(weights: Weights, vectors: Array) -> float:
-    """Of a cross-encoder with a classification head on the first token."""
+    """Returns the score of a cross-encoder with a classification head on the first token."""
     hidden = np.tanh(weights.linear("cls", vectors[:1]))
     return float(weights.linear("cls.output", hidden)[0, 0])
 

@@ -29,7 +29,7 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 @dataclass
 class Faults:
-    """Faults of the registry. Those with a number are over after so many answers."""
+    """Faults of the registry. Faults with a number end after so many answers."""
 
     asks_token: bool = False
     challenge: str = ""  # instead of the right one
@@ -115,7 +115,7 @@ class Registry:
         return digest(data)
 
     def downloads(self) -> list[Asked]:
-        """Those of the requests that were for contents."""
+        """Returns the requests for contents."""
         return [asked for asked in self.requests if asked.path.startswith("/cdn/")]
 
     # ---- answers ------------------------------------------------------------------------

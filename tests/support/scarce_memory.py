@@ -9,8 +9,8 @@ NO_MEMORY, MOST = -2, 60
 
 
 class Device:
-    """Has no memory for batches of more than `most` tokens. `evaluates` is how llama.cpp fails
-    behind the first micro-batch: what was computed before is in the KV cache. The next `failing`
+    """A context without memory for batches of more than `most` tokens. `evaluates` is llama.cpp's
+    failure after the first micro-batch: earlier tokens are then in the KV cache. The next `failing`
     batches fail whatever their size."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, evaluates: bool) -> None:

@@ -109,7 +109,7 @@ ANSWERS: dict[str, Message] = {
 
 
 class Shipped(msgspec.Struct, frozen=True):
-    """What is known of a template: the digests of llama-server's prompts, None where it refuses
+    """The known properties of a template: the digests of llama-server's prompts, None if it rejects
     the conversation, and the answers that the template writes."""
 
     prompts: dict[str, str | None]
@@ -124,7 +124,7 @@ def shipped() -> dict[str, Shipped]:
 
 
 def digest(prompt: str) -> str:
-    """The same for the same prompt on another day."""
+    """Returns the prompt for another day."""
     today = datetime.now()
     dates = ("%d %b %Y", "%b %d %Y", "%Y-%m-%d", "%B %d, %Y", "%d %B %Y")
     spelled = "|".join(re.escape(today.strftime(form)) for form in dates)

@@ -179,7 +179,8 @@ def run(e: Engine, prompts: list[str], params: dict[str, Any]) -> dict[str, Fini
 
 
 def run_all(e: Engine, submits: Sequence[Submit]) -> dict[int, Finished]:
-    """The same by id. Every event is valid, and nothing of a proposal outlasts its step."""
+    """Returns the results by id, after checking that every event is valid, and that no part of a
+    proposal outlasts its step."""
     results: dict[int, Finished] = {}
     streamed: dict[int, tuple[str, list[int], list[Any]]] = {}
     for submit in submits:
@@ -204,7 +205,7 @@ def run_all(e: Engine, submits: Sequence[Submit]) -> dict[int, Finished]:
 
 
 def assert_same(found: Finished, expected: Finished) -> None:
-    """In all that a client could see, but times and what was proposed."""
+    """Compares everything that a client could see, except times and proposals."""
     assert found.tokens == expected.tokens
     assert found.text == expected.text
     assert found.probs == expected.probs

@@ -1,10 +1,10 @@
-"""A stand-in for an engine process, which says what a test has written for it.
+"""A stand-in for an engine process, with answers that a test has written.
 
 python -m tests.support.stand_in_engine FOLDER        (as `specllama.engine.worker`, by its pipes)
 
-It speaks the protocol of a real one, and sends the same events in the same order. There is no
-model: a token is a byte, and the text of each request is the next turn of the `Script` in FOLDER.
-It has one slot; requests wait for it in the order in which they come.
+It speaks the protocol of a real engine process, and sends the same events in the same order. There
+is no model: a token is a byte, and the text of each request is the next turn of the `Script` in
+FOLDER. It has one slot; requests wait for it in the order of their arrival.
 """
 
 import os
@@ -86,8 +86,8 @@ INFO = model_info(
 
 
 class Turn(msgspec.Struct, frozen=True):
-    """What the model says to one request. With an `error`, the request fails behind this text; with
-    `dies`, the process ends there. Without any text, this happens before the request begins."""
+    """The model's answer to one request. With an `error`, the request fails after this text; with
+    `dies`, the process ends there. If the text is empty, this happens before the request begins."""
 
     text: str = ""
     error: ErrorInfo | None = None
@@ -148,8 +148,8 @@ def n_shared(one: list[int], other: list[int]) -> int:
 
 
 class Answer:
-    """One request on its way: `turn` said to `prompt`, of which the first `n_cached` tokens needn't
-    be evaluated."""
+    """One running request: `turn` answers `prompt`, of which the first `n_cached` tokens needn't be
+    evaluated."""
 
     def __init__(self, submit: Submit, turn: Turn, prompt: list[int], n_cached: int) -> None:
         self.id = submit.id

@@ -30,7 +30,7 @@ ADDRESS = re.compile(r"listening on (http://[^\s\",]+)")
 
 
 class StandInServer(DescribedServer):
-    """A client of such a server, and what the model is to say to its requests."""
+    """A client of such a server, and the model's answers to its requests."""
 
     def __init__(self, url: str, script: Script) -> None:
         super().__init__(url)

@@ -1,4 +1,4 @@
-"""Helpers for the tests of what is watched."""
+"""Helpers for the tests of watched computations."""
 
 import pytest
 

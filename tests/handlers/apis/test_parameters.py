@@ -477,7 +477,7 @@ def test_defaults_are_those_of_the_description() -> None:
     described = properties(schemas()["create_completion"])
     defaults = msgspec.structs.asdict(GenerationParams())
     defaults["seed"] = -1
-    # Of no request, and of several fields.
+    # Fields that no request has, or several fields have.
     del defaults["answer"], defaults["thinking"], defaults["unset"], defaults["speculative"]
     assert defaults.keys() <= described.keys()
     assert {name: described[name]["x-default"] for name in defaults} == defaults

@@ -29,7 +29,7 @@ KEY = {"x-api-key": "key"}
 
 
 class StandIn:
-    """A supervisor whose engine is in the state that a test wants."""
+    """A supervisor whose engine is in the state that a test needs."""
 
     state = "loading"
     failure = ""

@@ -1,4 +1,4 @@
-"""Both spellings of fields become the one that is described."""
+"""Both spellings of fields become the described one."""
 
 from typing import Any
 

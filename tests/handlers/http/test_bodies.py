@@ -23,7 +23,7 @@ DOCUMENTS = st.recursive(
 
 
 def n_values(value: Any) -> int:
-    """Values and keys in what is around `value`, and it."""
+    """Counts the values and keys around `value`, and `value` itself."""
     if isinstance(value, dict):
         return 1 + sum(1 + n_values(each) for each in value.values())
     return 1 + sum(map(n_values, value)) if isinstance(value, list) else 1

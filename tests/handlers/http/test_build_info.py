@@ -1,4 +1,4 @@
-"""What identifies this server in answers."""
+"""The server's identification in answers."""
 
 import re
 import tomllib

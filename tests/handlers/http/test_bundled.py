@@ -1,4 +1,4 @@
-"""The remembered description: always what the files say, whatever happens to the copy."""
+"""The cached description always equals the files, whatever happens to the copy."""
 
 import os
 import threading

@@ -1,4 +1,4 @@
-"""One document of many files, and what of it is served."""
+"""One document made from many files, and the served part of it."""
 
 from pathlib import Path
 from typing import Any

@@ -218,7 +218,7 @@ def test_half_a_body_and_gone(client: httpx.Client, address: tuple[str, int]) ->
 
 
 def test_a_cancelled_server_is_no_disconnect() -> None:
-    """A cancellation that comes from elsewhere passes through as what it is."""
+    """A cancellation from elsewhere is passed on unchanged."""
     from specllama.handlers.http.current import CancelOnDisconnect
 
     async def never() -> dict[str, str]:

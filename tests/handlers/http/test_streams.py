@@ -110,7 +110,7 @@ def test_begun_work_goes_on_when_it_is_awaited() -> None:
     async def main() -> None:
         begun = EagerAwaitable(work())
         assert (begun.done, seen) == (False, [1])
-        await asyncio.sleep(0.01)  # what it waits for is over before anybody asks
+        await asyncio.sleep(0.01)  # its pending work ends before the next request
         assert seen == [1]
         assert await begun == "result"
         assert (begun.done, seen) == (True, [1, 2])

@@ -1,4 +1,4 @@
-"""How tables are put together: which options a server, a model and an engine process have."""
+"""The composition of tables: the options of a server, a model and an engine process."""
 
 import msgspec
 import pytest

@@ -1,4 +1,4 @@
-"""Any options, written as a command line or as variables, are read as what they are."""
+"""Any options, written as a command line or as variables, are read unchanged."""
 
 import shlex
 from typing import Any

@@ -1,4 +1,4 @@
-"""What all texts of an answer have together."""
+"""The common parts of all texts of an answer."""
 
 import re
 

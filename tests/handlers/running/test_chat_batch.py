@@ -50,7 +50,7 @@ def is_whole(call: ToolCall) -> bool:
 
 @every_syntax
 def test_a_cut_call_never_looks_whole(syntax: OutputSyntax) -> None:
-    """Wherever it is cut, by a stop string or the limit: what a client can see says so."""
+    """Wherever a stop string or the limit cuts it, the visible part shows the cut."""
     text = write_answer(syntax, CALLED)
     n_cut = 0
     for end in range(len(text)):

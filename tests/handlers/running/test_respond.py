@@ -62,7 +62,7 @@ class Played:
 
 @dataclass
 class Lines:
-    """A format of lines that remembers what it has seen."""
+    """A format of lines that records its events."""
 
     log: "queue.Queue[str]"
     seen: list[str] = field(default_factory=list)

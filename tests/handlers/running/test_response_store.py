@@ -39,7 +39,7 @@ def ids(items: list[Any]) -> list[str]:
     return [item["id"] for item in items]
 
 
-# ---- what is kept ----------------------------------------------------------------------------
+# ---- stored responses ----------------------------------------------------------------------------
 
 texts = st.text(max_size=8)
 values = st.recursive(

@@ -74,7 +74,7 @@ def test_schemas_become_json_schemas(before: Node, after: Node) -> None:
 
 
 def test_schemas_mean_the_same() -> None:
-    # What requests are validated with is made of 3.0 in another way.
+    # Requests are validated with 3.0, which is made differently.
     ours = in_version(served_description(), "3.1")["components"]["schemas"]
     for name, schema in served_description()["components"]["schemas"].items():
         assert without_annotations(ours[name]) == to_2020_12(schema), name

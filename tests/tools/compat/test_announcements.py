@@ -1,4 +1,4 @@
-"""What CHANGELOG.md announces, and what the last release is."""
+"""The announcements of CHANGELOG.md, and the last release."""
 
 import json
 

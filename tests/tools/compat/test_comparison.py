@@ -1,4 +1,4 @@
-"""What breaks a client, and what doesn't."""
+"""Changes that break a client, and changes that don't."""
 
 from typing import Any
 

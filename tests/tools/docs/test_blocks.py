@@ -101,7 +101,7 @@ def test_bash_can_be_parsed(block: Block, tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("block", _in("bash"), ids=_named)
 def test_options_exist(block: Block) -> None:
-    """Those of servers that aren't started, too."""
+    """Also the options of servers that aren't started."""
     for _, options in starts(block.content):
         if options and "not run" in block.marks:
             parse(options, {})

@@ -23,7 +23,7 @@ from tools.docs.pages import LINK, MADE, included, on_the_site, source_of
         ("guides/tools.md", "[a](../../SECURITY.md)", "[a](../security.md)"),
         ("figures.md", "[a](../benchmarks/README.md)", "[a](benchmarks.md)"),
         ("changelog.md", "[a](README.md)", "[a](index.md)"),
-        # What is no link into the repository stays: MkDocs says if it leads nowhere.
+        # Other links stay: MkDocs reports links that lead nowhere.
         ("options.md", "[a](https://example.com/x.md)", "[a](https://example.com/x.md)"),
         ("options.md", "[a](#b)", "[a](#b)"),
         ("options.md", "[a](nowhere.md)", "[a](nowhere.md)"),

@@ -252,7 +252,7 @@ def test_special_tokens_are_one_token_each(chat_model: Model) -> None:
         assert chat_model.text_of(token) == text
         is_text = kind is TokenType.USER_DEFINED
         assert bool(llama.llama_vocab_is_control(chat_model.vocab, token)) is not is_text
-        # Only what is text by nature is still one token where special tokens are not parsed.
+        # Only tokens that are texts by nature stay one token if special tokens are not parsed.
         assert (chat_model.tokenize(text, special=False) == [token]) is is_text
 
 

@@ -1,4 +1,4 @@
-"""Lessons that rule out what a guess would be right in."""
+"""Lessons that a guess can't solve."""
 
 import json
 import re
@@ -77,7 +77,7 @@ def test_some_requests_have_usual_tools_alone() -> None:
     alone = sum(
         all(each.verb is None for each in calling.distinct(source, 4)) for source in sources()
     )
-    # One in fifteen would by chance.
+    # One in fifteen would be right by chance.
     assert alone > len(SEEDS) * 0.12
 
 

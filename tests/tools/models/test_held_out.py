@@ -32,7 +32,7 @@ pytestmark = pytest.mark.slow
 
 N = 1500
 SHARED_KEYS = {"name", *FIELDS, *PRODUCT[0], *MEETING[0]}
-"""What sentences about persons, goods and meetings have on both sides."""
+"""The shared parts of sentences about persons, goods and meetings."""
 
 
 def lessons(make: Callable[[Source], Lesson], *, held_out: bool) -> Iterator[Lesson]:
@@ -75,7 +75,7 @@ def values_of_calls(*, held_out: bool) -> set[str]:
             for schema in tool["function"]["parameters"]["properties"].values():
                 for option in schema.get("enum", ()):
                     found |= parts(option.lower())
-    # What holds sentences together is of both sides.
+    # Words that hold sentences together are on both sides.
     return found.difference(words.SMALL)
 
 

@@ -1,4 +1,4 @@
-"""Models of real shapes: what a matrix's random blocks mean, and that llama.cpp takes the file."""
+"""Models of real shapes: the values of a matrix's random blocks, and llama.cpp loads the file."""
 
 from dataclasses import replace
 from pathlib import Path

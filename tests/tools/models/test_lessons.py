@@ -217,7 +217,7 @@ def is_said(text: str, value: Any, schema: dict[str, Any]) -> None:
 
 
 def value(text: str) -> int:
-    """Of a sum of two numbers, or of one."""
+    """Sums of two numbers, or of one."""
     a, sign, b = [*text.split(), "+", "0"][:3]
     return {"+": int(a) + int(b), "-": int(a) - int(b), "*": int(a) * int(b)}[sign]
 

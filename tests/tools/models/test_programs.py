@@ -62,7 +62,7 @@ def test_functions_can_be_parsed_and_return_something() -> None:
 
 
 def test_what_is_said_of_a_function_is_said_of_its_parameters() -> None:
-    """Each step's meaning is of what the one before it means, and not of a variable."""
+    """Each step's meaning is that of the step before it, not of a variable."""
     said = 0
     for seed in range(600):
         text = programs.program(Source(seed, level=1.0), ["alpha", "beta", "gamma"], "any_name")

@@ -1,4 +1,4 @@
-"""What is switched off of other people's rules."""
+"""The disabled rules of other linters."""
 
 from pathlib import Path
 

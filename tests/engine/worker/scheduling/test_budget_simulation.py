@@ -22,13 +22,12 @@ OUTLIERS = 0.03
 
 
 class Run:
-    """Prompts that come one after the other to a server with `n_generating` streams.
+    """Successive prompts to a server with `n_generating` streams.
 
-    `spent` has for every step with prompts what it costs, without the noise, and what its tokens
-    would cost in steps of the best constant size; `overrun` the part of the time allowed that it
-    takes. A size may take as long as the target says, or half as long again as a step without
-    prompts, or hardly longer than the quickest one; of those, the best has the most tokens per
-    second.
+    `spent` has, for every step with prompts, its cost without noise, and the cost of its tokens in
+    steps of the best constant size. `overrun` is its duration relative to the allowed time. A size
+    may take as long as the target, or 1.5 times as long as a step without prompts, or hardly longer
+    than the quickest size; of these, the best one has the most tokens per second.
     """
 
     def __init__(

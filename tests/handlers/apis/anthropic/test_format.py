@@ -62,7 +62,7 @@ def streamed(
 
 
 def documents(events: list[Event]) -> list[Any]:
-    """Those of all events, validated against the description."""
+    """Returns the documents of all events, validated against the description."""
     responses = find("POST", "/v1/messages").definition["responses"]
     found: list[Any] = check_events(responses["200"]["content"][EVENT_STREAM], events)
     assert [event.event for event in events] == [each["type"] for each in found]

@@ -65,7 +65,8 @@ def whole(*answered: ChatAnswer | ChatMessage, **options: Any) -> Any:
 def sent(
     source: GeminiFormat, deltas: list[list[ChatDelta]], end: Finished | None = None, index: int = 0
 ) -> bytes:
-    """What is sent of answer number `index`, which comes in `deltas`, without the last piece."""
+    """Returns the sent pieces of answer number `index`, which arrives in `deltas`, without the last
+    one."""
     message = ChatMessage(calls=[])
     data = source.begin(ChatEvent(index, [], delta(), message))
     for each in deltas:

@@ -1,4 +1,4 @@
-"""What Ollama's requests ask for."""
+"""The engine's requests for Ollama's requests."""
 
 from typing import Any
 

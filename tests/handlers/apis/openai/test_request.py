@@ -1,4 +1,4 @@
-"""How much a model may think, in every form in which a request says so."""
+"""The limit of reasoning, in every field that a request can set."""
 
 from typing import Any
 

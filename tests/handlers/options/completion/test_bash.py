@@ -33,7 +33,7 @@ def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def completed(script: Path, *words: str) -> list[str]:
-    """What bash offers for the last of the words."""
+    """Returns bash's completions for the last of the words."""
     done = subprocess.run(
         ["bash", "--norc", "-c", ASK, "bash", str(script), "specllama", *words],
         capture_output=True,

@@ -1,5 +1,5 @@
-"""The completion of commands and options in zsh, as zsh does it: in a terminal of its own, where
-the widget behind the tab key prints what it would offer."""
+"""The completion of commands and options in zsh, in a separate terminal, where the tab key's widget
+prints its completions."""
 
 import shutil
 import subprocess

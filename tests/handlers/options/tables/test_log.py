@@ -1,4 +1,4 @@
-"""What the options of the log let through."""
+"""The log lines that the options of the log allow."""
 
 import logging
 

@@ -52,13 +52,13 @@ def losses(network: Any) -> list[float]:
 
 
 def next_losses(network: Any, *given: Any) -> Any:
-    """Those of the next tokens alone."""
+    """The losses of the next tokens alone."""
     found, _ = network(*given, torch.tensor([], dtype=torch.long))
     return found
 
 
 def row(tokens: list[int]) -> tuple[Any, Any, Any, Any]:
-    """What the network is given to predict each of these from those before it."""
+    """Returns the network's input for predicting each of these tokens from earlier ones."""
     all_of, n = torch.tensor(tokens), len(tokens) - 1
     return all_of[:-1], torch.arange(n), all_of[1:], torch.tensor([[0, n, 0, 0]])
 
@@ -132,7 +132,7 @@ def test_a_larger_network_begins_as_the_smaller_one(network: Any) -> None:
     # The training may multiply in bfloat16.
     assert losses(made) == pytest.approx(losses(network), abs=0.08)
     next_losses(made, *row(TOKENS)).sum().backward()
-    # What is new learns: that which is read later, or which writes what is read.
+    # New parts learn if they are read later, or if they write values that are read.
     first, new = made.blk[0], made.blk[1]
     for writer in (first.attn_output, first.ffn_down):
         assert (writer.grad[SHAPE.n_embd :] != 0).any()

@@ -132,7 +132,7 @@ def test_the_failure_of_another_worker_is_told() -> None:
     from tools.models.training.workers import Workers, work
 
     def run(workers: Workers) -> None:
-        # Once all have met.
+        # After all workers have met.
         workers.agree(False)
         if workers.rank:
             raise SystemExit(3)
@@ -151,7 +151,7 @@ def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_pa
     further = replace(settings(6_000), directory=tmp_path / "further", weights=path)
     state = trainer.new_state(further, SMALL)
     for name, values in state.network.state_dict().items():
-        # What predicts the tokens behind the next one is in no file.
+        # The parts that predict later tokens are in no file.
         in_file = not name.startswith("ahead.")
         assert torch.equal(values, trained[name] if in_file else 0 * values), name
     assert trainer.level(further, state) == 1 > trainer.level(settings(6_000), state)
