@@ -70,7 +70,7 @@ def test_something_is_found() -> None:
 
 
 @pytest.mark.parametrize("inside", RELIED_ON, ids=lambda inside: ".".join(inside))
-def test_what_is_relied_on_is_there_and_bounded(inside: Inside) -> None:
+def test_used_internals_exist_and_are_bounded(inside: Inside) -> None:
     assert hasattr(import_module(inside.module), inside.name)
     library = inside.module.partition(".")[0]
     [distribution] = set(packages_distributions()[library])

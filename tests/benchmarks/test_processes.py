@@ -12,7 +12,7 @@ from benchmarks.processes import listener, spent, times
 pytestmark = pytest.mark.slow
 
 
-def test_what_was_spent_is_told_by_role_and_for_all() -> None:
+def test_processor_time_is_counted_by_role_and_in_total() -> None:
     before = {("server", 1): 1.0, ("engine", 2): 10.0, ("others", 3): 5.0}
     after = {("server", 1): 1.5, ("engine", 2): 12.0, ("engine", 4): 0.25}
     assert spent(before, after) == {"server": 0.5, "engine": 2.25, "all": 2.75}
@@ -22,7 +22,7 @@ def test_a_single_process_is_all() -> None:
     assert spent({("server", 1): 1.0}, {("server", 1): 3.0}) == {"all": 2.0}
 
 
-def test_nothing_is_told_of_what_is_not_here() -> None:
+def test_missing_processes_are_left_out() -> None:
     assert spent({}, {}) == {}
 
 

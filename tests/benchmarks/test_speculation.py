@@ -34,7 +34,7 @@ def test_variants_are_servers_that_start(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", SCENARIOS)
-def test_streams_say_other_things(name: str) -> None:
+def test_streams_have_different_texts(name: str) -> None:
     scenario = SCENARIOS[name]
     texts = [scenario.requests(PLAN, 1000 + 17 * stream) for stream in range(8)]
     assert len({requests[0]["prompt"] for requests in texts}) == 8

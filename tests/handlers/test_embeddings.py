@@ -60,7 +60,7 @@ def test_inputs_that_are_refused(body: Any, kind: str, word: str) -> None:
     assert word in caught.value.info.message
 
 
-def test_vectors_are_told_apart() -> None:
+def test_vectors_are_distinguished() -> None:
     values = np.arange(12, dtype="<f4").reshape(4, 3)
     parts = list(split(Vectors(1, values.tobytes(), [1, 3], 4)))
     assert [part.tolist() for part in parts] == [values[:1].tolist(), values[1:].tolist()]

@@ -56,7 +56,7 @@ def test_slots(server: Server) -> None:
     assert server.get("/slots", fail_on_no_slot=1).status_code == 503
 
 
-def test_slots_show_texts_only_if_the_operator_wants_them(server: Server) -> None:
+def test_slots_show_texts_only_by_option(server: Server) -> None:
     private = {"stop", "grammar", "json_schema", "logit_bias", "dry_sequence_breakers"}
     slot = server.get("/slots").json()[1]
     assert not {"prompt", "generated"} & slot.keys()

@@ -80,9 +80,7 @@ def test_tools_in_the_form_of_chats_are_shown_in_that_of_responses(server: Serve
     {"type": "tool_search", "execution": "client"},
     {"type": "web_search"},
 ])  # fmt: skip
-def test_a_namespace_shows_only_what_the_model_is_offered(
-    inner: dict[str, Any], server: Server
-) -> None:
+def test_a_namespace_has_only_offered_tools(inner: dict[str, Any], server: Server) -> None:
     space = {"type": "namespace", "name": "n", "tools": [inner, F]}
     answer = server.post("/v1/responses", input="a", tools=[space])
     assert answer.status_code == 200, answer.text

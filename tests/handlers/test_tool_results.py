@@ -159,7 +159,7 @@ ALWAYS = [
 
 @pytest.mark.parametrize(("ask", "parts", "line"), ALWAYS)
 @pytest.mark.parametrize("sees", [False, True])
-def test_what_no_model_can_take(
+def test_results_that_no_model_can_read(
     ask: Ask, parts: Any, line: str, sees: bool, blind: Server, seeing: Server
 ) -> None:
     path, body = ask(parts)

@@ -131,7 +131,7 @@ def test_counts_of_requests_that_have_not_ended_are_not_known() -> None:
 # ---- mutants -----------------------------------------------------------------------------
 
 
-def test_what_changes_do() -> None:
+def test_effects_of_changes() -> None:
     acts = Acts()
     calls: list[tuple[Any, ...]] = []
 
@@ -161,7 +161,7 @@ def test_a_mutant_that_does_nothing_is_not_found(monkeypatch: pytest.MonkeyPatch
     assert not Mutant("", Scheduler, "finish", skips()).is_found(1)
 
 
-def test_what_goes_on_for_ever_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_endless_history_ends(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("tests.simulation.world.LIMIT", 1)
     with pytest.raises(StuckError), limited():
         time.sleep(30)

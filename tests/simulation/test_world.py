@@ -134,7 +134,7 @@ def test_one_task_holds_a_lock(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(10))
-def test_a_condition_wakes_who_waits(seed: int) -> None:
+def test_a_condition_wakes_waiting_tasks(seed: int) -> None:
     def main(world: World, system: dict[str, System]) -> None:
         condition, items = system["Condition"](), []
 
@@ -285,7 +285,7 @@ def test_a_process_dies_within_a_message() -> None:
     assert -9 in {code for _, code in outcomes}
 
 
-def test_a_process_says_nonsense() -> None:
+def test_a_process_writes_nonsense() -> None:
     lengths = {len(outcome_of(seed, "nonsense")[0].data) for seed in range(20)}
     assert len(lengths) > 1
 

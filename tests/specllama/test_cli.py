@@ -257,7 +257,7 @@ def test_the_script_for_bash_is_printed() -> None:
 
 
 @pytest.mark.parametrize("words", [["--license"], ["--version"], ["list"]], ids=lambda w: w[0])
-def test_nobody_reads_the_output(words: list[str], tmp_path: Path) -> None:
+def test_unread_output(words: list[str], tmp_path: Path) -> None:
     reading, writing = os.pipe()
     os.close(reading)
     environment = {**os.environ, "HF_HUB_CACHE": str(tmp_path)}

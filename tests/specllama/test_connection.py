@@ -234,7 +234,7 @@ def test_an_endless_head_is_not_kept() -> None:
     ],
     ids=lambda raw: ascii(raw[-40:]),
 )
-def test_what_can_not_be_read(raw: bytes) -> None:
+def test_unreadable_requests(raw: bytes) -> None:
     """Returns the only answer, with the envelope, however the bytes arrive."""
     for parts in ((raw,), (raw[:30], raw[30:])):
         [answer] = answers(say(*parts))
@@ -398,7 +398,7 @@ def test_who_does_not_read_is_sent_no_more_and_ended() -> None:
     asyncio.run(run())
 
 
-def test_what_is_left_of_an_answer_has_its_time_too() -> None:
+def test_the_rest_of_an_answer_has_a_time_limit_too() -> None:
     """A connection that is to be closed waits for a reader no longer than another."""
 
     async def run() -> None:

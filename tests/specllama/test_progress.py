@@ -66,7 +66,7 @@ def test_nothing_is_shown_when_nothing_is_downloaded() -> None:
 # ---- loading -------------------------------------------------------------------------------
 
 
-def test_a_log_tells_of_loading_that_takes_long(caplog: pytest.LogCaptureFixture) -> None:
+def test_slow_loading_is_logged(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
     now = 0.0
     screen, text = console(terminal=False)
@@ -108,7 +108,7 @@ def test_a_terminal_gets_a_bar_for_loading_after_the_download() -> None:
     assert "10.0/100.0 MiB" in text.getvalue()
 
 
-def test_loading_is_told_when_it_begins(caplog: pytest.LogCaptureFixture) -> None:
+def test_the_beginning_of_loading_is_reported(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.INFO)
 
     async def run() -> None:

@@ -83,7 +83,7 @@ def test_the_first_answers_need_no_heavy_module() -> None:
     assert not imported & HEAVY
 
 
-def test_what_was_put_off_works_afterwards() -> None:
+def test_deferred_imports_work() -> None:
     program = """
 import sys
 from specllama.handlers.binding.deferred_imports import DEFERRED, deferred_imports
@@ -181,7 +181,7 @@ async def meet(command: Command, frame: bytes) -> tuple[bytes, int] | None:
 
 @posix
 @pytest.mark.parametrize("first", [b"", b"hello\n"])
-def test_nothing_that_it_says_is_lost(first: bytes) -> None:
+def test_no_output_is_lost(first: bytes) -> None:
     head_start.begin(ECHO, first)
     process = head_start._early[ECHO].process
     if first:
@@ -191,7 +191,7 @@ def test_nothing_that_it_says_is_lost(first: bytes) -> None:
 
 
 @posix
-def test_one_that_was_told_something_else_is_no_use() -> None:
+def test_a_process_with_another_first_message_is_not_used() -> None:
     head_start.begin(ECHO, b"hello\n")
     pid = head_start._early[ECHO].process.pid
     assert asyncio.run(meet(ECHO, b"good bye\n")) is None
@@ -199,14 +199,14 @@ def test_one_that_was_told_something_else_is_no_use() -> None:
 
 
 @posix
-def test_what_is_too_long_for_a_pipe_is_said_later() -> None:
+def test_a_message_that_is_too_long_for_a_pipe_is_sent_later() -> None:
     text = b"x" * head_start.PIPE_ROOM + b"\n"
     head_start.begin(ECHO, text)
     assert asyncio.run(meet(ECHO, text)) == (b"begun\n" + text, 0)
 
 
 @posix
-def test_one_that_ended_tells_how() -> None:
+def test_an_ended_process_has_its_exit_code() -> None:
     command = python("import os, signal; os.kill(os.getpid(), signal.SIGKILL)")
     head_start.begin(command)
     assert asyncio.run(meet(command, b"")) == (b"", -signal.SIGKILL)
@@ -220,7 +220,7 @@ def test_a_command_that_does_not_exist_is_somebody_elses_trouble() -> None:
 
 
 @posix
-def test_a_server_that_cannot_start_leaves_nobody() -> None:
+def test_a_server_that_cannot_start_leaves_no_process() -> None:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         taken.listen()
@@ -286,7 +286,7 @@ def test_a_signal_that_is_lost_ends_the_server_before_it_listens(then: str) -> N
 
 
 @posix
-def test_those_that_nobody_asks_for_are_ended() -> None:
+def test_unused_processes_are_ended() -> None:
     head_start.begin(ECHO)
     pid = head_start._early[ECHO].process.pid
     head_start.withdraw()

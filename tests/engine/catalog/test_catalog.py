@@ -119,7 +119,7 @@ def test_a_projector_can_be_left_out(hub: Path) -> None:
     assert opened(hub, "--no-mmproj").entries["u/r:Q8_0"].options.engine.media.mmproj == ""
 
 
-def test_what_wins(hub: Path, models: Path) -> None:
+def test_precedence(hub: Path, models: Path) -> None:
     write(models, "a.gguf", "b.gguf")
     catalog = with_presets(
         hub,
@@ -147,7 +147,7 @@ def test_what_wins(hub: Path, models: Path) -> None:
     assert said(b) == (100, 200, 3, 0.9, model_options().engine.sampling.min_p, 3)
 
 
-def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
+def test_a_section_can_configure_a_known_model(hub: Path, models: Path) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf", "x-F16.gguf")
     write(models, "a.gguf")
     catalog = with_presets(
@@ -171,7 +171,7 @@ def test_a_section_can_configure_what_is_there(hub: Path, models: Path) -> None:
     assert by_repository.options.engine.model.model.endswith("x-Q8_0.gguf")
 
 
-def test_a_section_can_replace_what_is_there(hub: Path, models: Path) -> None:
+def test_a_section_can_replace_a_known_model(hub: Path, models: Path) -> None:
     write(models, "a/x.gguf", "a/mmproj.gguf")
     text = f"[a]\nmodel = {model_path()}\n[{MODEL_NAME}]\nhf-repo = u/r\n"
     catalog = with_presets(hub, text, "--models-dir", str(models))

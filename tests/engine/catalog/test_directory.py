@@ -42,16 +42,14 @@ def test_models_in_files_and_folders(models: Path) -> None:
     }
 
 
-def test_what_is_no_model_is_passed_over(models: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_other_files_are_skipped(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(models, "mmproj.gguf", "mtp-x.gguf", "imatrix.gguf", ".x.gguf", "read.me", "a/b/c.gguf")
     (models / "empty").mkdir()
     assert in_directory(models) == {}
     assert caplog.messages == []
 
 
-def test_each_file_that_cannot_be_used_is_told_of(
-    models: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_each_unusable_file_is_reported(models: Path, caplog: pytest.LogCaptureFixture) -> None:
     write(models, "good.gguf", "part-00001-of-00003.gguf", "part-00003-of-00003.gguf")
     write(models, "good/other.gguf", "last-00002-of-00002.gguf", "two\nlines.gguf")
     (models / "nowhere.gguf").symlink_to(models / "gone")

@@ -39,7 +39,7 @@ def test_which_cached_model_is_meant(hub: Path, name: str, meant: str | None) ->
     assert (found.name if found else None) == meant
 
 
-def test_what_is_not_whole_in_the_cache(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_incomplete_files_in_the_cache(hub: Path, caplog: pytest.LogCaptureFixture) -> None:
     split = cache(hub, "u/split", "x-Q2_K-00001-of-00002.gguf", "x-Q2_K-00002-of-00002.gguf")
     (split / "x-Q2_K-00002-of-00002.gguf").resolve().unlink()
     broken = cache(hub, "u/broken", "x-Q2_K.gguf", "y-Q8_0.gguf")

@@ -114,7 +114,7 @@ def models(draw: st.DrawFn) -> list[Setting]:
     st.data(),
 )
 @many
-def test_what_is_written_is_read(
+def test_written_text_is_read_back(
     tmp_path: Path,
     wanted: dict[str, list[Setting]],
     newline: str,
@@ -346,7 +346,7 @@ def test_when_to_load_and_how_long_to_wait(tmp_path: Path) -> None:
     assert plain.everywhere.line == 0
 
 
-def test_what_the_cache_has_double(tmp_path: Path) -> None:
+def test_duplicates_in_the_cache(tmp_path: Path) -> None:
     some = presets("[a]\nhf-repo = u/r\ndedup-cache-models = true\n[b]", tmp_path)
     assert [each.dedup_cache_models for each in some.sections.values()] == [True, False]
     every = presets("[*]\ndedup-cache-models = 1\n[a]\n[b]\ndedup-cache-models = 0", tmp_path)

@@ -54,7 +54,7 @@ def test_models_are_listed(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "text", ["", ONE, f"{ONE}\n", f"{ONE}\nNonsense", f"../{ONE[3:]}\n{TAG}", f"{ONE}\n\x1b[2J"]
 )
-def test_what_is_no_version_is_left_out(text: str, tmp_path: Path) -> None:
+def test_files_that_are_no_version_are_left_out(text: str, tmp_path: Path) -> None:
     keep(tmp_path, TAG)
     (tmp_path / HOST / "versions" / "8bit").write_text(text)
     assert registry_models(tmp_path) == []
@@ -82,7 +82,7 @@ def test_a_model_goes_with_its_contents_and_the_others_stay(tmp_path: Path) -> N
     assert names(tmp_path) == ["localhost/me/tiny:4bit"]
 
 
-def test_what_two_names_stand_for_stays_for_the_second(tmp_path: Path) -> None:
+def test_a_model_with_two_names_stays_for_the_second(tmp_path: Path) -> None:
     path = keep(tmp_path, TAG)
     keep(tmp_path, "localhost/me/tiny:latest")
     remove_registry_model(tmp_path, TAG)
@@ -90,7 +90,7 @@ def test_what_two_names_stand_for_stays_for_the_second(tmp_path: Path) -> None:
     assert names(tmp_path) == ["localhost/me/tiny:latest"]
 
 
-def test_what_a_tag_stood_for_before_goes_as_well(tmp_path: Path) -> None:
+def test_a_tags_former_model_is_removed_as_well(tmp_path: Path) -> None:
     keep(tmp_path, TAG, OTHER, b"GGUF 4")
     keep(tmp_path, TAG)
     remove_registry_model(tmp_path, TAG)
@@ -107,7 +107,7 @@ def test_a_download_that_is_under_way_stays(tmp_path: Path) -> None:
     assert under_way.read_bytes() == b"GGUF 4"
 
 
-def test_another_name_is_nobody_s(tmp_path: Path) -> None:
+def test_another_name_is_unknown(tmp_path: Path) -> None:
     keep(tmp_path, TAG)
     before = files(tmp_path)
     for name in ("localhost/me/tiny", "8bit", "*", ""):
@@ -116,7 +116,7 @@ def test_another_name_is_nobody_s(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("place", ["versions", "manifests", "snapshots", f"snapshots/{ONE}"])
-def test_what_leads_out_of_the_cache_stays(place: str, tmp_path: Path) -> None:
+def test_links_out_of_the_cache_are_not_followed(place: str, tmp_path: Path) -> None:
     cache, elsewhere = tmp_path / "cache", tmp_path / "elsewhere"
     keep(cache, TAG)
     inside = cache / HOST / place

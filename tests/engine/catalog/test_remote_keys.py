@@ -34,7 +34,7 @@ def test_none_sounds_as_if_it_reached_out() -> None:
     assert odd == {"hf_file"}, "which is a file of the repository"
 
 
-def test_what_is_allowed_is_read(tmp_path: Path) -> None:
+def test_allowed_keys_are_read(tmp_path: Path) -> None:
     found = remote("[*]\nc = 512\n[a]\nhf-repo = u/r\nno-mmap = 1\nstop-timeout = 3\n", tmp_path)
     assert not found.refused
     assert not found.warnings
@@ -61,7 +61,7 @@ def test_so_does_an_option_of_the_server_or_an_unknown_one(tmp_path: Path, key: 
 
 
 @pytest.mark.parametrize("key", ["host", "api-key", "LLAMA_ARG_SSL_KEY_FILE", "cors-originz"])
-def test_what_protects_the_server_ends_the_start(tmp_path: Path, key: str) -> None:
+def test_keys_that_protect_the_server_end_the_start(tmp_path: Path, key: str) -> None:
     with pytest.raises(OptionError, match="protect"):
         remote(f"[bad]\n{key} = x\n", tmp_path)
 

@@ -37,7 +37,7 @@ def test_a_model_goes_with_its_contents_and_the_others_stay(hub: Path) -> None:
 
 
 @pytest.mark.parametrize("name", ["u/r", "u/r:q8_0", "u/r:Q4_0", "r:Q8_0", "../u/r", "", "*"])
-def test_another_name_is_nobody_s(hub: Path, name: str) -> None:
+def test_another_name_is_unknown(hub: Path, name: str) -> None:
     cache(hub, "u/r", "x-Q8_0.gguf")
     before = files(hub)
     remove(hub, name)
@@ -107,7 +107,7 @@ def test_files_in_the_place_of_links(hub: Path) -> None:
     assert names(hub) == ["u/r:Q8_0"]
 
 
-def test_what_a_link_leads_to_outside_stays(hub: Path, tmp_path: Path) -> None:
+def test_the_target_of_a_link_outside_stays(hub: Path, tmp_path: Path) -> None:
     write(tmp_path, "mine-Q8_0.gguf")
     snapshot = cache(hub, "u/r")
     snapshot.mkdir(parents=True)

@@ -173,7 +173,7 @@ ANSWERS = [
 
 @pytest.mark.parametrize("style", STYLES)
 @pytest.mark.parametrize("number", range(len(ANSWERS)))
-def test_what_is_written_is_read(style: str, number: int) -> None:
+def test_written_text_is_read_back(style: str, number: int) -> None:
     syntax, message = _syntax(style), ANSWERS[number]
     rendered = STYLES[style].render([USER, message], add_generation_prompt=False)
     text = rendered.rpartition(ASSISTANT)[2].removesuffix("<|end|>\n")

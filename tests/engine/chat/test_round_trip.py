@@ -46,7 +46,7 @@ def syntax_of(name: str, source: Source) -> OutputSyntax:
 )
 @given(data=st.data())
 @some
-def test_what_models_write(family: Fixture, answer: Answer, data: st.DataObject) -> None:
+def test_answers_of_models(family: Fixture, answer: Answer, data: st.DataObject) -> None:
     found = parse(
         family.syntax,
         data.draw(pieces(answer.text)),
@@ -65,7 +65,7 @@ def test_what_models_write(family: Fixture, answer: Answer, data: st.DataObject)
 @pytest.mark.parametrize("family", FIXTURES, ids=lambda family: family.name)
 @given(data=st.data())
 @some
-def test_what_templates_render(family: Fixture, source: Source, data: st.DataObject) -> None:
+def test_rendered_answers(family: Fixture, source: Source, data: st.DataObject) -> None:
     syntax = syntax_of(family.name, source)
     message = renderable(family, syntax, data.draw(messages(family.syntax)))
     assume(message.content or message.calls)
@@ -193,7 +193,7 @@ def rendered(family: Fixture, message: ChatMessage) -> str:
     return text[: min(text.find(end) % (len(text) + 1) for end in ends)]
 
 
-def test_refusals_are_of_what_fixtures_say() -> None:
+def test_rejections_agree_with_the_fixtures() -> None:
     """The properties above leave out nothing else."""
     for family in FIXTURES:
         try:

@@ -40,7 +40,7 @@ def test_names_of_parts_are_read_back(prefix: str, index: int, count: int) -> No
 @pytest.mark.parametrize(
     "name", ["x.gguf", "x-00004-of-00003.gguf", "x-00000-of-00003.gguf", "a/-00001-of-00003.gguf"]
 )
-def test_what_is_no_part(name: str) -> None:
+def test_names_that_are_no_part(name: str) -> None:
     assert part(name) is None
 
 

@@ -71,7 +71,7 @@ def test_names(text: str, host: str, repository: str, version: str) -> None:
         "[::1]:5000/a",
     ],
 )
-def test_what_is_no_name(text: str) -> None:
+def test_invalid_names(text: str) -> None:
     with pytest.raises(ValueError, match=r"^(a|the) "):
         reference(text)
 

@@ -19,7 +19,7 @@ DOCUMENTS = st.recursive(
 
 
 @given(DOCUMENTS)
-def test_what_is_json_is_decoded(document: object) -> None:
+def test_json_is_decoded(document: object) -> None:
     assert decoded(json.dumps(document).encode()) == document
 
 
@@ -55,7 +55,7 @@ def test_a_byte_order_mark_is_passed_over() -> None:
 
 
 @given(st.binary())
-def test_what_is_not_is_refused(raw: bytes) -> None:
+def test_invalid_json_is_rejected(raw: bytes) -> None:
     with suppress(UndecodableError):
         json.dumps(decoded(raw))
     assert gc.isenabled()

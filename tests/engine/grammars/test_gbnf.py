@@ -105,7 +105,7 @@ def test_examples(grammar: str, yes: list[str], no: list[str]) -> None:
         ("#" * (1 << 21), "longer than"),
     ],
 )
-def test_what_is_wrong_is_told(grammar: str, message: str) -> None:
+def test_mistakes_are_reported(grammar: str, message: str) -> None:
     with pytest.raises(GrammarError, match=message):
         to_lark(grammar, lambda text: None)
 

@@ -259,7 +259,7 @@ def test_particular_schemas(compiler: Compiler, model: Model, schema: Schema) ->
     ],
     ids=str,
 )
-def test_what_is_left_out_is_told(
+def test_ignored_keywords_are_reported(
     compiler: Compiler, model: Model, schema: Schema, relaxed: list[str]
 ) -> None:
     constraint, found = guided(compiler, json.dumps(schema))
@@ -295,7 +295,7 @@ def test_what_is_left_out_is_told(
         ({"allOf": [{"type": "string"}, {"type": "null"}]}, "nsatisfiable"),
     ],
 )
-def test_what_is_wrong_is_told(compiler: Compiler, schema: Schema, message: str) -> None:
+def test_mistakes_are_reported(compiler: Compiler, schema: Schema, message: str) -> None:
     with pytest.raises(GrammarError, match=f"Failed to parse JSON schema: .*({message})"):
         constraint_of(compiler, json.dumps(schema))
 
@@ -309,7 +309,7 @@ def child(inner: Schema) -> Schema:
     return {"type": "object", "properties": {"a": inner}, "required": ["a"]}
 
 
-def test_what_nothing_fulfils_is_told_before_what_the_compiler_cannot_do(
+def test_unsatisfiable_schemas_are_reported_before_unsupported_ones(
     compiler: Compiler,
 ) -> None:
     tree = {
@@ -409,7 +409,7 @@ def test_patterns_mean_the_same(compiler: Compiler, model: Model, pattern: str, 
         *("\\", r"\ud800", "a{,2}", "a{x}", r"\Q"),
     ],
 )
-def test_what_rust_would_read_otherwise_is_refused(pattern: str) -> None:
+def test_patterns_that_rust_reads_differently_are_rejected(pattern: str) -> None:
     with pytest.raises(PatternError):
         to_rust(pattern)
 
@@ -423,7 +423,7 @@ _FORMS = {"compact": re.compile(rb"[^ \n\t]*"), "spaced": re.compile(rb"(?:[^ \n
 @pytest.mark.parametrize("whitespace", _FORMS)
 @settings(max_examples=60, deadline=None, suppress_health_check=[*HealthCheck])
 @given(schema=schemas(), seed=st.integers(0, 100))
-def test_the_white_space_is_what_was_asked_for(
+def test_the_white_space_is_the_requested_one(
     compiler: Compiler, model: Model, whitespace: Any, schema: Schema, seed: int
 ) -> None:
     params = GenerationParams(json_schema=json.dumps(schema), json_whitespace=whitespace)

@@ -124,7 +124,7 @@ def test_no_media_need_no_process() -> None:
         ("ftp://a/b", "image", "its URL is neither http, https nor file"),
     ],
 )
-def test_what_is_wrong_and_where(content: bytes | str, kind: str | None, reason: str) -> None:
+def test_errors_and_their_places(content: bytes | str, kind: str | None, reason: str) -> None:
     source = MediaSource(content, kind, "messages[3].content[0]")  # type: ignore[arg-type]
 
     async def use(decoder: MediaDecoder) -> None:
@@ -142,7 +142,7 @@ def test_what_is_wrong_and_where(content: bytes | str, kind: str | None, reason:
         ("file://x", "--media-path"),
     ],
 )
-def test_what_is_switched_off(url: str, option: str) -> None:
+def test_disabled_features(url: str, option: str) -> None:
     async def use(decoder: MediaDecoder) -> None:
         info = await failure(decoder.decode([MediaSource(url, "image", "prompt")]))
         assert info.type == "not_supported_error"
@@ -153,7 +153,7 @@ def test_what_is_switched_off(url: str, option: str) -> None:
     run(use)
 
 
-def test_what_the_model_does_not_take() -> None:
+def test_media_that_the_model_does_not_support() -> None:
     async def use(decoder: MediaDecoder) -> None:
         sound = MediaSource(SOUNDS["WAV"], None, "prompt")
         info = await failure(decoder.decode([sound]))
@@ -166,7 +166,7 @@ def test_what_the_model_does_not_take() -> None:
     run(use)
 
 
-def test_what_stands_in_for_a_medium() -> None:
+def test_placeholders_of_media() -> None:
     sources = [
         MediaSource("https://a.example/a.png", "image", "prompt", stand_in="[image]"),
         MediaSource(SOUNDS["WAV"], None, "prompt", stand_in="[sound]"),
@@ -221,7 +221,7 @@ def test_limits_of_all_bytes_hold_for_files(tmp_path: Path) -> None:
     run(use)
 
 
-def test_what_is_decoded_is_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_decoded_media_are_counted_together(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(parent, "MAX_DECODED", 1 << 20)
     large = MediaSource(blank_png(400, 400), None, "x")  # 480,000 bytes
     second = MediaSource(wav_file([0.1] * RATE))
@@ -241,7 +241,7 @@ def test_what_is_decoded_is_counted_together(monkeypatch: pytest.MonkeyPatch) ->
     run(use)
 
 
-def test_what_was_decoded_lately_is_not_decoded_again() -> None:
+def test_recently_decoded_media_are_reused() -> None:
     decoders: list[Counting] = []
 
     def counting() -> Counting:

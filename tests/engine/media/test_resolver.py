@@ -16,7 +16,7 @@ def image(name: bytes, size: int = 3) -> Media:
     return Media("image", name, bytes(size), 1, 1)
 
 
-def test_what_was_used_last_stays() -> None:
+def test_the_most_recently_used_entry_stays() -> None:
     kept = Kept(Clock(), n_bytes=9)
     for name in (b"a", b"b", b"c"):
         kept.put(image(name), 0)
@@ -53,7 +53,7 @@ def test_only_for_a_while() -> None:
     assert kept.get(b"a", 0)
 
 
-def test_room_is_that_of_what_is_there() -> None:
+def test_the_size_is_that_of_the_entries() -> None:
     kept = Kept(Clock(), n_bytes=6)
     for _ in range(9):
         kept.put(image(b"a"), 0)

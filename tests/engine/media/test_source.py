@@ -44,7 +44,7 @@ def test_base64_in_its_forms(data: bytes) -> None:
         ("ftp://a/b", "neither a URL nor valid base64"),
     ],
 )
-def test_what_is_none(text: str, reason: str) -> None:
+def test_invalid_values(text: str, reason: str) -> None:
     with pytest.raises(EngineError, match=rf"^messages\[0\]: it is .*{reason}") as caught:
         MediaSource.from_text(text, place="messages[0]")
     assert caught.value.info.type == "invalid_request_error"

@@ -60,7 +60,7 @@ async def begin(supervisor: PaperSupervisor, n: int) -> None:
         await asyncio.sleep(0)
 
 
-def test_what_has_begun_fails_and_what_has_not_moves_once() -> None:
+def test_running_requests_fail_and_waiting_ones_move_once() -> None:
     async def run() -> None:
         async with supervised() as supervisor:
             engine = await supervisor.engine()
@@ -107,7 +107,7 @@ def test_questions_fail_with_their_process_and_later_ones_wait_for_the_next() ->
     asyncio.run(run())
 
 
-def test_who_looks_while_it_falls_asleep_sees_what_it_said_last() -> None:
+def test_status_requests_during_the_end_get_the_last_status() -> None:
     async def run() -> None:
         engine = client()
         looks = asyncio.create_task(engine.slots()), asyncio.create_task(engine.stats())
@@ -138,7 +138,7 @@ def test_a_confirmed_request_is_not_confirmed_again() -> None:
     asyncio.run(run())
 
 
-def test_the_next_process_says_which_keywords_are_not_in_force() -> None:
+def test_the_next_process_reports_ignored_keywords() -> None:
     async def run() -> None:
         old, new = client(), client()
         generation = old.generate(["a"], PARAMS)

@@ -61,7 +61,7 @@ async def come(client: EngineClient, *events: Event) -> None:
 
 
 @pytest.mark.parametrize("n_probs", [0, 1023])
-def test_what_nobody_reads_ends_the_generation(n_probs: int) -> None:
+def test_an_unread_generation_is_ended(n_probs: int) -> None:
     async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
         n = MANY // (n_probs + 1)
         await come(client, *[delta(1, n_probs)] * n)
@@ -92,7 +92,7 @@ def test_a_reader_that_catches_up_goes_on() -> None:
     run(test)
 
 
-def test_what_is_complete_is_kept() -> None:
+def test_a_complete_result_is_kept() -> None:
     async def test(client: EngineClient, sink: Sink, generation: Generation) -> None:
         await come(client, *[delta(1)] * (MANY + 1), finished(id=1))
         events = [event async for event in generation]

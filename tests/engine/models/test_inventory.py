@@ -151,7 +151,7 @@ async def test_a_model_that_is_gone() -> None:
 
 
 @in_loop
-async def test_requests_that_wait_for_a_model_that_is_gone_are_told() -> None:
+async def test_requests_that_wait_for_a_removed_model_get_an_error() -> None:
     async with place() as (s, _):
         waiting = s.lease("b")
         await soon()
@@ -176,7 +176,7 @@ async def test_a_failure_is_forgotten() -> None:
 
 
 @in_loop
-async def test_a_reload_ends_without_who_asked_for_it() -> None:
+async def test_a_reload_continues_without_its_client() -> None:
     async with place() as (s, catalog):
         lease = await s.loaded("b")
         s.found.pop(1)
@@ -196,7 +196,7 @@ async def test_a_reload_ends_without_who_asked_for_it() -> None:
 
 
 @in_loop
-async def test_what_cannot_be_read_changes_nothing() -> None:
+async def test_an_unreadable_file_changes_nothing() -> None:
     async with place() as (s, catalog):
         (await s.loaded("a")).release()
         catalog.failure = "f:1: nonsense"
@@ -309,7 +309,7 @@ async def test_removing_breaks_a_download_off() -> None:
 
 
 @in_loop
-async def test_what_is_no_download_stays() -> None:
+async def test_only_downloads_are_removed() -> None:
     async with place() as (s, catalog):
         (await s.loaded("a")).release()
         for name, kind in (("a", "invalid_request_error"), ("missing", "not_found_error")):

@@ -40,7 +40,7 @@ async def test_requests_for_one_model_share_its_loading() -> None:
 
 
 @in_loop
-async def test_who_stops_waiting_takes_nobody_along() -> None:
+async def test_a_cancelled_wait_cancels_no_other() -> None:
     async with stage() as s:
         leaver, stayer = s.lease("a"), s.lease("a")
         await soon()
@@ -53,7 +53,7 @@ async def test_who_stops_waiting_takes_nobody_along() -> None:
 
 
 @in_loop
-async def test_a_cancelled_request_gives_back_what_it_gets_in_that_moment() -> None:
+async def test_a_cancelled_request_returns_its_new_lease() -> None:
     async with stage(models_max=1) as s:
         a = await s.loaded("a")
         b = s.lease("b")

@@ -30,7 +30,7 @@ async def test_load_and_unload_by_hand() -> None:
 
 
 @in_loop
-async def test_unload_waits_for_what_runs() -> None:
+async def test_unload_waits_for_running_requests() -> None:
     async with stage() as s:
         lease = await s.loaded("a")
         unload = asyncio.create_task(s.pool.unload("a"))
@@ -121,7 +121,7 @@ async def test_a_model_that_is_loaded_again_is_not_taken_for_the_one_that_goes()
 
 
 @in_loop
-async def test_a_model_that_nobody_waits_for_any_longer_goes() -> None:
+async def test_a_model_without_waiting_requests_is_unloaded() -> None:
     async with stage() as s:
         lease = await s.loaded("a")
         unload = asyncio.create_task(s.pool.unload("a"))

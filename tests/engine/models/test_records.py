@@ -12,7 +12,7 @@ from tests.support.pool_stage import in_loop, soon, stage
 
 
 @in_loop
-async def test_a_model_that_fails_says_why_and_disturbs_no_other() -> None:
+async def test_a_failed_model_has_a_reason_and_disturbs_no_other() -> None:
     async with stage() as s:
         a = await s.loaded("a")
         tasks = [s.lease("b"), s.lease("b")]

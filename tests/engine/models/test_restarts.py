@@ -48,7 +48,7 @@ def test_who_served_comes_back_at_once_however_often(history: list[ProcessLife])
 
 
 @given(st.lists(legal, max_size=20))
-def test_whatever_came_before_who_served_comes_back_at_once(history: list[ProcessLife]) -> None:
+def test_a_process_that_served_is_restarted_at_once(history: list[ProcessLife]) -> None:
     assert waits([*history, SERVED])[-1] == 0.0
     assert waits([*history, SERVED, USELESS])[-1] == BACKOFF[0]
 
@@ -64,7 +64,7 @@ def test_the_others_wait_ever_longer(history: list[ProcessLife]) -> None:
 
 
 @given(st.lists(lives(), min_size=1, max_size=20))
-def test_what_was_never_loaded_is_not_tried_again(history: list[ProcessLife]) -> None:
+def test_a_model_that_never_loaded_is_not_retried(history: list[ProcessLife]) -> None:
     n = next((n for n, life in enumerate(history) if life.ready), len(history))
     assert waits(history)[:n] == [None] * n
 
@@ -96,7 +96,7 @@ def test_how_a_process_ended(code: int, expected: str) -> None:
     assert not is_illegal_instruction(code)
 
 
-def test_a_process_that_was_stuck_says_so() -> None:
+def test_a_stuck_process_is_reported() -> None:
     assert explain_exit(STUCK, "at night") == "ended itself, as a computation did not end at night"
     if STACKS_SIGNAL is not None:
         assert explain_exit(-STACKS_SIGNAL) == "was ended, as it gave no sign of life"

@@ -76,7 +76,7 @@ async def test_while_loading_requests_are_refused() -> None:
 
 
 @in_loop
-async def test_a_stream_and_a_plain_request_say_the_same() -> None:
+async def test_a_stream_equals_the_plain_answer() -> None:
     async with running() as supervisor:
         engine = await supervisor.engine()
         plain = GenerationParams(n_predict=40, seed=5, ignore_eos=True)
@@ -91,7 +91,7 @@ async def test_a_stream_and_a_plain_request_say_the_same() -> None:
 
 
 @in_loop
-async def test_a_killed_engine_fails_what_runs_and_the_next_one_does_what_waits() -> None:
+async def test_a_killed_engine_fails_running_requests_only() -> None:
     async with running(model_options(parallel=1)) as supervisor:
         engine = await supervisor.engine()
         stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
@@ -336,7 +336,7 @@ async def test_an_engine_that_served_comes_back_at_once_however_often() -> None:
 
 
 @in_loop
-async def test_an_engine_that_serves_nobody_comes_back_ever_more_slowly() -> None:
+async def test_an_engine_that_never_serves_is_restarted_ever_more_slowly() -> None:
     restarts = Recorded()
     async with running(restarts=restarts) as supervisor:
         for n in range(1, 3):

@@ -16,7 +16,7 @@ from specllama.handlers.options import parse
         (["--media-max-bytes", "0"], "out of range"),
     ],
 )
-def test_what_cannot_be_had(argv: list[str], reason: str) -> None:
+def test_impossible_values(argv: list[str], reason: str) -> None:
     with pytest.raises(OptionError, match=reason):
         parse(argv, {})
 
@@ -34,6 +34,6 @@ def test_min_tokens_alone() -> None:
 
 
 @pytest.mark.parametrize("text", ["a/b", "http://a", "a b", "a..b", ".", "*", "a@b", "a:80"])
-def test_what_is_no_domain(text: str) -> None:
+def test_invalid_domains(text: str) -> None:
     with pytest.raises(OptionError, match="domain"):
         text_values.domains(text)

@@ -50,7 +50,7 @@ def test_values_by_the_names_of_parameters() -> None:
         ("sequence", "a;b"),
     ],
 )
-def test_what_no_option_could_be_is_left_out(
+def test_impossible_values_are_left_out(
     key: str, text: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     metadata = {PREFIX + key: text, PREFIX + "min_p": "0.25"}

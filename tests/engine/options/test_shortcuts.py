@@ -105,7 +105,7 @@ def test_shortcuts_take_no_value_and_exclude_each_other() -> None:
         parse(["-m", "--gpt-oss-20b-default"], {})
 
 
-def test_what_cannot_be_had_is_told(tmp_path: Path) -> None:
+def test_options_without_an_effect_are_reported(tmp_path: Path) -> None:
     def warnings_of(*argv: str) -> list[str]:
         options = compose(ServerOptions, gather(given(argv, {}), ()))
         return remarks(options, argv, {})

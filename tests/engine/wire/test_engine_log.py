@@ -95,7 +95,7 @@ def test_a_line_without_an_end_takes_no_memory(caplog: pytest.LogCaptureFixture)
     assert following == "next"
 
 
-def test_what_looks_like_ours_and_is_not_is_told_as_it_is(caplog: pytest.LogCaptureFixture) -> None:
+def test_foreign_lines_are_logged_unchanged(caplog: pytest.LogCaptureFixture) -> None:
     reader = EngineLog("m")
     for line in (b"", b"[1]", b'[30,"a"', b'[30,"a","b"]assert\x1b[0m'):
         reader.feed(engine_log.MARK + line + b"\n")
@@ -115,7 +115,7 @@ def test_a_rate_is_kept_in_the_long_run(steps: list[float], n: int) -> None:
     assert Rate(0.0).admits(0.0)
 
 
-def test_of_too_many_lines_the_last_are_told(
+def test_of_too_many_lines_the_last_are_logged(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("specllama.engine.system.now", lambda: 0.0)
@@ -135,7 +135,7 @@ def test_of_too_many_lines_the_last_are_told(
     assert [message for _, _, message in records(caplog)] == lines
 
 
-def test_a_crash_while_it_starts_is_told(
+def test_a_crash_during_the_start_is_reported(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Here of Python itself, before our log is set up there."""

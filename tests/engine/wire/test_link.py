@@ -27,7 +27,7 @@ def pair() -> Iterator[Pair]:
         os.close(fd)
 
 
-def test_what_threads_send_at_once_is_not_mixed_up(pair: Pair) -> None:
+def test_messages_of_threads_are_not_mixed_up(pair: Pair) -> None:
     here, there = pair
     texts = [str(number) * 100_000 for number in range(8)]  # each longer than a pipe holds
     threads = [threading.Thread(target=here.send, args=(text,)) for text in texts]
@@ -50,7 +50,7 @@ def test_messages_that_come_together_are_received_together(pair: Pair) -> None:
     assert there.receive() == [4]
 
 
-def test_nothing_is_sent_of_what_cannot_be_encoded(pair: Pair) -> None:
+def test_an_unencodable_message_is_not_sent(pair: Pair) -> None:
     here, there = pair
     with pytest.raises(UnicodeEncodeError):
         here.send("good", "\ud800")

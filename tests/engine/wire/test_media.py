@@ -31,7 +31,7 @@ def test_every_format(format: str) -> None:
         ),
     ],
 )
-def test_what_is_none(data: bytes) -> None:
+def test_invalid_values(data: bytes) -> None:
     assert format_of(data) is None
 
 

@@ -16,7 +16,7 @@ from tests.support.factories import model_info
     ],
     ids=["unknown", "CPU", "both", "aligned"],
 )
-def test_what_devices_hold_is_never_more_than_all(
+def test_devices_never_hold_more_than_all_weights(
     devices: list[DeviceUse], on_devices: int, in_memory: int
 ) -> None:
     info = model_info(devices=devices)

@@ -128,7 +128,7 @@ def test_one_with_a_head_start_is_taken() -> None:
     asyncio.run(run())
 
 
-def test_listeners_hear_what_was_said_before_them() -> None:
+def test_listeners_receive_earlier_messages() -> None:
     async def run() -> None:
         echo = await Child.start(child(ECHO), ANYTHING, first=frame(1))
         received: list[int] = []
@@ -194,7 +194,7 @@ def test_only_silence_without_a_break_counts(
     asyncio.run(run())
 
 
-def test_what_is_printed_is_no_message() -> None:
+def test_printed_text_is_no_message() -> None:
     class Log:
         said = b""
         closed = False
@@ -261,7 +261,7 @@ def test_burying_does_not_hide_how_it_ended() -> None:
 
 
 @posix
-def test_killing_what_has_just_ended_does_not_hide_how_it_ended(
+def test_killing_an_ended_process_keeps_its_exit_code(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
     """Code that reads an exit status from the system takes it away from asyncio, which waits for
@@ -379,7 +379,7 @@ def test_jobs_that_take_too_long_or_end_the_process(request: pytest.FixtureReque
 
 @pytest.mark.skipif(not hasattr(signal, "setitimer"), reason="no alarm")
 @pytest.mark.usefixtures("patient")
-def test_an_alarm_ends_a_job_that_nobody_waits_for() -> None:
+def test_an_alarm_ends_an_abandoned_job() -> None:
     async def run() -> int:
         worker = await Child.start_for_jobs(jobs(0.01), ANYTHING)
         with pytest.raises(ChildError) as error:

@@ -44,7 +44,7 @@ def held_up(lanes: PreparationQueue, size: int, n: int) -> Callable[[], None]:
     return go_on.set
 
 
-def test_long_work_doesnt_hold_up_what_is_short() -> None:
+def test_long_work_does_not_delay_short_work() -> None:
     lanes, done = PreparationQueue(), threading.Event()
     go_on = held_up(lanes, LONG, LONG_THREADS)
     later = threading.Event()
@@ -56,7 +56,7 @@ def test_long_work_doesnt_hold_up_what_is_short() -> None:
     later.wait()
 
 
-def test_short_work_doesnt_hold_up_what_is_long() -> None:
+def test_short_work_does_not_delay_long_work() -> None:
     lanes, done = PreparationQueue(), threading.Event()
     go_on = held_up(lanes, 0, SHORT_THREADS)
     lanes.start(1, LONG, done.set)
@@ -64,7 +64,7 @@ def test_short_work_doesnt_hold_up_what_is_long() -> None:
     go_on()
 
 
-def test_what_is_dropped_is_not_done() -> None:
+def test_dropped_work_is_not_done() -> None:
     lanes = PreparationQueue()
     done: list[int] = []
     last = threading.Event()

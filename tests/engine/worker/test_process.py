@@ -15,7 +15,7 @@ from tests.support.options_support import engine_options
 
 
 @pytest.mark.parametrize(("level", "expected"), [(logging.INFO, "1"), (logging.DEBUG, None)])
-def test_backtraces_of_assertions_are_for_those_who_want_everything(
+def test_backtraces_of_assertions_need_the_most_verbose_log(
     level: int, expected: str | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("GGML_NO_BACKTRACE", "")  # so that it is put back
@@ -25,7 +25,7 @@ def test_backtraces_of_assertions_are_for_those_who_want_everything(
 
 
 @pytest.mark.parametrize("device", [True, False])
-def test_slot_files_are_told_the_options_that_the_engine_has(
+def test_slot_files_get_the_engines_options(
     *, device: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """`--reproducible auto` is off where a GPU may have layers: files say what their cache is."""

@@ -67,7 +67,7 @@ def test_the_end_comes_while_others_are_waited_for(served: Engine) -> None:
     assert not one._gather()
 
 
-def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None:
+def test_a_step_waits_only_for_requests_in_preparation(served: Engine) -> None:
     one = worker(served)
     served.submit(prepared(served, 1))
     assert one._gather(), "no request is being prepared"
@@ -78,7 +78,7 @@ def test_nobody_waits_alone_or_beside_those_who_generate(served: Engine) -> None
     one._arriving = {2: Arrival()}
     served.submit(prepared(served, 3))
     assert served.gather_seconds == 0
-    assert one._gather(), "who is not there yet is not waited for"
+    assert one._gather(), "requests that have not arrived are not waited for"
 
 
 def test_the_thread_that_steps_is_watched_unless_it_waits(
@@ -171,7 +171,7 @@ def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(
     assert one._inbox.empty()
 
 
-def test_long_texts_hold_up_nobody_and_are_dropped_if_cancelled(
+def test_long_texts_delay_no_other_and_are_dropped_if_cancelled(
     served: Engine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As many as there are threads take for ever; one more waits."""

@@ -114,7 +114,7 @@ def test_whole_floats_are_token_ids() -> None:
         {"prompt_string": []},
     ],
 )
-def test_what_is_no_prompt(prompt: Any) -> None:
+def test_invalid_prompts(prompt: Any) -> None:
     with refused("invalid_request_error"):
         parse_prompts(prompt)
 
@@ -225,7 +225,7 @@ def test_a_numeral_in_a_list_is_a_text() -> None:
         {"a": True},
     ],
 )
-def test_what_is_no_logit_bias_is_left_out(value: Any) -> None:
+def test_invalid_logit_biases_are_left_out(value: Any) -> None:
     assert parse_logit_bias(value) == []
 
 
@@ -367,7 +367,7 @@ def test_defaults_are_not_shared_with_requests() -> None:
 # ---- settings and timings ----------------------------------------------------------------
 
 
-def test_settings_are_what_json_can_say() -> None:
+def test_settings_can_be_written_as_json() -> None:
     params = GenerationParams(logit_bias=[(5, -math.inf), (6, 0.1)], n_predict=9)
     settings = msgspec.json.decode(encode(settings_json(params, 512, "m", "auto")))
     assert settings["temperature"] == 0.800000011920929
@@ -379,7 +379,7 @@ def test_settings_are_what_json_can_say() -> None:
     assert (settings["n_ctx"], settings["model"]) == (512, "m")
 
 
-def test_float32_of_what_single_precision_can_not_hold() -> None:
+def test_float32_of_numbers_beyond_single_precision() -> None:
     assert float32(1e300) == math.inf
     assert float32(0.5) == 0.5
 
@@ -409,7 +409,7 @@ def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
         {"image_data": [{"id": 1, "data": ""}]},
     ],
 )
-def test_what_would_change_the_answer_is_refused_by_name(body: dict[str, Any]) -> None:
+def test_unsupported_fields_that_would_change_the_answer_are_rejected(body: dict[str, Any]) -> None:
     with pytest.raises(EngineError, match=next(iter(body))) as error:
         refuse_unsupported(body, openai.SUPPORTED)
     assert error.value.info.type == "not_supported_error"

@@ -67,6 +67,6 @@ ANYTHING = st.recursive(
 
 
 @given(ANYTHING)
-def test_what_is_in_its_form_stays_so(value: Any) -> None:
+def test_canonical_spellings_stay(value: Any) -> None:
     once = SPELLINGS.read(value)
     assert SPELLINGS.read(once) == once

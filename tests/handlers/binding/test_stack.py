@@ -66,7 +66,7 @@ def test_same_destination(specification: Specification, base: str, root: str, pa
 
 @pytest.mark.parametrize("base", ["", "/api"])
 @pytest.mark.parametrize("path", ["/tokenize", "/health", "/v1/models", "/v1/chat/completions"])
-def test_a_slash_behind_a_path_says_nothing(
+def test_a_slash_after_a_path_reveals_nothing(
     specification: Specification, base: str, path: str
 ) -> None:
     for method in ("GET", "POST"):

@@ -80,7 +80,7 @@ def test_the_server_process_validates_small_bodies_alone(
     assert seen.n == 1
 
 
-def test_one_look_tells_that_a_body_is_wrong_and_another_process_what(
+def test_another_process_finds_the_reason_of_an_invalid_body(
     client: httpx.Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     seen = Seen(monkeypatch)

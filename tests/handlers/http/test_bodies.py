@@ -55,7 +55,7 @@ def is_taken(
 
 
 @given(DOCUMENTS, st.integers(1, 9), st.booleans())
-def test_what_is_in_strings_is_no_value(document: Any, size: int, ascii: bool) -> None:
+def test_text_in_strings_is_no_value(document: Any, size: int, ascii: bool) -> None:
     text = json.dumps(document, ensure_ascii=ascii).encode()
     parts = [text[i : i + size] for i in range(0, len(text), size)]
     n = n_values(document)
@@ -90,7 +90,7 @@ def test_a_text_full_of_punctuation_is_one_value() -> None:
     assert is_taken([b'["', *[b'\\",{:[' * 100] * 100, b'"]'], 3)
 
 
-def test_who_doesn_t_fit_is_told_when_to_come_again() -> None:
+def test_a_body_without_room_gets_a_time_to_retry() -> None:
     budget = BodyBudget()
     budget.take(60, 100)
     with pytest.raises(RequestError) as error:

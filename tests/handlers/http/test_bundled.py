@@ -100,7 +100,7 @@ def test_a_user_without_a_home(root: Path, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 @linux
-def test_what_is_not_valid_is_not_kept(root: Path, environ: dict[str, str]) -> None:
+def test_an_invalid_copy_is_not_kept(root: Path, environ: dict[str, str]) -> None:
     def refuse(document: object) -> None:
         raise InvalidSpecification("no")
 
@@ -138,7 +138,7 @@ def test_few_copies_are_kept(root: Path, environ: dict[str, str]) -> None:
     assert len(copies(environ)) == KEPT
 
 
-def test_it_is_what_connexion_makes_of_the_files() -> None:
+def test_it_equals_connexions_description() -> None:
     ours = Resolved(bundle(description_path()))
     theirs = Specification.load(description_path())
     assert _without_descriptions(ours["paths"]) == _without_descriptions(theirs["paths"])
@@ -147,20 +147,7 @@ def test_it_is_what_connexion_makes_of_the_files() -> None:
     assert (ours.base_path, ours.version) == (theirs.base_path, theirs.version)
 
 
-def _without_descriptions(node: Any) -> Any:
-    """A copy of `node` without texts that the bundle adds defaults to."""
-    if isinstance(node, list):
-        return [_without_descriptions(child) for child in node]
-    if not isinstance(node, dict):
-        return node
-    return {
-        name: _without_descriptions(child)
-        for name, child in node.items()
-        if name != "description" or isinstance(child, dict)
-    }
-
-
-def test_what_is_referred_to_twice_is_one_object() -> None:
+def test_a_target_of_two_references_is_one_object() -> None:
     document = {"a": {"$ref": "#/c/x~1y"}, "b": [{"$ref": "#/c/x~1y"}], "c": {"x/y": {"z": 1}}}
     copy = resolved(document)
     assert copy["a"] == {"z": 1}

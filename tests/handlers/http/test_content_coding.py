@@ -55,7 +55,7 @@ def read(parts: Iterable[bytes], coding: str, limit: int = LIMIT) -> list[bytes]
 
 @pytest.mark.parametrize("form", FORMS)
 @given(st.binary(max_size=3000), st.integers(2, 500))
-def test_what_was_compressed_comes_out(form: str, data: bytes, size: int) -> None:
+def test_compressed_data_is_restored(form: str, data: bytes, size: int) -> None:
     coding, compress = FORMS[form]
     sent = compress(data)
     parts = [sent[i : i + size] for i in range(0, len(sent), size)]
@@ -84,7 +84,7 @@ def test_anything_else_is_refused(coding: str, data: bytes) -> None:
     ],
     ids=["cut", "plain", "more"],  # a text of gzip has the time in it
 )
-def test_the_reason_is_told(sent: bytes, coding: str, reason: str) -> None:
+def test_the_reason_is_reported(sent: bytes, coding: str, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         read([sent], coding)
 

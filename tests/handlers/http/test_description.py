@@ -74,7 +74,7 @@ def document() -> dict[str, Any]:
     return bundle(description_path())
 
 
-def test_what_only_connexion_reads_is_not_public(document: dict[str, Any]) -> None:
+def test_connexions_own_keys_are_not_public(document: dict[str, Any]) -> None:
     private = {"x-openapi-router-controller", "x-bearerInfoFunc", "x-apikeyInfoFunc"}
     assert keys(document) - keys(public(document)) == private
     assert private <= keys(document), "the original is left as it is"

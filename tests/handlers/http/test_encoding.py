@@ -90,7 +90,7 @@ def test_small_and_large() -> None:
     assert not is_large(Lazy(str, [], SMALL + 1))
 
 
-def test_what_is_no_json_is_told() -> None:
+def test_values_that_are_no_json_are_reported() -> None:
     with pytest.raises(NotImplementedError, match="no JSON for"):
         encode(object())
     assert msgspec.json.decode(encode(Lazy(str, [1, 2], 1))) == ["1", "2"]

@@ -215,7 +215,7 @@ def test_engine_errors(client: httpx.Client) -> None:
     assert (error["n_prompt_tokens"], error["n_ctx"]) == (10, 5)
 
 
-def test_a_bug_tells_the_log_and_not_the_client(
+def test_a_bug_is_logged_and_hidden_from_the_client(
     client: httpx.Client, caplog: pytest.LogCaptureFixture
 ) -> None:
     response = client.get("/fail/bug")
@@ -295,7 +295,7 @@ def test_origins_that_may_use_the_server(
             assert ("access-control-allow-private-network" in headers) is allowed
 
 
-def test_what_pages_may_do(tmp_path: Path, handlers: types.ModuleType) -> None:
+def test_permissions_of_pages(tmp_path: Path, handlers: types.ModuleType) -> None:
     options: dict[str, Any] = {
         "cors_methods": ("GET",),
         "cors_headers": ("x-a", "x-b"),

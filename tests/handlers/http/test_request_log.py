@@ -126,7 +126,7 @@ def test_who_went_away(caplog: pytest.LogCaptureFixture) -> None:
 
 
 @given(st.text(), st.text())
-def test_a_line_is_one_line_whatever_is_in_it(model: str, error: str) -> None:
+def test_a_line_never_becomes_two(model: str, error: str) -> None:
     fields = {"method": "GET", "path": "/", "status": 400, "model": model, "ms": 1.0}
     line = request_line({**fields, "error": escaped(error, MAX_ERROR)})
     assert line.isprintable()
@@ -265,7 +265,7 @@ def test_json_lines(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
 
 
 @pytest.mark.usefixtures("root")
-def test_the_variable_and_the_file_of_what_the_banner_says(
+def test_the_variable_and_the_file_in_the_banner(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert parse([], {"LLAMA_ARG_LOG_FORMAT": "json"}).log.log_format == "json"

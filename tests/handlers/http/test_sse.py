@@ -133,7 +133,7 @@ def test_a_late_error_is_the_last_event(client: httpx.Client) -> None:
     ]
 
 
-def test_an_api_may_tell_errors_in_its_own_form(client: httpx.Client) -> None:
+def test_an_api_may_have_its_own_format_of_errors(client: httpx.Client) -> None:
     response = client.post("/stream", json={"count": 1, "fail": "late", "ping": True})
     assert response.text.split("\n\n")[1:] == ["event: error\ndata: 503", ""]
     assert response.headers["x-a"] == "b"

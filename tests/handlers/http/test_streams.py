@@ -133,7 +133,7 @@ def test_joined_frames_leave_with_the_next_one_or_with_the_end() -> None:
     assert sent(frames()) == [(b"", True), (b"12", True), (b"3", True), (b"4", True), (b"5", False)]
 
 
-def test_what_is_held_leaves_with_an_error() -> None:
+def test_held_events_are_sent_before_an_error() -> None:
     async def frames() -> AsyncIterator[bytes]:
         yield Joined(b"1")
         raise RequestError(400, "late")

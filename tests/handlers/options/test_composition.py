@@ -22,7 +22,7 @@ def test_every_option_of_every_table_has_a_name() -> None:
     assert len(FIELDS) == sum(len(fields(table)) for table in TABLES)
 
 
-def test_an_engine_process_is_told_no_secrets_and_nothing_of_the_server() -> None:
+def test_an_engine_process_gets_no_secrets_and_no_options_of_the_server() -> None:
     listed = fields(EngineOptions)
     assert not [name for name, field in listed.items() if field.opt.secret]
     groups = {field.opt.group for field in listed.values()}

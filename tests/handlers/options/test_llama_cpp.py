@@ -95,7 +95,7 @@ def test_every_option_takes_a_value_as_there(theirs: list[Declared]) -> None:
     assert differing == set()
 
 
-def test_what_switches_off_there_switches_off_here(theirs: list[Declared]) -> None:
+def test_negations_agree_with_llama_cpp(theirs: list[Declared]) -> None:
     for option in theirs:
         for name in option.negative_names:
             refused = unavailable.BY_NAME.get(name)

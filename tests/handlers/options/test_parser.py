@@ -112,7 +112,7 @@ def test_the_last_occurrence_wins_unless_values_add_up() -> None:
     ).model.engine.sampling.dry_sequence_breaker == ("b",)
 
 
-def test_two_ways_to_say_one_thing_replace_each_other() -> None:
+def test_two_options_for_one_setting_replace_each_other() -> None:
     options = parse(["--samplers", "top_k", "--sampler-seq", "pt"], {})
     assert options.model.engine.generation_defaults().samplers == [
         "top_p",
@@ -169,7 +169,7 @@ def test_options_without_effect_are_taken_with_a_remark(option: unavailable.Unav
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=str)
-def test_options_that_are_refused_say_why(option: unavailable.Unavailable) -> None:
+def test_rejected_options_have_a_reason(option: unavailable.Unavailable) -> None:
     for name in option.names:
         assert error(*words(option, name)) == f"the option {name} is not available: {option.why}"
         assert error(f"{name}=1").endswith(option.why)
@@ -180,7 +180,7 @@ def test_options_that_are_refused_say_why(option: unavailable.Unavailable) -> No
 
 
 @pytest.mark.parametrize("option", REFUSED, ids=str)
-def test_what_is_refused_may_be_switched_off(option: unavailable.Unavailable) -> None:
+def test_rejected_options_may_be_switched_off(option: unavailable.Unavailable) -> None:
     for name in option.negative_names:
         assert warnings([name], {}) == []
         for variable in option.variables:
@@ -218,7 +218,7 @@ def test_a_draft_model_is_a_file_here_or_one_of_a_repository(tmp_path: Path) -> 
     assert "--flash-attn off forbids" in error("-fa", "off", "-ctvd", "q8_0")
 
 
-def test_fitting_is_on_and_says_nothing_of_itself() -> None:
+def test_fitting_is_on_without_a_warning() -> None:
     assert warnings(["--fit", "on"], {}) == warnings(["--fit", "off"], {}) == warnings([], {}) == []
     compute = parse([], {}).model.engine.compute
     assert (compute.fit, compute.fit_target, compute.fit_ctx) == ("on", (1024,), 4096)
@@ -276,7 +276,7 @@ def test_one_word_for_how_to_load(argv: list[str], mode: str) -> None:
         ),
     ],
 )
-def test_what_the_template_is_told(argv: list[str], variables: dict[str, object]) -> None:
+def test_variables_of_the_template(argv: list[str], variables: dict[str, object]) -> None:
     assert parse(argv, {}).model.chat.variables() == variables
 
 
@@ -385,7 +385,7 @@ def test_a_quantized_value_cache_needs_flash_attention() -> None:
         parse(argv, {})
 
 
-def test_information_is_given_whatever_else_is_wrong() -> None:
+def test_information_is_printed_in_spite_of_mistakes() -> None:
     for name in ("--help", "-h", "--usage", "--version", "--list-devices"):
         parse([name, "-m", "/does/not/exist"], {})
 

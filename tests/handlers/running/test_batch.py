@@ -52,7 +52,7 @@ GAP = Infill(prefix=[LONG], suffix=[1, 2])
         (GenerationParams(), GAP),
     ],
 )
-def test_what_is_long_is_not_taken_a_thousand_times(
+def test_long_results_are_not_repeated_a_thousand_times(
     params: GenerationParams, prompt: Prompt
 ) -> None:
     check_repeated([prompt], params, 8, 100_000, echo_prompt=True)

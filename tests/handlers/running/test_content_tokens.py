@@ -85,7 +85,7 @@ def test_a_character_in_several_tokens(late: int) -> None:
     assert content_of(pieces, late=late) == ("ö!", pieces[4:])
 
 
-def test_what_a_stop_text_has_cut_off_is_none_of_it() -> None:
+def test_text_after_a_stop_text_has_no_tokens() -> None:
     pieces = [b"a", b" b", b"STO", b"P", b"</s>"]
     assert content_of(pieces, text="a b") == ("a b", [b"a", b" b"])
 

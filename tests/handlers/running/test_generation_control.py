@@ -15,7 +15,7 @@ class Text:
         self.n_ended += 1
 
 
-def test_only_what_runs_and_asked_for_it_ends() -> None:
+def test_only_running_generations_that_allow_it_end() -> None:
     control = GenerationControl()
     texts: Any = [Text(), Text()]
     unknown = "no active completion for this id"

@@ -104,7 +104,7 @@ def test_two_servers_count_apart() -> None:
     assert b"tokenize" not in other.render("m", Stats())[0]
 
 
-def test_what_a_process_holds_is_told_apart() -> None:
+def test_the_memory_of_a_process_is_listed_by_kind() -> None:
     stats = Stats(
         n_bytes_cache_ram=1, n_bytes_checkpoints=2, n_bytes_constraints=3, n_bytes_resident=4
     )
@@ -118,7 +118,7 @@ def test_the_time_without_a_decode_is_added_up() -> None:
     assert found["specllama_device_idle_seconds_total"] == 1.5
 
 
-def test_devices_tell_their_memory_where_there_are_any() -> None:
+def test_the_memory_of_devices_is_listed() -> None:
     stats = Stats(devices=[DeviceMemory("GPU0", free=1, total=3)])
     found = samples(Metrics().render("m", stats)[0])
     assert found["specllama_device_memory_free_bytes{device=GPU0}"] == 1

@@ -29,7 +29,7 @@ async def read(stream: KeptStream, offset: int = 0) -> bytes:
     return b"".join([data async for data in stream.read(offset)])
 
 
-def test_readers_get_what_was_and_what_comes() -> None:
+def test_readers_get_past_and_future_events() -> None:
     async def test() -> None:
         stream = opened(KeptStreams())
         stream.append(b"one ")
@@ -94,7 +94,7 @@ def test_another_stream_takes_the_place() -> None:
     run(test)
 
 
-def test_what_came_to_nothing_is_not_kept() -> None:
+def test_a_failed_stream_is_not_kept() -> None:
     async def test() -> None:
         streams = KeptStreams()
         first = opened(streams)

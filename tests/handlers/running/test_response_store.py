@@ -57,7 +57,7 @@ items = st.lists(
 
 @settings(max_examples=50, deadline=None)
 @given(texts, items, items, st.dictionaries(texts, values, max_size=3))
-def test_what_is_saved_comes_back(
+def test_saved_responses_are_loaded(
     id: str, input: list[Any], output: list[Any], rest: dict[str, Any]
 ) -> None:
     database = Database()
@@ -231,7 +231,7 @@ def newer(path: Path) -> None:
         (lambda path: path.mkdir(), "unable to open"),
     ],
 )
-def test_what_can_t_be_used_is_told(tmp_path: Path, make: Any, message: str) -> None:
+def test_unusable_files_are_reported(tmp_path: Path, make: Any, message: str) -> None:
     path = tmp_path / "responses.db"
     make(path)
     before = path.read_bytes() if path.is_file() else None

@@ -62,7 +62,7 @@ def _refuse() -> None:
     raise invalid_request("no")
 
 
-def test_what_nobody_waits_for_any_more_is_not_begun() -> None:
+def test_cancelled_work_is_not_begun() -> None:
     done: list[int] = []
 
     async def run() -> None:

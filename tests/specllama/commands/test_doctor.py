@@ -87,7 +87,7 @@ def test_one_that_llama_cpp_does_not_use_is_a_remark(environ: dict[str, str]) ->
     assert "faster with AVX512_VNNI" in check.text
 
 
-def test_a_new_build_needs_what_the_devices_need(environ: dict[str, str]) -> None:
+def test_a_new_build_needs_the_devices_requirements(environ: dict[str, str]) -> None:
     new = PROCESSOR._replace(flags=PROCESSOR.flags | {"avx512_vnni"})
     plain = examine(environ, new)["instruction sets"].text
     there = examine(environ, new, devices=[Device("CUDA0", "a GPU", 1 << 30, 1 << 31)])
@@ -95,7 +95,7 @@ def test_a_new_build_needs_what_the_devices_need(environ: dict[str, str]) -> Non
     assert "set the CMAKE_ARGS in docs/gpu.md" in there["instruction sets"].text
 
 
-def test_a_system_that_does_not_tell_its_instruction_sets(environ: dict[str, str]) -> None:
+def test_a_system_with_unknown_instruction_sets(environ: dict[str, str]) -> None:
     check = examine(environ, Processor("", frozenset()))["instruction sets"]
     assert (check.status, check.text) == ("ok", "AVX, AVX2, AVX512")
 
@@ -117,7 +117,7 @@ def test_a_library_that_can_not_compute_is_a_fault(environ: dict[str, str]) -> N
     assert check.status == "fault"
 
 
-def test_a_library_that_ends_its_process_is_told(environ: dict[str, str]) -> None:
+def test_a_library_that_ends_its_process_is_reported(environ: dict[str, str]) -> None:
     code = f"import os; os.kill(os.getpid(), {int(signal.SIGILL)})"
 
     def dies() -> BuildReport:
@@ -163,7 +163,7 @@ def test_models_of_both_caches_count(environ: dict[str, str]) -> None:
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: many kB\nMemAvailable: 1 kB\n"])
-def test_a_system_that_does_not_tell_its_memory(tmp_path: Path, text: str) -> None:
+def test_a_system_with_unknown_memory(tmp_path: Path, text: str) -> None:
     file = tmp_path / "meminfo"
     file.write_text(text)
     assert doctor.memory(file).data == {}

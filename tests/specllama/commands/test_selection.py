@@ -43,7 +43,7 @@ DOCUMENT: dict[str, Any] = {
 }
 
 
-def test_what_is_not_referred_to_is_dropped() -> None:
+def test_unused_components_are_dropped() -> None:
     selected = of_tags(DOCUMENT, ["a"])
     assert selected["tags"] == [{"name": "a"}]
     assert selected["paths"] == {"/a": {"get": operation("a", "A"), "x-more": 1}}
@@ -51,7 +51,7 @@ def test_what_is_not_referred_to_is_dropped() -> None:
     assert selected["components"]["schemas"].keys() == {"A", "D"}
 
 
-def test_links_to_what_is_dropped_go_with_it() -> None:
+def test_links_to_dropped_operations_are_dropped() -> None:
     assert of_tags(DOCUMENT, ["b"])["paths"]["/b"] == {"get": operation("b", "B")}
     links = of_tags(DOCUMENT, ["c"])["paths"]["/c"]["get"]["responses"]["200"]["links"]
     assert links.keys() == {"C"}

@@ -11,7 +11,7 @@ from specllama.handlers.description import served_description
 pytestmark = pytest.mark.slow
 
 
-def test_it_writes_what_is_served(capsys: pytest.CaptureFixture[str]) -> None:
+def test_it_writes_the_served_description(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["spec"]) == 0
     assert yaml.safe_load(capsys.readouterr().out) == served_description()
     assert main(["spec", "--format", "json"]) == 0

@@ -45,12 +45,12 @@ def test_an_announcement_needs_a_sentence() -> None:
         announced(CHANGES.replace("- The field `a` is gone, everywhere.\n  ", ""))
 
 
-def test_what_is_not_announced_is_told() -> None:
+def test_an_unannounced_change_is_reported() -> None:
     other = Break("POST /do", "", "is gone")
     assert verdict([GONE, other], announced(CHANGES)).unannounced == [other]
 
 
-def test_an_announcement_of_nothing_is_told() -> None:
+def test_an_announcement_without_a_change_is_reported() -> None:
     assert verdict([GONE], announced(CHANGES)).unused == ["GET /slots 200[].name: is gone"]
 
 

@@ -45,7 +45,7 @@ def test_documents_are_found() -> None:
 
 
 @pytest.mark.parametrize("block", BLOCKS, ids=_named)
-def test_a_block_tells_its_language_and_why_it_is_not_run(block: Block) -> None:
+def test_a_block_has_its_language_and_the_reason_why_it_is_not_run(block: Block) -> None:
     assert block.language, (
         f"{block.where} is indented or has no language: write ```bash, ```text, ..."
     )

@@ -22,7 +22,7 @@ def test_every_operation_is_in_the_tables(document: dict[str, Any]) -> None:
         assert f"### {tag['name']}\n" in tables
 
 
-def test_an_operation_tells_its_option(document: dict[str, Any]) -> None:
+def test_an_operation_has_its_option(document: dict[str, Any]) -> None:
     [row] = [
         line
         for line in reference.operations(document).splitlines()
@@ -31,7 +31,7 @@ def test_an_operation_tells_its_option(document: dict[str, Any]) -> None:
     assert row.endswith("with `--metrics` |")
 
 
-def test_a_tag_tells_where_more_is_said() -> None:
+def test_a_tag_links_to_more() -> None:
     outside = {"url": "https://example.com/api", "description": "Their words"}
     operation = {"tags": ["chat"], "summary": "Answer.", "deprecated": True, "x-option": "--chat"}
     document = {

@@ -450,6 +450,6 @@ def test_template_refuses_an_unknown_role() -> None:
         render([{"role": "oracle", "content": "?"}])
 
 
-def test_every_recipe_says_what_it_is() -> None:
+def test_every_recipe_has_a_description() -> None:
     assert all(recipe.description and recipe.file_name for recipe in RECIPES.values())
     assert len({recipe.file_name for recipe in RECIPES.values()}) == len(RECIPES)

@@ -45,7 +45,7 @@ def test_words_of_the_request_stay_in_the_text() -> None:
     assert added > len(SEEDS) / 2
 
 
-def test_what_comes_of_a_gift_depends_on_who_had_some() -> None:
+def test_the_result_of_a_gift_depends_on_the_owner() -> None:
     hands = [f" {each} " for each in thinking.HANDS]
     for source in sources():
         for more in (True, False):
@@ -56,7 +56,7 @@ def test_what_comes_of_a_gift_depends_on_who_had_some() -> None:
             assert more == ((first == "friend") if gives else (first == "name")), text
 
 
-def test_no_gift_is_told_as_in_the_evaluation() -> None:
+def test_no_gift_has_a_phrasing_of_the_evaluation() -> None:
     asked = {thinking.MORE[4], thinking.LESS[4]}
     assert all(", who had {a}." in each for each in asked)
     for source in sources():
@@ -94,7 +94,7 @@ def test_a_contact_is_in_its_text() -> None:
         assert all(str(value) in text for value in fields.values())
 
 
-def test_what_is_told_in_any_words_is_in_the_text() -> None:
+def test_facts_in_any_words_are_in_the_text() -> None:
     for source in sources():
         for make in extraction.PUZZLES:
             text, fields = make(source)

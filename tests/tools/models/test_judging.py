@@ -153,7 +153,7 @@ def test_equal_as_json(one: Any, other: Any, same: bool) -> None:
     assert is_same(one, other) == same
 
 
-def test_a_schema_takes_what_it_was_made_of() -> None:
+def test_a_schema_accepts_the_value_that_it_was_made_from() -> None:
     fields = {"a": "x", "b": 1, "c": 1.5, "d": True}
     assert is_valid(schema_of(fields), fields)
     assert not is_valid(schema_of(fields), {**fields, "e": 1})

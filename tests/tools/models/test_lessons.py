@@ -137,7 +137,7 @@ def test_a_tool_among_those_of_one_noun_is_meant_by_its_verb() -> None:
             assert not set(VERBS[tool.verb]).intersection(*others)
 
 
-def test_a_thought_begins_with_the_word_that_tells_the_tool() -> None:
+def test_reasoning_begins_with_the_word_that_identifies_the_tool() -> None:
     def tool(number: int, name: str, description: str = "") -> Tool:
         return Tool(
             name=name,
@@ -233,7 +233,7 @@ def test_sums_are_right_in_each_step() -> None:
         assert len({value(each) for each in steps}) == 1, line
 
 
-def test_what_is_extracted_is_in_the_text() -> None:
+def test_extracted_values_are_in_the_text() -> None:
     for source in both_sides():
         lesson = extraction.lesson(source)
         fields = json.loads(lesson.answer["content"])
@@ -390,7 +390,7 @@ def test_functions_at_random_can_be_parsed() -> None:
         assert [each.name for each in made] == ["work"]
 
 
-def test_what_needs_a_thought_is_thought_aloud_without_one() -> None:
+def test_answers_have_the_reasoning_if_it_is_switched_off() -> None:
     steps = "o 1, n 2, e 3."
     for seed in SEEDS:
         made = exercise(Source(seed), "letters", "How long?", "It has 3.", steps, aloud=True)

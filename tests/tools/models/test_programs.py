@@ -31,7 +31,7 @@ GIVEN = {"x": "x", "e": "e", "r": "r", "s": "word", "n": "5", "c": "1"}
 @pytest.mark.parametrize(
     ("kind", "step"), [(kind, step) for kind, steps in programs.STEPS.items() for step in steps]
 )
-def test_a_step_makes_what_it_says(kind: str, step: programs.Step) -> None:
+def test_a_step_does_what_its_meaning_says(kind: str, step: programs.Step) -> None:
     made, code, _ = step
     found = eval(code.format(**GIVEN), {"x": EXAMPLES[kind]})
     assert isinstance(found, TYPES[made])
@@ -42,7 +42,7 @@ def test_a_step_makes_what_it_says(kind: str, step: programs.Step) -> None:
 @pytest.mark.parametrize(
     ("kind", "loop"), [(kind, loop) for kind, loops in programs.LOOPS.items() for loop in loops]
 )
-def test_a_loop_makes_what_it_says(kind: str, loop: programs.Loop) -> None:
+def test_a_loop_does_what_its_meaning_says(kind: str, loop: programs.Loop) -> None:
     made, first, inside, _ = loop
     body = "\n".join(f"    {each.format(**GIVEN)}" for each in inside)
     known = {"x": EXAMPLES[kind]}
@@ -61,7 +61,7 @@ def test_functions_can_be_parsed_and_return_something() -> None:
     assert len(found) > 400
 
 
-def test_what_is_said_of_a_function_is_said_of_its_parameters() -> None:
+def test_the_meaning_of_a_function_is_about_its_parameters() -> None:
     """Each step's meaning is that of the step before it, not of a variable."""
     said = 0
     for seed in range(600):

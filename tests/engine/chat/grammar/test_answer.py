@@ -174,7 +174,7 @@ PREFIXED = OutputSyntax(
 )
 
 
-def test_what_the_prompt_has_begun_is_not_written_again(compiler: Compiler, model: Model) -> None:
+def test_text_that_the_prompt_has_begun_is_not_repeated(compiler: Compiler, model: Model) -> None:
     prompt = "<|start_header_id|>assistant<|end_header_id|>\n\n>>>"
     made = params(PREFIXED, prompt=prompt)
     assert accepts(compiler, model, made, f"get\n{GET}>>>get_note\n{GET_NOTE}")
@@ -306,7 +306,7 @@ def test_bad_schemas_name_the_tool(
         (tagged({"type": "integer", "minimum": 2**64}), ["f#/properties/x/minimum"]),
     ],
 )
-def test_what_is_left_out_of_a_tool_is_told(
+def test_ignored_parts_of_a_tool_are_reported(
     compiler: Compiler, name: str, required: bool, parameters: Any, relaxed: list[str]
 ) -> None:
     tools = [tool("f", parameters), tool("good", WEATHER)]
@@ -332,7 +332,7 @@ def test_what_is_left_out_of_a_tool_is_told(
         ({"type": "object", "required": True}, ["required"]),
     ],
 )
-def test_what_tags_can_not_say(compiler: Compiler, schema: Any, relaxed: list[str]) -> None:
+def test_schemas_beyond_tags(compiler: Compiler, schema: Any, relaxed: list[str]) -> None:
     found = compiler.guided(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
     assert set(found.relaxed) == {f"f#/{where}" for where in relaxed}
 
@@ -366,7 +366,7 @@ def test_what_tags_can_not_say(compiler: Compiler, schema: Any, relaxed: list[st
         ),
     ],
 )
-def test_what_other_notations_can_not_say(
+def test_schemas_that_other_notations_can_not_express(
     compiler: Compiler, name: str, schema: Any, relaxed: list[str]
 ) -> None:
     found = compiler.guided(params(SYNTAXES[name][0], tools=[tool("f", schema)]))
@@ -391,7 +391,7 @@ def test_fixed_values_in_quotes_of_its_own(
         {"type": "object", "properties": {"a": {"$ref": "#/$defs/none"}}},
     ],
 )
-def test_what_is_too_large_or_wrong_between_tags(compiler: Compiler, schema: Any) -> None:
+def test_too_large_or_wrong_schemas_between_tags(compiler: Compiler, schema: Any) -> None:
     with pytest.raises((EngineError, GrammarError), match="parameters of the tool 'f'"):
         compiler.guided(params(SYNTAXES["tagged"][0], tools=[tool("f", schema)]))
 
@@ -426,7 +426,7 @@ def test_a_named_tool_has_to_be_there() -> None:
         grammar(OutputSyntax(), tool_name="x")
 
 
-def test_what_can_not_be_combined() -> None:
+def test_impossible_combinations() -> None:
     with pytest.raises(EngineError, match="response_format and tools"):
         grammar(BARE, required=False, schema=WEATHER)
     found = grammar(OutputSyntax())

@@ -83,12 +83,12 @@ def test_regular_expressions_match_the_same(
         "start: X\n%import common.NOTHING",
     ],
 )
-def test_what_is_not_rewritten(lark: str) -> None:
+def test_schemas_that_are_not_rewritten(lark: str) -> None:
     with pytest.raises(TextGrammarError):
         in_json(lark)
 
 
 @pytest.mark.parametrize("lark", ["start: (", "start: other", "begin: /a/", 'start: "a'])
-def test_a_wrong_grammar_is_told_by_its_name(compiler: Compiler, lark: str) -> None:
+def test_the_error_of_a_wrong_grammar_has_its_name(compiler: Compiler, lark: str) -> None:
     with pytest.raises(GrammarError, match="Failed to parse the grammar: "):
         compiler.guided(made(lark))

@@ -121,7 +121,7 @@ HARMONY_CALL = "<|channel|>commentary to=functions.f <|constrain|>json<|message|
         (HARMONY, ' to=functions.f<|channel|>commentary json<|message|>{"a": "stop"}'),
     ],
 )
-def test_what_is_no_text_goes_on(syntax: OutputSyntax, text: str) -> None:
+def test_bytes_that_are_no_text_go_on(syntax: OutputSyntax, text: str) -> None:
     assert shown(scope(syntax), STOPS, text) == (text, "")
 
 

@@ -68,7 +68,7 @@ def test_literals(text: str, value: Any) -> None:
 @pytest.mark.parametrize(
     "text", ["", "'open", "[1", "{a", "{a:", "{a 1}", "[1 2]", "[" * 99, QUOTE]
 )
-def test_what_does_not_end_is_no_literal(text: str) -> None:
+def test_an_unfinished_literal_is_none(text: str) -> None:
     with pytest.raises(JsonError):
         read([text])
 
@@ -79,7 +79,7 @@ def test_half_a_word_is_no_literal() -> None:
 
 
 @given(value=values, data=st.data())
-def test_python_writes_what_is_read(value: Any, data: st.DataObject) -> None:
+def test_pythons_literals_are_read(value: Any, data: st.DataObject) -> None:
     assert json.loads(read(data.draw(pieces(repr(value) + " ")))) == value
 
 
@@ -91,5 +91,5 @@ def test_json_is_a_literal(value: Any) -> None:
 
 
 @pytest.mark.parametrize("text", ["word", "1 2", "[word]", "NaN", ""])
-def test_what_is_no_literal(text: str) -> None:
+def test_texts_that_are_no_literal(text: str) -> None:
     assert literal_as_json(text) is None

@@ -37,7 +37,7 @@ def hermes(text: str, **more: Any) -> ChatMessage:
 @every_syntax
 @some
 @given(data=st.data())
-def test_what_is_written_comes_back(syntax: OutputSyntax, data: st.DataObject) -> None:
+def test_written_answers_are_parsed(syntax: OutputSyntax, data: st.DataObject) -> None:
     message = data.draw(messages(syntax))
     thinking = bool(syntax.reasoning or syntax.harmony) and data.draw(st.booleans())
     text = write_answer(syntax, message, thinking=thinking)
@@ -51,7 +51,7 @@ def test_what_is_written_comes_back(syntax: OutputSyntax, data: st.DataObject) -
 @every_syntax
 @some
 @given(data=st.data())
-def test_a_prefix_says_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> None:
+def test_a_prefix_is_parsed_as_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> None:
     """Nothing that was said is ever taken back."""
     text = write_answer(syntax, data.draw(messages(syntax)))
     parser = answer_parser(syntax, reasoning="auto", thinking=False, tools=TOOLS)
@@ -71,7 +71,7 @@ def test_a_prefix_says_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> No
 @every_syntax
 @some
 @given(data=st.data())
-def test_an_answer_that_is_cut_off_says_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> None:
+def test_a_cut_off_answer_is_parsed_as_a_prefix(syntax: OutputSyntax, data: st.DataObject) -> None:
     """Half a marker and half the head of a call are no text."""
     text = write_answer(syntax, data.draw(messages(syntax)))
     cut = data.draw(st.integers(0, len(text)))
@@ -137,7 +137,7 @@ def test_without_tools_calls_are_content(syntax: OutputSyntax, data: st.DataObje
 
 
 @given(st.data())
-def test_names_alone_tell_calls(data: st.DataObject) -> None:
+def test_names_alone_mark_calls(data: st.DataObject) -> None:
     syntax = SYNTAXES["qwen 3 coder"]
     text = "<tool_call>\n<function=f>\n<parameter=a>\n12\n</parameter>\n<parameter=b>\nx y\n"
     text += "</parameter>\n</function>\n</tool_call>"
@@ -149,7 +149,7 @@ def test_names_alone_tell_calls(data: st.DataObject) -> None:
 
 
 @pytest.mark.parametrize("reasoning", ["auto", "deepseek"])
-def test_thoughts_are_told_apart(reasoning: ReasoningFormat) -> None:
+def test_reasoning_is_separated(reasoning: ReasoningFormat) -> None:
     found = hermes("<think>\n\nWell.\n\n</think>\n\n\nHello  ", reasoning=reasoning)
     assert said(found) == ("Hello  ", "Well.", [])
 
@@ -260,7 +260,7 @@ def test_calls_in_a_list_that_the_syntax_does_not_have() -> None:
         "- \n<tool_call\n>",
     ],
 )
-def test_what_is_no_call_is_content(text: str) -> None:
+def test_text_that_is_no_call_is_content(text: str) -> None:
     assert said(hermes(text)) == (text, "", [])
 
 
@@ -339,7 +339,7 @@ def test_several_bare_calls() -> None:
         '{"name": "f", "parameters": 1}',
     ],
 )
-def test_what_is_no_bare_call_is_content(text: str) -> None:
+def test_text_that_is_no_bare_call_is_content(text: str) -> None:
     assert said(llama(text)) == (text, "", [])
 
 
@@ -435,7 +435,7 @@ def test_a_syntax_without_name_or_arguments_has_no_calls(calls: CallSyntax) -> N
     assert said(parse(OutputSyntax(calls=calls), text)) == (text, "", [])
 
 
-def test_feeding_nothing_says_nothing() -> None:
+def test_empty_input_gives_no_events() -> None:
     parser = answer_parser(OutputSyntax(), reasoning="auto", thinking=False, tools=None)
     deltas: list[ChatDelta] = [*parser.feed(""), *parser.finish()]
     assert deltas == []

@@ -119,7 +119,7 @@ TYPED = TaggedArguments(
 ELEMENTS = TaggedArguments("]<]ns[>[<", ">", f"]<]ns[>[</{KEY}>", item="item")
 
 
-def test_the_tag_says_what_a_value_is() -> None:
+def test_the_tag_has_the_type_of_a_value() -> None:
     text = (
         '<arg k="a" t="text">12</arg><arg k="b" t="number">12</arg><arg k="c" t="null">null</arg>'
     )

@@ -54,7 +54,7 @@ def test_a_huge_page_is_drawn_small() -> None:
         (encrypted(), "it is encrypted, and can't be read without its password"),
     ],
 )
-def test_what_is_refused(data: bytes, reason: str) -> None:
+def test_rejected_files(data: bytes, reason: str) -> None:
     assert pages(data) == reason
 
 

@@ -136,7 +136,7 @@ def test_no_pixels() -> None:
 
 @pytest.mark.parametrize("format", FILES)
 @pytest.mark.parametrize("other", FILES)
-def test_a_file_is_only_what_its_first_bytes_say(format: Format, other: Format) -> None:
+def test_the_first_bytes_determine_the_type_of_a_file(format: Format, other: Format) -> None:
     """Data after the first format is never read, and a file isn't tried as another format."""
     if format == other:
         return

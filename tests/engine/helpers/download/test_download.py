@@ -11,14 +11,14 @@ from tests.support.hub import Hub
 pytestmark = pytest.mark.slow
 
 
-def test_what_arrives_damaged_is_fetched_again(hub: Hub) -> None:
+def test_a_damaged_download_is_repeated(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.n_damaged = 1
     assert Path(run()[0].engine.model.model).read_bytes() == MODEL
     assert len(hub.downloads()) == 2
 
 
-def test_what_arrives_damaged_twice_is_deleted(hub: Hub, tmp_path: Path) -> None:
+def test_a_download_that_is_damaged_twice_is_deleted(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.n_damaged = 2
     assert "checksum" in failure()
@@ -35,7 +35,7 @@ def test_a_damaged_rest_of_an_earlier_download_is_not_kept(hub: Hub, tmp_path: P
     assert [asked.range for asked in hub.downloads()] == [f"bytes=1004-{len(MODEL) - 1}", ""]
 
 
-def test_what_is_no_gguf_file_is_refused(hub: Hub, tmp_path: Path) -> None:
+def test_files_that_are_no_gguf_are_rejected(hub: Hub, tmp_path: Path) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": b"<html>" + bytes(100_000)})
     assert "not a GGUF file" in failure()
     assert [path.stat().st_size for path in blobs(tmp_path)] == [0]

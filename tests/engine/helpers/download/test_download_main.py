@@ -15,7 +15,7 @@ from tests.support.hub import Hub
 pytestmark = pytest.mark.slow
 
 
-def test_a_missing_quantization_tells_which_there_are(hub: Hub) -> None:
+def test_the_error_for_a_missing_quantization_lists_the_others(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL, "x-Q6_K.gguf": PROJECTOR})
     message = failure(hf_repo=REPOSITORY + ":Q2_K")
     assert "'Q2_K'" in message
@@ -23,7 +23,7 @@ def test_a_missing_quantization_tells_which_there_are(hub: Hub) -> None:
     assert hub.downloads() == []
 
 
-def test_a_missing_file_tells_which_there_are(hub: Hub) -> None:
+def test_the_error_for_a_missing_file_lists_the_others(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     message = failure(hf_file="y.gguf")
     assert "'y.gguf'" in message
@@ -67,7 +67,7 @@ def test_the_token_is_for_the_hub_alone(
     assert by_host == {"127.0.0.1": f"Bearer {token}", "localhost": ""}
 
 
-def test_offline_takes_what_is_in_the_cache(hub: Hub) -> None:
+def test_offline_uses_the_cache(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL, "mmproj.gguf": PROJECTOR})
     online, _ = run()
     hub.requests.clear()
@@ -93,7 +93,7 @@ def test_offline_without_a_cache(hub: Hub) -> None:
     assert hub.requests == []
 
 
-def test_an_unreachable_hub_leaves_what_is_in_the_cache(
+def test_without_the_hub_the_cache_is_used(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
@@ -134,13 +134,13 @@ def test_a_cache_that_cannot_be_made(
         (errno.EROFS, "LLAMA_CACHE"),
     ],
 )
-def test_errors_of_the_file_system_say_what_to_do(number: int, words: str) -> None:
+def test_errors_of_the_file_system_have_a_remedy(number: int, words: str) -> None:
     message = fetching.explain(OSError(number, os.strerror(number), "/cache/file"))
     assert words in message
     assert "\n" not in message
 
 
-def test_too_little_space_is_told_before_the_download(tmp_path: Path) -> None:
+def test_too_little_space_is_reported_before_the_download(tmp_path: Path) -> None:
     item = download.Item(
         name="x.gguf",
         url="http://127.0.0.1:9/x.gguf",

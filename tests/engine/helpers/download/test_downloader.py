@@ -28,7 +28,7 @@ from tests.support.options_support import model_options
 pytestmark = pytest.mark.slow
 
 
-def test_only_what_is_missing_is_asked_for_again(hub: Hub) -> None:
+def test_only_the_missing_part_is_requested_again(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     hub.faults.break_after, hub.faults.n_breaks = 600_000, 2
     found, _ = run()

@@ -44,7 +44,7 @@ def test_the_cache_is_huggingface_hubs(hub: Hub) -> None:
     assert len(hub.requests) == before
 
 
-def test_what_huggingface_hub_downloaded_is_not_downloaded_again(hub: Hub) -> None:
+def test_huggingface_hubs_downloads_are_reused(hub: Hub) -> None:
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL})
     cache = os.path.join(os.environ["HF_HOME"], "hub")
     path = hf_hub_download(REPOSITORY, "tiny-Q8_0.gguf", cache_dir=cache, endpoint=hub.url)
@@ -64,7 +64,7 @@ def test_a_cached_model_costs_one_question(hub: Hub) -> None:
     assert seen[-1].n_done == seen[-1].n_total == len(MODEL)
 
 
-def test_a_new_commit_is_fetched_and_what_stayed_the_same_is_not(hub: Hub) -> None:
+def test_only_changed_files_of_a_new_commit_are_fetched(hub: Hub) -> None:
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": MODEL, "mmproj.gguf": PROJECTOR})
     run()
     hub.add(REPOSITORY, {"tiny-Q8_0.gguf": variant(1), "mmproj.gguf": PROJECTOR})
@@ -143,7 +143,7 @@ def test_no_projector_is_looked_for_when_one_is_named(hub: Hub) -> None:
     assert seen[-1].n_total == len(MODEL) + 9000
 
 
-def test_what_needs_fetching() -> None:
+def test_files_that_need_fetching() -> None:
     assert wants_fetch(model_options(hf_repo="a/b"))
     assert wants_fetch(model_options(model_url="http://x/y.gguf"))
     assert wants_fetch(model_options(model="x.gguf", mmproj_url="http://x/y.gguf"))

@@ -133,7 +133,7 @@ LAYERS = st.fixed_dictionaries(
 
 
 @given(st.fixed_dictionaries({"layers": st.lists(LAYERS, max_size=3) | JSON}))
-def test_whatever_it_says_names_stay_inside(manifest: Any) -> None:
+def test_names_never_lead_out_of_the_folder(manifest: Any) -> None:
     try:
         files = model_files(read_manifest(json.dumps(manifest).encode(), "it"), "it")
     except DownloadError:

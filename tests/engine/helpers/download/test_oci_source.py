@@ -161,7 +161,7 @@ def test_a_connection_that_ends_is_made_again(registry: Registry, tmp_path: Path
     assert [asked.range for asked in registry.downloads()][1:] == [f"bytes=300000-{len(MODEL) - 1}"]
 
 
-def test_what_arrives_damaged_is_had_again(registry: Registry, tmp_path: Path) -> None:
+def test_damaged_data_is_fetched_again(registry: Registry, tmp_path: Path) -> None:
     add(registry)
     registry.faults.n_damaged = 1
     assert pull_here(registry, tmp_path)[0].read_bytes() == MODEL
@@ -174,7 +174,7 @@ def test_what_arrives_damaged_is_had_again(registry: Registry, tmp_path: Path) -
 # ---- tokens --------------------------------------------------------------------------------
 
 
-def test_a_token_is_got_where_the_registry_says_and_goes_nowhere_else(registry: Registry) -> None:
+def test_a_token_is_sent_only_to_the_registry(registry: Registry) -> None:
     add(registry)
     registry.faults.asks_token = True
     assert pull(registry, hf_token="hf_secret")[0].read_bytes() == MODEL
@@ -247,16 +247,14 @@ def test_a_token_server_that_gives_none(
         'Bearer realm="//host/token"',
     ],
 )
-def test_a_challenge_that_nobody_can_meet(
-    numbered: Registry, tmp_path: Path, challenge: str
-) -> None:
+def test_an_impossible_challenge(numbered: Registry, tmp_path: Path, challenge: str) -> None:
     numbered.faults.challenge = challenge
     message = failure(numbered, tmp_path)
     assert "private repositories" in message or "of a token server" in message
     assert len(numbered.requests) == 1
 
 
-def test_a_token_server_sends_nobody_elsewhere(numbered: Registry, tmp_path: Path) -> None:
+def test_redirects_of_a_token_server_are_refused(numbered: Registry, tmp_path: Path) -> None:
     numbered.faults.token_elsewhere = True
     assert "status 307" in failure(numbered, tmp_path)
 
@@ -286,7 +284,7 @@ def test_a_redirect_to_no_host(registry: Registry, tmp_path: Path, host: str) ->
 # ---- what goes wrong -----------------------------------------------------------------------
 
 
-def test_what_the_registry_does_not_have(registry: Registry, tmp_path: Path) -> None:
+def test_missing_models_of_the_registry(registry: Registry, tmp_path: Path) -> None:
     assert "status 404" in failure(registry, tmp_path)
     add(registry)
     registry.blobs.clear()
@@ -345,7 +343,7 @@ def test_another_manifest_than_asked_for(registry: Registry, tmp_path: Path) -> 
     assert "another manifest" in failure(registry, tmp_path, f"me/tiny@{wanted}")
 
 
-def test_what_is_no_model(registry: Registry, tmp_path: Path) -> None:
+def test_files_that_are_no_model(registry: Registry, tmp_path: Path) -> None:
     add(registry, b"PK" * 3000)
     assert "not a GGUF file" in failure(registry, tmp_path)
 
@@ -361,9 +359,7 @@ def test_a_model_for_which_there_is_no_room(registry: Registry) -> None:
 # ---- without the registry ------------------------------------------------------------------
 
 
-def test_without_the_registry_what_was_downloaded_is_used(
-    registry: Registry, tmp_path: Path
-) -> None:
+def test_without_the_registry_downloads_are_used(registry: Registry, tmp_path: Path) -> None:
     add(registry)
     first, _ = pull_here(registry, tmp_path)
     for fault in (500, 429, 404, 403):
@@ -376,7 +372,7 @@ def test_without_the_registry_what_was_downloaded_is_used(
     assert not registry.requests
 
 
-def test_offline_there_is_only_what_was_downloaded(registry: Registry, tmp_path: Path) -> None:
+def test_offline_only_downloads_are_used(registry: Registry, tmp_path: Path) -> None:
     add(registry)
     add(registry, variant(1), "me/tiny:other")
     pull_here(registry, tmp_path)

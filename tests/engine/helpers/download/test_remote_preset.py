@@ -52,7 +52,7 @@ def test_it_is_looked_for_again(hub: Hub) -> None:
     assert found() is None
 
 
-def test_nobody_is_asked_about_a_model_in_the_cache(hub: Hub) -> None:
+def test_no_request_is_sent_for_a_model_in_the_cache(hub: Hub) -> None:
     hub.add(REPOSITORY, {"x-Q8_0.gguf": MODEL})
     run()
     hub.requests.clear()
@@ -61,7 +61,7 @@ def test_nobody_is_asked_about_a_model_in_the_cache(hub: Hub) -> None:
     assert not hub.requests
 
 
-def test_offline_takes_what_is_in_the_cache(hub: Hub) -> None:
+def test_offline_uses_the_cache(hub: Hub) -> None:
     hub.add(REPOSITORY, {"preset.ini": TEXT})
     online = found()
     hub.requests.clear()
@@ -70,7 +70,7 @@ def test_offline_takes_what_is_in_the_cache(hub: Hub) -> None:
     assert not hub.requests
 
 
-def test_an_unreachable_hub_leaves_what_is_in_the_cache(
+def test_without_the_hub_the_cache_is_used(
     hub: Hub, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     hub.add(REPOSITORY, {"preset.ini": TEXT})

@@ -79,7 +79,7 @@ def test_a_broken_url_is_gone_on_with_unless_it_changed(hub: Hub, tmp_path: Path
     assert not list(Path(found.engine.model.model).parent.glob("*.part"))
 
 
-def test_what_may_have_changed_is_not_gone_on_with(hub: Hub, tmp_path: Path) -> None:
+def test_a_file_that_may_have_changed_is_not_resumed(hub: Hub, tmp_path: Path) -> None:
     hub.plain["x.gguf"] = MODEL
     hub.faults.no_validators = True
     hub.faults.stall_after = 300_000

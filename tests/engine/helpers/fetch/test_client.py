@@ -124,7 +124,7 @@ def test_proxies_of_the_environment_are_not_asked(monkeypatch: pytest.MonkeyPatc
     assert ask(OK)[0] == BODY
 
 
-def test_what_the_type_claims_does_not_matter() -> None:
+def test_the_content_type_does_not_matter() -> None:
     typed = OK.replace(b"\r\n\r\n", b"\r\nContent-Type: text/html\r\n\r\n")
     assert ask(typed)[0] == BODY
 

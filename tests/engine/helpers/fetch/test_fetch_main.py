@@ -68,7 +68,7 @@ def test_the_directory_itself_may_be_a_link(directory: Path, tmp_path: Path) -> 
 
 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes with names")
-def test_what_is_no_file(directory: Path) -> None:
+def test_addresses_without_a_file(directory: Path) -> None:
     os.mkfifo(directory / "pipe")
     (directory / "nowhere").symlink_to(directory / "missing")
     (directory / "round").symlink_to("round")

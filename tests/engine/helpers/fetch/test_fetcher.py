@@ -66,7 +66,7 @@ async def until(condition: Callable[[], bool]) -> None:
         await asyncio.sleep(0.01)
 
 
-def test_slow_ones_hold_up_nobody() -> None:
+def test_slow_fetches_delay_no_other() -> None:
     async def use(fetcher: Fetcher, site: Site) -> None:
         slow = [asyncio.create_task(fetcher.fetch(f"{site.url}/slow", RULES)) for _ in range(5)]
         await until(lambda: site.slow == 5)
@@ -123,7 +123,7 @@ def test_a_process_that_dies_is_replaced() -> None:
         ("{}/\ud800", RULES, "its URL is not valid"),
     ],
 )
-def test_what_cannot_be_had(url: str, rules: Rules, reason: str) -> None:
+def test_impossible_values(url: str, rules: Rules, reason: str) -> None:
     async def use(fetcher: Fetcher, site: Site) -> None:
         with pytest.raises(EngineError, match=reason) as caught:
             await fetcher.fetch(url.format(site.url), rules)

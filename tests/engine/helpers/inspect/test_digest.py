@@ -37,7 +37,7 @@ def test_small_files_have_their_sha256(tmp_path: Path) -> None:
         assert file_digest(str(path)) == hashlib.sha256(path.read_bytes()).hexdigest()
 
 
-def test_large_files_are_told_apart(tmp_path: Path) -> None:
+def test_large_files_have_different_digests(tmp_path: Path) -> None:
     places = (0, LARGE - 1)
     paths = [sparse(tmp_path / f"{at}", LARGE, {at: b"x"}) for at in places]
     paths.append(sparse(tmp_path / "longer", LARGE + 1, {}))
@@ -61,7 +61,7 @@ def test_every_sample_counts(tmp_path: Path) -> None:
             assert file_digest(sparse(tmp_path / "changed", LARGE, {place: b"x"})) != zeros
 
 
-def test_the_cache_knows_what_it_links_to(tmp_path: Path) -> None:
+def test_the_cache_has_digests_of_links(tmp_path: Path) -> None:
     name = "ab" * 32
     (tmp_path / name).write_bytes(b"whatever")
     (tmp_path / "model.gguf").symlink_to(name)

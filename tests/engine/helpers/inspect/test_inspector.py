@@ -145,7 +145,7 @@ def test_split_models_that_are_not_whole(tmp_path: Path) -> None:
     assert reason(other) == "it is one of 2 parts, but its name isn't that of a part"
 
 
-def test_what_is_no_model_of_its_own(tmp_path: Path) -> None:
+def test_files_that_are_no_model_of_their_own(tmp_path: Path) -> None:
     path = written(tmp_path / "x.gguf", lambda writer: writer.add_type("adapter"))
     assert reason(path) == "it is not a complete model (adapter, llama)"
 

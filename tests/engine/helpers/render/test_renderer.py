@@ -118,7 +118,7 @@ def test_numbers_of_any_size_and_all_characters_arrive() -> None:
 
 
 @pytest.mark.parametrize("given", HOSTILE, ids=lambda given: given.name)
-def test_whatever_a_template_does_the_next_one_renders(given: Hostile) -> None:
+def test_after_any_template_the_next_one_renders(given: Hostile) -> None:
     async def run() -> None:
         limit = SECONDS if given.outcome == "renders" else SHORT
         async with rendering(time_limit=limit, memory_limit=1 << 29) as renderer:
@@ -137,7 +137,7 @@ def test_whatever_a_template_does_the_next_one_renders(given: Hostile) -> None:
     asyncio.run(run())
 
 
-def test_a_template_that_takes_too_long_is_stopped_and_says_so() -> None:
+def test_a_template_that_takes_too_long_is_stopped_with_an_error() -> None:
     async def run() -> None:
         async with rendering(time_limit=SECONDS) as renderer:
             await renderer.describe(FOR_EVER)
@@ -214,7 +214,7 @@ def test_a_process_that_dies_is_replaced() -> None:
     asyncio.run(run())
 
 
-def test_nobody_notices_that_an_idle_process_was_killed() -> None:
+def test_the_end_of_an_idle_process_is_not_noticed() -> None:
     async def run() -> None:
         async with rendering() as renderer:
             for delay in (0.0, 0.0, 0.001, 0.1):

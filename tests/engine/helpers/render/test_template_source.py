@@ -92,5 +92,5 @@ def test_one_for_tools_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
         (model_options(embedding=True), model_info(chat_template=BROKEN)),
     ],
 )
-def test_what_is_never_parsed_is_no_fault(options: Options, info: ModelInfo) -> None:
+def test_a_template_that_is_never_parsed_is_no_fault(options: Options, info: ModelInfo) -> None:
     assert found(options, info) == info

@@ -65,7 +65,7 @@ def test_those_of_the_source_that_proposes_most_count() -> None:
         ([*SOURCE, "--spec-synth-len", "2", "--spec-synth-rates", "1,1,1,1"], "exclude"),
     ],
 )
-def test_what_does_not_go_together_is_refused(argv: list[str], error: str) -> None:
+def test_contradicting_options_are_rejected(argv: list[str], error: str) -> None:
     with pytest.raises(OptionError, match=error):
         parse(argv, {})
 

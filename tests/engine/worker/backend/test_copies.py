@@ -36,7 +36,7 @@ def evaluated(
     return context.logits(last).copy()
 
 
-def test_a_copy_is_of_what_was_there_then(context: Context) -> None:
+def test_a_copy_has_the_contents_of_its_time(context: Context) -> None:
     """The source gets another text before the next decode."""
     first, second = text(1), text(2)
     expected = evaluated(context, 0, first, 0)
@@ -48,7 +48,7 @@ def test_a_copy_is_of_what_was_there_then(context: Context) -> None:
     assert np.allclose(evaluated(context, 2, first, N - 1), expected, atol=1e-2)
 
 
-def test_what_is_restored_over_a_copy_stays(context: Context) -> None:
+def test_a_state_restored_over_a_copy_stays(context: Context) -> None:
     first, second = text(1), text(2)
     evaluated(context, 0, first, 0)
     expected = evaluated(context, 1, second, 0)

@@ -66,7 +66,7 @@ NEGATABLE = st.sampled_from([None, "--kv-unified", "--no-kv-unified"])
 
 
 @given(TYPES, TYPES, NEGATABLE, st.sampled_from(["", "--parallel=2"]))
-def test_what_the_user_says_wins(k: str, v: str, unified: str | None, slots: str) -> None:
+def test_the_users_options_win(k: str, v: str, unified: str | None, slots: str) -> None:
     argv = [f"-ctk={k}" if k else "", f"-ctv={v}" if v else "", unified or "", slots]
     options = parse(["--reproducible", *filter(None, argv)], {})
     found = options.model.engine.cache_types()
@@ -101,7 +101,7 @@ def test_the_memory_of_bf16_keys_cannot_be_shifted(model: Model) -> None:
     ],
     ids=lambda argv: " ".join(argv),
 )
-def test_who_undoes_it_is_told(undoing: list[str]) -> None:
+def test_undoing_it_is_reported(undoing: list[str]) -> None:
     argv = ["--reproducible", *undoing]
     [remark] = remarks(parse(argv, {}), argv, {})
     assert remark.startswith("--reproducible: ")
@@ -162,7 +162,7 @@ def test_kernels_that_depend_on_the_batch_are_noticed(
     context.close()
 
 
-def test_weights_that_depend_on_the_batch_are_told(
+def test_weights_that_depend_on_the_batch_are_reported(
     model: Model, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level(logging.WARNING, "specllama.engine.worker.generation.engine")

@@ -56,8 +56,8 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
     ]
 
 
-def test_what_is_on_another_machine_is_of_its_device() -> None:
-    lines = """
+def test_memory_on_another_machine_belongs_to_its_device() -> None:
+    told = """
 load_tensors: layer   0 assigned to device RPC0, is_swa = 0
 load_tensors: RPC0[127.0.0.1:50052] model buffer size =     2.00 MiB
 llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =  8.00 MiB
@@ -110,7 +110,7 @@ def test_a_part_of_a_buffer_that_is_mapped_is_of_its_device() -> None:
     assert uses == {"MTL0": 7, "MTL1": 3, "CUDA_Split": 5}
 
 
-def test_llama_cpp_tells_of_all_that_it_allocates() -> None:
+def test_llama_cpp_logs_all_allocations() -> None:
     initialize()
     options: EngineOptions = engine_options(device=("none",), ctx_size=1024, parallel=1)
     model = Model(str(model_path()), options)

@@ -66,7 +66,7 @@ def test_nothing_at_all_is_wrong_too(monkeypatch: pytest.MonkeyPatch) -> None:
 # ---- the choice of kernels -----------------------------------------------------------------------
 
 
-def test_only_what_processor_and_library_have_is_tried(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_only_kernels_of_processor_and_library_are_tried(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "features", lambda: {"AVX2": "1", "AMX_INT8": "1"})
     assert kernels.to_try(AMX) == [*TRIED]
     assert kernels.to_try(Processor("Another", frozenset({"avx2"}))) == []
@@ -100,7 +100,7 @@ def test_where_all_is_well_there_is_nothing_to_say(monkeypatch: pytest.MonkeyPat
     assert settle_with(monkeypatch, KernelVerdict(Measure.AS_BUILT)) == Settled(Measure.AS_BUILT)
 
 
-def test_a_remark_says_what_happened_and_how_to_rebuild(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_warning_has_the_cause_and_the_remedy(monkeypatch: pytest.MonkeyPatch) -> None:
     measure, remark = settle_with(monkeypatch, KernelVerdict(Measure.REFUSED, "ended by SIGILL"))
     assert measure is Measure.REFUSED
     assert "AMX kernels are off" in remark
@@ -165,7 +165,7 @@ def test_refusing_leaves_no_trace_but_the_list() -> None:
 @pytest.mark.skipif(
     not kernels.to_try(this_processor()), reason="needs a processor with AMX, and llama.cpp with it"
 )
-def test_too_late_it_says_so() -> None:
+def test_a_late_choice_is_reported() -> None:
     late = _REFUSING.replace("before =", "extra_buffer_types(); before =")
     command = [sys.executable, "-c", late]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=True)

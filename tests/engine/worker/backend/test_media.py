@@ -255,7 +255,7 @@ def test_separate_caches() -> None:
     stage.close()
 
 
-def test_what_would_end_the_process_is_refused(stage: Stage) -> None:
+def test_input_that_would_end_the_process_is_rejected(stage: Stage) -> None:
     context, medium = stage.context, stage.medium(1)
     chunk = next(c for c in stage.projector.pieces(medium) if isinstance(c, PreparedChunk))
     rows = stage.projector.encode([chunk])[0]

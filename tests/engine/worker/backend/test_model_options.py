@@ -191,7 +191,7 @@ def test_repacking_changes_roundings_only(plain: npt.NDArray[np.float32]) -> Non
     np.testing.assert_allclose(logits(repack=False), plain, atol=0.1)
 
 
-def test_perf_tells_what_it_measured(caplog: pytest.LogCaptureFixture) -> None:
+def test_perf_logs_its_measurements(caplog: pytest.LogCaptureFixture) -> None:
     logits(perf=True)
     assert [r.name for r in caplog.records if "prompts: 3 tokens" in r.getMessage()] == [
         "specllama.engine.perf"

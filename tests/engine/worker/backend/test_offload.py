@@ -108,7 +108,7 @@ def test_a_small_choice_is_kept_to(model: Model) -> None:
         {"backend_sampling": False},
     ],
 )
-def test_what_a_device_cannot_is_sampled_as_usual(model: Model, params: dict[str, Any]) -> None:
+def test_samplers_that_a_device_lacks_run_as_usual(model: Model, params: dict[str, Any]) -> None:
     device = offloading(model)
     assert isinstance(sampler_of(device, **params), Sampler)
     params = {"backend_sampling": True, **params, "n_predict": 6, "seed": 5}

@@ -85,7 +85,7 @@ def test_a_projector_of_another_model_is_refused(narrow: Path) -> None:
     assert "mismatch between text model (n_embd = 128) and mmproj (n_embd = 64)" in refusal(narrow)
 
 
-def test_what_is_no_projector_is_refused(tmp_path: Path) -> None:
+def test_files_that_are_no_projector_are_rejected(tmp_path: Path) -> None:
     text = tmp_path / "text.gguf"
     text.write_text("not a model")
     assert refusal(text).endswith("it is not a GGUF file")
@@ -138,7 +138,7 @@ def test_a_missing_tensor_is_named(tmp_path: Path) -> None:
 # ---- its properties -------------------------------------------------------------------------
 
 
-def test_an_engine_tells_what_its_projector_takes() -> None:
+def test_an_engine_reports_its_projectors_media() -> None:
     initialize()
     model = Model(str(ensure("random")), OPTIONS)
     for name, modalities, rate in (
@@ -247,7 +247,7 @@ def test_short_sounds_and_wild_samples(n: int, both: Projector) -> None:
     assert np.isfinite(rows).all()
 
 
-def test_what_would_end_the_process_is_refused(both: Projector) -> None:
+def test_input_that_would_end_the_process_is_rejected(both: Projector) -> None:
     for bad in (
         Media("image", b"", b"", 0, 10),
         Media("image", b"", b"123", 2, 2),

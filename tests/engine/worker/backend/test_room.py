@@ -48,7 +48,7 @@ def holdings() -> Holdings:
     return found
 
 
-def test_the_sentence_has_what_is_there_what_was_asked_and_what_fits(device: None) -> None:
+def test_the_message_has_the_free_the_requested_and_the_fitting_size(device: None) -> None:
     text = room.explain(holdings(), room.fits_in_tensors(holdings()))
     assert "GPU0 has 100 MiB of 1,000 MiB free" in text
     assert "300 MiB of weights and 64 MiB of KV cache" in text
@@ -109,7 +109,7 @@ def test_a_context_that_cannot_be_allocated_is_tried_with_fewer_tokens(
     assert sizes[0] == 32768
 
 
-def test_a_context_that_the_machine_does_not_give_tells_its_memory(
+def test_the_error_of_a_context_without_room_has_the_memory(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def none(_model: object, _params: object) -> None:

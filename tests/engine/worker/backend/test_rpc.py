@@ -122,7 +122,7 @@ def test_a_server_of_one_model_says_so_and_ends() -> None:
     assert done.stderr.count("without the RPC backend") == 1
 
 
-def test_listing_devices_says_so_too() -> None:
+def test_listing_devices_fails_likewise() -> None:
     command = [sys.executable, "-m", "specllama", "--list-devices", "--rpc", "nowhere.invalid:1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=SECONDS, check=False)
     assert done.returncode == 1
@@ -140,7 +140,7 @@ def test_a_backend_that_is_none_is_refused() -> None:
     assert "--rpc: " in done.stdout
 
 
-def test_nobody_answers() -> None:
+def test_no_server_answers() -> None:
     needs_backend()
     with closed_port() as address:
         assert probe(address).startswith(f"--rpc: no server answers at {address}: ")

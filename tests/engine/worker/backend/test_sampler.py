@@ -303,7 +303,7 @@ def test_taking_a_token_is_sampling_it_as_the_only_one(
         {"samplers": [*DEFAULT_SAMPLERS, "adaptive_p"], "adaptive_target": 0.4},
     ],
 )
-def test_a_token_that_is_taken_changes_what_follows(model: Model, chain: dict[str, Any]) -> None:
+def test_an_accepted_token_changes_the_next_ones(model: Model, chain: dict[str, Any]) -> None:
     """Otherwise the comparison above might compare two samplers that never change."""
     params = GenerationParams(**{"seed": 4, "temperature": 2.0, **chain})
     context: Any = Rows(model, logits(1, 30, model.n_vocab, "history"))

@@ -98,7 +98,7 @@ def test_where_refusing_does_not_help_nothing_is_rearranged(bench: Bench) -> Non
     assert bench.tried == ["as-built", "refused", "plain"]
 
 
-def test_a_library_for_another_processor_is_told_in_one_sentence(bench: Bench) -> None:
+def test_a_library_for_another_processor_is_reported_in_one_sentence(bench: Bench) -> None:
     with pytest.raises(BackendError, match=r"SIGILL.*install it again") as caught:
         bench.find(bench.probe(as_built=DIES, refused=DIES, plain=DIES))
     assert "\n" not in str(caught.value)
@@ -177,7 +177,7 @@ def test_without_a_home_nothing_is_remembered(
     assert found.measure is Measure.REFUSED
 
 
-def test_those_who_start_together_try_once(bench: Bench) -> None:
+def test_processes_that_start_together_try_once(bench: Bench) -> None:
     probe = bench.probe(as_built=DIES)
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(lambda _: bench.find(probe), range(8)))
@@ -193,7 +193,7 @@ def test_those_who_start_together_try_once(bench: Bench) -> None:
         (f"os.kill(os.getpid(), {int(signal.SIGKILL)})", "SIGKILL"),
     ],
 )
-def test_a_trial_that_tells_nothing_is_careful_and_forgotten(
+def test_a_trial_without_a_result_is_careful_and_forgotten(
     bench: Bench, action: str, text: str
 ) -> None:
     with pytest.raises(InconclusiveError, match=text):
@@ -204,7 +204,7 @@ def test_a_trial_that_tells_nothing_is_careful_and_forgotten(
     assert bench.find(bench.probe()).measure is Measure.AS_BUILT
 
 
-def test_a_trial_that_tells_nothing_says_why_the_one_before_failed(bench: Bench) -> None:
+def test_a_trial_without_a_result_has_the_last_reason(bench: Bench) -> None:
     found = bench.find(bench.probe(as_built=DIES, refused="sys.exit(1)"))
     assert found.measure is Measure.REFUSED
     assert "SIGILL" in found.reason

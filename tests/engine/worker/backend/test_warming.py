@@ -89,7 +89,7 @@ def test_nothing_is_larger_than_a_micro_batch(monkeypatch: pytest.MonkeyPatch) -
 
 
 @LONG
-def test_nor_than_what_the_model_was_trained_for(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_nor_larger_than_the_training_context(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(warming, "CHUNK", 100_000)
     n_trained = 128  # more than that has no positions
     seen = evaluated("tiny-bert", monkeypatch, embedding=True)

@@ -57,7 +57,7 @@ def loading(monkeypatch: pytest.MonkeyPatch) -> Stage:
     return found
 
 
-def test_the_sentence_names_what_took_too_long(stage: Stage) -> None:
+def test_the_message_names_the_slow_work(stage: Stage) -> None:
     stage.does(0.1, 300)
     stage.watch.begin(DECODE, 512, 1)
     *quiet, report = [stage.watch.look(1.0) for _ in range(int(FIRST) + 1)]
@@ -71,7 +71,7 @@ def test_the_sentence_names_what_took_too_long(stage: Stage) -> None:
     assert report.startswith("a step has not ended")
 
 
-def test_what_was_done_before_has_a_shorter_limit(stage: Stage) -> None:
+def test_known_work_has_a_shorter_limit(stage: Stage) -> None:
     stage.does(0.1, 300)
     assert stage.limit(257) == FLOOR, "of about the same size"
     stage.watch.rest()
@@ -96,7 +96,7 @@ def test_the_first_time_is_forgotten_with_the_second(stage: Stage) -> None:
     assert stage.limit(300) == FLOOR
 
 
-def test_what_failed_is_not_known(stage: Stage) -> None:
+def test_failed_work_is_not_known(stage: Stage) -> None:
     """There was no room for it, which was detected at once. It is still watched."""
     stage.watch.begin(DECODE, 300, 1)
     stage.watch.failed()
@@ -120,13 +120,13 @@ def test_a_fast_machine_has_the_first_limit_for_many_tokens(stage: Stage) -> Non
     assert stage.limit(2048) == FIRST
 
 
-def test_what_ends_is_never_told(stage: Stage) -> None:
+def test_finished_work_is_never_reported(stage: Stage) -> None:
     for _ in range(2 * int(FIRST)):
         stage.watch.begin("a step")
         assert stage.watch.look(1.0) is None
 
 
-def test_who_waits_for_others_is_never_told(stage: Stage) -> None:
+def test_waiting_work_is_never_reported(stage: Stage) -> None:
     assert stage.watch.look(1.0) is None
     stage.watch.begin("a step")
     stage.watch.rest()

@@ -11,7 +11,7 @@ from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints, C
 STATE = np.zeros(1, np.uint8)
 
 
-def test_what_copies_share_counts_once() -> None:
+def test_shared_parts_of_copies_count_once() -> None:
     checkpoints = Checkpoints(4)
     assert checkpoints.n_bytes == 0
     checkpoints.add(1, 10, np.zeros(100, np.uint8))

@@ -62,6 +62,6 @@ CHUNK = SavedChunk(b"a", 0, 3, 3, False, "image")
         ([-2, -2, -2], [SavedChunk(b"a", 0, 3, 4, False, "image")]),
     ],
 )
-def test_what_is_damaged_is_refused(ids: list[int], table: list[SavedChunk]) -> None:
+def test_damaged_data_is_rejected(ids: list[int], table: list[SavedChunk]) -> None:
     with pytest.raises(ValueError, match="a medium"):
         from_file(np.array(ids, np.int32), table, MediaRegistry())

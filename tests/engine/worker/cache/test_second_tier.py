@@ -69,7 +69,7 @@ def ask(engine: Engine, prompt: str, **params: Any) -> Finished:
 
 
 @pytest.mark.parametrize("unified", [True, False])
-def test_a_text_comes_back_and_says_the_same(start: Callable[..., Engine], unified: bool) -> None:
+def test_a_restored_text_continues_equally(start: Callable[..., Engine], unified: bool) -> None:
     engine = start(kv_unified=unified)
     first = [ask(engine, prompt) for prompt in PROMPTS]
     again = [ask(engine, prompt) for prompt in PROMPTS]
@@ -177,7 +177,7 @@ def fetch(disk: DiskCache, wanted: KeptText) -> KeptText | None:
     return None
 
 
-def test_files_give_back_what_was_written(tmp_path: Path) -> None:
+def test_files_return_written_data(tmp_path: Path) -> None:
     texts = [text(5), text(7, 100, ((0, 0.5),))]
     write(tmp_path, *texts)
     disk = disk_cache(tmp_path)
@@ -307,7 +307,7 @@ def test_damaged_files_are_passed_over(tmp_path: Path, caplog: pytest.LogCapture
     finish(disk)
 
 
-def test_what_a_killed_server_left_is_cleared_up(tmp_path: Path) -> None:
+def test_leftovers_of_a_killed_server_are_removed(tmp_path: Path) -> None:
     old, new = tmp_path / ".slot-old.part", tmp_path / ".slot-new.part"
     for path in (old, new):
         path.write_bytes(b"...")
@@ -374,7 +374,7 @@ def ids(n: int, first: int = 0) -> TokenArray:
     return np.arange(first, first + n, dtype=np.int32)
 
 
-def test_saving_holds_nobody_up_who_generates() -> None:
+def test_saving_delays_no_generation() -> None:
     for busy, n_bytes, is_kept in (
         (True, 1_000_000_000, False),
         (False, 1_000_000_000, True),
@@ -394,13 +394,13 @@ def test_short_texts_and_small_gains_are_not_worth_it() -> None:
     assert one.find(ids(100), (), 100 - MIN_TOKENS) is not None
 
 
-def test_what_is_faster_to_compute_does_not_come_back() -> None:
+def test_texts_that_are_faster_to_compute_are_not_restored() -> None:
     one = tier(FakeStates(), compute_seconds=lambda n, start: 1e-12 * n)
     one.offer(0, ids(100), ())
     assert one.find(ids(100), (), 0) is None
 
 
-def test_what_llama_cpp_refuses_is_forgotten() -> None:
+def test_states_that_llama_cpp_rejects_are_forgotten() -> None:
     states = FakeStates()
     one = tier(states)
     one.offer(0, ids(100), ())

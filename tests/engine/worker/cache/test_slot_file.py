@@ -158,7 +158,7 @@ def test_lying_headers_with_right_digests_are_refused(tmp_path: Path) -> None:
                 slot_file.read_head(str(tmp_path), "x")
 
 
-def test_another_version_says_so(tmp_path: Path) -> None:
+def test_another_version_is_reported(tmp_path: Path) -> None:
     path = save(tmp_path)
     data = bytearray(path.read_bytes())
     data[8] = 3
@@ -255,7 +255,7 @@ def test_a_name_that_passes_stays_in_its_directory(name: str) -> None:
 # ---- fingerprints --------------------------------------------------------------------------
 
 
-def test_a_fingerprint_tells_files_apart(tmp_path: Path) -> None:
+def test_a_fingerprint_distinguishes_files(tmp_path: Path) -> None:
     data = bytearray(os.urandom(3 << 20))
     path = tmp_path / "model.gguf"
     path.write_bytes(data)

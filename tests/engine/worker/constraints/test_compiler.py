@@ -66,7 +66,7 @@ def test_no_text_at_all(engine: Engine) -> None:
 
 
 @pytest.mark.parametrize("given", ["{", '{"name": "Ada", "age"', '{"name":"é', '{"name": "', ""])
-def test_a_schema_goes_on_behind_what_is_given(engine: Engine, given: str) -> None:
+def test_a_schema_continues_a_prefill(engine: Engine, given: str) -> None:
     schema = json.dumps(PERSON)
     result = finish(engine, json_schema=schema, answer=AnswerRules(given=given))
     assert set(json.loads(given + result.text)) == {"name", "age"}
@@ -78,7 +78,7 @@ def test_nothing_follows_a_whole_answer_that_is_given(engine: Engine) -> None:
     assert (result.text, result.n_decoded, result.stop_type) == ("", 0, "eos")
 
 
-def test_what_is_given_must_follow_the_schema(engine: Engine) -> None:
+def test_a_prefill_must_follow_the_schema(engine: Engine) -> None:
     with pytest.raises(EngineError, match="begins an answer that doesn't follow"):
         finish(engine, json_schema=json.dumps(PERSON), answer=AnswerRules(given='{"nome'))
 
@@ -91,7 +91,7 @@ def test_the_end_comes_only_where_the_grammar_may_end(engine: Engine, model: Mod
     assert result.n_decoded <= 3
 
 
-def test_a_text_that_is_cut_off_says_so(engine: Engine) -> None:
+def test_a_cut_off_text_is_marked(engine: Engine) -> None:
     result = finish(engine, json_schema=json.dumps(PERSON), n_predict=3)
     assert (result.stop_type, result.n_decoded) == ("limit", 3)
 
@@ -135,7 +135,7 @@ def test_constrained_and_free_requests_share_the_steps(engine: Engine) -> None:
     ],
     ids=str,
 )
-def test_samplers_choose_among_what_is_allowed(engine: Engine, params: dict[str, Any]) -> None:
+def test_samplers_choose_among_allowed_tokens(engine: Engine, params: dict[str, Any]) -> None:
     result = finish(engine, grammar="root ::= [ab]{12}", **params)
     assert (len(result.text), result.stop_type) == (12, "eos")
     assert set(result.text) <= set("ab")

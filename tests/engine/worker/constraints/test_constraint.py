@@ -174,7 +174,7 @@ def run_of(compiler: Compiler, model: Model, params: dict[str, Any], seed: int, 
 @pytest.mark.parametrize("params", PARAMS.values(), ids=PARAMS)
 @settings(max_examples=25, deadline=None, suppress_health_check=[*HealthCheck])
 @given(seed=st.integers(0, 2**32), n=st.sampled_from([0, 1, 2, 7, 100]))
-def test_what_is_forced_is_what_the_masks_allow(
+def test_forced_tokens_are_the_ones_that_the_masks_allow(
     compiler: Compiler, model: Model, params: dict[str, Any], seed: int, n: int
 ) -> None:
     run_of(compiler, model, params, seed, n)
@@ -222,14 +222,14 @@ def test_a_fixed_text_is_forced_to_its_end(compiler: Compiler, model: Model) -> 
     assert guide.ended
 
 
-def test_a_token_out_of_place_is_told(compiler: Compiler, model: Model) -> None:
+def test_a_misplaced_token_is_reported(compiler: Compiler, model: Model) -> None:
     guide = guide_of(compiler, model, PARAMS["fixed"])
     first, *_ = guide.forced(10)
     with pytest.raises(ConstraintError, match="doesn't allow"):
         guide.advance(first + 1)
 
 
-def test_thoughts_are_ended_by_what_is_forced(compiler: Compiler, model: Model) -> None:
+def test_forced_tokens_end_the_reasoning(compiler: Compiler, model: Model) -> None:
     guide = guide_of(compiler, model, thinking(budget=1))
     [word] = model.tokenize(b"a", add_special=False, parse_special=False)[:1].tolist()
     assert guide.forced(100) == []
@@ -269,7 +269,7 @@ def test_a_failure_waits_for_its_turn(
         guide.advance(tokens[2])
 
 
-def test_what_is_likely_is_how_the_tokenizer_spells(compiler: Compiler, model: Model) -> None:
+def test_likely_tokens_are_the_tokenizers_spelling(compiler: Compiler, model: Model) -> None:
     """With control tokens that are text nothing is forced, as there are many spellings."""
     guide = guide_of(compiler, model, PARAMS["answer"])
     likely = guide.likely(100)
@@ -296,7 +296,7 @@ def test_the_tokens_of_a_mask(tokens: set[int], n_vocab: int) -> None:
     assert _tokens(few, n_vocab).dtype == np.int32
 
 
-def test_what_is_forced_behind_a_slow_mask_is_known_at_once(
+def test_forced_tokens_after_a_slow_mask_are_known_at_once(
     compiler: Compiler, model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Masks that take long are computed in another thread, but not for what needs no look."""

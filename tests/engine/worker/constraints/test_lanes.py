@@ -77,7 +77,7 @@ def test_a_cheap_source_waits_for_two_at_most(n: int, cost: int) -> None:
     assert diary.index(cheap) <= 2 + sum(source.tried > 1 for source in diary)
 
 
-def test_what_is_costly_delays_only_its_like() -> None:
+def test_costly_sources_delay_only_costly_ones() -> None:
     gate = threading.Event()
     second: list[Source] = []
 

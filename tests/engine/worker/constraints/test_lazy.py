@@ -147,7 +147,7 @@ def walk(guide: Guide, model: Model, seed: int, likely: Sequence[int]) -> bytes:
 
 @settings(max_examples=300, deadline=None, suppress_health_check=list(HealthCheck))
 @given(seed=st.integers(0, 10**6))
-def test_what_follows_a_trigger_is_valid(engine: Engine, model: Model, seed: int) -> None:
+def test_text_after_a_trigger_is_valid(engine: Engine, model: Model, seed: int) -> None:
     likely = [
         token
         for token in range(model.n_vocab)
@@ -164,7 +164,7 @@ def test_what_follows_a_trigger_is_valid(engine: Engine, model: Model, seed: int
         assert re.fullmatch(rb"[0-9]*", rest)
 
 
-def test_waiting_forbids_only_what_would_be_wrong(engine: Engine, model: Model) -> None:
+def test_waiting_forbids_only_wrong_tokens(engine: Engine, model: Model) -> None:
     guide = engine.preparation.compiler.guided(lazy()).guide
     assert guide is not None
     assert guide.allowed is None

@@ -54,7 +54,7 @@ def test_everything_ends_and_keeps_little(hurried: Compiler, name: str) -> None:
     assert hurried.guided(GenerationParams(json_schema='{"const": 1}')).guide is not None
 
 
-def test_what_is_too_costly_is_left_out_and_told(hurried: Compiler) -> None:
+def test_too_costly_keywords_are_left_out_and_reported(hurried: Compiler) -> None:
     relaxed = hurried.guided(GenerationParams(json_schema=json.dumps(ENDLESS))).relaxed
     assert relaxed == tuple(f"#/allOf/{i}/multipleOf" for i in range(4))
 
@@ -141,7 +141,7 @@ def test_a_usual_schema_is_not_behind_those_that_came_before(
     assert len(set(diary[: diary.index(SIMPLE)])) <= 2
 
 
-def test_closing_ends_what_runs(model: Model) -> None:
+def test_closing_ends_running_trials(model: Model) -> None:
     compiler = Compiler(model, seconds=[FOR_EVER])
     order = compiler.order(GenerationParams(json_schema=json.dumps(ENDLESS)))
     compiler.close()
@@ -150,7 +150,7 @@ def test_closing_ends_what_runs(model: Model) -> None:
         compiler.guide(order)
 
 
-def test_what_can_not_be_made_cheaper_is_tried_once_in_each_lane(
+def test_a_source_that_can_not_become_cheaper_is_tried_once_per_lane(
     hurried: Compiler, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     leniently: list[bool] = []

@@ -9,7 +9,7 @@ HISTORIES = st.lists(st.sampled_from(["come", "come", "take", "go"]), max_size=2
 
 
 @given(HISTORIES)
-def test_nobody_waits_for_all_that_came_before(history: list[str]) -> None:
+def test_no_job_waits_for_all_earlier_ones(history: list[str]) -> None:
     turns: FairQueue[int, int] = FairQueue()
     waiting: dict[int, list[int]] = {}  # the order in which waiting ones are taken
     came = 0

@@ -151,7 +151,7 @@ def test_a_reranker_may_have_a_template() -> None:
         assert float(ours[0, 0]) == pytest.approx(expected, abs=1e-3)
 
 
-def test_end_tokens_stand_around_a_pair_if_the_model_wants_them() -> None:
+def test_end_tokens_enclose_a_pair_if_the_model_has_them() -> None:
     llama = model("tiny-embed")
     engine = embedder("tiny-embed")
     llama.add_eos = True
@@ -227,7 +227,7 @@ def test_inputs_of_all_requests_share_a_step() -> None:
     assert not engine.has_work
 
 
-def test_a_request_with_many_inputs_keeps_nobody_waiting() -> None:
+def test_a_request_with_many_inputs_delays_no_other() -> None:
     engine = embedder("tiny-bert", ubatch_size=32)
     engine.submit(engine.prepare(Embed(1, [[text] for text in TEXTS[:3] * 30], 2)))
     stepped(engine)
@@ -390,7 +390,7 @@ def slotted() -> Iterator[Embedder]:
     engine.close()
 
 
-def test_slots_show_what_is_worked_on(slotted: Embedder) -> None:
+def test_slots_show_the_current_work(slotted: Embedder) -> None:
     assert [slot.id for slot in slotted.slots()] == [0, 1, 2]
     assert not any(slot.is_processing for slot in slotted.slots())
     slotted.submit(slotted.prepare(Embed(7, [[" ".join(TEXTS * 3)]], 2)))
@@ -404,7 +404,7 @@ def test_every_pooling_is_known() -> None:
     assert set(get_args(Pooling)) == {"none", "mean", "cls", "last", "rank"}
 
 
-def test_the_longest_input_is_told() -> None:
+def test_the_longest_input_is_reported() -> None:
     """If all of it has to be evaluated at once, it is limited to a micro-batch."""
     for name in ("tiny-embed", "tiny-bert"):
         engine = embedder(name, pooling="mean", ubatch_size=16)

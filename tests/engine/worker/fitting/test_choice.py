@@ -44,7 +44,7 @@ def asked(least_ctx: int = 4096, most_layers: int = 0, n_ctx: int = 32768) -> As
     return Asked(n_ctx=n_ctx, least_ctx=least_ctx, most_layers=most_layers, step=256)
 
 
-def test_what_fits_stays_as_it_is() -> None:
+def test_fitting_options_stay_unchanged() -> None:
     for least, most_layers in ((4096, 0), (4096, N_LAYERS), (32768, 0)):
         found = choose(
             asked(least, most_layers), uses, {"GPU0": FitBudget(total(32768) + 10, margin=10)}

@@ -80,7 +80,7 @@ def held(options: EngineOptions) -> DeviceUse:
     ],
     ids=["unified", "separate", "small"],
 )
-def test_what_is_measured_is_what_llama_cpp_takes(name: str, chosen: dict[str, Any]) -> None:
+def test_measured_sizes_are_llama_cpps(name: str, chosen: dict[str, Any]) -> None:
     options = options_for(name, **chosen)
     measured, real = needed(options, options.context_size()), held(options)
     assert measured.name == CPU
@@ -153,7 +153,7 @@ def test_the_context_is_as_large_as_fits(name: str, caplog: pytest.LogCaptureFix
     assert "free in the machine's memory" in record.message
 
 
-def test_what_was_given_stays(caplog: pytest.LogCaptureFixture) -> None:
+def test_given_options_stay(caplog: pytest.LogCaptureFixture) -> None:
     free = 8 * MIB
     for given in (0, 8192):
         options = options_for("tiny-hybrid", ctx_size=given)
@@ -181,7 +181,7 @@ def test_a_model_that_cannot_be_measured_is_left_to_its_loading() -> None:
     assert fit(options, 1) == options
 
 
-def test_memory_that_the_system_does_not_tell_of_changes_nothing() -> None:
+def test_unknown_memory_changes_nothing() -> None:
     options = options_for("tiny-hybrid", ctx_size=LARGEST)
     assert fitted(options.model.model, options, host=lambda: None, devices=list) == options
 
@@ -204,7 +204,7 @@ def test_an_absurd_context_is_refused_with_one_that_fits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", CACHED)
-def test_what_the_machine_never_has_is_refused_without_fitting_too(name: str) -> None:
+def test_impossible_sizes_are_rejected_without_fitting_too(name: str) -> None:
     """64 GiB, which `fit` takes as the memory of the machine, and swap."""
     options = options_for(name, ctx_size=LARGEST, fit="off", **ONE_BY_ONE)
     with pytest.raises(BackendError, match=r"65,536 MiB .* needs .*; -c \d+ would fit$"):

@@ -128,7 +128,7 @@ def test_a_text_that_just_fits_is_not_truncated(model: Model) -> None:
     assert (end.n_decoded, end.truncated) == (N_CTX - 60, False)
 
 
-def test_the_slot_tells_what_is_left_of_the_prompt(model: Model) -> None:
+def test_the_slot_shows_the_rest_of_the_prompt(model: Model) -> None:
     e = engine(model)
     prompt = [token for token in some_tokens(model, 60) if isinstance(token, int)]
     run(e, list(prompt), n_predict=200, n_keep=10, n_discard=20)
@@ -137,7 +137,7 @@ def test_the_slot_tells_what_is_left_of_the_prompt(model: Model) -> None:
     assert (slot.n_prompt_tokens, slot.n_prompt_tokens_processed) == (60 + 200 - 20 - 1, 60)
 
 
-def test_a_shifted_text_leaves_only_what_is_exact(model: Model) -> None:
+def test_a_shifted_text_leaves_only_exact_cells(model: Model) -> None:
     e = engine(model)
     prompt = some_tokens(model, 60)
     run(e, prompt, n_predict=300, n_keep=10)

@@ -115,7 +115,7 @@ def test_tokens_do_not_wait_for_the_prompt_of_another(
     assert deltas(sent)[begun] == n_before
 
 
-def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
+def test_preemption_changes_no_text(model: Model) -> None:
     # 256 cells for four sequences that want 200 each: some have to give way and start again.
     prompts = [f"import module_{i}" for i in range(4)]
     crowded = engine(model, ctx_size=256, parallel=4, kv_unified=True)
@@ -127,7 +127,7 @@ def test_a_preempted_request_says_what_it_would_have_said(model: Model) -> None:
 
 
 @pytest.mark.parametrize("crowded", [False, True])
-def test_a_paused_request_says_what_it_would_have_said(model: Model, crowded: bool) -> None:
+def test_a_pause_changes_no_text(model: Model, crowded: bool) -> None:
     """Returns whether its cells stayed or had to make room."""
     prompt, other = "import module_1", "class Other:"
     wanted = play(engine(model), [prompt], n_predict=60, **GREEDY)[prompt].tokens
@@ -233,7 +233,7 @@ def test_tokens_out_of_the_vocabulary_are_refused(model: Model, token: int) -> N
         engine(model).preparation.prepare(Submit(1, ["a", token], GenerationParams()))
 
 
-def test_a_prompt_that_does_not_fit_says_by_how_much(model: Model) -> None:
+def test_the_error_of_too_long_a_prompt_has_the_excess(model: Model) -> None:
     with pytest.raises(EngineError) as caught:
         engine(model, ctx_size=256, parallel=1).preparation.prepare(
             Submit(1, list(range(300)), GenerationParams())

@@ -99,13 +99,13 @@ def test_one_separator_alone_makes_no_repository_pattern(missing: str) -> None:
     assert build(gap("x", "y"), fim) == "<PRE>x<SUF>y<MID>"
 
 
-def test_what_is_nearest_to_the_gap_stays() -> None:
+def test_the_text_nearest_to_the_gap_stays() -> None:
     room = Room(n_ctx=100, n_batch=23, n_predict=0)  # 20 around the gap
     text = build(gap("0123456789" * 3, "abcdefghij" * 3), room=room)
     assert text == "<PRE>567890123456789<SUF>abcde<MID>"
 
 
-def test_the_snippets_get_what_is_left() -> None:
+def test_the_snippets_get_the_rest() -> None:
     room = Room(n_ctx=61, n_batch=1000, n_predict=20)  # 40 for the prompt
     text = build(gap("x" * 10, "y" * 10, snippets=(("", "0123456789" * 5),)), room=room)
     assert text == "34567890123456789"[-17:] + "<PRE>" + "x" * 10 + "<SUF>" + "y" * 10 + "<MID>"

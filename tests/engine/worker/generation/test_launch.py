@@ -36,7 +36,7 @@ def test_counts_add_up_to_the_answers(model: Model) -> None:
     assert (stats.n_processing, stats.n_deferred) == (0, 0)
 
 
-def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
+def test_waiting_and_running_requests_are_counted_apart(model: Model) -> None:
 
     served = engine(model, parallel=1)
     for id in (1, 2):
@@ -50,7 +50,7 @@ def test_those_who_wait_and_those_who_run_are_told_apart(model: Model) -> None:
 
 
 @pytest.mark.slow
-def test_kept_memory_is_told_apart(model: Model) -> None:
+def test_kept_memory_is_counted_apart(model: Model) -> None:
     served = engine(model, parallel=1, ctx_size=256, cache_ram=64)
     assert served.stats().n_bytes_cache_ram == served.stats().n_bytes_constraints == 0
     for prompt in PROMPTS:
@@ -63,7 +63,7 @@ def test_kept_memory_is_told_apart(model: Model) -> None:
     assert not os.path.exists("/proc/self/statm") or stats.n_bytes_resident > 0
 
 
-def test_idle_is_who_has_work_and_computes_nothing() -> None:
+def test_idle_time_has_work_without_computation() -> None:
     counting = Counting()
     counting.begins(1.0)
     counting.computed(2.0)

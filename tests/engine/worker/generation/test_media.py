@@ -155,7 +155,7 @@ def test_eleven(stage: Stage) -> None:
     assert again.timings.prompt_n < again.n_prompt / 2
 
 
-def test_a_budget_cuts_what_may_be_cut(plain: Stage) -> None:
+def test_a_budget_splits_only_splittable_media(plain: Stage) -> None:
     engine = plain.engine(parallel=3, ctx_size=6144, target_itl_ms=1)
     plain.check(engine, ("def f(self):",), ("a", 1, 2, 3, "b"), ("c", 4, "d", 5), n=40)
 
@@ -175,7 +175,7 @@ def test_nothing_is_encoded_twice(plain: Stage) -> None:
     assert engine._embeddings._encoder.n_encoded == 1
 
 
-def test_what_is_cached_is_not_encoded(plain: Stage) -> None:
+def test_cached_media_are_not_encoded(plain: Stage) -> None:
     engine = plain.engine(media_cache=0)
     plain.check(engine, ("a", 1, "b"))
     plain.check(engine, ("a", 1, "c"))

@@ -12,7 +12,7 @@ from tests.support.playing import stepped
 from tools.models.build import ensure
 
 
-def test_media_count_as_prompts_beside_those_who_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_media_count_as_prompts_while_others_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """The prefill budget learns from them, so that the next piece is as long as it may be."""
     initialize()
     options = engine_options(threads=1, ctx_size=2048, parallel=3)

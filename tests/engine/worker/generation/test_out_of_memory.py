@@ -69,7 +69,7 @@ def test_the_largest_ends_and_the_others_go_on(
     e.close()
 
 
-def test_there_is_memory_for_nobody(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_there_is_no_memory_for_any_request(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     e = engine(model, parallel=2, ctx_size=2048, warmup=False)
     device = Device(monkeypatch, evaluates=False)
     device.most = 0

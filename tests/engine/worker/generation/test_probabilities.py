@@ -235,7 +235,7 @@ def test_looking_changes_nothing(engine: Engine, params: dict[str, Any]) -> None
 
 
 @pytest.mark.parametrize("params", SAMPLING, ids=str)
-def test_what_the_samplers_leave(engine: Engine, params: dict[str, Any]) -> None:
+def test_probabilities_after_sampling(engine: Engine, params: dict[str, Any]) -> None:
     params = {"n_predict": 8, "seed": 5, "ignore_eos": True, "min_p": 0.0, **params}
     result = play(engine, PROMPT, n_probs=5000, post_sampling_probs=True, **params)
     for entry in result.probs:
@@ -300,7 +300,7 @@ def test_impossible_tokens_have_a_finite_logarithm() -> None:
     assert [value for _, _, value in entry.top] == [0, LOWEST, LOWEST]
 
 
-def test_nobody_asked(engine: Engine) -> None:
+def test_no_request_for_probabilities(engine: Engine) -> None:
     assert play(engine, PROMPT, n_predict=3).probs == []
     assert play(engine, PROMPT, n_predict=0, n_probs=3).probs == []
 

@@ -153,7 +153,7 @@ def test_a_step_has_no_more_rows_than_there_is_room_for(
     assert max(most) <= 5 + 3, "one prompt, beside the next tokens of three texts"
 
 
-def test_a_text_that_gives_way_is_told_once(model: Model) -> None:
+def test_a_preempted_text_is_reported_once(model: Model) -> None:
     served = engine(model, ctx_size=1024, parallel=1)
     prompt = tokens_of(model)
     expected = own(served, prompt)
@@ -169,7 +169,7 @@ def test_a_text_that_gives_way_is_told_once(model: Model) -> None:
     check(prompt, of_the_prompt(events), expected)
 
 
-def test_what_has_none(model: Model) -> None:
+def test_requests_without_prompt_probabilities(model: Model) -> None:
     asked = GenerationParams(n_predict=1, n_probs=1)
     device = engine(model, ctx_size=256, parallel=1, backend_sampling=True)
     with pytest.raises(EngineError, match="--backend-sampling"):

@@ -37,7 +37,9 @@ def test_no_prompt_has_fewer_tokens_than_it_has_at_least(
     assert fewest_tokens(model, prompt) <= len(tokenize_prompt(model, prompt))
 
 
-def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_impossible_prompts_are_not_tokenized(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
     e = engine(model, ctx_size=256, parallel=1)
     text = "🦙" * (COUNTED // 4 + 1)
     monkeypatch.setattr(Model, "tokenize", None)
@@ -54,7 +56,7 @@ def test_what_can_never_fit_is_not_tokenized(model: Model, monkeypatch: pytest.M
 
 @settings(max_examples=100)
 @given(prompt=PROMPTS)
-def test_what_does_not_fit_is_counted(model: Model, prompt: list[int | str]) -> None:
+def test_too_long_prompts_are_counted(model: Model, prompt: list[int | str]) -> None:
     """As POST /tokenize counts it, however far it exceeds the context."""
     whole: list[int | str | Media] = [*prompt, "word 🦙 <|im_end|> \n" * 300, 5]
     expected = len(tokenize_prompt(model, whole))

@@ -58,7 +58,7 @@ def test_stop_strings_are_never_shown(text: str, stops: list[str], cuts: list[in
     assert ("".join(shown), stop) == first_stop(text, stops)
 
 
-def test_what_may_become_a_stop_string_is_held_back() -> None:
+def test_the_beginning_of_a_stop_string_is_held_back() -> None:
     stream = TextStream(["</s>"])
     assert stream.feed(b"a</") == "a"
     assert stream.feed(b"b<") == "</b"

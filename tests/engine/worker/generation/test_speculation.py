@@ -61,7 +61,7 @@ def compare(
 @pytest.mark.parametrize("options", [{"parallel": 3}, {"parallel": 1, "kv_unified": True}], ids=str)
 @pytest.mark.parametrize("mode", MODES)
 @pytest.mark.parametrize("name", REQUESTS)
-def test_the_same_text_whatever_is_proposed(
+def test_proposals_never_change_the_text(
     model: Model, monkeypatch: pytest.MonkeyPatch, mode: Mode, name: str, options: dict[str, Any]
 ) -> None:
     oracle = Oracle(mode, model.n_vocab)
@@ -182,7 +182,7 @@ def test_texts_of_one_prompt(model: Model, monkeypatch: pytest.MonkeyPatch, mode
     assert found[0] == found[1]
 
 
-def test_what_a_schema_forces_needs_no_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_forced_tokens_need_no_steps(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     params = {"seed": 8, "json_schema": SCHEMA, "n_predict": 120, "json_whitespace": "compact"}
     e = speculating(monkeypatch, model, None, parallel=1)
     forced = run(e, PROMPTS[:1], params)[PROMPTS[0]]
@@ -201,7 +201,7 @@ COMPACT: dict[str, Any] = {
 }
 
 
-def test_what_a_schema_forces_comes_early_in_separate_caches(
+def test_forced_tokens_come_early_in_separate_caches(
     model: Model, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts that have less of it, or none, don't keep others from it."""
@@ -235,7 +235,7 @@ def test_what_a_schema_forces_comes_early_in_separate_caches(
 
 
 @pytest.mark.parametrize("which", ["early", "late"])
-def test_no_cells_for_what_comes_early(
+def test_no_cells_for_early_tokens(
     model: Model, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
     """Or for the rest of the step behind it, which does not stay."""
@@ -262,7 +262,7 @@ def test_no_cells_for_what_comes_early(
         assert_same(each, wanted[prompt])
 
 
-def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cells_for_proposed_tokens(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
     """llama.cpp finds none, though there should be some: the step is done again without."""
     plain = speculating(monkeypatch, model, None, parallel=1)
     wanted = run(plain, PROMPTS[:1], {"n_predict": N, **GREEDY})
@@ -288,7 +288,7 @@ def test_no_cells_for_what_is_proposed(model: Model, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("ends", ["pause", "cancel"])
-def test_what_a_source_knows_ends_when_the_slot_is_left(
+def test_a_sources_state_ends_with_the_slot(
     model: Model, monkeypatch: pytest.MonkeyPatch, ends: str
 ) -> None:
     """A request that comes back is a new text for the source, and says the same."""

@@ -7,7 +7,7 @@ from specllama.engine.worker.generation.verifying import Exact, Synthetic
 RATES = (0.75, 0.3, 0.3, 0.0, 0.0)
 
 
-def test_what_the_model_says() -> None:
+def test_the_models_own_tokens_are_confirmed() -> None:
     for token in range(3):
         assert Exact().confirms(token, 1, depth=0, seed=1, at=1) == (token == 1)
 
@@ -24,7 +24,7 @@ def lengths(verifier: Synthetic, seed: int, n: int, n_proposed: int = 9) -> list
     return found
 
 
-def test_as_many_as_the_rates_say_whatever_the_model_says() -> None:
+def test_the_rates_alone_determine_the_number() -> None:
     found = lengths(Synthetic(RATES, set()), 7, 20_000)
     for n, rate in enumerate(RATES, start=1):
         assert sum(length >= n for length in found) / len(found) == pytest.approx(rate, abs=0.02)
@@ -42,7 +42,7 @@ def test_all_or_nothing() -> None:
     assert set(lengths(Synthetic((0.0,) * 4, set()), 1, 50)) == {0}
 
 
-def test_even_what_is_right_is_refused_by_chance() -> None:
+def test_even_right_proposals_are_rejected_at_random() -> None:
     assert not Synthetic((0.0,), set()).confirms(1, 1, depth=0, seed=1, at=1)
 
 

@@ -103,7 +103,7 @@ def test_the_thread_is_watched_while_it_encodes(
     assert encoding.look(1.0) is None
 
 
-def test_what_is_ordered_is_encoded_once(stage: Stage) -> None:
+def test_a_medium_is_encoded_once(stage: Stage) -> None:
     order = stage.order(1)
     stage.until(lambda: order.is_done)
     assert order.rows is not None
@@ -164,7 +164,7 @@ def test_a_failure_is_of_its_orders_only(stage: Stage, index: int, message: str)
     assert str(again.error) == message
 
 
-def test_what_nobody_wants_any_more_is_not_encoded(stage: Stage) -> None:
+def test_a_dropped_medium_is_not_encoded(stage: Stage) -> None:
     stage.hold_up()
     dropped, kept = stage.order(1), stage.order(2)
     stage.encoder.release(dropped)
@@ -175,7 +175,7 @@ def test_what_nobody_wants_any_more_is_not_encoded(stage: Stage) -> None:
     stage.until(lambda: wanted.is_done)
 
 
-def test_the_oldest_that_nobody_holds_are_forgotten(stage: Stage) -> None:
+def test_the_oldest_unused_media_are_forgotten(stage: Stage) -> None:
     stage.encoder.close()
     each = 10 * N_EMBD * 4
     encoder = stage.new(2 * each)

@@ -51,7 +51,7 @@ def test_a_chunk_that_has_changed_is_an_error() -> None:
         intern(registry, "cat", 4)
 
 
-def test_what_is_forgotten_gets_a_new_id() -> None:
+def test_a_forgotten_medium_gets_a_new_id() -> None:
     now = [0.0]
     registry = MediaRegistry(lambda: now[0])
     cat, dog = intern(registry, "cat"), intern(registry, "dog")
@@ -64,7 +64,7 @@ def test_what_is_forgotten_gets_a_new_id() -> None:
     assert intern(registry, "cat").id not in {cat.id, dog.id}
 
 
-def test_what_somebody_has_just_asked_for_stays() -> None:
+def test_a_recently_requested_medium_stays() -> None:
     now = [0.0]
     registry = MediaRegistry(lambda: now[0])
     cat, dog, fish = (intern(registry, name) for name in ("cat", "dog", "fish"))

@@ -88,7 +88,7 @@ def test_without_anything_to_encode_a_step_has_its_turn_at_once() -> None:
             pass
 
 
-def test_while_nobody_steps_the_encoder_goes_on(encoder: Encoder) -> None:
+def test_the_encoder_runs_between_steps(encoder: Encoder) -> None:
     encoder.start()
     for _ in range(20):
         encoder.go_on()
@@ -96,7 +96,7 @@ def test_while_nobody_steps_the_encoder_goes_on(encoder: Encoder) -> None:
     encoder.end()
 
 
-def test_a_step_waits_for_what_it_allows_and_for_no_more(encoder: Encoder) -> None:
+def test_a_step_waits_only_for_its_allowed_slices(encoder: Encoder) -> None:
     encoder.start()
     with stepping(encoder, 2.5 * SLICE_SECONDS) as has_turn:
         for _ in range(2):
@@ -121,7 +121,7 @@ def test_a_step_that_allows_nothing_waits_for_one_slice(encoder: Encoder) -> Non
     encoder.end()
 
 
-def test_what_a_slice_took_too_much_is_kept_from_the_next_ones(encoder: Encoder) -> None:
+def test_the_excess_of_a_slice_is_taken_from_the_next_ones(encoder: Encoder) -> None:
     encoder.start()
     encoder.seconds = 3 * SLICE_SECONDS
     with stepping(encoder, 2 * SLICE_SECONDS) as has_turn:
@@ -137,7 +137,7 @@ def test_what_a_slice_took_too_much_is_kept_from_the_next_ones(encoder: Encoder)
     encoder.end()
 
 
-def test_what_nobody_has_used_is_gone(encoder: Encoder) -> None:
+def test_unused_time_expires(encoder: Encoder) -> None:
     for _ in range(100):
         with encoder.turns.step(SLICE_SECONDS):
             pass
@@ -150,7 +150,7 @@ def test_what_nobody_has_used_is_gone(encoder: Encoder) -> None:
     encoder.end()
 
 
-def test_a_step_does_not_wait_for_what_has_ended(encoder: Encoder) -> None:
+def test_a_step_does_not_wait_for_finished_work(encoder: Encoder) -> None:
     encoder.start()
     with stepping(encoder, 1000.0) as has_turn:
         encoder.end()

@@ -116,7 +116,7 @@ def test_prompts_go_on_where_the_target_is_out_of_reach() -> None:
     assert found[-1][0] >= 384
 
 
-def test_a_burst_is_what_takes_three_targets() -> None:
+def test_a_burst_takes_three_targets() -> None:
     clock, budget = budget_of(0.1)
     for n in (64, 128, 256):
         clock.observe(2, n, 0, 1e-3 * n)
@@ -140,7 +140,7 @@ SWEEP = Sweep(
 )
 
 
-def test_the_sweep_is_what_is_known_at_first() -> None:
+def test_the_sweep_is_the_initial_knowledge() -> None:
     clock = StepClock(2048, SWEEP)
     assert clock.decode_seconds(2) == 0.011
     assert clock.decode_seconds(3) == pytest.approx(0.012)
@@ -152,7 +152,7 @@ def test_the_sweep_is_what_is_known_at_first() -> None:
     assert clock.rows_seconds(4) == pytest.approx(0.013)
 
 
-def test_what_has_disturbed_the_sweep_is_left_out() -> None:
+def test_disturbed_measurements_of_the_sweep_are_left_out() -> None:
     """A size that costs more than a smaller and a larger one. A size from which on all sizes cost
     more is different: there the processor's cache overflows."""
     disturbed = Sweep(prompts={32: 0.04, 72: 0.036, 96: 0.096, 128: 0.128, 256: 0.128})
@@ -164,7 +164,7 @@ def test_what_has_disturbed_the_sweep_is_left_out() -> None:
     assert clock.by_size(0, overflowing, 0) == pytest.approx(overflowing)
 
 
-def test_steps_of_one_size_tell_of_the_others() -> None:
+def test_steps_of_one_size_update_the_others() -> None:
     """Other work makes all of them longer."""
     clock = StepClock(2048, SWEEP)
     for _ in range(6):
@@ -210,7 +210,7 @@ def test_few_rows_and_many_grow_on_their_own() -> None:
     assert clock.seconds(2, 32, 0) == pytest.approx(0.011 + 0.032, rel=0.02)
 
 
-def test_other_work_gets_what_a_step_leaves_and_some_in_any_case() -> None:
+def test_other_work_gets_the_rest_of_a_step_and_a_minimum() -> None:
     clock, budget = budget_of(0.1)
     clock.observe(2, 0, 0, 0.02)
     assert budget.left(2, 0.03) == pytest.approx(0.07)

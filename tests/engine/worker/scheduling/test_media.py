@@ -56,7 +56,7 @@ def test_tokens_and_embeddings_are_never_in_one_chunk() -> None:
     assert one.generating
 
 
-def test_who_waits_holds_nobody_up_and_is_not_preempted() -> None:
+def test_a_waiting_sequence_delays_no_other_and_is_not_preempted() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=2, n_batch=32)
     waiting, other = sequence(1, text([1, CAUSAL])), sequence(2, [3, 4])
@@ -104,7 +104,7 @@ def test_one_span_in_a_step() -> None:
     assert n_media == [1, 1, 0]
 
 
-def test_who_leaves_in_a_span_leaves_what_is_before_it() -> None:
+def test_leaving_within_a_span_keeps_the_cells_before_it() -> None:
     kv = FakeKV(64, 64)
     kv.embedded.add(CAUSAL)
     s = scheduler(kv, n_slots=1, n_batch=32)

@@ -27,26 +27,26 @@ def proposing(id: int, n_proposed: int, n_forced: int, length: int = 4) -> Seque
     return found
 
 
-def test_one_cache_gives_each_what_it_wants() -> None:
+def test_one_cache_grants_all_proposals() -> None:
     ready = [proposing(1, 3, 0), proposing(2, 0, 0), proposing(3, 9, 2)]
     assert UnifiedLayout(99).grants(ready, 7, N_CTX, early=True) == [(3, 0), (0, 0), (4, 0)]
 
 
 @pytest.mark.parametrize("early", [False, True])
-def test_separate_caches_get_as_many_of_what_may_be_wrong(early: bool) -> None:
+def test_separate_caches_get_equal_numbers_of_unsure_tokens(early: bool) -> None:
     ready = [proposing(1, 3, 0), proposing(2, 9, 0)]
     assert SeparateLayout().grants(ready, 99, N_CTX, early=early) == [(3, 0), (3, 0)]
     assert SeparateLayout().grants(ready, 5, N_CTX, early=early) == [(2, 0), (2, 0)]
 
 
-def test_what_is_forced_comes_early_where_others_have_less_of_it() -> None:
+def test_forced_tokens_come_early_if_others_have_fewer() -> None:
     ready = [proposing(1, 5, 5), proposing(2, 0, 0), proposing(3, 2, 2)]
     assert SeparateLayout().grants(ready, 99, N_CTX, early=True) == [(5, 5), (0, 0), (2, 2)]
     assert SeparateLayout().grants(ready, 6, N_CTX, early=True) == [(5, 5), (0, 0), (1, 1)]
     assert SeparateLayout().grants(ready, 99, N_CTX, early=False) == [(0, 0)] * 3
 
 
-def test_what_all_have_to_say_comes_together() -> None:
+def test_forced_tokens_of_all_come_together() -> None:
     ready = [proposing(1, 5, 4), proposing(2, 4, 2)]
     assert SeparateLayout().grants(ready, 99, N_CTX, early=True) == [(5, 2), (3, 0)]
 

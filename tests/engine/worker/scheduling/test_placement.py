@@ -21,7 +21,7 @@ def test_a_shift_makes_room_and_leaves_something(n_ctx: int, n_keep: int, n_disc
 
 
 @given(N_CTX, st.data())
-def test_what_can_be_had_is_had(n_ctx: int, data: st.DataObject) -> None:
+def test_available_cells_are_used(n_ctx: int, data: st.DataObject) -> None:
     n_keep = data.draw(st.integers(0, n_ctx - 4))
     n_discard = data.draw(st.integers(1, n_ctx - 2 - n_keep))
     assert context_shift(n_ctx - 1, n_ctx, n_keep, n_discard) == (n_keep, n_discard)
@@ -73,7 +73,7 @@ def _occurs(part: list[int], tokens: list[int]) -> bool:
 
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=5), st.integers(0, 9))
-def test_what_was_cut_out_is_stepped_over(parts: list[tuple[int, int]], n_prefix: int) -> None:
+def test_gaps_are_stepped_over(parts: list[tuple[int, int]], n_prefix: int) -> None:
     """The prompt is the cached text without some parts: each of the others is found again."""
     prefix = [1] * n_prefix
     kept = [[100 + i] * n for i, (n, _) in enumerate(parts)]

@@ -92,7 +92,7 @@ def test_a_paused_sequence_can_be_cancelled_and_is_no_work() -> None:
     assert [c.sequence.id for c in run_step(s, kv)] == [1]
 
 
-def test_who_has_no_next_token_yet_holds_up_nobody() -> None:
+def test_a_sequence_without_its_next_token_delays_no_other() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv)
     late, other = sequence(1, [1, 2, 3]), sequence(2, [4, 5])
@@ -279,7 +279,7 @@ def test_a_burst_is_not_cut() -> None:
         assert [c.stop - c.start for c in s.plan(10, 20)] == [1, *sizes]
 
 
-def test_what_was_cut_is_no_burst_any_more() -> None:
+def test_a_split_prompt_is_no_burst() -> None:
     kv = FakeKV(1024, 256)
     s = scheduler(kv, n_slots=4, n_batch=64)
     s.submit(sequence(1, [1]))

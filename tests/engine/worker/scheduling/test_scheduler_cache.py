@@ -160,7 +160,7 @@ def test_the_last_token_is_evaluated_again_although_it_was_moved() -> None:
     assert two.n_cached == 2
 
 
-def test_moved_cells_are_for_those_who_asked_only() -> None:
+def test_moved_cells_are_only_for_requests_that_allow_them() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=1, n_batch=64)
     texts = ([1, 2, 3, 4, 5, 6, 7], [1, 3, 4, 5, 0, 0], [1, 3, 4, 5, 0, 0])
@@ -205,7 +205,7 @@ def test_a_prefix_under_another_key_is_not_shared() -> None:
         s.finish(one)
 
 
-def test_the_prefix_of_an_owner_is_shared_with_nobody_else() -> None:
+def test_the_prefix_of_an_owner_is_not_shared_with_others() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=4)
     mine, other = key_of([], 7), key_of([], 8)
@@ -304,7 +304,7 @@ def test_the_least_recently_used_text_goes_first() -> None:
     assert one.n_cached == 0, "2 went, not 1"
 
 
-def test_a_shift_leaves_what_others_share() -> None:
+def test_a_shift_keeps_shared_cells() -> None:
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_batch=64)
     one, two = sequence(1, [1, 2, 3, 4, 5, 6]), sequence(2, [1, 2, 3, 4, 5, 6, 8])
@@ -323,7 +323,7 @@ def test_a_shift_leaves_what_others_share() -> None:
     assert one.n_past == len(one.tokens) - 1, "a finished text gives way"
 
 
-def test_what_was_given_up_comes_back() -> None:
+def test_an_evicted_text_is_restored() -> None:
     for n_cells in (16, None):
         kv = FakeKV(n_cells, 16)
         tier = FakeTier(kv, delay=2)

@@ -47,7 +47,7 @@ def test_prompts_are_measured_beside_others_and_alone() -> None:
 
 
 @pytest.mark.parametrize("each", [1e-6, 1e-4, 2e-3, 2e-2, 0.5, 5.0])
-def test_it_ends_in_time_and_measures_what_matters_first(each: float) -> None:
+def test_it_ends_in_time_and_measures_important_sizes_first(each: float) -> None:
     device = Device(lambda n: each * (1 + n / 8))
     found = swept(device)
     assert device.spent <= 1.5 * SECONDS or len(device.evaluated) == 1

@@ -134,7 +134,7 @@ def check(path: str) -> Iterator[Check]:
     model.close()
 
 
-def test_the_likeliest_text_is_proposed_and_only_what_is_new_evaluated(
+def test_the_likeliest_text_is_proposed_and_only_new_tokens_evaluated(
     make: Make, check: Check
 ) -> None:
     draft = make()
@@ -150,7 +150,7 @@ def test_the_likeliest_text_is_proposed_and_only_what_is_new_evaluated(
     assert draft.evaluated()[0] == (2 if draft.context.is_cuttable else len(proposed) + 1)
 
 
-def test_what_was_wrong_is_taken_back(make: Make, check: Check) -> None:
+def test_wrong_tokens_are_taken_back(make: Make, check: Check) -> None:
     draft = make()
     text = tokens_of(draft, TEXT)
     [proposed] = draft.propose([ask(1, text)])
@@ -243,7 +243,7 @@ def sooner_or_later(draft: Watched, wanted: Text) -> list[int]:
     return next(filter(None, tries))
 
 
-def test_a_full_cache_gives_up_texts_that_nobody_needs(make: Make, check: Check) -> None:
+def test_a_full_cache_drops_unused_texts(make: Make, check: Check) -> None:
     draft = make(ctx_size=256)
     text = tokens_of(draft, OTHER * 12)[:120]
     assert len(text) == 120
@@ -288,7 +288,7 @@ def test_a_failure_ends_the_drafting_and_not_the_step(
     draft.source.close()
 
 
-def test_only_what_is_likely_enough() -> None:
+def test_only_likely_tokens() -> None:
     logits = np.full(50, -30.0, np.float32)
     logits[7], logits[9] = 2.0, 2.0 - np.log(3)
     assert likeliest(logits, 0.0) == 7

@@ -23,7 +23,7 @@ def test_more_texts_take_longer() -> None:
     assert finding.all(8, 5) == pytest.approx(0.15)
 
 
-def test_what_is_looked_for_in_vain_takes_time() -> None:
+def test_a_failed_search_takes_time() -> None:
     finding = ProposalCost()
     finding.found(1, 0, 0.02)
     assert finding.each(1) == finding.all(1, 9) == pytest.approx(0.02)

@@ -86,7 +86,7 @@ def test_the_least_recently_used_text_goes() -> None:
     assert [len(texts.beginning(array([token]), ())) for token in (1, 2, 3)] == [1, 0, 1]
 
 
-def test_a_version_tells_of_new_texts_of_the_key() -> None:
+def test_a_version_changes_with_new_texts_of_the_key() -> None:
     texts = KnownTexts()
     before = texts.version(())
     texts.add(array([1]), KEYS[1])

@@ -101,7 +101,7 @@ def expected(cost: Cost, n: int, p: float, n_each: int) -> float:
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("length", [0, 100])
 @pytest.mark.parametrize("n", [1, 4, 8])
-def test_what_is_never_right_costs_next_to_nothing(cost: Cost, n: int, length: int) -> None:
+def test_a_useless_source_costs_next_to_nothing(cost: Cost, n: int, length: int) -> None:
     assert Simulation(cost, n, 0.0, length=length).run(1000) >= 0.98
 
 
@@ -109,7 +109,7 @@ def test_what_is_never_right_costs_next_to_nothing(cost: Cost, n: int, length: i
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("p", [0.4, 0.75, 0.95])
 @pytest.mark.parametrize("n", [1, 4, 8])
-def test_what_is_often_right_gains(cost: Cost, n: int, p: float) -> None:
+def test_a_source_that_is_often_right_gains(cost: Cost, n: int, p: float) -> None:
     possible = expected(cost, n, p, 8)
     gained = Simulation(cost, n, p).run(1500)
     assert gained - 1 >= 0.5 * (possible - 1) - 0.08
@@ -119,7 +119,7 @@ def test_what_is_often_right_gains(cost: Cost, n: int, p: float) -> None:
 @pytest.mark.parametrize("cost", MACHINES)
 @pytest.mark.parametrize("p", [0.2, 0.4, 0.6, 0.75, 0.95])
 @pytest.mark.parametrize("n", [1, 4, 8])
-def test_nobody_is_slower_for_it(cost: Cost, n: int, p: float) -> None:
+def test_no_text_becomes_slower(cost: Cost, n: int, p: float) -> None:
     assert Simulation(cost, n, p).run(1500) >= 0.96
 
 
@@ -199,9 +199,7 @@ def test_finding_them_takes_time_too() -> None:
 
 @pytest.mark.parametrize("seconds_each", [0.002, 0.012, 0.03])
 @pytest.mark.parametrize("n", [1, 8])
-def test_trials_of_what_is_found_slowly_take_a_small_part_of_the_time(
-    n: int, seconds_each: float
-) -> None:
+def test_trials_of_slow_sources_take_a_small_part_of_the_time(n: int, seconds_each: float) -> None:
     """Several sources of which none is ever right, and texts that end soon."""
     pace, seconds, finding = Timed(0.0, 512, sweep_of(flat_gpu)), 0.0, 0.0
     steps = 2000
@@ -239,7 +237,7 @@ def test_a_reading_of_the_weights_pays_with_enough_tokens(n: int, pays: bool) ->
     assert early(0.040, 0.0, n) is pays
 
 
-def test_rows_without_logits_always_pay_if_they_are_what_costs() -> None:
+def test_rows_without_logits_always_pay_if_rows_are_the_cost() -> None:
     assert all(early(0.001, 0.002, n) for n in range(2, 17))
 
 

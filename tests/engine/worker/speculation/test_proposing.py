@@ -89,7 +89,7 @@ def test_a_text_that_comes_back_to_a_slot_is_a_new_one_for_sources() -> None:
     assert [state.outcomes for state in source.states] == [[], [(2, 1)]], "of its last step"
 
 
-def test_what_a_constraint_forces_comes_instead() -> None:
+def test_forced_tokens_replace_proposals() -> None:
     source = Known("a", [4, 5])
     text, record = sequence(1, [1, 2]), ProposalRecord()
     proposing = Proposing([source], eager())
@@ -115,7 +115,7 @@ def test_a_source_keeps_its_limits() -> None:
     assert not text.proposed, "fewer are of no use"
 
 
-def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
+def test_a_costly_source_is_not_asked_for_unprofitable_tokens() -> None:
     seconds = iter(range(1000))
     source = Known("a", [4, 5, 6, 7])
     text, record = sequence(1, [1, 2]), ProposalRecord()
@@ -128,7 +128,7 @@ def test_a_costly_source_is_not_asked_for_what_is_not_worth_it() -> None:
     assert len(source.asks) < 30
 
 
-def test_what_a_source_takes_is_found_out_with_one_text() -> None:
+def test_the_cost_of_a_source_is_measured_with_one_text() -> None:
     """And with one token of each, where there are more texts than ever."""
     now = [0.0]
 
@@ -234,7 +234,7 @@ def test_a_fast_draft_model_that_is_sure_of_a_few_tokens_gains() -> None:
     assert drafted(Drafting([0.0], 0.001, [4, 5, 6], 0), 300) >= 2
 
 
-def test_reading_a_text_says_nothing_of_what_drafting_takes() -> None:
+def test_reading_a_text_does_not_count_as_drafting() -> None:
     source = Drafting([0.0], 0.02, [4] * 8, 5)
     assert drafted(source, 5) < 1
     assert source.n_asked == 5, "it is asked until it has read"

@@ -284,7 +284,7 @@ def test_errors(status: int, type_: str) -> None:
     assert error_headers("req_1") == {"request-id": "req_1"}
 
 
-def test_too_long_a_prompt_is_told_in_the_words_that_agents_know() -> None:
+def test_the_error_of_too_long_a_prompt_has_the_words_that_agents_expect() -> None:
     info = ErrorInfo("exceed_context_size_error", "x", n_prompt_tokens=9, n_ctx=8)
     error: Any = anthropic_error(400, info, "req_1")["error"]
     assert error["message"] == "prompt is too long: 9 tokens > 8 maximum; x"

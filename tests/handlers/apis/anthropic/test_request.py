@@ -190,7 +190,7 @@ def test_an_image_without_a_source_is_refused() -> None:
         assert refused("invalid_request_error", messages=messages).startswith("messages[0]")
 
 
-def test_what_is_no_text_is_refused() -> None:
+def test_values_that_are_no_text_are_rejected() -> None:
     picture = {"type": "image", "source": {"type": "file", "file_id": "f"}}
     for block in (
         picture,
@@ -226,7 +226,7 @@ def test_blocks_of_other_services_are_read_or_left_out() -> None:
         {"type": "tool_addition", "tool": 5},
     ],
 )
-def test_the_description_refuses_what_the_type_of_a_block_does_not_promise(block: Any) -> None:
+def test_the_description_rejects_fields_of_other_block_types(block: Any) -> None:
     content = find("POST", "/v1/messages").definition["requestBody"]["content"]
     schema = content["application/json"]["schema"]
     assert list(errors(schema, {"messages": [{"role": "user", "content": [block]}]}))
@@ -248,7 +248,7 @@ def test_calls_that_were_cut_off() -> None:
 
 
 @pytest.mark.parametrize("content", [None, [], ""])
-def test_messages_that_say_nothing(content: Any) -> None:
+def test_empty_messages(content: Any) -> None:
     made = turns(("user", content), ("assistant", content), ("developer", content))
     assert [(m["role"], m["content"]) for m in made] == [
         ("user", ""),

@@ -58,7 +58,7 @@ def test_tools_come_and_go() -> None:
     assert shown_tools(none) == []
 
 
-def test_what_the_model_reads_of_a_change() -> None:
+def test_changes_as_the_model_reads_them() -> None:
     assert change_line(addition("a")) == "Tool added: a"
     assert change_line(addition("a", input_schema={})) == "Tool added: a"
     assert change_line(removal("a")) == "Tool removed: a"

@@ -170,7 +170,7 @@ def test_reasons_for_the_end(end: Finished, calls: list[ToolCall], reason: str) 
     assert ("finishMessage" in candidate) == (reason == "MALFORMED_FUNCTION_CALL")
 
 
-def test_what_is_said_of_a_call_that_is_none() -> None:
+def test_messages_about_invalid_calls() -> None:
     calls = [ToolCall("a", "f", "1"), ToolCall("b", "g", '{"b":')]
     [candidate] = whole(ChatMessage(calls=calls))["candidates"]
     assert candidate["finishMessage"] == 'f: 1\ng: {"b":'
@@ -293,7 +293,7 @@ DELTAS = st.lists(
 
 
 @given(DELTAS)
-def test_a_stream_says_what_the_whole_answer_says(given_: list[list[Any]]) -> None:
+def test_a_stream_equals_the_plain_answer(given_: list[list[Any]]) -> None:
     deltas: list[list[ChatDelta]] = []
     message = ChatMessage(calls=[])
     for each in given_:

@@ -161,7 +161,7 @@ def test_a_result_whose_call_was_cut_off_stays() -> None:
         (None, "{}"),
     ],
 )
-def test_what_a_function_returned(response: Any, read: str) -> None:
+def test_results_of_functions(response: Any, read: str) -> None:
     [result] = turns(("user", [returned(response)]))
     assert result["content"] == read
 
@@ -220,7 +220,7 @@ def test_files_of_google() -> None:
     refused("invalid_request_error", contents=[{"parts": [wrong]}])
 
 
-def test_what_the_model_has_made_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_generated_media_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     image = {"inlineData": {"mimeType": "image/png", "data": "AAAA"}}
     [answer] = turns(("model", [image, *text("a")]))
     assert answer["content"] == "a"
@@ -259,7 +259,7 @@ def test_tools() -> None:
     assert (found.tool_choice, found.parallel_tool_calls) == ("auto", None)
 
 
-def test_what_google_runs_is_left_out(caplog: pytest.LogCaptureFixture) -> None:
+def test_tools_that_google_runs_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     tools = [{"googleSearch": {}, "functionDeclarations": [FUNCTION]}, {"codeExecution": None}]
     assert len(request(tools=tools).tools) == 1
     assert "this server has no googleSearch; it is left out" in caplog.text
@@ -409,7 +409,7 @@ def test_thoughts_are_shown_on_demand() -> None:
 # ---- counting ----------------------------------------------------------------------------------
 
 
-def test_what_is_counted() -> None:
+def test_counts() -> None:
     def read(**body: Any) -> Any:
         made: Any = body
         return read_content_input(made, model_options()).what

@@ -66,12 +66,12 @@ def test_the_order_of_properties(spelled: str) -> None:
         ({"description": "any"}, {"description": "any"}),
     ],
 )  # fmt: skip
-def test_what_may_be_null(given_: dict[str, Any], expected: dict[str, Any]) -> None:
+def test_nullable_fields(given_: dict[str, Any], expected: dict[str, Any]) -> None:
     assert json_schema({**given_, "nullable": True}) == expected
     assert json_schema({**given_, "nullable": False}) == json_schema(given_)
 
 
-def test_what_makes_no_sense_stays() -> None:
+def test_meaningless_keywords_stay() -> None:
     odd = {"type": 5, "items": 7, "properties": [], "anyOf": "x", "enum": 1, "required": {}}
     assert json_schema(odd) == odd
     assert json_schema({"type": "GREEN"}) == {"type": "GREEN"}

@@ -65,7 +65,7 @@ def test_a_whole_answer() -> None:
     }
 
 
-def test_what_is_not_there_is_left_out() -> None:
+def test_missing_fields_are_left_out() -> None:
     answer = OllamaFormat("m", Watch(0.0, 0.0)).answer(
         ChatAnswer(ChatMessage("a"), finished(stop_type="limit"))
     )
@@ -91,7 +91,7 @@ def test_a_call_that_was_cut_off_is_left_out() -> None:
     assert lines[0]["done_reason"] == "length"
 
 
-def test_calls_are_told_whole() -> None:
+def test_calls_are_sent_whole() -> None:
     lines = streamed(
         [Reasoning("hm"), Content("I call"), CallStart(0, "c1", "f")],
         [CallArguments(0, '{"a"')],

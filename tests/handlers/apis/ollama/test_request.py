@@ -361,13 +361,13 @@ def test_fields_that_the_description_does_not_know() -> None:
         ({"suffix": "a", "context": [1]}, "invalid_request_error"),
     ],
 )
-def test_what_a_generation_can_not_have(fields: dict[str, Any], kind: str) -> None:
+def test_unsupported_fields_of_a_generation(fields: dict[str, Any], kind: str) -> None:
     with pytest.raises(EngineError) as caught:
         generation(prompt="a", **fields)
     assert caught.value.info.type == kind
 
 
-def test_what_frees_memory() -> None:
+def test_requests_that_free_memory() -> None:
     for zero in (0, 0.0, "0", "0s", "0m", "-0", "0h0m", "0.0s", "0ms", "00"):
         assert frees_memory(zero), zero
     for other in (None, "", 1, -1, 0.5, "5m", "-1", "1h0m", "0s5ms", "s", "never", "0x"):

@@ -105,7 +105,7 @@ def test_media_without_a_source(given: Any) -> None:
         ("assistant", {"type": "image", "image_url": {"url": "x"}}),
     ],
 )
-def test_what_the_model_can_t_read_is_refused(role: str, part: Any) -> None:
+def test_content_that_the_model_can_not_read_is_rejected(role: str, part: Any) -> None:
     with pytest.raises(EngineError, match=r"messages\[0\].content\[1\]") as error:
         chat_messages([{"role": role, "content": ["Hello", part]}])
     assert error.value.info.type == "not_supported_error"

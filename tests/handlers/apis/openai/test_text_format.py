@@ -45,7 +45,7 @@ def test_tokens_make_the_text_wherever_characters_are_cut(
         assert (prompt + answer)[at : at + len(text)] == text
 
 
-def test_what_a_tokenizer_puts_in_front_is_no_part_of_the_text() -> None:
+def test_a_tokenizers_prefix_is_no_part_of_the_text() -> None:
     logprobs = taken("Hello", [entry(b"<s>"), entry(b" Hel"), entry(b"lo")], [entry(b"!")])
     assert logprobs["tokens"] == ["", "Hel", "lo", "!"]
     assert logprobs["text_offset"] == [0, 0, 3, 5]

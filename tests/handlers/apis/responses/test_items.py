@@ -49,7 +49,7 @@ def test_parts() -> None:
     assert translated({"role": "user", "content": []}) == [{"role": "user", "content": ""}]
 
 
-def test_what_the_model_did_in_a_row_is_one_message() -> None:
+def test_consecutive_items_of_the_model_are_one_message() -> None:
     function = {"name": "f", "arguments": '{"a": 1}'}
     call = {"id": "c1", "type": "function", "function": function}
     assert translated(USER, THOUGHT, said("I look."), CALL, RESULT, said("It is 11.")) == [

@@ -205,7 +205,7 @@ def test_probabilities_are_asked_for_in_three_ways() -> None:
     assert params(encrypted, GenerationParams())[1] is None
 
 
-def test_what_is_stored_comes_before_what_is_new() -> None:
+def test_stored_items_precede_new_ones() -> None:
     async def run() -> None:
         store = ResponseStore()
         old, output = kept(USER), kept(said("Hi"))

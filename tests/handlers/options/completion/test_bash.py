@@ -63,7 +63,7 @@ def test_every_option_is_offered(script: Path) -> None:
         (["nothing"], []),
     ],
 )
-def test_what_is_offered(script: Path, words: list[str], expected: list[str]) -> None:
+def test_completions(script: Path, words: list[str], expected: list[str]) -> None:
     assert completed(script, *words) == expected
 
 

@@ -52,7 +52,7 @@ def test_every_long_option_is_offered(script: Path) -> None:
         ("specllama --ctx-size ", set()),
     ],
 )
-def test_what_is_offered(script: Path, line: str, expected: set[str]) -> None:
+def test_completions(script: Path, line: str, expected: set[str]) -> None:
     assert completed(script, line) == expected
 
 

@@ -31,7 +31,7 @@ def test_values_and_slopes_are_those_under_a_mask() -> None:
         assert torch.allclose(ours, theirs, atol=1e-5)
 
 
-def test_a_gpu_sees_what_a_processor_does() -> None:
+def test_a_gpu_gives_the_same_results() -> None:
     from tools.models.training.attention import attend, block_mask
 
     torch.manual_seed(0)

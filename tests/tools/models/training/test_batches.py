@@ -53,7 +53,7 @@ def test_the_next_place_has_others() -> None:
     assert not np.array_equal(one[0].tokens, other[0].tokens)
 
 
-def test_each_token_counts_as_what_it_belongs_to() -> None:
+def test_each_token_has_its_own_weight() -> None:
     made, _ = pool()
     found = {float(each) for batch in made for each in np.unique(batch.weights)}
     code, answers = (CODE_WEIGHT, OWN_CODE_WEIGHT), (1.0, TOOLS_WEIGHT)
@@ -63,7 +63,7 @@ def test_each_token_counts_as_what_it_belongs_to() -> None:
     assert found == {float(np.float32(each)) for each in known}
 
 
-def test_parts_have_all_tokens_once_and_see_what_is_before_them() -> None:
+def test_parts_cover_all_tokens_once_and_see_earlier_ones() -> None:
     made, _ = pool()
     for batch in made:
         assert sum(batch.lengths) == len(batch.tokens)
@@ -77,7 +77,7 @@ def test_parts_have_all_tokens_once_and_see_what_is_before_them() -> None:
         assert at == len(batch.tokens)
 
 
-def test_what_follows_a_token_in_its_part_is_its_target() -> None:
+def test_the_next_token_of_a_part_is_the_target() -> None:
     made, _ = pool()
     shared = 0
     for batch in made:
@@ -100,7 +100,7 @@ def test_positions_rise_within_the_context() -> None:
     assert jumped
 
 
-def test_lessons_share_what_their_prompts_begin_with() -> None:
+def test_lessons_share_the_beginning_of_their_prompts() -> None:
     prompts, answers = ([1, 2, 3, 4], [1, 2, 9], [1, 2, 3, 5, 6]), ([7, 0], [8, 0], [7, 7, 0])
     lessons = []
     for prompt, answer in zip(prompts, answers, strict=True):

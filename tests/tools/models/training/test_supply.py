@@ -14,7 +14,7 @@ pytestmark = pytest.mark.slow
 POOL = Pool(seed=1, first=0, size=60_000, level=0.2, n_ctx=4096)
 
 
-def test_pools_come_in_their_order_and_each_is_what_it_says() -> None:
+def test_pools_are_made_in_their_order() -> None:
     asked = [replace(POOL, first=i * STRIDE) for i in range(3)]
     new = []
     with closing(supply(iter(asked), 2)) as made:

@@ -128,7 +128,7 @@ def test_gradients_are_the_sums_of_all_workers(tmp_path: Path) -> None:
     assert {each.name for each in tmp_path.iterdir()} == {"0", "1"}
 
 
-def test_the_failure_of_another_worker_is_told() -> None:
+def test_the_failure_of_another_worker_is_reported() -> None:
     from tools.models.training.workers import Workers, work
 
     def run(workers: Workers) -> None:
@@ -158,7 +158,7 @@ def test_it_begins_with_weights_of_a_file(settings: Callable[[int], Any], tmp_pa
 
 
 @pytest.mark.parametrize("kept", [0.5, 0.3])
-def test_a_part_of_what_it_began_with_can_be_kept(
+def test_a_share_of_the_first_weights_can_be_kept(
     settings: Callable[[int], Any], tmp_path: Path, kept: float
 ) -> None:
     from tools.models.gguf_file import read_tensors

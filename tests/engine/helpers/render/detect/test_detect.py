@@ -227,7 +227,7 @@ def test_tagged_arguments() -> None:
     )
 
 
-def test_the_tags_may_say_what_a_value_is() -> None:
+def test_the_tags_may_have_the_type_of_a_value() -> None:
     raw = tagged_call("value if value is string else value | tojson")
     typed = raw.replace(
         ">{{ value if", " type={{ 'text' if value is string else 'json' }}>{{ value if"

@@ -83,7 +83,7 @@ STRICT = """
 {%- else %}{{ m.content }}{% endif %}{% endfor %}"""
 
 
-def test_ids_and_numbers_of_calls_as_the_template_wants_them() -> None:
+def test_ids_and_numbers_of_calls_in_the_templates_form() -> None:
     long, good = "call_0123456789", "abcDEF123"
     template = ChatTemplate(STRICT)
     traits = traits_of(template)
@@ -117,7 +117,7 @@ def test_thoughts_under_the_name_that_the_template_knows() -> None:
     assert "Hm|Hi" in prompt(source, USER, begun("Hi", "Hm"), USER).text
 
 
-def test_arguments_in_the_form_that_the_template_wants() -> None:
+def test_arguments_in_the_templates_form() -> None:
     given = call(arguments={"x": "é"})
     text = (
         "{% for m in messages %}{% for c in m.tool_calls or [] %}{{ c.function.name + ARGUMENTS }}"

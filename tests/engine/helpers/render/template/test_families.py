@@ -74,7 +74,7 @@ def test_every_scenario_renders_or_is_refused(given: Fixture) -> None:
             assert render(given, scenario)
 
 
-def test_what_is_said_is_in_the_prompt(given: Fixture) -> None:
+def test_the_messages_are_in_the_prompt(given: Fixture) -> None:
     if given.system:
         assert "Be short." in render(given, "system")
     turns = render(given, "turns")

@@ -198,7 +198,9 @@ def test_harmony_goes_on() -> None:
         ),
     ],
 )
-def test_what_does_not_go_on(answer: dict[str, Any], fields: dict[str, Any], message: str) -> None:
+def test_impossible_continuations(
+    answer: dict[str, Any], fields: dict[str, Any], message: str
+) -> None:
     with pytest.raises(EngineError, match=message) as error:
         prompt(CHATML, USER, answer, **({"syntax": THINKING} | fields))
     assert error.value.info.type == "invalid_request_error"
@@ -263,7 +265,7 @@ def test_a_conversation_without_messages(path: Path, messages: Any) -> None:
     assert made.text
 
 
-def test_a_template_that_wants_a_message() -> None:
+def test_a_template_that_needs_a_message() -> None:
     wants = "{% if not messages %}{{ raise_exception('None!') }}{% endif %}" + CHATML
     for messages in ([], [{"role": "assistant", "content": "Sure"}]):
         with pytest.raises(EngineError) as caught:

@@ -38,7 +38,7 @@ def test_chatml() -> None:
     assert render(CHATML, SYSTEM, USER) == expected + "<|im_start|>assistant\n"
 
 
-def test_what_templates_find_there() -> None:
+def test_variables_of_templates() -> None:
     assert render("{{ bos_token }}|{{ eos_token }}|{{ messages[0].role }}", USER) == "<s>|</s>|user"
     assert render("{{ documents }} {{ enable_thinking }}", USER) == "None True"
     assert render("{{ enable_thinking }}", USER, variables={"enable_thinking": False}) == "False"
@@ -252,7 +252,7 @@ def test_null_content_is_empty() -> None:
     assert conversation([{"role": "user", "content": None}]).messages[0]["content"] == ""
 
 
-def test_arguments_become_objects_where_the_template_wants_them() -> None:
+def test_arguments_become_objects_if_the_template_needs_them() -> None:
     call = {"type": "function", "function": {"name": "f", "arguments": '{"x": "é"}'}}
     asking = {"role": "assistant", "content": "", "tool_calls": [call]}
     assert 'f{"x": "é"}' in prompt(OBJECT_ARGUMENTS, USER, asking, USER)
@@ -292,7 +292,7 @@ def test_a_last_answer_is_continued() -> None:
         ),
     ],
 )
-def test_what_can_not_be_answered(
+def test_impossible_requests(
     messages: list[dict[str, Any]], options: dict[str, Any], type_: str
 ) -> None:
     with pytest.raises(EngineError) as error:

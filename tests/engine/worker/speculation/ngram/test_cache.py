@@ -32,7 +32,7 @@ def counted(text: list[int], last: list[int]) -> int | None:
 
 
 @given(texts(), STEPS, st.integers(0, 12))
-def test_what_mostly_followed(text: list[int], steps: list[int], n: int) -> None:
+def test_the_most_frequent_continuation(text: list[int], steps: list[int], n: int) -> None:
     source = Running(NgramCache())
     for buffer in growing(text, steps):
         known = text[: len(buffer)]
@@ -62,7 +62,7 @@ ENTRIES: st.SearchStrategy[Entries] = st.dictionaries(
 
 
 @given(ENTRIES)
-def test_a_file_says_what_follows(
+def test_a_file_has_the_continuations(
     tmp_path_factory: pytest.TempPathFactory, entries: Entries
 ) -> None:
     path = written(tmp_path_factory.mktemp("lookup") / "file", entries)
@@ -109,7 +109,7 @@ def test_a_file_that_is_not_there(tmp_path: Path) -> None:
         LookupFile(str(tmp_path / "none"), 8)
 
 
-def test_files_propose_what_the_text_does_not(tmp_path: Path) -> None:
+def test_files_propose_tokens_that_the_text_lacks(tmp_path: Path) -> None:
     static = LookupFile(written(tmp_path / "s", {(1, 2): {3: 5}, (2, 3): {4: 1}}), 99)
     assert propose(Running(NgramCache(static)), ask([1, 2])) == [3]  # one occurrence is too few
     dynamic = LookupFile(written(tmp_path / "d", {(1, 2): {5: 9}, (2, 5): {6: 1, 7: 8}}), 99)
@@ -117,7 +117,7 @@ def test_files_propose_what_the_text_does_not(tmp_path: Path) -> None:
     assert propose(Running(NgramCache(static, dynamic)), ask([1, 2])) == [5, 7]
 
 
-def test_the_static_file_weighs_what_the_text_suggests(tmp_path: Path) -> None:
+def test_the_static_file_weighs_the_texts_proposals(tmp_path: Path) -> None:
     text = [1, 2, 3, 1, 2, 4, 1, 2]
     assert propose(Running(NgramCache()), ask(text, 1)) == [4]  # of two, the newest
     static = LookupFile(written(tmp_path / "s", {(1, 2): {3: 1}}), 99)

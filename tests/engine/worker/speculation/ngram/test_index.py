@@ -61,7 +61,7 @@ def test_a_long_text_in_any_steps(n: int, steps: list[int]) -> None:
     assert index.n_bytes <= 24 * len(text)
 
 
-def test_what_is_found_is_what_follows_though_hashes_collide(
+def test_colliding_hashes_do_not_change_the_result(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("specllama.engine.worker.speculation.ngram.index.mixed", lambda _: 0)

@@ -80,7 +80,7 @@ def test_the_most_frequent_continuation_has_to_be_twice_as_frequent_as_the_other
 
 
 @pytest.mark.parametrize("kind", [NgramMapK, NgramMapK4V])
-def test_no_more_than_what_was_accepted_last(kind: type[NgramMapK]) -> None:
+def test_no_more_tokens_than_were_accepted_last(kind: type[NgramMapK]) -> None:
     source = Running(kind(2, 6, 1))
     text = [1, 2, 3, 4, 5, 6, 7, 8]
     tokens = ask([*text, 1, 2], 6)
@@ -112,7 +112,7 @@ def test_sequences_have_nothing_to_do_with_each_other(
         ]
 
 
-def test_what_was_accepted_is_remembered_of_so_many_keys() -> None:
+def test_accepted_numbers_are_kept_for_a_number_of_keys() -> None:
     running = Running(NgramMapK(1, 1, 1))
     text = [token for token in range(MAX_KEYS + 10) for _ in range(2)]
     buffer = TokenBuffer(np.empty(0, np.int32))

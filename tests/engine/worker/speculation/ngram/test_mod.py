@@ -30,7 +30,7 @@ def drafted(known: dict[tuple[int, ...], int], text: list[int], match: int, n: i
     st.integers(0, 6),
     st.integers(0, 9),
 )
-def test_what_followed_in_any_text(
+def test_the_continuation_in_any_text(
     several: list[list[int]], steps: list[int], match: int, n_max: int, n_min: int, n: int
 ) -> None:
     source = Running(NgramMod(match, n_max, n_min))
