@@ -9,6 +9,8 @@ import pytest
 
 from contract_tests.kit import plain_words
 
+pytestmark = pytest.mark.slow  # they start git
+
 ROOT = Path(__file__).parents[1]
 TYPES = {"py", "pyi", "md", "yaml", "yml", "toml", "ini", "js", "mjs", "ts", "html", "css", "sh"}
 TYPES |= {"txt"}

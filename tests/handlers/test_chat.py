@@ -162,9 +162,7 @@ def test_tools_are_checked(body: dict[str, Any], field: str, server: Server) -> 
 @pytest.mark.parametrize(
     "form", [{"grammar": 5}, {"grammar": {"definition": 5}}, {"definition": 5}]
 )
-def test_a_format_without_a_grammar_is_free(
-    form: dict[str, Any], server: Server
-) -> None:
+def test_a_format_without_a_grammar_is_free(form: dict[str, Any], server: Server) -> None:
     tool = {"type": "custom", "custom": {"name": "c", "format": form}}
     answer = server.post("/v1/chat/completions", messages=MESSAGES, tools=[tool])
     assert answer.status_code == 200, answer.text

@@ -1,6 +1,10 @@
 """The generated types of the description's schemas are up to date."""
 
+import pytest
+
 from tools.schemas.__main__ import STUB, stub
+
+pytestmark = pytest.mark.slow
 
 
 def test_the_stub_is_of_this_description() -> None:

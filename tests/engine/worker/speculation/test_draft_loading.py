@@ -84,7 +84,7 @@ def test_files_that_are_no_draft_models(model: Model, tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["tiny-bert", "tiny-embed", "tiny-rerank"])
 def test_models_for_embeddings_do_not_draft(model: Model, name: str) -> None:
     for more in ({}, {"spec_replace": (("a", "b"),)}):
-        assert "one for embeddings" in refusal(model, ensure(name), **more)
+        assert "an embedding model" in refusal(model, ensure(name), **more)
 
 
 def test_a_context_that_there_is_no_room_for(model: Model, monkeypatch: pytest.MonkeyPatch) -> None:
