@@ -22,13 +22,8 @@ EXEMPT = {
 }
 """Patterns of paths that aren't searched, each with the reason."""
 
-PROMPTS = {
-    '("None of them.", "No", False),': "tests/tools/models/test_judging.py",
-    '(lint.descriptions_use_plain_words, lambda d: _operation(d).update(summary="None of it")),': (
-        "contract_tests/kit/description/test_description.py"
-    ),
-}
-"""Lines with a banned phrase in a model's output or in the test of the rule, with their file."""
+PROMPTS = {'("None of them.", "No", False),': "tests/tools/models/test_judging.py"}
+"""Lines that contain a banned phrase in a prompt or in a model's output, with their file."""
 
 
 def tracked() -> Iterator[str]:

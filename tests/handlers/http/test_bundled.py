@@ -147,6 +147,19 @@ def test_it_equals_connexions_description() -> None:
     assert (ours.base_path, ours.version) == (theirs.base_path, theirs.version)
 
 
+def _without_descriptions(node: Any) -> Any:
+    """Returns a copy of `node` without the texts to which the bundler adds defaults."""
+    if isinstance(node, list):
+        return [_without_descriptions(child) for child in node]
+    if not isinstance(node, dict):
+        return node
+    return {
+        name: _without_descriptions(child)
+        for name, child in node.items()
+        if name != "description" or isinstance(child, dict)
+    }
+
+
 def test_a_target_of_two_references_is_one_object() -> None:
     document = {"a": {"$ref": "#/c/x~1y"}, "b": [{"$ref": "#/c/x~1y"}], "c": {"x/y": {"z": 1}}}
     copy = resolved(document)

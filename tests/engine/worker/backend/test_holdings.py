@@ -57,7 +57,7 @@ def test_buffers_are_added_up_and_measured_ones_replaced() -> None:
 
 
 def test_memory_on_another_machine_belongs_to_its_device() -> None:
-    told = """
+    lines = """
 load_tensors: layer   0 assigned to device RPC0, is_swa = 0
 load_tensors: RPC0[127.0.0.1:50052] model buffer size =     2.00 MiB
 llama_kv_cache: RPC0[127.0.0.1:50052] KV buffer size =  8.00 MiB
