@@ -58,8 +58,11 @@ class Embedded:
     rows: Sequence[Rows]
     """The vectors of each input."""
     n_tokens: int
+    """The tokens of all inputs."""
     arrived: float
+    """When the request's model was resolved."""
     loaded: float
+    """When the model was loaded."""
 
     def vectors(self) -> list[list[float]]:
         """Returns the vector of each input, as a list that is made when it is encoded."""

@@ -82,6 +82,7 @@ class GenerationRequest:
 
     params: GenerationParams
     what: ChatRequest | Prompts
+    """The conversation, or the prompts."""
     n: int = 1
     """Answers for each prompt."""
     probabilities: Probabilities | None = None
@@ -128,7 +129,9 @@ class GenerationFacts:
     verbose: bool
     request_id: str
     arrived: float
+    """When the request's model was resolved."""
     loaded: float
+    """When the model was loaded."""
     tokens: Callable[[PromptParts], Awaitable[list[int]]]
     """Returns the tokens of a prompt, special ones included."""
     n_written: Callable[[str], Awaitable[int]]
