@@ -48,16 +48,20 @@ def load_backends() -> None:
     """Loads ggml's backends from llama.cpp's own folder, where they are separate libraries.
 
     A portable build (`packaging/portable_wheel.py`) has one library for each kind of processor, and
-    ggml loads the best one that runs here. Without this call ggml would look beside Python's
-    executable and in the working directory, where anybody may have put a file. Does nothing where
-    the backends are linked in."""
+    ggml loads the best one for this machine. Without this call, ggml would search the folder of
+    Python's executable and the working directory, which may contain files of other people. The call
+    does nothing if the backends are linked in."""
     from llama_cpp import llama_cpp
 
     if function("ggml_backend_reg_count", ctypes.c_size_t)():
         return
     folder = Path(llama_cpp._lib._name).parent
+    set_log = function("ggml_log_set", None, ctypes.c_void_p, ctypes.c_void_p)
+    ignore = ctypes.CFUNCTYPE(None, ctypes.c_int, ctypes.c_char_p, ctypes.c_void_p)(lambda *_: None)
+    set_log(ctypes.cast(ignore, ctypes.c_void_p), None)  # ggml prints a line on stderr
     load = function("ggml_backend_load_all_from_path", None, ctypes.c_char_p)
     load(os.fsencode(folder))
+    set_log(None, None)  # until `library.initialize`
 
 
 def of_cpu(name: str, restype: Any, *argtypes: Any) -> Any:

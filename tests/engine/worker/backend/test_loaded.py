@@ -104,6 +104,7 @@ def test_backends_are_loaded_from_the_folder_of_libllama(
     functions = {
         "ggml_backend_reg_count": lambda: n_backends,
         "ggml_backend_load_all_from_path": folders.append,
+        "ggml_log_set": lambda *callback: None,
     }
     monkeypatch.setattr(ggml, "function", lambda name, *types: functions[name])
     library = SimpleNamespace(_name="/somewhere/lib/libllama.so")
