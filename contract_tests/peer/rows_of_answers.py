@@ -52,7 +52,7 @@ ROWS = (
         "Chat parsing in `generation_settings` of `verbose`",
         "`chat_format` names llama-server's parser, which uses `preserved_tokens` and "
         "`generation_prompt`.",
-        "The latter two are empty, and `chat_format` is `Content-only`.",
+        "`chat_format` is `Content-only`, and the other two are empty.",
         "They are internals of llama-server; requests can't use them.",
         r"value generation_settings\.(chat_format|generation_prompt)"
         r"|length generation_settings\.preserved_tokens",
@@ -62,7 +62,7 @@ ROWS = (
         "JSON schemas in `generation_settings`",
         "`grammar` is the grammar made from a schema.",
         "`json_schema` is the schema, and `grammar` is empty.",
-        "Schemas are compiled without a grammar.",
+        "Schemas are compiled directly.",
         r"value generation_settings\.grammar",
     ),
     Accepted(
