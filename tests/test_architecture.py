@@ -130,7 +130,7 @@ CLIENTS = {
     "render": {"renderer", "template.template", "template.prompt"},  # llama.cpp's own formats
     "trial": set[str](),  # `worker/constraints/trial.py`
 }
-"""Modules of a helper's folder that are for others, beside those of its messages."""
+"""Modules of a helper's folder that others import, in addition to its messages."""
 
 GROUND = frozenset({"errors", "formats", "host", "options", "params", "shipped", "system", "wire"})
 """Rooms of `engine/` that every process may use."""

@@ -98,7 +98,7 @@ def without_links(directory: Path) -> Path:
     return directory
 
 
-# ---- beside an application that has folders of the same names ---------------------------------
+# ---- with an application that has folders of the same names ---------------------------------
 
 
 class Installed:

@@ -123,7 +123,7 @@ def test_dotted_names_exist(document: str) -> None:
 
 @pytest.mark.parametrize("document", ["ARCHITECTURE.md", "CONTRIBUTING.md"])
 def test_functions_are_in_their_files(document: str) -> None:
-    """Names in the cell behind the path of a module."""
+    """Names in the cell after the path of a module."""
     astray = [
         f"{path}: {name}"
         for first, second, *_ in (row for row in _rows(document) if len(row) > 1)

@@ -371,7 +371,7 @@ def test_unloading_breaks_a_download_off(
     assert not any(map(alive, downloading))
     assert model(server, "far")["status"]["failed"] is False
     assert model(server, "far")["in_cache"] is False
-    # Loaded once more, the download continues.
+    # When the model is loaded again, the download continues.
     hub.faults.bytes_per_second = None
     contract.check(server.post("/models/load", {"model": "far"}))
     wait_until(lambda: value(server, "far") == "loaded", "it is loaded")

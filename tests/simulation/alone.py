@@ -181,7 +181,7 @@ class Alone:
         return [], ""
 
     def vector(self, text: str) -> bytes:
-        """The vector of `text`, as it is sent."""
+        """Returns the vector of `text` as it is sent."""
         engine = self._engine
         assert isinstance(engine, Embedder)
         if text not in self._vectors:

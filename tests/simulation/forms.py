@@ -69,7 +69,7 @@ class Form:
 def _error(event: dict[str, Any]) -> str:
     """The type of an error, in any API's form; "" if it is none."""
     if event.get("type") == "response.failed":
-        return ""  # `error` is behind it
+        return ""  # `error` follows
     error = event.get("error")
     if isinstance(error, dict):
         return str(error.get("type") or error.get("code"))

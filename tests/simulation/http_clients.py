@@ -199,7 +199,7 @@ async def _in_background(application: Application, asked: AskedForm, random: Ran
 
 
 async def _follow(application: Application, asked: AskedForm, random: Random) -> list[AskedForm]:
-    """The client goes on with a kept response. Another key must not see that response."""
+    """The client continues a stored response. Another key must not see that response."""
     asked.answers.append(await _impatient(application, asked, random))
     found = re.search(rb'"id": ?"(resp_\w+)"', asked.answer.body)
     if asked.answer.status != 200 or not asked.answer.is_whole or found is None:

@@ -294,9 +294,9 @@ class ContextStandIn:
             self._rows[: len(indices)] = self._logits(last, values)
 
     def _logits(self, tokens: list[int], values: Hashes) -> npt.NDArray[np.float32]:
-        """The rows behind these tokens, whose hashes are `values`. Mostly the same token follows a
-        token, so that a text repeats itself and can be guessed; any wrong cell changes all logits,
-        and what follows every few tokens."""
+        """Returns the logits after these tokens, whose hashes are `values`. A token mostly has the
+        same successor, so that a text repeats itself and can be guessed. A wrong cell changes all
+        logits, and the successor of every few tokens."""
         bits: Hashes = mixed_each(self._numbers ^ values[:, np.newaxis])
         logits = (bits >> np.uint64(44)).astype(np.float32) * np.float32(8 / (1 << 20))
         likely = [self._likely[token % N_FOLLOWING] for token in tokens]

@@ -131,8 +131,8 @@ def image(number: int) -> Media:
 
 
 class SimulatedProjector:
-    """In the place of `Projector`: an image takes as many tokens as it is wide, and its embeddings
-    follow from its bytes. `compute` takes the time of a slice, and may fail."""
+    """Replaces `Projector`: an image has as many tokens as its width, and its embeddings follow
+    from its bytes. `compute` takes the time of a slice, and may fail."""
 
     def __init__(self, path: str, shape: ModelShape, compute: Callable[[], None]) -> None:
         self.path = path

@@ -234,7 +234,7 @@ def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: 
 
 
 def _padding_kept(real: Real, acts: Acts, chunks: Sequence[Chunk]) -> None:
-    """The next tokens of these prompts get cells beside those of the padding."""
+    """The next tokens of these prompts get cells next to those of the padding."""
     acts.n += sum(chunk.n_pad > 0 for chunk in chunks)
     real([replace(chunk, n_pad=0) for chunk in chunks])
 

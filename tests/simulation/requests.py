@@ -152,7 +152,7 @@ class Habits:
         self.goes_on = choose([0.1, 0.5, 0.5, 0.8])
         """The probability that a request continues an earlier one's text."""
         self.adds = choose([5, 5, 20])
-        """The most words that such a request has beside."""
+        """The largest number of further words in such a request."""
         self.repeats = choose([0.0, 0.0, 0.3])
         """The probability that it has an earlier one's prompt."""
         self.constrained = choose([0.0, 0.25, 0.6])

@@ -58,7 +58,7 @@ HELPERS: dict[str, Any] = {
 }
 """The helper processes that are simulated, by the names of their main modules."""
 FEW_EVENTS = 4
-"""In the place of `generation.AHEAD`: readers that fall behind are common."""
+"""Replaces `generation.AHEAD`: readers that fall behind are common."""
 
 
 _vocabularies: dict[frozenset[int], Vocabulary] = {}
@@ -170,7 +170,7 @@ class Machine:
         self.wrong = self.wrong or f"{self.world.current.process.name}: {wrong}"
 
     def _hear(self, client: EngineClient, message: Step | Failed | Reply) -> None:
-        """An engine sends nothing of a request behind its end."""
+        """An engine sends nothing about a request after its end."""
         parts: list[Any] = [*message.events] if isinstance(message, Step) else [message]
         for part in parts:
             if (client, part.id) in self._ended:

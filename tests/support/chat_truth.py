@@ -51,8 +51,8 @@ class Fixture(msgspec.Struct, frozen=True, kw_only=True):
     think (and open its thoughts in the prompt if `opens_thoughts`); `no_thinking` has the
     variables that prevent it, or is None. `arguments`: the form in which a call's arguments have
     to be given. `keeps_reasoning`: whether the `reasoning_key` of a message is rendered where no
-    user has spoken since, at least beside calls or without them. `null_content`: calls are
-    shown only beside a content that is null. `prompt_tail` is the text at the end of the
+    user has spoken since, at least with calls or without them. `null_content`: calls are
+    shown only with a content that is null. `prompt_tail` is the text at the end of the
     generation prompt that belongs to the syntax of the answer. `argument_indent`: arguments are
     pretty-printed, with this step and this indent of all lines but the first. `refuses` are the
     scenarios for which the template raises an exception.

@@ -31,7 +31,7 @@ class FakeKV:
     false for cells that were moved, or computed from moved cells.
 
     The tokens of a medium share positions, as with M-RoPE: it can be evaluated piece by piece, but
-    not be cut, and nothing behind it moves. Their embeddings have to be in `embedded`, by id.
+    not be cut, and nothing after it moves. Their embeddings have to be in `embedded`, by id.
     """
 
     def __init__(

@@ -167,7 +167,7 @@ def served_app(on_fatal: Callable[[str], None] | None = None, **chosen: Any) -> 
 def small_app(
     directory: Path, handlers: types.ModuleType, base_path: str = "", **options: Any
 ) -> AsyncApp:
-    """The small API with `handlers` behind it."""
+    """The small API with `handlers`."""
     path = directory / "small.yaml"
     path.write_text(DESCRIPTION)
     sys.modules["small_handlers"] = handlers

@@ -207,7 +207,7 @@ class Hub:
         )
 
     async def _blob(self, request: Request) -> Response:
-        # The signature is what lets it be had, not the token.
+        # The signature gives access, not the token.
         token, self.faults.token = self.faults.token, ""
         refusal = self._refusal(request)
         self.faults.token = token

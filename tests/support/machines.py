@@ -9,8 +9,8 @@ from specllama.engine.worker.scheduling.sweep import Sweep, measure
 
 @dataclass(frozen=True)
 class Machine:
-    """`prompts(n, length)` is what `n` prompt tokens add to `decode` seconds beside generating
-    sequences, which they share the step with; `shared` of these go away in such a step."""
+    """`prompts(n, length)` are the seconds that `n` prompt tokens add to the `decode` seconds of
+    generating sequences in the same step; `shared` seconds are saved in such a step."""
 
     name: str
     decode: float
@@ -100,8 +100,8 @@ TWO_CORES = Machine(
         0.0115,
     ),
 )
-"""bench-100m beside two streams, unified cache: short prompts are cheap in any size, behind
-long texts a step of 32 tokens costs three times as much as one of 64."""
+"""bench-100m with two streams, unified cache: short prompts are cheap in any size; after long
+texts a step of 32 tokens costs three times as much as one of 64."""
 
 FAST = Machine("fast CPU", 2e-3, lambda n, length: n * (5e-5 + 1e-8 * length))
 GPU = Machine("GPU", 0.011, lambda n, length: 0.0115 + n * (2e-5 + 2e-9 * length), shared=0.011)
@@ -124,7 +124,7 @@ LARGE_MODEL = Machine(
         0.070,
     ),
 )
-"""1.3 B parameters in Q4_0 beside two streams: no size keeps the target, and behind long texts the
+"""1.3 B parameters in Q4_0 with two streams: no size keeps the target, and after long texts the
 smallest is the slowest."""
 
 MACHINES = (

@@ -57,7 +57,7 @@ def png_of_size(width: int, height: int) -> bytes:
 
 
 def webp_of_size(width: int, height: int) -> bytes:
-    """A header, and nothing behind it."""
+    """A header without data."""
     sizes = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"WEBP" + b"VP8X" + struct.pack("<I", 10) + bytes(4) + sizes
     return b"RIFF" + struct.pack("<I", len(body)) + body

@@ -1,4 +1,4 @@
-"""The handlers behind the real description and real sockets, with an engine made of paper."""
+"""The handlers with the real description and real sockets, and a fake engine."""
 
 import asyncio
 import json

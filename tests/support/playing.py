@@ -15,8 +15,8 @@ E = TypeVar("E")
 GREEDY: dict[str, Any] = {"temperature": 0.0, "ignore_eos": True}
 
 # On the CPU, llama.cpp's Flash Attention takes another path (with other roundings) from 64
-# tokens in a batch on, and half precision in the cache rounds once more. Without the two, the
-# arithmetic of a sequence does not depend on what else is in the batch.
+# tokens in a batch on, and half precision in the cache adds a rounding. Without the two, the
+# arithmetic of a sequence does not depend on the rest of the batch.
 EXACT: dict[str, Any] = {"flash_attn": "off", "cache_type_k": "f32", "cache_type_v": "f32"}
 
 

@@ -102,7 +102,7 @@ class Registry:
     def layer(
         self, kind: str, data: bytes, annotations: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The description of a layer, whose content can be had from now on."""
+        """The description of a layer, whose content is available from now on."""
         self.blobs[digest(data)] = data
         described = {"mediaType": kind, "digest": digest(data), "size": len(data)}
         return described | ({"annotations": annotations} if annotations else {})

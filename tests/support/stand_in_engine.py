@@ -178,7 +178,7 @@ class Answer:
         return [*events, Accepted(self.id)] if self._submit.confirm else events
 
     def step(self) -> list[Event] | None:
-        """The events of one step; None behind the end."""
+        """The events of one step; None after the end."""
         return next(self._events, None)
 
     def _make(self) -> Iterator[list[Event]]:

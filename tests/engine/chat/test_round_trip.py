@@ -101,7 +101,7 @@ def renderable(family: Fixture, syntax: OutputSyntax, message: ChatMessage) -> C
         kept.content = message.content = ""  # this template takes it for thoughts
     shape = (bool(kept.content), bool(kept.reasoning), len(calls))
     content, reasoning, called = shown(family.name, *shape)
-    if calls and not called:  # beside a content
+    if calls and not called:  # with a content
         return renderable(family, syntax, ChatMessage("", message.reasoning, message.calls))
     # Indentation goes by Python's notion of lines, which JSON's strings may hold.
     assume(not family.argument_indent or all(len(c.arguments.splitlines()) == 1 for c in calls))

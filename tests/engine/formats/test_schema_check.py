@@ -32,7 +32,7 @@ def test_half_of_a_surrogate_pair_is_the_replacement_character(document: dict[st
     raw = json.dumps(document)
     text = json.dumps(json.loads(raw), ensure_ascii=False)
     whole = json.loads(text.encode("utf-16", "surrogatepass").decode("utf-16", "replace"))
-    with suppress(UndecodableError):  # of one half right behind a backslash
+    with suppress(UndecodableError):  # of one half right after a backslash
         assert decoded(raw.encode()) == whole
     assert "\\\\" in raw or decoded(raw.encode()) == whole
 

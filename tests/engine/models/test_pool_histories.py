@@ -1,4 +1,4 @@
-"""Random histories of a pool: whatever happens to its models, no record is left behind."""
+"""Random histories of a pool: whatever happens to its models, no record is left over."""
 
 import asyncio
 from collections.abc import Coroutine

@@ -1,4 +1,4 @@
-"""Options of media: which can't be had together, and names of domains."""
+"""Options of media: impossible combinations, and names of domains."""
 
 import pytest
 

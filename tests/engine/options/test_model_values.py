@@ -1,4 +1,4 @@
-"""Sampling values in a model's file, beside those of options and requests."""
+"""Sampling values in a model's file, combined with those of options and requests."""
 
 import logging
 from pathlib import Path

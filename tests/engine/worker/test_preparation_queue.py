@@ -76,7 +76,7 @@ def test_dropped_work_is_not_done() -> None:
     assert not lanes.drop(4), "there is nothing"
     assert not lanes.drop(-1), "it has begun"
     go_on()
-    held_up(lanes, 0, SHORT_THREADS)()  # behind them
+    held_up(lanes, 0, SHORT_THREADS)()  # after them
     lanes.start(5, 0, last.set)
     last.wait()
     assert done == [1]

@@ -171,7 +171,7 @@ def client(tmp_path_factory: pytest.TempPathFactory) -> Iterator[httpx.Client]:
 
 def fields_of(caplog: pytest.LogCaptureFixture, response: httpx.Response) -> dict[str, Any]:
     id = response.headers["x-request-id"]
-    while True:  # the line is written by another thread, behind the answer
+    while True:  # another thread writes the line, after the answer
         for record in list(caplog.records):
             fields: dict[str, Any] = getattr(record, "fields", {})
             if fields.get("request_id") == id:

@@ -145,7 +145,7 @@ texts = st.text("a \t\n", max_size=30)
 
 
 def cut(text: str, n: int) -> str:
-    """The text before the first character behind too few blanks, found in another way."""
+    """The text before the first character after too few blanks, found in another way."""
     for match in re.finditer(r"(?<=\n)([ \t]*)(?=[^ \t])", text):
         if len(match[1]) < n:
             return text[: match.end()]

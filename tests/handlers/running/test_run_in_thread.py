@@ -1,4 +1,4 @@
-"""Conversions of large bodies run in one thread, beside the event loop."""
+"""Conversions of large bodies run in one thread, outside the event loop."""
 
 import asyncio
 import threading

@@ -90,7 +90,7 @@ def test_an_article_suits_the_word_behind_it() -> None:
 
 def test_a_tool_of_many_names_is_called_by_the_one_that_it_has() -> None:
     names = {trained_tool(Source(seed)).name for seed in range(400)}
-    # Half of them have a name that is theirs alone, beside the fifty or so that are listed.
+    # Half of them have unique names, in addition to the fifty or so that are listed.
     assert len(names) > 150
     for seed in SEEDS:
         tool = trained_tool(Source(seed))

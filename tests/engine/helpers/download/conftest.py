@@ -25,7 +25,7 @@ def hub(running_hub: Hub, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Hu
     monkeypatch.setenv("HF_ENDPOINT", running_hub.url)
     monkeypatch.setenv("HF_HOME", str(tmp_path / "huggingface"))
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
-    # A stalled download stays as it is, and a slow one is not tried again.
+    # A stalled download stays stalled, and a slow one is not retried.
     monkeypatch.setenv("HF_HUB_DOWNLOAD_TIMEOUT", str(round(SECONDS)))
     return running_hub
 

@@ -107,7 +107,7 @@ def test_the_quantization_chooses(hub: Hub, asked: str, name: str) -> None:
     found, _ = run(hf_repo=REPOSITORY + asked, mmproj_auto=False)
     assert found.engine.model.model.endswith("/" + name)
     assert found.engine.media.mmproj == ""
-    # All parts lie beside each other, and nothing else was downloaded.
+    # All parts are in the same folder, and nothing else was downloaded.
     wanted = [name, name.replace("00001-of", "00002-of")] if "-of-" in name else [name]
     root = Path(found.engine.model.model.removesuffix(name))
     there = {p.relative_to(root).as_posix(): p.read_bytes() for p in root.rglob("*.gguf")}

@@ -29,7 +29,7 @@ def text(seed: int) -> npt.NDArray[np.int32]:
 def evaluated(
     context: Context, sequence: int, tokens: npt.NDArray[np.int32], start: int
 ) -> npt.NDArray[np.float32]:
-    """The logits behind the last one."""
+    """The logits after the last token."""
     context.batch.clear()
     last = context.batch.add(tokens[start:], start, sequence=sequence)
     context.decode()

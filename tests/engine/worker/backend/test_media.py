@@ -1,4 +1,4 @@
-"""Images and sound through our own path, beside what libmtmd makes of them by itself."""
+"""Images and sound through our own path, compared with libmtmd's results."""
 
 import ctypes
 from collections.abc import Iterator, Sequence
@@ -163,8 +163,8 @@ def test_logits_are_those_of_libmtmd(stage: Stage) -> None:
 
 
 def test_logits_at_the_end_of_a_medium(stage: Stage) -> None:
-    """libmtmd gives no logits there: those of the text behind it say whether they are right, and
-    of two media one can tell which it was."""
+    """libmtmd returns no logits there. The logits of the text after it show whether they are right,
+    and distinguish two media."""
     found = {}
     for seed in (1, 2):
         n, logits = stage.evaluate([b"Here: ", stage.medium(seed)])

@@ -27,7 +27,7 @@ def model() -> Iterator[Model]:
 
 
 def alone(model: Model, text: list[int]) -> npt.NDArray[np.float32]:
-    """The logits behind a text that a context of its own evaluates at once."""
+    """The logits after a text that a separate context evaluates at once."""
     options = engine_options(**EXACT, ctx_size=256, batch_size=256, ubatch_size=256)
     context = Context(model, options, 1, unified=True)
     context.batch.clear()

@@ -34,7 +34,7 @@ class Model:
     born: list[KeptText]
 
     def is_covered(self, a: KeptText, b: KeptText) -> bool:
-        """True if `a` is of no use beside `b`."""
+        """True if `a` is of no use in addition to `b`."""
         n = len(a.tokens)
         if a.key != b.key or common_prefix(a.tokens, b.tokens) < n:
             return False

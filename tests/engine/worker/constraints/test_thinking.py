@@ -37,8 +37,8 @@ def limit(**options: Any) -> ThinkingLimit:
 
 
 def say(guide: ThinkingLimit, *tokens: int, free: int = 0) -> bytes:
-    """The text of `tokens`, in the place of which the guide puts others, and of as many as it has
-    to say behind them."""
+    """Returns the text of `tokens`, which the guide may replace, and of the tokens that it adds
+    after them."""
     text = b""
     for token in [*tokens, *[free] * 8]:
         allowed = guide.allowed

@@ -214,7 +214,7 @@ def test_a_restored_slot_saves_the_work(
         assert (again.timings.cache_n, again.text) == (first.n_prompt - 1, first.text)
     engine.close()
 
-    # A new process, as it were: the file is as good there.
+    # Like a new process: the file is valid there as well.
     engine, actions = slots(model, options, tmp_path, parallel=2, kv_unified=unified)
     actions.act(1, "restore")
     again = play(engine, id_slot=1)

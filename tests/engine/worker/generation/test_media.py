@@ -1,4 +1,4 @@
-"""Texts with media say the same, whatever happened before and beside them."""
+"""Texts with media are the same, whatever was served before and is served at the same time."""
 
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -223,8 +223,8 @@ def test_who_leaves_before_its_text_is_made(
 def test_a_failure_behind_the_end(
     model: Model, make: Callable[..., Engine], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The step that fails would have evaluated a token behind a text that has ended: that one is
-    whole, and what the failed step may have left of it isn't trusted."""
+    """The failing step would have evaluated a token after the end of a text. The text is complete,
+    but its cells from the failed step aren't used."""
     plain = make(model, overlap=False, parallel=2)
     whole = play(plain, PROMPTS[:1], n_predict=5, **GREEDY)[PROMPTS[0]]
     e = make(model, overlap=True, parallel=2)

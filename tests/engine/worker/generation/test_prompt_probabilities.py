@@ -50,8 +50,8 @@ def of_the_prompt(events: list[Event]) -> list[TokenProbs]:
 
 
 def own(served: Engine, prompt: list[int], **params: Any) -> list[dict[int, float]]:
-    """The probabilities of all tokens behind each part of `prompt`, from the logits of the last
-    token of a text of its own."""
+    """Returns the probabilities of all tokens after each part of `prompt`, from the logits of the
+    last token of a separate text."""
     found = []
     for n in range(1, len(prompt)):
         asked = GenerationParams(n_predict=1, n_probs=served.model.n_vocab, **GREEDY, **params)
@@ -91,7 +91,7 @@ def uncuttable(request: pytest.FixtureRequest) -> Iterator[Model]:
 def test_they_are_the_model_s_own(
     model: Model, monkeypatch: pytest.MonkeyPatch, rows: int, options: dict[str, Any]
 ) -> None:
-    """However many rows of logits there is room for, beside others, and with a warm cache."""
+    """With room for any number of rows of logits, with other requests, and with a warm cache."""
     monkeypatch.setattr(preparation, "LOGITS", rows * 4 * model.n_vocab)
     served = engine(model, ctx_size=1024, parallel=2, **options)
     prompt = tokens_of(model)

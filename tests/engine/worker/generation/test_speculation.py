@@ -238,7 +238,7 @@ def test_forced_tokens_come_early_in_separate_caches(
 def test_no_cells_for_early_tokens(
     model: Model, monkeypatch: pytest.MonkeyPatch, which: str
 ) -> None:
-    """Or for the rest of the step behind it, which does not stay."""
+    """Or for the rest of the step after it, which does not stay."""
     off = speculating(monkeypatch, model, None, parallel=1)
     wanted = run(off, PROMPTS, {**COMPACT, "jump_forward": False})
     e = speculating(monkeypatch, model, None, parallel=3)

@@ -73,7 +73,7 @@ class Stage:
         return self.encoder.order(owner, -index, chunk)
 
     def hold_up(self) -> None:
-        """The projector begins with chunk 99, and goes on with `go_on`."""
+        """The projector begins with chunk 99, and continues on `go_on`."""
         self.projector.may = threading.Semaphore(0)
         self.order(99, owner=99)
         assert self.projector.begun.acquire(timeout=SECONDS)

@@ -98,7 +98,7 @@ def test_a_bigger_step_that_takes_hardly_longer() -> None:
 
 
 def test_where_no_size_keeps_the_target_prompts_get_on_nearly_as_fast_as_they_can() -> None:
-    """Measured: 1.3 B parameters in Q4_0 behind 1,000 tokens, two cores."""
+    """Measured: 1.3 B parameters in Q4_0 after 1,000 tokens, two cores."""
     measured = {32: 0.95, 72: 1.43, 96: 1.9, 128: 2.5, 512: 10.0}
     assert KNEE * 512 / 10.0 > 32 / 0.95
     assert choose(measured, 0.1) == 72
@@ -199,7 +199,7 @@ def test_a_size_that_is_unlike_the_others_is_learned_and_forgotten() -> None:
 
 
 def test_few_rows_and_many_grow_on_their_own() -> None:
-    """Attention on a CPU: few rows behind a long text cost more than twice as many."""
+    """Attention on a CPU: few rows after a long text cost more than twice as many."""
     clock = StepClock(2048, SWEEP)
     for _ in range(4):
         clock.observe(2, 128, 0, 0.011 + 0.128)

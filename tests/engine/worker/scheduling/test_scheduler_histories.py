@@ -336,7 +336,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.tier is not None and self.tier.kept)
     @rule(data=st.data(), tokens=texts(5, 0))
     def come_back(self, data: st.DataObject, tokens: list[int]) -> None:
-        """Somebody goes on with a text that the tier has, or with a part of it."""
+        """A request continues a text in the tier, or a part of it."""
         assert self.tier is not None
         kept, key = data.draw(st.sampled_from(self.tier.kept))
         n = uncut(spans(kept.tolist()), data.draw(st.integers(0, len(kept))))

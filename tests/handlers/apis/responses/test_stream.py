@@ -60,7 +60,7 @@ BODY: Any = {
 def streamed(
     pieces: list[list[ChatDelta]], end: Finished, failure: HttpFailure | None = None
 ) -> tuple[list[dict[str, Any]], bytes]:
-    """The events of a stream, validated against the description, and as they were sent."""
+    """Returns the events of a stream as they were sent, validated against the description."""
     response = new_response(BODY, "model", GenerationParams(), "resp_0")
     output = Output()
 

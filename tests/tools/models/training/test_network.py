@@ -78,7 +78,7 @@ def test_lessons_in_one_row_are_as_alone(network: Any) -> None:
     tokens = torch.tensor([41, 9, 5, 300, 41, 9, 7, 12, 41])
     positions = torch.tensor([0, 1, 0, 1, 2, 3, 2, 3, 4])
     targets = torch.tensor([9, 7, 300, 41, 9, 8, 12, 41, 3])
-    # Another row comes first; then what both begin with, and what each goes on with.
+    # Another row comes first, then the common beginning of both, and then the rest of each.
     parts = torch.tensor([[0, 2, 0, 0], [2, 4, 2, 2], [4, 6, 2, 4], [6, 9, 2, 4]])
     with torch.no_grad():
         together = next_losses(network, tokens, positions, targets, parts)
