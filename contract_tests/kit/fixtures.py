@@ -84,7 +84,7 @@ def launcher(request: pytest.FixtureRequest) -> Launcher:
         pytest.skip("needs a server of its own, with other options; there is only --base-url")
     found: Launcher | None = request.config.hook.pytest_contract_launcher()
     if found is None:
-        raise pytest.UsageError("pass --base-url: no plugin says how to start a server")
+        raise pytest.UsageError("pass --base-url: no plugin starts a server")
     return found
 
 

@@ -348,7 +348,7 @@ def test_metrics_count_working_and_waiting_requests(admin: OwnServer) -> None:
         def one_works_and_others_wait() -> bool:
             seen = metrics(admin)
             processing = seen["llamacpp:requests_processing"]
-            assert processing <= 1, "all want the same slot"
+            assert processing <= 1, "all need the same slot"
             return processing == 1 and seen["llamacpp:requests_deferred"] >= 1
 
         wait_until(one_works_and_others_wait, "one works and others wait")

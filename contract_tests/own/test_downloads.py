@@ -188,7 +188,7 @@ def test_a_terminal_gets_a_bar(hub: Hub, cache: dict[str, str]) -> None:
         size = re.compile(rb"\d\.\d/%b MiB" % re.escape(MIB.encode()))
         wait_until(lambda: size.search(shown), "it shows the amount")
         assert NAME.encode() in shown
-        assert b" % of " not in shown, "no lines beside it"
+        assert b" % of " not in shown, "no lines in addition to it"
         process.terminate()
         assert process.wait(SECONDS) == 0
     finally:
@@ -427,5 +427,5 @@ def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path:
         lying.faults.n_damaged = 0
         wait_until(
             lambda: server.post("/completion", body | {"model": "lying"}).status_code == 200,
-            "what failed is tried again",
+            "a failed download is repeated",
         )

@@ -117,7 +117,7 @@ def test_a_download_is_announced_and_ends_in_the_list(router: Router, hub: Hub) 
             assert again["error"]["message"]
         refused = server.post("/completion", body("create_completion", model=NAME))
         assert "is being downloaded" in contract.check(refused, 400)["error"]["message"]
-        wait_until(lambda: "download_progress" in kinds(events, NAME), "the event comes")
+        wait_until(lambda: "download_progress" in kinds(events, NAME), "the event is sent")
         hub.faults.bytes_per_second = None
         wait_until(lambda: kinds(events, "*") == ["models_reload"] * 2, "all is done")
         seen = kinds(events, NAME)
@@ -146,7 +146,7 @@ def test_unloading_breaks_a_download_off_and_it_goes_on(router: Router, hub: Hub
         download(server, NAME)
         wait_until(lambda: n_there(events) > 0, "some of it is there")
         contract.check(server.post("/models/unload", {"model": NAME}))
-        wait_until(lambda: "download_failed" in kinds(events, NAME), "the event comes")
+        wait_until(lambda: "download_failed" in kinds(events, NAME), "the event is sent")
     wait_until(lambda: NAME not in models(server), "it is no model")
     hub.faults.bytes_per_second = None
     download(server, NAME)
@@ -169,7 +169,7 @@ def test_a_loaded_model_is_removed_and_the_others_stay(router: Router) -> None:
     n_files, n_engines = len(files(cache)), len(server.engines())
     with following(server) as events:
         remove(server, NAME)
-        wait_until(lambda: kinds(events, NAME)[-1] == "model_remove", "the event comes")
+        wait_until(lambda: kinds(events, NAME)[-1] == "model_remove", "the event is sent")
     assert NAME not in models(server)
     assert len(server.engines()) == n_engines - 1
     assert len(files(cache)) == n_files - 2, "a link and its content"
@@ -236,7 +236,7 @@ def test_looking_again_adds_changes_and_removes(router: Router) -> None:
                        "load-on-startup = on\n", "utf-8")  # fmt: skip
     with following(server) as events:
         listed = contract.check(server.get("/models?reload=1"))
-        wait_until(lambda: kinds(events, "*") == ["models_reload"], "the event comes")
+        wait_until(lambda: kinds(events, "*") == ["models_reload"], "the event is sent")
     found = {model["id"]: model["status"]["value"] for model in listed["data"]}
     # load-on-startup is no longer applied.
     assert found == {MODEL: LOADED, "one": UNLOADED, "new": UNLOADED}

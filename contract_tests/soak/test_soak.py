@@ -36,7 +36,7 @@ def test_a_leak_grows_and_wavering_does_not(seed: int) -> None:
     assert leak is not None
     assert not flat.grows(10)
     assert leak.grows(10)
-    assert not leak.grows(100), "the margin is for what may grow"
+    assert not leak.grows(100), "the growth is within the margin"
     assert leak.low < 0.02 < leak.high
 
 

@@ -180,7 +180,7 @@ def test_a_stream_waits_for_a_slot(own_server: Start) -> None:
         head = server.head(path(CHAT), len(content), **{"X-Conversation-Id": "second"})
         with server.raw(head + content):
             wait_until(lambda: bool(found(server, "second")), "the second stream waits")
-        wait_until(lambda: not found(server, "second"), "it is gone with its client")
+        wait_until(lambda: not found(server, "second"), "the stream ends with its client")
         with ThreadPoolExecutor(1) as pool:
             waiting = pool.submit(
                 server.post, path(CHAT), json.loads(content), headers={"X-Conversation-Id": "third"}

@@ -75,7 +75,7 @@ def test_files_outlive_the_server(own_server: Start, tmp_path: Path, ram: str) -
     assert server.get("/health").status_code == 200
     assert (directory / "notes.txt").read_text() == "not ours"
     log = server.log.read_text("utf-8", "replace")
-    assert "is ignored" in log, "the log says so"
+    assert "is ignored" in log, "the log has a warning"
 
 
 def damage(path: Path) -> None:

@@ -367,7 +367,7 @@ def test_slots_show_their_work(small: Server) -> None:
     assert slot["is_processing"]
     assert slot["prompt"] == PROMPT
     assert slot["params"]["top_k"] == 3
-    assert slot["n_prompt_tokens"] >= n, "the prompt, and what has been generated"
+    assert slot["n_prompt_tokens"] >= n, "the prompt and the generated tokens"
     assert slot["n_prompt_tokens_cache"] + slot["n_prompt_tokens_processed"] == n
     assert slot["next_token"]["has_next_token"]
     assert slot["next_token"]["n_decoded"] + slot["next_token"]["n_remain"] == 200
