@@ -40,7 +40,7 @@ class Accepted:
         """Returns a row for keys that only our answers have, each by its whole name."""
         named = ", ".join(f"`{key}`" for key in keys)
         causes = rf"extra ({'|'.join(map(re.escape, keys))})"
-        return cls(title, "", f"There are {named}.", reason, causes, paths, extent=Extent.KEYS)
+        return cls(title, "", f"It adds {named}.", reason, causes, paths, extent=Extent.KEYS)
 
     def covers(self, request: Request, difference: Difference) -> bool:
         return bool(

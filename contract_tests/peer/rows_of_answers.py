@@ -123,7 +123,7 @@ ROWS = (
     Accepted(
         "Ollama's paths",
         "They don't exist.",
-        "They exist, except the ones that create, copy or delete models.",
+        "They exist, except the ones that create, copy, delete or upload models.",
         "Ollama's clients work with them.",
         r"status 200 for 404",
         r"/api/",
