@@ -18,13 +18,13 @@ _PLAIN: Final = (
     *("PATH", "PYTHON", "VIRTUAL_ENV", "LD_", "DYLD_", "LANG", "LC_", "TZ", "TMP", "TEMP", "HOME"),
     *("SYSTEMROOT", "SYSTEMDRIVE", "WINDIR", "SSL_CERT_", "RES_OPTIONS", "LOCALDOMAIN"),
 )
-"""Prefixes of the names of environment variables."""
+"""Prefixes of the names of the environment variables that `bare_environment` keeps."""
 TEMPLATE_SECONDS: Final = 10.0  # for one job of a template process
 TEMPLATE_MEMORY: Final = 1 << 30  # bytes of its address space, including the interpreter
 
 STUCK: Final = 124
-"""The exit status of an engine process that has detected a stuck computation; the same as
-timeout(1) has."""
+"""The exit status of an engine process that has detected a stuck computation; the same as that of
+timeout(1)."""
 STACKS_SIGNAL: Final = getattr(signal, "SIGUSR1", None)
 """The signal that ends an engine process after it has written the stacks of its threads. None on
 Windows."""

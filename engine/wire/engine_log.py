@@ -42,7 +42,8 @@ def send_log(level: int) -> None:
 
 
 class Rate:
-    """Limits the number of lines at once, and per second; `now` in seconds."""
+    """Limits the number of lines: `BURST` at once, and `LINES_PER_SECOND` in the long run. Times
+    are in seconds."""
 
     def __init__(self, now: float) -> None:
         self._left = float(BURST)

@@ -1,7 +1,7 @@
 """Frames: a four-byte little-endian length, then a body of that many bytes.
 
-The server and its child processes exchange frames. A body is one message, usually in msgpack; in
-JSON if integers may have more than 64 bits. Both ends must use the same codec."""
+Parent and child processes exchange frames. A body is one message, usually in msgpack; in JSON if
+integers may have more than 64 bits. Both ends must use the same codec."""
 
 import asyncio
 import struct

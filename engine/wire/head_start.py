@@ -44,7 +44,7 @@ def begin(command: Command, frame: bytes = b"", *, logs: bool = False) -> None:
     if os.name != "posix" or command in _early:
         return
     # Ctrl-C is only for the server. SIGINT is blocked here so that the process inherits the blocked
-    # signal: before its own code runs, it couldn't ignore it.
+    # signal: the process can't ignore it before its own code runs.
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         process = subprocess.Popen(

@@ -1,5 +1,5 @@
-"""The child's side of its pipes to the server: frames on stdin and stdout, everything else on
-stderr."""
+"""The child's side of the pipes to its parent (the server, or the engine process for a trial
+process): frames on stdin and stdout, everything else on stderr."""
 
 import os
 import signal
@@ -21,7 +21,7 @@ from specllama.engine.wire.framing import (
 from specllama.engine.wire.startup import limit_memory, set_alarm
 
 READ_SIZE: Final = 1 << 16  # bytes: the size of a pipe's buffer; small enough when memory is short
-ORPHAN_FACTOR: Final = 2  # times the limit for a job: a living server acts earlier
+ORPHAN_FACTOR: Final = 2  # times the limit for a job: a living parent acts earlier
 
 In = TypeVar("In")
 Out = TypeVar("Out")
@@ -60,12 +60,12 @@ class Link(Generic[In, Out]):
         return []
 
     def send(self, *messages: Out) -> None:
-        """Send messages. Raises BrokenPipeError if the server is gone, and the errors of `frame`,
+        """Send messages. Raises BrokenPipeError if the parent is gone, and the errors of `frame`,
         in which case no message was sent."""
         self.write(b"".join([frame(message, self._encoder) for message in messages]))
 
     def write(self, frames: bytes) -> None:
-        """Write encoded frames. Raises BrokenPipeError if the server is gone."""
+        """Write encoded frames. Raises BrokenPipeError if the parent is gone."""
         data = memoryview(frames)
         with self._lock:
             while data:
@@ -89,13 +89,14 @@ def do_jobs(
     link: Link[In, Started], reply: Callable[[In], bytes], *, memory: int, seconds: float
 ) -> None:
     """Do jobs one after the other, and send the frame that `reply` returns for each, until the
-    server closes the pipe.
+    parent closes the pipe.
 
-    `memory` limits the address space in bytes, where the platform supports it. The server ends a
-    process that takes more than `seconds` for a job; if the server itself has ended, an alarm does.
+    `memory` limits the address space in bytes, where the platform supports it. The parent ends a
+    process that takes more than `seconds` for a job. If the parent itself has ended, an alarm ends
+    the process after `ORPHAN_FACTOR` times as long.
     """
     limit_memory(memory)
-    with suppress(BrokenPipeError):  # the server is gone
+    with suppress(BrokenPipeError):  # the parent is gone
         link.send(Started())
         while jobs := link.receive():
             for job in jobs:

@@ -129,8 +129,8 @@ class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
 
 
 class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
-    """The request has got a slot, and the evaluation of its prompt begins; before, no work was done
-    for it. Each request that doesn't fail earlier has this event, after `Relaxed` and
+    """The request has got a slot, and the evaluation of its prompt begins; before, the request was
+    only prepared. Each request that doesn't fail earlier has this event, after `Relaxed` and
     `Accepted`."""
 
     id: int
@@ -139,7 +139,7 @@ class Begun(msgspec.Struct, tag="b", frozen=True, array_like=True):
 class Delta(msgspec.Struct, tag="d", frozen=True, array_like=True):
     """New text of a streamed request: whole characters, no part of a stop string.
 
-    There is one for each token that ends a character; its text may be empty, if it is held back.
+    Each token that completes a character has one; `text` is empty if all new text is held back.
     `probs` has the entries of the tokens whose text begins in `text` (if requested). With
     `progress`, the event reports the progress of the prompt, and has no text. `prompt_probs` has an
     entry for each token of the prompt, in a single event; the value of the first token is 0, since

@@ -49,12 +49,13 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
 
     The model's special start and end tokens are added if the first element is text (and the
     vocabulary requires them); special-token syntax in texts is parsed. With `echo_prompt`, the
-    answer contains the prompt as text, including special tokens. With `confirm`, the first event is
-    an `Accepted` or a `Failed`. Texts with the same `group` belong to one call of a client, and
-    share its turn. `others` are (id, seed) of further texts of that group, which are equal except
-    for the seed and `params.id_slot`. Proposals for a text never come from texts of another
-    `owner`; a `private` text doesn't share cached prefixes with these, either. With `prompt_probs`
-    and `params.n_probs`, the first event with text, or the last event, has the probabilities of the
+    answer contains the prompt as text, including special tokens. With `confirm`, an `Accepted` or a
+    `Failed` comes first, only after a `Relaxed` if there is one. Texts with the same `group` belong
+    to one call of a client; free slots go to the groups with the fewest running texts. `others` are
+    (id, seed) of further texts of that group, which are equal except for the seed and
+    `params.id_slot`. Proposals for a text never come from texts of another `owner`; a `private`
+    text doesn't share cached prefixes with texts of another owner, either. With `prompt_probs` and
+    `params.n_probs`, the first event with text, or the last event, has the probabilities of the
     prompt's tokens; then no prompt token is taken from the cache.
     """
 
@@ -198,8 +199,8 @@ to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)
 
 def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
     """The same requests in fewer messages: consecutive ones of one group with the same prompt
-    object are merged. Their parameters must be equal except for the seed and `id_slot`, which only
-    the first of a group has."""
+    object are merged. Their parameters must be equal except for the seed and for `id_slot`, which
+    only the first request of a group may set."""
     for _, run in groupby(requests, lambda each: (each.group, id(each.prompt), each.confirm)):
         first, *others = run
         pairs = [(each.id, each.params.seed) for each in others]

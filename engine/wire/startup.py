@@ -1,5 +1,5 @@
-"""What a process controls about itself: garbage collection during its start, limits, memory
-figures, and work in a forked copy.
+"""A process's control of itself: garbage collection during its start, limits, memory figures, and
+work in a forked copy.
 
 Python's garbage collector runs repeatedly while modules are imported, and finds no garbage, since
 imported objects stay. It takes a fifth of the import time. Each program (`python -m`) imports this

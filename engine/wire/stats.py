@@ -1,4 +1,4 @@
-"""Counters of a server's work, for `GET /metrics`.
+"""Counters of an engine process's work, for `GET /metrics`.
 
 Counting costs a fraction of a microsecond per event. `--metrics` controls access to the counts. All
 times are in seconds.
@@ -53,15 +53,15 @@ class Stats(msgspec.Struct, kw_only=True):
     """The counts of one engine process since its start.
 
     `inter_token` has one value for each token except a request's first one, so its count and total
-    are the steps and the time of all generation. `step` has the time of each step, `prompt_seconds`
-    the time of all steps with prompt tokens. `idle_seconds` is the time from the result of each
-    decode to the next decode, while there was work. `n_busy` is the sum of busy slots over all
-    steps.
+    are the tokens and the time of all generation after the first tokens. `step` has the time of
+    each step, `prompt_seconds` the time of all steps with prompt tokens. `idle_seconds` is the time
+    from the result of each decode to the next decode, while there was work. `n_busy` is the sum of
+    busy slots over all steps.
     """
 
     n_prompt: int = 0  # tokens evaluated
     n_prompt_cached: int = 0
-    n_prompt_shared: int = 0  # of these, shared with another text that kept them
+    n_prompt_shared: int = 0  # of the cached ones, shared with another text that kept them
     n_prompt_restored: int = 0  # of the cached ones, from the second tier
     prompt_seconds: float = 0.0
     idle_seconds: float = 0.0
