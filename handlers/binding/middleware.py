@@ -33,7 +33,7 @@ JSON = b"application/json"
 
 _FIELD_NAMES = re.compile(rb"[\w!#$%&'*+.^`|~-]+(?:[ \t]*,[ \t]*[\w!#$%&'*+.^`|~-]+)*")
 """Names of header fields, with commas between (RFC 9110, 5.6.2)."""
-_MAX_DIGITS = 20  # of Content-Length, as many as 64 bits have
+_MAX_DIGITS = 20  # of Content-Length; the largest number of 64 bits has 20 digits
 
 
 class Cors:
@@ -73,8 +73,8 @@ class Cors:
 
     @staticmethod
     def _allowed(origin: bytes, options: HttpOptions) -> list[tuple[bytes, bytes]]:
-        """Returns the headers that let a page read the answer. If it may not, there is only a
-        header for caches."""
+        """Returns the headers that let a page of `origin` read the answer; only a header for caches
+        if the page may not read it."""
         vary = (b"vary", b"Origin")
         if not permits(options.cors_origins, origin.decode("latin-1")):
             return [vary]
@@ -172,7 +172,7 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
                     self._limits[operation["operationId"]] = operation["x-max-body-size"]
 
     def _limit(self, scope: Scope, most: int) -> int:
-        """Returns the limit for the body of a request, in bytes; `most` is that of the server, in
+        """Returns the limit for the body of a request, in bytes. `most` is the server's limit, in
         MiB."""
         name = scope.get("extensions", {}).get(ROUTING_CONTEXT, {}).get("operation_id") or ""
         return min(most, self._limits.get(name.rpartition(".")[2], most)) << 20
@@ -202,7 +202,7 @@ class Bodies(SpecMiddleware):  # type: ignore[misc]
             scope = {**scope, "headers": [*kept, (b"content-type", JSON)]}
         body = _Body(receive, limit, options.http, self._budget, scope)
         if self._essence(kind) == b"multipart/form-data":
-            body.values = None  # it is no JSON
+            body.values = None  # a form has no JSON values to count
         try:
             return await self.app(scope, body.receive, send)
         finally:

@@ -89,7 +89,7 @@ class Security(SecurityMiddleware):  # type: ignore[misc]
         operation = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
         if operation and operation.rpartition(".")[2] in self._own_pages_only and is_foreign(scope):
             raise RequestError(
-                403, "pages of this origin may not do this, unless --cors-origins names it"
+                403, "pages of this origin may not do this unless --cors-origins names the origin"
             )
         if not scope["state"]["runtime"].api_keys:
             await self.app(scope, receive, send)

@@ -85,7 +85,8 @@ class Routing(RoutingMiddleware):  # type: ignore[misc]
                 await self.app(scope, receive, send)
                 return
         if scope["type"] == "http" and _has_trailing_slash(scope):
-            # Starlette would redirect to the path without the slash, which may end a parameter.
+            # Starlette would redirect to the path without the slash, but the slash may be the last
+            # character of a parameter.
             raise HTTPException(404 if is_known(scope) else 401)
         await super().__call__(scope, receive, send)
 
@@ -168,7 +169,7 @@ class _ValidationApi(RequestValidationAPI):  # type: ignore[misc]
 
 
 class Validation(RequestValidationMiddleware):  # type: ignore[misc]
-    """Validates requests, with as much preparation as possible."""
+    """Validates requests. Most of the preparation is done once per operation."""
 
     api_cls = _ValidationApi
 
@@ -258,5 +259,6 @@ MIDDLEWARES = [
     ContextMiddleware,
     Current,
 ]
-"""All middlewares, from the outermost to the innermost. Connexion's own ones for serving the
-description and validating answers are left out: handlers serve it, and contract tests validate."""
+"""All middlewares, from the outermost to the innermost. Connexion's middlewares that serve the
+description and validate answers are left out: a handler serves the description, and the contract
+tests validate answers."""

@@ -54,16 +54,17 @@ class _Compiled:
         return known[1]
 
 
-# ---- The JSON form of protocol buffers, which Google's clients send: `x-proto-json`. A field has
-# two spellings in it, `topP` and `top_p`. The described one replaces the other before validation.
+# ---- The JSON form of protocol buffers, which Google's clients send: `x-proto-json`. In this form,
+# a field has two spellings, such as `topP` and `top_p`. Before validation, the spelling of the
+# description replaces the other one.
 
 _CAPITAL = re.compile("[A-Z]")
 
 
 class Spellings(msgspec.Struct, frozen=True):
-    """The described fields of an object, by both spellings: the name of each, and the fields of its
-    value. An array has those of its items. Empty for other values, and for objects with arbitrary
-    fields."""
+    """The spellings of the described fields of an object: each spelling -> the name of the field in
+    the description, and the spellings inside its value. For an array, the spellings of its items.
+    Empty for other values, and for objects with arbitrary fields."""
 
     known: Mapping[str, tuple[str, "Spellings"]] = {}
 
@@ -180,7 +181,7 @@ class FormBody:
 
 
 def decode(raw: bytes | bytearray) -> Any:
-    """Returns the value of a JSON text. Raises RequestError with its fault."""
+    """Returns the value of a JSON text. Raises RequestError if the text is empty or invalid."""
     if not raw:
         raise RequestError(400, "the body is empty, but this operation needs one")
     try:
@@ -224,8 +225,9 @@ def _drained(receive: Receive) -> Receive:
 
 
 async def _read_form(receive: Receive, scope: Scope, schema: Schema) -> dict[str, Any]:
-    """Returns the fields of a form by name; of several with one name, the last. Files are bytes,
-    numbers and booleans are converted as the properties of `schema` say, other values are texts.
+    """Returns the fields of a form by name. If several fields have the same name, the last one
+    counts. Files are bytes; numbers and booleans are converted to their types in `schema`; other
+    values are texts.
 
     Raises RequestError for an invalid form.
     """
@@ -259,8 +261,8 @@ def _check_form(schema: Schema, validator: Draft202012Validator, fields: dict[st
     for name, described in schema.get("properties", {}).items():
         is_file = described.get("format") == "binary"
         if name in fields and isinstance(fields[name], bytes) != is_file:
-            right = "a file" if is_file else "no file"
-            raise RequestError(400, f"{name}: this field of the form must be {right}")
+            right = "must be a file" if is_file else "must not be a file"
+            raise RequestError(400, f"{name}: this field of the form {right}")
     shown = {name: "" if isinstance(each, bytes) else each for name, each in fields.items()}
     if not validator.is_valid(shown):
         raise RequestError(400, sentence(validator, shown))
