@@ -96,7 +96,7 @@ def _load(
 
     try:
         remark = initialize(options.compute.numa)
-        if remark and options.model.repack:  # without, these kernels aren't used
+        if remark and options.model.repack:  # without repacking, these kernels aren't used
             log.warning("%s", remark)
         add_rpc_servers(options.compute.rpc)
         with reported_abort(lambda message: link.send(LoadFailed(message))):

@@ -15,8 +15,8 @@ own."""
 class Answering:
     """The text of all requests. Belongs to the thread that steps.
 
-    A text that fills its context loses a part of it with `--context-shift`, and ends without.
-    Unless the request sets a limit, a text ends after `--max-predict` tokens.
+    With `--context-shift`, a text that fills its context loses a part of its tokens; otherwise it
+    ends. Unless the request sets a limit, a text ends after `--max-predict` tokens.
 
     If a step `overlaps` with making the texts of the step before, the next step evaluates a token
     before its text is made. If the text turns out to end with this token, the rows evaluated after
@@ -110,7 +110,8 @@ class Answering:
         return "none"
 
     def _shift(self, request: Request) -> bool:
-        """Drop a part of a text that fills its context. Returns False if the memory can't."""
+        """Drop a part of a text that fills its context. Returns False if the memory can't drop
+        it."""
         request.truncated = True
         sequence, params = request.sequence, request.params
         n_keep = sequence.n_prompt

@@ -318,7 +318,8 @@ class Engine:
                 request.prompt_probs.note(self.context, chunk.start, rows)
 
     def _look_for_embeddings(self) -> None:
-        """Update which media are encoded. Requests whose media can't be encoded fail."""
+        """Order the embeddings that sequences in slots need, and update how far each sequence can
+        be evaluated. Requests whose media can't be encoded fail."""
         for request, error in self._embeddings.update(
             self.scheduler.active, self._requests.running
         ):

@@ -1,4 +1,4 @@
-"""The embeddings of the media in prompts, which sequences are evaluated from."""
+"""The embeddings of the media in prompts, from which their tokens are evaluated."""
 
 from collections.abc import Iterable, Mapping
 from contextlib import AbstractContextManager, nullcontext
@@ -89,8 +89,8 @@ class Embeddings:
         )
 
     def turn(self, allowed: float) -> AbstractContextManager[None]:
-        """A context in which a step computes and the encoder doesn't. Entering it leaves the
-        encoder `allowed` seconds first."""
+        """A context in which a step computes and the encoder doesn't. Before it is entered, the
+        encoder gets `allowed` seconds."""
         return self._turns.step(allowed) if self._turns is not None else nullcontext()
 
     def wait(self, seconds: float) -> None:

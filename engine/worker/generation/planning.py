@@ -43,13 +43,13 @@ process."""
 
 
 def sequence_ids(model: ModelFacts, options: EngineOptions) -> int:
-    """The number of sequences of a KV cache: the number of slots. A unified cache has
+    """The number of sequences of a KV cache: the number of slots. A unified cache has up to
     `CACHED_SEQUENCES` more, unless its memory has a separate part for each sequence (recurrent
     states, sliding windows)."""
     n_slots = options.context.n_slots()
     if not options.unified_kv_cache() or model.is_recurrent or model.moving_window(options):
         return n_slots
-    # llama.cpp asserts that a micro-batch has room for a token of each.
+    # llama.cpp asserts that a micro-batch has room for a token of each sequence.
     most = min(MAX_SEQUENCES, options.context.batch_size, options.context.ubatch_size)
     return max(n_slots, min(n_slots + CACHED_SEQUENCES, most))
 
@@ -133,7 +133,7 @@ class StepPlanner:
         registry: MediaRegistry,
         times: Sweep | None = None,
     ) -> None:
-        """`times`: the result of `swept`, or None without."""
+        """`times`: the result of `swept`; None if no steps were measured."""
         self._context = context
         self._registry = registry
         self._tier = self._make_tier(options)

@@ -95,7 +95,7 @@ def gap_tokens(
 
 
 def share(n_room: int, n_prefix: int, n_suffix: int) -> tuple[int, int]:
-    """The numbers of tokens to take of a prefix and of a suffix: all if there is room. Otherwise
+    """The numbers of tokens to keep of a prefix and of a suffix: all if there is room. Otherwise
     the suffix gets a quarter and the prefix the rest, and each gets the room that the other doesn't
     need."""
     suffix = min(n_suffix, max(n_room // 4, n_room - n_prefix))
@@ -142,9 +142,11 @@ def tokenize_prompt(
     parse_special: bool = True,
     media_tokens: Callable[[Media], TokenArray] = _refuse,
 ) -> TokenArray:
-    """The tokens of a sequence of token ids, texts and media, as `wire.requests.Submit` describes
-    it.\n\n    Without `add_special`, no special tokens are added at the start of a leading text.
-    Without `parse_special`, special tokens in texts are treated as plain text.
+    """The tokens of a sequence of token ids, texts and media, as described at
+    `engine.wire.requests.Submit`.
+
+    Without `add_special`, no special tokens are added at the start of a leading text. Without
+    `parse_special`, special tokens in texts are treated as plain text.
 
     Raises `EngineError` if a token id is not in the vocabulary, or a medium isn't supported.
     """
@@ -272,7 +274,7 @@ def exceeds_context(n_tokens: int, n_ctx: int, *, is_lower_bound: bool = False) 
         f"({n_ctx} tokens), try increasing it; the prompt is too long"
     )
     if is_lower_bound:
-        message += " to be counted, and has at least so many tokens"
+        message += " to be counted, and has at least that many tokens"
     return EngineError(
         ErrorInfo(
             type="exceed_context_size_error",

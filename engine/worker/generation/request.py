@@ -102,7 +102,7 @@ class TextStream:
         return text[:start]
 
     def _hold_from(self, text: str) -> int:
-        """The start of the longest end of `text` that may become a stop string."""
+        """The start of the longest suffix of `text` that may become a stop string."""
         first = max(0, len(text) - self._stops.lengths[0] + 1)
         for start in range(first, len(text)):
             if self._stops.may_begin(text, start):
@@ -113,8 +113,8 @@ class TextStream:
 class IndentLimit:
     """Cuts a text where a line after the first begins with less than `n_blanks` blanks.
 
-    Spaces and tabs count as one each. The blanks of that line are kept, its rest is cut. A line of
-    blanks only counts as well, if it has too few of them.
+    A space or a tab counts as one blank. The blanks of that line are kept, its rest is cut. The
+    rule also applies to lines that have only blanks, or no character.
     """
 
     def __init__(self, n_blanks: int) -> None:
@@ -143,7 +143,7 @@ class IndentLimit:
 
 class Prompt(NamedTuple):
     """The tokens of a prompt. The `spans` are its media; `media` has their chunks by id. `text` is
-    the prompt's text, if the answer shall contain it."""
+    the prompt's text if the answer contains it (`Submit.echo_prompt`), else empty."""
 
     tokens: TokenArray
     spans: SequenceOf[Span] = ()
@@ -334,7 +334,8 @@ class Request:
 
     @property
     def is_cut(self) -> bool:
-        """True if the text ends before the last token's end."""
+        """True if a stop string or the indent limit has cut the text before the end of its last
+        token."""
         return bool(self.stream.stopping_word) or (self.indent is not None and self.indent.reached)
 
     def feed(self, piece: bytes) -> str:

@@ -33,7 +33,7 @@ class SamplingPool:
 
     def __init__(self, context: Context) -> None:
         self._context = context
-        self._n_threads = min(MAX_THREADS, os.cpu_count() or 1) - 1  # beside the caller
+        self._n_threads = min(MAX_THREADS, os.cpu_count() or 1) - 1  # besides the calling one
         self._executor: system.Executor | None = None
 
     def choose(self, jobs: Sequence[tuple[Sampler, int]]) -> list[int]:
@@ -51,7 +51,8 @@ class SamplingPool:
 
         helpers = min(self._n_threads, len(jobs) - 1)
         if helpers > 0:
-            # llama.cpp reorders the rows when the first one is read: not in parallel.
+            # The first read makes llama.cpp reorder the rows, so it must not run in parallel with
+            # others.
             self._context.logits(jobs[0][1])
             if self._executor is None:
                 self._executor = system.pool(self._n_threads, "sample")

@@ -147,7 +147,8 @@ class Speculation:
         forced: list[int] = []
         likely: list[int] = []
         if guide is not None and request.params.jump_forward:
-            # A request with probabilities gets the model's, so its forced tokens are sampled, too.
+            # For a request with probabilities, forced tokens are sampled, too: their probabilities
+            # come from the logits.
             forced = guide.forced(n) if request.probs is None else []
             likely = guide.likely(n)[len(forced) :]
         return ProposalRequest(

@@ -23,8 +23,8 @@ of the best rate (tokens per second) among the sizes up to that."""
 AIM = 0.9
 """A step is planned to take this part of the target: some steps take longer than estimated."""
 BURST = 3
-"""New prompts that take at most this many targets together are evaluated in one step: cutting them
-would make several gaps instead of one, without less waiting in total."""
+"""New prompts that together take at most this many times the target are evaluated in one step:
+cutting them would make several gaps instead of one, without less waiting in total."""
 LONE_SECONDS = 1.0
 """Longest step of prompts alone, in seconds: new requests and cancellations wait for its end. Steps
 beyond one micro-batch are not faster per token."""
@@ -36,8 +36,8 @@ class PrefillBudget:
     """Chooses the sizes of prompt chunks by the times of `clock`.
 
     `target` is the time limit of a step with generating sequences, in seconds; 0 for no limit. A
-    step has at most `n_batch` prompt tokens; a step of prompts alone may have at least `n_ubatch`.
-    `length` is as in `StepClock`."""
+    step has at most `n_batch` prompt tokens; the limit of a step of prompts alone is at least
+    `n_ubatch`. `length` is as in `StepClock`."""
 
     def __init__(self, clock: StepClock, target: float, *, n_batch: int, n_ubatch: int) -> None:
         self._clock = clock

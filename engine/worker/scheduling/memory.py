@@ -230,7 +230,7 @@ def _wanted(ready: Iterable[Sequence], n_ctx: int) -> list[int]:
 
 
 def _may_be_padded(chunk: Chunk) -> bool:
-    """True for a chunk of a prompt that is plain tokens, without logits of each."""
+    """True for a chunk of a prompt with text tokens only, and the logits of at most one token."""
     return chunk.n_tokens > 1 and chunk.is_plain
 
 

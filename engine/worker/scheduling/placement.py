@@ -182,7 +182,7 @@ class Placement:
                 n = self._cache.reachable(id, min(n_same, running.n_given))
                 if not running.generating and n < n_same <= running.n_exact:
                     soon = max(soon, self._cutting.n_soon(running, n, n_same))
-            # At equal length, a finished text: it may be taken over.
+            # At equal length, prefer a finished text: it may be taken over.
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
         return PrefixOrigin(best, longest, max(0, soon - longest), most)

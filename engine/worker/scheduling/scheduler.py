@@ -197,7 +197,7 @@ class Scheduler:
 
     def shift(self, sequence: Sequence, n_keep: int, n_discard: int) -> bool:
         """Drop `n_discard` tokens of an active sequence after its first `n_keep`, from its text and
-        from the KV cache, which must hold them. Returns False if the memory can't.
+        from the KV cache, which must contain them. Returns False if the memory can't drop them.
 
         Cells shared with another running text can't be moved: then the tokens after the gap are
         evaluated again."""

@@ -111,8 +111,8 @@ class Sequence:
 
     `proposed` tokens may follow `tokens`, and can be evaluated together with the last one. They are
     not part of the text, and become invalid when it changes. The first `n_forced` of them are
-    certain. `n_ahead`: the evaluated tokens after the `n_past` that are neither confirmed nor taken
-    back yet; 0 between steps.
+    certain. `n_ahead`: the number of evaluated tokens after the first `n_past` that are neither
+    confirmed nor taken back yet; 0 between steps.
     """
 
     id: int

@@ -43,8 +43,8 @@ class PrefillPlanner:
         self._n_planned, self._n_most = 0, min(2 * self._n_most, self._n_batch)
 
     def relieve(self) -> bool:
-        """llama.cpp has found no cells: halves the prompt tokens of the next step. Returns False if
-        that is impossible."""
+        """Called when llama.cpp found no cells: halves the prompt tokens of the next step. Returns
+        False if that is impossible."""
         half = min(self._n_most, self._n_planned) // 2
         self._n_most = max(1, half)
         return half > 0
@@ -87,8 +87,8 @@ def _is_whole(sequence: Sequence) -> bool:
 
 
 def with_one_read(prompts: SequenceOf[Sequence]) -> SequenceOf[Sequence]:
-    """`prompts`, without all but the first one of those with `wants_outputs`: each of these uses
-    all the memory for logits in a step."""
+    """`prompts` with only the first one of the prompts that have `wants_outputs`: each of these
+    uses all the memory for logits in a step."""
     read = [s for s in prompts if s.wants_outputs]
     return prompts if len(read) < 2 else [s for s in prompts if s is read[0] or s not in read]
 
@@ -114,13 +114,13 @@ def with_one_medium(prompts: SequenceOf[Sequence], turn: int) -> SequenceOf[Sequ
 def shares(
     prompts: SequenceOf[Sequence], n: int, *, least: int = 1, turn: int = 0
 ) -> list[tuple[Sequence, int]]:
-    """The share of `n` tokens that each of `prompts` gets; they are in the order of their
+    """The share of `n` tokens that each of `prompts` gets. `prompts` are in the order of their
     admission.
 
     The first prompt gets up to half of the tokens, so that no prompt starves. The rest goes to the
     prompts with the fewest pending tokens, so that short prompts don't wait for long ones. If a
-    half is less than `least` tokens, the first prompt gets all `n` in every second `turn`, and no
-    half in the others.
+    half is less than `least` tokens, the first prompt gets up to all `n` tokens in every second
+    `turn`, and no reserved share in the other turns.
     """
     if not prompts or n <= 0:
         return []
@@ -173,8 +173,8 @@ class Ahead:
         self._n_batch = n_batch
         self._n_ctx = n_ctx
         self.takes_early = True
-        """True if forced tokens may be evaluated before the rest of the step, where one decode
-        can't have all rows."""
+        """For separate caches, where one decode can't have all rows: True if forced tokens may be
+        evaluated before the rest of the step."""
         self._planned: list[Chunk] = []  # chunks of the next step with proposals
         self._is_short = False  # llama.cpp had no cells for them
 
@@ -205,8 +205,8 @@ class Ahead:
             self.drop_proposed(chunk.sequence)
 
     def relieve(self) -> bool:
-        """llama.cpp has found no cells: drops all proposals from the next step. Returns False if
-        this step had none."""
+        """Called when llama.cpp found no cells: drops all proposals from the next step. Returns
+        False if this step had none."""
         had_some = bool(self._planned)
         self._is_short = self._is_short or had_some
         for chunk in self._planned:

@@ -70,7 +70,8 @@ def low_median(values: Iterable[float]) -> float:
 
 
 class _Factors:
-    """Measured by expected time of steps, by the number of generating sequences and the size."""
+    """The ratios of measured to expected step times, for each number of generating sequences and
+    each size."""
 
     def __init__(self, n_swept: int, most: float) -> None:
         """The sweep counts as `n_swept` measurements of each factor. Factors are limited to `1 /
@@ -200,7 +201,7 @@ class StepClock:
         return self.by_size(n_generating, [n_prompt], length).get(n_prompt)
 
     def by_size(self, n_generating: int, sizes: Iterable[int], length: float) -> dict[int, float]:
-        """The same for each of `sizes`, numbers of prompt tokens; empty if unknown."""
+        """As `seconds`, for each of `sizes` (numbers of prompt tokens); empty if unknown."""
         if not (self._prompts or self._factor):
             return {}
         speed = self._speed
@@ -277,7 +278,7 @@ class StepClock:
         for growth in (self._few, self._many):
             growth.fade(self._now)
         front = low_median(self._in_front) if self._in_front else 1.0
-        if length < LONG or level < own * front:  # a start never costs more
+        if length < LONG or level < own * front:  # tokens at the start of a text never cost more
             self._in_front.append(level / own)
         elif size != FEW_ROWS:  # this size may be on either path
             growth = self._few if n <= FEW_ROWS else self._many

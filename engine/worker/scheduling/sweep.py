@@ -99,8 +99,8 @@ def _agree(found: Sequence[float]) -> bool:
 
 
 def measure(evaluate: Evaluate, *, n_most: int, n_sequences: int, n_rows: int) -> Sweep:
-    """Measures steps of up to `n_most` tokens of `n_sequences` sequences; `n_rows` is the most
-    logits of one sequence in a batch."""
+    """Measures steps of up to `n_most` tokens of `n_sequences` sequences; `n_rows` is the maximum
+    number of logits of one sequence in a batch."""
     meter = _Meter(evaluate)
     n_beside = min(BESIDE, n_sequences - 1)
     one = meter.least(1)
