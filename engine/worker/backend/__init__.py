@@ -1,4 +1,4 @@
-"""A small typed interface of llama.cpp: the only package that uses its C API.
+"""A small typed interface to llama.cpp: the only package that uses its C API.
 
 `Model` owns weights and vocabulary, `Context` the KV cache and the batch, `Sampler` one sampler
 chain. Each frees its resources in `close()`. The caller must keep every bound that the C code

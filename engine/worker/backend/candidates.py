@@ -31,7 +31,7 @@ class Candidates:
     @cached_property
     def _all(self) -> npt.NDArray[np.uint8]:
         """The bytes of the array for all tokens, without logits: copying bytes is faster than
-        fields."""
+        copying fields."""
         room = np.zeros(self._n_vocab, CANDIDATE)
         room["id"] = np.arange(self._n_vocab)
         return room.view(np.uint8)

@@ -78,7 +78,7 @@ class Context:
             self.close()
             raise BackendError("this model can't generate; start the server with --embeddings")
         self._positions = Positions() if model.uses_mrope else None
-        # A recurrent state can't lose tokens. With keys in bf16, llama.cpp would abort.
+        # A recurrent state can't lose tokens. llama.cpp would abort when it moves keys in bf16.
         self.can_shift = not model.is_recurrent and options.cache_types()[0] != "bf16"
         self.can_shift &= bool(C.llama_memory_can_shift(self._memory))
         self._unified = unified
@@ -238,10 +238,10 @@ class Context:
         self.evaluate([1])
 
     def evaluate(self, lengths: Sequence[int], *, every: bool = False, erase: bool = True) -> float:
-        """Evaluate arbitrary tokens of the first sequences in one batch: `lengths` (each >= 1) of
-        each, at most n_batch together. Computes the logits of the last token of each sequence, or
-        of `every` token. Returns the seconds until the device has finished. The tokens are
-        forgotten; with `erase`, their cells are cleared as well."""
+        """Evaluate arbitrary tokens of the first sequences in one batch: `lengths[i]` (at least 1)
+        tokens of sequence i, at most n_batch together. Computes the logits of the last token of
+        each sequence, or of `every` token. Returns the seconds until the device has finished. The
+        tokens are forgotten; with `erase`, their cells are cleared as well."""
         self.batch.clear()
         for sequence, length in enumerate(lengths):
             # Different tokens, which use different experts.
@@ -262,8 +262,8 @@ class Context:
 
     def set_sampler(self, sequence: int, chain: Any) -> bool:
         """Let the device apply `chain` to the logits of `sequence` from the next decode on (None:
-        stop). Returns False if the device can't. Then a batch may have at most one output of
-        `sequence`, and the chain must exist until it is replaced."""
+        stop). Returns False if the device can't. While a chain is set, a batch may have at most one
+        output of `sequence`, and the chain must not be freed."""
         return bool(C.llama_set_sampler(self._ctx, sequence, chain))
 
     def sampled(self, index: int) -> int:
@@ -377,7 +377,8 @@ class Context:
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         """Remove the tokens of `sequence` from position `start` up to `stop` (exclusive), and move
         the tokens after them to `start`: the next decode rotates their keys. Returns False, without
-        any change, if the memory can't. The cells must not be shared with another sequence."""
+        any change, if the memory can't do that. The cells must not be shared with another
+        sequence."""
         if not self.can_shift:
             return False
         if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):

@@ -222,8 +222,8 @@ def thread_pools(options: EngineOptions) -> list[ThreadPool]:
 
 
 def created(model: Model, params: Any) -> Any:
-    """llama.cpp's context. Raises `BackendError`; if there is no memory, it contains a context size
-    that would fit."""
+    """llama.cpp's context. Raises `BackendError`; if there is no memory, its message has a context
+    size that would fit."""
     forget_errors()
     n_ctx = params.n_ctx or model.n_ctx_train
     holdings.begin_context(n_ctx)
@@ -272,4 +272,6 @@ def warn_of_small_batches(options: EngineOptions, n_seq: int) -> None:
         ("--ubatch-size", min(sizes.ubatch_size, max(sizes.batch_size, n_seq))),
     ):
         if size < n_seq:
-            log.warning("%s %d is too small for %d sequences: it is %d", option, size, n_seq, n_seq)
+            log.warning(
+                "%s %d is too small for %d sequences: %d is used", option, size, n_seq, n_seq
+            )

@@ -1,4 +1,4 @@
-"""Determines the memory that a model and a context will take of each device, without allocating it.
+"""Determines the memory that a model and a context will take on each device, without allocating it.
 
 llama.cpp makes both from the header of the file, without memory for weights and KV cache
 (`no_alloc`), and logs the sizes. So the result includes every kind of memory exactly: recurrent
@@ -85,8 +85,8 @@ class DryRun(ModelFacts):
         self._planned = Planned()
         self._measured: dict[object, list[DeviceUse]] = {}
         self._mosts: dict[object, int] = {}
-        # Loading the vocabulary takes most of the time and isn't needed. But its size is, and some
-        # files don't contain that separately.
+        # Loading the vocabulary takes most of the time and isn't needed. But the size of the
+        # vocabulary is needed, and some files don't contain it separately.
         given = options.model.override_kv
         with captured_by(self._planned), _traced():
             forget_errors()

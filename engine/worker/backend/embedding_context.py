@@ -28,7 +28,7 @@ class EmbeddingContext(Context):
         self.n_vector = int(size(model._model))
 
     def vectors_of_tokens(self, n_tokens: int) -> Vectors:
-        """The vectors of the `n_tokens` of the last decode, without pooling."""
+        """The vectors of the `n_tokens` tokens of the last decode, without pooling."""
         pointer = C.llama_get_embeddings(self._ctx)
         if not pointer:
             raise failure("the model gave no embeddings")

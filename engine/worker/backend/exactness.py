@@ -1,4 +1,5 @@
-"""Checks whether `--reproducible` is possible: on no device, and only with some CPU kernels."""
+"""Checks whether `--reproducible` is possible: devices don't support it, and only some CPU kernels
+do."""
 
 import logging
 

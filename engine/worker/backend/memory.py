@@ -148,7 +148,8 @@ class Holdings:
 
     @contextmanager
     def drafting(self) -> Iterator[None]:
-        """A context in which log lines are about the draft model, and replace nothing."""
+        """A context in which log lines are about the draft model, and don't change this model's
+        values."""
         own = replace(self)
         self._become(Holdings())
         try:

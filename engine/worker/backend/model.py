@@ -138,7 +138,8 @@ class Model(ModelFacts):
     """The weights and the vocabulary of one GGUF file, and its LoRA adapters. An adapter's id is
     its index in `adapters`.
 
-    Raises `BackendError` if a file can't be loaded. `progress` is called with fractions.
+    Raises `BackendError` if a file can't be loaded. `progress` is called with the loaded fraction,
+    from 0 to 1.
     """
 
     def __init__(
@@ -174,7 +175,7 @@ class Model(ModelFacts):
         self.adapters: list[LoraFile] = []
         self._eog = [i for i in range(self.n_vocab) if C.llama_vocab_is_eog(self._vocab, i)]
         self.eog = frozenset(self._eog)
-        # Adding one to a vocabulary without end-of-text tokens would fail an assertion.
+        # -1 if the vocabulary has no such token.
         self.bos: int = C.llama_vocab_bos(self._vocab)
         self.eos: int = C.llama_vocab_eos(self._vocab)
         try:

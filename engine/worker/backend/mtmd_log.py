@@ -37,7 +37,7 @@ _callback = C.llama_log_callback(_on_log)
 
 
 def listen() -> None:
-    """Redirect libmtmd's log from stderr to ours. May be called repeatedly."""
+    """Redirect libmtmd's log from stderr to this module's logger. May be called repeatedly."""
     for function in (M.mtmd_log_set, M.mtmd_helper_log_set):
         set_log: Callable[[Any, Any], None] = function
         set_log(_callback, ctypes.c_void_p(0))

@@ -12,7 +12,7 @@ _Numbers = npt.NDArray[np.int32]
 
 class Run(NamedTuple):
     """A medium: tokens `start` up to `stop` (exclusive) of a text, which take `n_pos` positions.
-    The highest position of its evaluated tokens is `last` after the first position."""
+    The highest position of its evaluated tokens is its first position plus `last`."""
 
     start: int
     stop: int

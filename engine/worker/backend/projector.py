@@ -45,7 +45,7 @@ _ANY_SIZE = ("qwen", "glm4v", "mimovl", "exaone4_5", "youtuvl")
 
 
 def projector_uses(options: EngineOptions) -> list[DeviceUse]:
-    """The memory that the projector takes of its device; empty without a projector. The size of the
+    """The memory that the projector takes on its device; empty without a projector. The size of the
     weights is exact, the memory for computing the largest image is estimated. Raises `BackendError`
     if the file isn't a projector."""
     media = options.media
@@ -197,7 +197,7 @@ class Projector:
         """The parts of a medium in a text: chunks, and the tokens around them. Cheap, as an image
         isn't encoded here. Raises `BackendError` for an unsupported medium."""
         if not self.hears_or_sees(media.kind):
-            raise BackendError(f"the projector {self.path!r} takes no {media.kind}")
+            raise BackendError(f"the projector {self.path!r} doesn't support {media.kind} input")
         found: list[TokenArray | PreparedChunk] = []
         with self._tokenized(media, with_data=media.kind == "audio") as chunks:
             for chunk in chunks:

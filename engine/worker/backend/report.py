@@ -17,7 +17,7 @@ from specllama.engine.worker.backend.verdict import Measure
 
 
 def report() -> BuildReport:
-    """Makes the report, after a new trial of the kernels, whose verdict is stored."""
+    """Makes the report, after a new test of the kernels, and stores the verdict."""
     processor = this_processor()
     tried = kernels.to_try(processor)
     measure, reason, remark, error = Measure.AS_BUILT, "", "", ""

@@ -110,8 +110,8 @@ def fits_in_tensors(held: Holdings) -> int:
 
 
 def most_in_tensors(held: Holdings) -> float:
-    """The same without rounding, computed from the tensors of the newest context; infinite if no
-    device has any.
+    """As `fits_in_tensors`, without rounding or limit, computed from the tensors of the newest
+    context; infinite if no device has any.
 
     A device may have memory for a buffer, but not support a tensor of that size."""
     found = math.inf

@@ -19,7 +19,7 @@ MAX_THREADS = 8
 LEAST = 1 << 19
 """Minimum logits in all rows for using threads: below, a pass takes 0.1 ms."""
 PART = 8
-"""A row has no shortlist if more than one in so many of its tokens reach the bound."""
+"""A row has no shortlist if more than one in `PART` of its tokens reach the bound."""
 
 Logits = npt.NDArray[np.float32]
 _NONE: TokenArray = np.empty(0, np.int32)

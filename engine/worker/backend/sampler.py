@@ -271,8 +271,8 @@ class Sampler:
     def _edit(self, values: Floats, candidates: Candidates, ids: TokenArray | None) -> None:
         """Apply biases and penalties to the candidates `ids` with the logits `values`."""
         if len(self._biased):
-            # llama.cpp searches tokens that are not at their index, and applies only one bias to
-            # each.
+            # llama.cpp's sampler would search for tokens that are not at their index, and apply
+            # only one bias to each.
             if ids is None:
                 np.add.at(values, self._biased, self._biases)
             else:

@@ -13,7 +13,8 @@ NEAR_END = 4
 """Distance of the last checkpoint from the end of a prompt, in tokens: a chat template often ends a
 prompt with a few tokens that change when the conversation continues."""
 LAST_MESSAGES = (64, 512)
-"""Further distances of checkpoints from there: before a short or a long last message."""
+"""Distances of further checkpoints from that one, in tokens: before a short or a long last
+message."""
 STEP = 4096
 """Tokens between checkpoints, for texts that diverge at an unknown place."""
 

@@ -299,7 +299,7 @@ class DiskCache:
             return
         key = self._identity.key(origin)
         if not self._identity.fits(origin) or key is None:
-            return  # another model's, or another server's settings
+            return  # of another model, or with other settings
         try:
             tokens = media_table.from_file(tokens, origin.media, self._registry)
         except ValueError as error:

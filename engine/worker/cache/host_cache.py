@@ -75,7 +75,7 @@ class TextIndex:
 
     def covering(self, tokens: TokenArray, key: Key, n_checkpoints: int = 0) -> list[int]:
         """The texts that make `tokens` with that many checkpoints redundant, sorted by number. A
-        text of the same tokens only does if it has at least as many checkpoints."""
+        text with exactly the same tokens does so only if it has at least as many checkpoints."""
         found = []
         for id, n in self._matches(tokens, key).items():
             text = self._texts[id]

@@ -37,8 +37,8 @@ class Identity:
 
     @classmethod
     def of_cells(cls, options: EngineOptions) -> "Identity":
-        """As `of`, with the options that affect the memory layout of cells as well, so that no
-        state with this identity is one that llama.cpp rejects. Raises OSError."""
+        """As `of`, with the options that affect the memory layout of cells as well, so that
+        llama.cpp accepts every state with this identity. Raises OSError."""
         own = cls.of(options)
         layout = {
             "--flash-attn": options.compute.flash_attn,

@@ -70,7 +70,8 @@ class KVCache(Protocol):
 
 class Found(NamedTuple):
     """A text in the second tier that can be cut to `n` tokens, a prefix of the requested text.
-    `length` is its own length; `text` is the tier's handle, None while it is being fetched."""
+    `length` is the length of the whole text; `text` is the tier's handle, None while it is being
+    fetched."""
 
     n: int
     length: int

@@ -80,8 +80,7 @@ class SecondTier:
         self._stall = 0.0  # so far in this step
         self._saving, self._restoring = _Speed(), _Speed()
 
-    # ---- of engine.worker.cache.prefix_cache.Tier
-    # -----------------------------------------------------
+    # ---- the interface of engine.worker.cache.prefix_cache.Tier ---------------------------
 
     def offer(
         self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()

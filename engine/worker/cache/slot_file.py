@@ -141,7 +141,7 @@ def write(
     try:
         with suppress(FileNotFoundError):
             if not stat.S_ISREG(os.lstat(path).st_mode):
-                raise invalid_request(f"filename: {name!r} is there, and not a regular file")
+                raise invalid_request(f"filename: {name!r} exists, and is not a regular file")
         descriptor, part = tempfile.mkstemp(prefix=".slot-", suffix=".part", dir=directory)
         with open(descriptor, "wb") as file:
             ids = np.ascontiguousarray(tokens, "<i4")

@@ -82,7 +82,7 @@ class MediaRegistry:
                 self._by_id[id] = chunk
                 self._ids[digest, index] = id
             elif self._by_id[id] != chunk:
-                raise ValueError(f"a medium has changed: {self._by_id[id]} is {chunk}")
+                raise ValueError(f"a medium has changed: it was {self._by_id[id]}, and is {chunk}")
             self._asked[id] = self._clock()
             return self._by_id[id]
 
