@@ -33,8 +33,8 @@ CMAKE_ARGS = (
     "-DGGML_NATIVE=OFF",
     "-DGGML_BACKEND_DL=ON",
     "-DGGML_CPU_ALL_VARIANTS=ON",
-    "-DGGML_OPENMP=ON",  # ggml's own threads decode at 0.94 of this speed (two cores, 100M)
-    # ggml installs its variants to these folders; llama-cpp-python knows only its fixed targets.
+        # ggml installs its variants to these folders; llama-cpp-python installs only a fixed list of
+    # targets.
     f"-DCMAKE_INSTALL_BINDIR={FOLDER}",
     f"-DCMAKE_INSTALL_LIBDIR={FOLDER}",
     "-DCMAKE_INSTALL_INCLUDEDIR=llama_cpp/include",
