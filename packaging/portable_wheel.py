@@ -33,8 +33,7 @@ CMAKE_ARGS = (
     "-DGGML_NATIVE=OFF",
     "-DGGML_BACKEND_DL=ON",
     "-DGGML_CPU_ALL_VARIANTS=ON",
-        # ggml installs its variants to these folders; llama-cpp-python installs only a fixed list of
-    # targets.
+    # ggml installs its variants to these folders; llama-cpp-python installs only a fixed list.
     f"-DCMAKE_INSTALL_BINDIR={FOLDER}",
     f"-DCMAKE_INSTALL_LIBDIR={FOLDER}",
     "-DCMAKE_INSTALL_INCLUDEDIR=llama_cpp/include",

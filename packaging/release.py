@@ -6,7 +6,7 @@
     python packaging/release.py try [--dist dist]
         Installs specllama and specllama-contract from the folder into a new environment, without a
         compiler: llama.cpp has to be there as a wheel (`portable_wheel.py`). Starts the server on a
-                free port, sends it one request, stops it, and prints the seconds from the command to the
+        free port, sends it one request, stops it, and prints the seconds from the command to the
         answer.
     python packaging/release.py notes [--tag v0.2.0]
         Prints the changelog of the version.

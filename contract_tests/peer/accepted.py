@@ -31,10 +31,10 @@ def row_of(request: Request, difference: Difference) -> Accepted | None:
 
 INTRODUCTION = """# Coming from llama-server
 
-Programs for llama-server work with specllama: options, paths and fields are the same, and so are the
-answers, except for the intended differences in this table. `nox -s peer` sends the same requests to
-both servers and compares the answers, without ids, times and the number of cached tokens. Of
-{total} requests {counts}.
+Programs for llama-server work with specllama: options, paths and fields are the same, and so are
+the answers, except for the intended differences in this table. `nox -s peer` sends the same
+requests to both servers and compares the answers, without ids, times and the number of cached
+tokens. Of {total} requests {counts}.
 
 | | llama-server | specllama | why |
 |---|---|---|---|"""
