@@ -1,4 +1,4 @@
-"""Runs one shape after the other, next to honest clients, and collects the results."""
+"""Runs one attack after the other, next to honest clients, and collects the results."""
 
 import threading
 import time

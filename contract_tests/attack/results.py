@@ -23,19 +23,19 @@ INTRODUCTION = f"""# Attacks
 
 Written by `python -m contract_tests.attack.results`; edit that, not this page.
 
-`nox -s attack` starts a server with four slots and attacks it with one shape after the other: small
-requests that are meant to freeze, fill or expose a server, odd bytes, and harm to processes. At the
-same time four honest clients send a greedy completion, the same as a stream, a chat, and an object
-with a new schema each time.
+`nox -s attack` starts a server with four slots and attacks it in one way after the other: with
+small requests that are meant to freeze, fill or expose a server, with odd bytes, and by killing or
+stopping processes. At the same time four honest clients send a greedy completion, the same as a
+stream, a chat, and an object with a new schema each time.
 
-A server passes a shape if
+A server passes an attack if
 
 - each honest client gets {MEANWHILE} answers during it, with the texts of an undisturbed run,
 - the processes stay the same, except one that is killed on purpose,
-- their memory stays within {MARGIN // MIB} MiB of its size before the first shape,
+- their memory stays within {MARGIN // MIB} MiB of its size before the first attack,
 - every answer to an attack is a documented one. For llama-server, statuses aren't judged.
 
-Each process has a limited address space. A server that failed a shape is started again.
+Each process has a limited address space. A server that failed an attack is started again.
 
 The columns:
 
@@ -45,7 +45,7 @@ The columns:
   that a busy machine isn't taken for a fault.
 - *longest gap*: the longest wait of an honest client, divided by that of the undisturbed run. It is
   reported only, and never a failure.
-- *peak MiB*, *kept MiB*: the memory of all processes above their memory before the shape.
+- *peak MiB*, *kept MiB*: the memory of all processes above their memory before the attack.
 
 The tables come from a machine with two busy processors.
 """
@@ -81,7 +81,7 @@ def table(outcomes: Mapping[str, Any]) -> str:
 def verdict(outcomes: Mapping[str, Outcome]) -> str:
     """Returns the last line of a campaign."""
     wrong = [name for name, each in outcomes.items() if each.problems]
-    said = f"{len(wrong)} of {len(outcomes)} shapes left something wrong"
+    said = f"{len(wrong)} of {len(outcomes)} attacks left something wrong"
     return f"{said}: {', '.join(wrong)}" if wrong else said
 
 
@@ -104,7 +104,7 @@ def page() -> str:
     parts = [INTRODUCTION]
     for side in SIDES:
         failed = sum(bool(each["problems"]) for each in results.get(side, {}).values())
-        said = f"{failed} of {len(results.get(side, {}))} shapes left something wrong."
+        said = f"{failed} of {len(results.get(side, {}))} attacks left something wrong."
         parts += [f"## {side}\n", f"{said}\n", table(results.get(side, {})) + "\n"]
     return "\n".join(parts)
 

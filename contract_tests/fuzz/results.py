@@ -43,7 +43,7 @@ The checks of the contract tests compare every answer with the description. Thes
 - a status that is not documented, a 5xx other than 501, and 503 unless models load or sleep,
 - an accepted body that the description rejects,
 - no answer within {PATIENCE:.0f} seconds,
-- between rounds: another process, a slot that still works, an error or a traceback in the log,
+- between rounds: another process, a slot that is still busy, an error or a traceback in the log,
 - growth from the first third of a run to its end by more than {MARGIN["engine"]} MiB (the engine
   process, which keeps compiled grammars), {MARGIN["server"]} MiB (the server process) or
   {MARGIN["helpers"]} MiB (all helper processes).

@@ -26,7 +26,7 @@ from tests.support.shipped_templates import ANSWERS, CONVERSATIONS, TOOLS, diges
 
 RECORD = shipped()
 DOCUMENT = Path(__file__).parents[3] / "docs" / "reports" / "templates.md"
-DIFFERENT, LOST = "Where prompts differ", "Answers that do not come back"
+DIFFERENT, LOST = "Where prompts differ", "Answers that are parsed differently"
 BOS = "<s>"
 SCHEMAS = {tool["function"]["name"]: tool["function"]["parameters"] for tool in TOOLS}
 QUESTION = "Zq question"
