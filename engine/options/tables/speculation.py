@@ -233,7 +233,7 @@ class SpeculationOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_SPEC_SYNTH_RATES",
             metavar="P0,P1,...",
             help="For benchmarks: accept proposed tokens at random, with these chances that at "
-            "least 1, 2, ... tokens are accepted. Needs one for each token that may be "
+            "least 1, 2, ... tokens are accepted. Needs a chance for each token that may be "
             "proposed at once.",
             default="none",
             excludes=("spec_synth_len",),
