@@ -145,7 +145,8 @@ def _carrying(schema: Prepared, whitespace: JsonWhitespace) -> dict[str, Any]:
     return {**json.loads(schema.text), "x-guidance": _JSON_OPTIONS[whitespace]}
 
 
-# Limits of a hostile grammar for one mask. The fuel lasts for tens of milliseconds.
+# Limits on the work for one mask, against hostile grammars. The fuel lasts for tens of
+# milliseconds.
 _LIMITS = LLParserLimits(
     max_items_in_row=4000,
     initial_lexer_fuel=2_000_000,

@@ -303,7 +303,7 @@ class _Translation:
             raise self._error(f"{written} is not one token of the vocabulary", match.start())
         return f"<[{'^' if match[1] else ''}{id}]>"
 
-    # ---- small things --------------------------------------------------------------------
+    # ---- helpers --------------------------------------------------------------------
 
     def _named(self, name: str, at: int | None = None) -> str:
         """The name of a rule in the translation: the original name may be a keyword in Lark."""

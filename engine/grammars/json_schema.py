@@ -1,7 +1,7 @@
 """Prepares a JSON schema for llguidance.
 
-Keywords that can't be enforced are left out and reported. Only schemas that no server could read
-are errors.
+Keywords that can't be enforced are left out and reported. Only schemas that are malformed, too
+large, or can't match any text are errors.
 """
 
 import json
@@ -28,9 +28,9 @@ class Prepared(NamedTuple):
 
 
 class Leniency(NamedTuple):
-    """What to leave out of a schema, although it could be translated: `without` keywords, implied
-    types and closed objects (`literal`), and keywords next to references (`alone`). See
-    `Translation`."""
+    """The parts of a schema to leave out although they could be translated: the keywords `without`;
+    with `literal`, implied types and closed lists of properties; with `alone`, keywords next to
+    references. See `Translation`."""
 
     without: frozenset[str] = frozenset()
     literal: bool = False

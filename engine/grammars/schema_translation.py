@@ -103,7 +103,7 @@ class Translation:
         self._closing_work, self._branches_work = Work(MAX_WORK), Work(MAX_WORK)
 
     def result(self) -> Schema:
-        """The translated schema. Raises GrammarError, and unless it is literal OutOfWorkError."""
+        """The translated schema. Raises GrammarError; without `literal`, also OutOfWorkError."""
         result: Schema = self._translated(self._document, self._at, _Place(not self._literal))
         definitions: Schema = {}
         while self._waiting:

@@ -79,7 +79,9 @@ def is_divisor(value: Any) -> bool:
 
 
 def is_exact(value: Any) -> bool:
-    """True if all numbers in `value` are exact doubles with at most `MAX_DIGITS` digits."""
+    """True if llguidance can represent all numbers in `value` without rounding: integers up to
+    `MAX_INTEGER`, other numbers from `MIN_DECIMAL` to `MAX_DECIMAL` with at most `MAX_DIGITS`
+    digits."""
     todo = [value]
     while todo:
         match todo.pop():
