@@ -23,7 +23,7 @@ class DeviceUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DeviceMemory(msgspec.Struct, frozen=True):
-    """The total memory of a device for offloading, of all processes."""
+    """The memory of a device for offloading, together for all processes."""
 
     name: str
     free: Bytes

@@ -19,7 +19,7 @@ from specllama.engine.wire.media import Media
 
 class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
     """The first message: the options for loading the model, and the lowest level of Python's
-    logging to log."""
+    logging that the engine process logs."""
 
     options: EngineOptions
     log_level: int

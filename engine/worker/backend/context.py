@@ -377,8 +377,7 @@ class Context:
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         """Remove the tokens of `sequence` from position `start` up to `stop` (exclusive), and move
         the tokens after them to `start`: the next decode rotates their keys. Returns False, without
-        any change, if the memory can't do that. The cells must not be shared with another
-        sequence."""
+        any change, if the memory can't do that. The sequence must not share the cells."""
         if not self.can_shift:
             return False
         if not C.llama_memory_seq_rm(self._memory, sequence, start, stop):

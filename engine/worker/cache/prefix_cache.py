@@ -21,9 +21,8 @@ ALL = sys.maxsize
 """The value of `n_exact` of a text without moved cells."""
 
 Key = tuple[tuple[int, float], ...]
-"""What the cells of a text depend on, apart from its tokens: (id, scale) of each LoRA adapter with
-a scale other than 0, sorted by id. If only the owner may reuse the text, (OWNER, number)
-follows."""
+"""The conditions of a text's cells, apart from its tokens: (id, scale) of each LoRA adapter with a
+scale other than 0, sorted by id. If only the owner may reuse the text, (OWNER, number) follows."""
 
 OWNER = -1
 """Stands for an adapter's id."""

@@ -118,14 +118,15 @@ CACHE_BYTES = 256 << 20  # limit of the cache of compiled grammars
 
 class Guided(NamedTuple):
     """The constraint of a text (None: any text is allowed), and the keywords of its JSON schemas
-    that are not enforced, such as `#/properties/x/not`, or after the name of a tool."""
+    that are not enforced, such as `#/properties/x/not`. The name of a tool precedes the keywords of
+    its schema."""
 
     guide: Guide | None
     relaxed: tuple[str, ...] = ()
 
 
 class CompileOrder:
-    """A request's order for the constraint of `source` (None: no constraint)."""
+    """A request's order for its constraint, compiled by `work` (None: no constraint)."""
 
     def __init__(
         self,
@@ -135,7 +136,7 @@ class CompileOrder:
     ) -> None:
         self.params = params
         self.work = work
-        self.vocabulary = vocabulary  # with a limit of thinking
+        self.vocabulary = vocabulary  # set if thinking is limited
         self.is_dropped = False
 
     @property
@@ -263,8 +264,8 @@ class Compiler:
             self.end(work, _unwanted())
 
     def guide(self, order: CompileOrder) -> Guided:
-        """The constraint by the grammar or the schema and the limit of thinking; waits until
-        `order` is ready. Raises GrammarError."""
+        """The constraint from the grammar or the schema, and from the limit of thinking; waits
+        until `order` is ready. Raises GrammarError."""
         params = order.params
         constraint, relaxed = self._constraint(params, order.work)
         if params.answer is not None:

@@ -34,7 +34,7 @@ FREE_SECONDS = 0.01
 SLOW_SECONDS = 2.0
 """Maximum CPU time of all masks of a text, not counting the first `FREE_SECONDS` of each."""
 DENSE = 16
-"""If more than one byte in so many has bits set, all bytes are unpacked."""
+"""If more than one in `DENSE` bytes has bits set, all bytes are unpacked."""
 INLINE_SECONDS = 2e-4
 """After a mask that took less than this, the next one is computed inline: usually it takes a few
 microseconds, less than passing it to another thread. After a slow mask in the same text, masks are

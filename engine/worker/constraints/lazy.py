@@ -160,8 +160,8 @@ class Waiting:
     """The tokens allowed before the trigger of a lazy grammar: all tokens, except tokens that
     contain the end of a trigger and continue in a way that the grammar doesn't allow.
 
-    The forbidden tokens depend on how much of a trigger is already there. They are computed once
-    for each grammar. Usually there are none, which costs nothing.
+    The forbidden tokens depend on how much of a trigger is already generated. They are computed
+    once for each grammar. Usually there are none, which costs nothing.
     """
 
     def __init__(

@@ -86,7 +86,7 @@ def _markers(texts: Sequence[str]) -> list[bytes]:
 
 
 class ThinkingLimit:
-    """Ends thoughts by forcing the tokens `message` and `closing` after them; otherwise `inner`
+    """Ends thoughts by forcing the tokens of `message`, then those of `closing`; otherwise `inner`
     applies. The message is used at most once."""
 
     def __init__(

@@ -214,7 +214,7 @@ class TrialProcess:
             trial_command(memory, self._clock),
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,  # Rust reports out of memory there, without a size limit
+            stderr=subprocess.DEVNULL,  # Rust reports a lack of memory there, at any length
             env=environment(),
             bufsize=0,
             process_group=0 if FORKS else None,  # includes its forked copies

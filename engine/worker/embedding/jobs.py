@@ -1,4 +1,4 @@
-"""Requests for vectors, with their inputs and the parts of these."""
+"""Requests for vectors, their inputs, and the parts of inputs."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -32,7 +32,7 @@ class EmbeddingJob:
 @dataclass(eq=False)
 class Input:
     """An input that is being evaluated as `sequence`; its first `n_past` tokens are done.
-    `is_alone`: it has its steps for itself."""
+    `is_alone`: its steps have no other inputs."""
 
     job: EmbeddingJob
     index: int

@@ -19,7 +19,7 @@ class EmbeddingBatcher:
         self._n_cells = n_cells
         self._queue: deque[EmbeddingJob] = deque()
         """Requests with pending inputs, in the order of their turns."""
-        self._alone: deque[Input] = deque()  # inputs that had no memory together with others
+        self._alone: deque[Input] = deque()  # inputs whose step with others lacked memory
         self.long: Input | None = None
         """The input that takes several steps, if there is one."""
 

@@ -33,7 +33,7 @@ def chosen(
         parts.append(f"a context of {choice.n_ctx} tokens in place of {asked.n_ctx} (-c)")
     if choice.n_layers != AUTO:
         parts.append(f"{choice.n_layers} of {asked.most_layers} layers on devices (-ngl)")
-    why = f"all of it needs {needed(before, free)}"
+    why = f"without that, the model needs {needed(before, free)}"
     return f"fitted to the free memory: {', '.join(parts)}; {why} (--fit, --fit-target)"
 
 
@@ -91,9 +91,9 @@ def fitted(
     devices if necessary, unless the user has set these. `host` and `devices` return the free
     memory.
 
-    Raises `BackendError` with a sentence if the machine has no memory for the KV cache: loading
-    fills it at once, so the system would kill this process. With `--fit off`, it only raises if the
-    cache exceeds the machine's total memory, which llama.cpp may take minutes to detect."""
+    Raises `BackendError` if the machine has no memory for the KV cache: loading fills it at once,
+    so the system would kill this process. With `--fit off`, it only raises if the cache exceeds the
+    machine's total memory, which llama.cpp may take minutes to detect."""
     try:
         with Measuring(path, options) as measuring:
             fitting = _Fitting(measuring, options, host(), devices())

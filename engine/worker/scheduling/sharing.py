@@ -9,8 +9,8 @@ from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 
 LITTLE_MORE = 1.1
-"""While sequences generate, a step may exceed its prompt tokens by this factor if that saves a
-further step for the rest: few rows of a long text can take longer than many (see
+"""While sequences generate, a step may exceed its limit of prompt tokens by this factor if that
+saves a further step for the rest: few rows of a long text can take longer than many (see
 `engine.worker.scheduling.step_clock.FEW_ROWS`)."""
 LAST_STEPS = 3
 """The number of last steps that share the rest of a prompt evenly."""

@@ -15,7 +15,7 @@ log = logging.getLogger("specllama.engine.worker.speculation.draft_model")
 
 def draft_source(model: Model, options: EngineOptions) -> AnySource | None:
     """The proposal source of the draft model in `options`, for `model`; None without one. Raises
-    `BackendError` with a sentence if it can't be loaded or doesn't fit `model`."""
+    `BackendError` if it can't be loaded or doesn't fit `model`."""
     path = options.draft.model_draft
     if not path:
         return None

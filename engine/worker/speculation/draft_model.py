@@ -2,7 +2,7 @@
 
 It drafts for all sequences together, one token of each in a decode. A text that is new to the draft
 model, such as a long prompt, is evaluated in pieces over several steps, so that other sequences'
-steps stay short. Before its end, nothing is proposed for it.
+steps stay short. Nothing is proposed for the text until all of it is evaluated.
 """
 
 import logging

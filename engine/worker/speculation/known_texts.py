@@ -102,7 +102,7 @@ MIN_TOKENS = 16
 N_AGAIN = 4
 """Number of equal tokens after which a diverged text is followed again."""
 MAX_AGAIN = 4096
-"""Number of its tokens that are searched for them."""
+"""Maximum number of tokens of the diverged text that are searched for these."""
 MAX_HITS = 16
 """Maximum number of matches to consider; the one nearest to the point of divergence is used."""
 

@@ -90,9 +90,10 @@ up to `LATE`."""
 TRIALS = 0.015
 """Maximum part of the time for trials."""
 PLAIN = 128
-"""After so many steps with proposals, one step has none, to measure what proposals save."""
+"""After so many steps with proposals, one step has none, to measure the time without them."""
 NEW = 16
-"""Steps of a sequence before its first trial of a source."""
+"""Steps of a sequence before its first trial of a source that isn't worth its time for other
+sequences."""
 
 
 class _Trials:

@@ -77,7 +77,7 @@ class ProposalRequest:
     likely: Sequence[int] = ()
 
     def ask(self, source: AnySource, n: int) -> Ask[SourceState]:
-        """The question to `source` for `n` tokens."""
+        """The request to `source` for `n` tokens."""
         states, text = self.record.states, self.sequence
         if source.name not in states:
             states[source.name] = source.begin(text.tokens, text.text_key)

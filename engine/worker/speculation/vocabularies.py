@@ -59,9 +59,9 @@ JOIN: Final = 8
 
 
 class TranslatedState(SourceState, Generic[S]):
-    """A text in both vocabularies. Final are the first `n_settled` tokens of `target`, and the
-    first `n_draft` tokens of `inner.tokens`, their translation. `inner` is the state of the draft
-    model's source."""
+    """A text in both vocabularies. The first `n_settled` tokens of `target`, and the first
+    `n_draft` tokens of `inner.tokens` (their translation), are final. `inner` is the state of the
+    draft model's source."""
 
     def __init__(self, tokens: TokenBuffer, key: Key, inner: S) -> None:
         super().__init__(tokens, key)
