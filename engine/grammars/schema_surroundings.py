@@ -1,8 +1,8 @@
 """Collects the other schemas that apply to the same value as one part of a schema.
 
-`properties` and `additionalProperties` refer to one schema only. But several schemas may apply in
-the same place: those of `allOf`, a branch of `anyOf` and of `oneOf`, and the target of `$ref`. This
-module collects everything that names a property anywhere in one place.
+`properties` and `additionalProperties` refer to one schema only. But several schemas may apply to
+the same value: the parts of `allOf`, a branch of `anyOf` and of `oneOf`, and the target of `$ref`.
+Together they form a place. This module collects all properties that are named anywhere in a place.
 """
 
 from collections.abc import Iterator

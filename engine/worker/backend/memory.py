@@ -126,7 +126,8 @@ _LAYER = re.compile(r"load_tensors: layer +\d+ assigned to device ([^\s,]+)")
 _CACHED = re.compile(r"llama_kv_cache: layer +\d+: dev = (\S+)")
 _WEIGHTS = ("model", "LoRA")
 _AGAIN = ("compute", "output")
-"""Buffers that are logged each time they are measured again. Lines of other buffers add up."""
+"""Buffers that llama.cpp measures repeatedly: the last logged size counts. Sizes of any other
+buffer add up."""
 _DRAFT = "draft"
 _OTHERS = (*_WEIGHTS, *_AGAIN, _DRAFT)
 """All uses except for KV caches and recurrent states."""

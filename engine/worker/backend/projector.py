@@ -96,8 +96,9 @@ class _Opened(NamedTuple):
 
 
 class _Slices:
-    """Cuts computation graphs into slices. For each operation in order, ggml calls back whether its
-    result will be observed; it computes up to such an operation, and calls back again."""
+    """Cuts computation graphs into slices. ggml calls back for each operation, in order, before it
+    computes any. When the callback returns True, it computes up to that operation, and calls back
+    again."""
 
     def __init__(self) -> None:
         self._next: Callable[[], int] = lambda: 0

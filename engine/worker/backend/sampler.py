@@ -125,8 +125,8 @@ class Sampler:
 
     @property
     def bound(self) -> float | None:
-        """The threshold of logits for the next choice: infinity if it is the likeliest token, None
-        if the threshold isn't known in advance."""
+        """The lowest logit that the next choice considers: infinity if it always takes the
+        likeliest token, None if the threshold isn't known in advance."""
         if self._short is None:
             return None
         if self._is_argmax:

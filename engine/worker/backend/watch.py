@@ -20,7 +20,8 @@ FLOOR: Final = 60.0
 FACTOR: Final = 100.0
 """Limit of repeated work, as a multiple of its longest time so far."""
 MARGIN: Final = 10.0
-"""Limit of a new number of tokens, as a multiple of their time one by one."""
+"""Limit for a number of tokens that is new, as a multiple of the time to evaluate them one by
+one."""
 UNKNOWN: Final = 0.1
 """Assumed seconds per token before any measurement."""
 

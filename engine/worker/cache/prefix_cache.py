@@ -191,8 +191,8 @@ class PrefixCache:
     # ---- running texts -------------------------------------------------------------------
 
     def open(self, wanted: int | None, tokens: TokenArray, key: Key) -> int:
-        """Take an unused sequence id (`wanted`, if given) for a text that begins with `tokens`.
-        There must be one."""
+        """Take an unused sequence id (`wanted`, if given) for a text that begins with `tokens`. An
+        unused id must exist."""
         id = self._unused.pop() if wanted is None else wanted
         if wanted is not None:
             self._unused.remove(wanted)

@@ -19,7 +19,7 @@ class _Node:
 
 
 class RadixIndex:
-    """A radix tree over token sequences, each known by its holder's number.
+    """A radix tree over token sequences. The number of its holder identifies each sequence.
 
     A lookup takes time proportional to the length of the given text, independent of the number of
     texts, plus one operation for each holder and node on the path.

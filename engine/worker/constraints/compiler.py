@@ -5,9 +5,10 @@ tried and can't be made safe: it has no limits, so `s ::= "a" s "b" | "a" s "c" 
 work with every character; other grammars make it loop, overflow the stack or end the process; and
 it can't be interrupted. It also reads the whole vocabulary on the critical path.
 
-A source is first tried in a process with limits of work and memory (`trial`), and compiled here
-only if the trial succeeds. There are several lanes, so a costly source delays only other costly
-ones. Masks are computed in a small thread pool while the model decodes.
+The source of a constraint (a grammar, a JSON schema, or the rules of an answer) is first tried in a
+process with limits of work and memory (`trial`), and compiled here only if the trial succeeds.
+There are several lanes, so a costly source delays only other costly ones. Masks are computed in a
+small thread pool while the model decodes.
 """
 
 from collections import OrderedDict

@@ -113,8 +113,8 @@ def _tokens(bits: bytes, n_vocab: int) -> TokenArray:
 
 
 FEW = 32
-"""Maximum number of tokens that are considered as spellings of a forced text: its prefixes that are
-tokens."""
+"""Maximum number of allowed tokens among which spellings of a forced text are searched. The
+spellings are prefixes of the text, so there are only a few."""
 
 LOOK_SECONDS = 1e-3
 

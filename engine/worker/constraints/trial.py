@@ -73,8 +73,8 @@ class FairQueue(Generic[K, V]):
 
 MEMORY_LIMIT: Final = 1 << 30  # bytes of address space, including the interpreter
 CLOCK_FACTOR: Final = 20
-"""The actual limit is CPU time. A job may take this many times as much wall-clock time, in case its
-process is stuck."""
+"""The actual limit is CPU time. A process that takes this many times as much wall-clock time for a
+job is killed, in case it is stuck."""
 CLOCK_LEAST: Final = 10.0
 """Minimum of the wall-clock limit in seconds: the first job includes the start of the process."""
 MAX_VOCABULARIES: Final = 4  # that one process can hold

@@ -34,7 +34,7 @@ class TextStream:
     The results of `feed` and `finish` together are the decoded text (invalid bytes become U+FFFD),
     cut before its first stop string: the one that is complete first and, of several that are
     complete with the same character, the longest. With a `scope`, stop strings count only outside
-    of asides, and never span one; without, they count everywhere.
+    of asides, and never span one; without a `scope`, they count everywhere.
     """
 
     def __init__(self, stops: SequenceOf[str] = (), scope: StopScope | None = None) -> None:
@@ -227,7 +227,8 @@ class Request:
 
     @property
     def bound(self) -> float | None:
-        """`Sampler.bound`, if the next token can be chosen from the logits that reach it alone."""
+        """`Sampler.bound`, if the logits that reach it are sufficient to choose the next token;
+        else None."""
         if not isinstance(self.sampler, Sampler) or self.probs is not None:
             return None
         bound = self.sampler.bound

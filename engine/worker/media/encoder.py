@@ -33,9 +33,9 @@ _FIRST_OPERATIONS = 8
 class DeviceSlices:
     """Controls which of two threads may compute: the one that steps, or the one that encodes.
 
-    While no step waits, the encoder may use the device. Before each step, it has the seconds that
-    the step allows. If its last slice exceeds this time, the excess is subtracted from its next
-    ones; unused time is lost.
+    While no step waits, the encoder may use the device. Before each step, the encoder gets the
+    seconds that the step allows. If its last slice exceeds this time, the excess is subtracted from
+    its next ones; unused time is lost.
     """
 
     def __init__(self, clock: Callable[[], float] | None = None) -> None:

@@ -277,7 +277,7 @@ class Chunk:
 
 
 FORCED = -1
-"""Stands for an index of logits: the next token is forced, and has none."""
+"""Stands for the index of logits if the next token is forced: a forced token needs no logits."""
 
 
 class ProposalRun:
