@@ -55,9 +55,9 @@ class Connection(HttpToolsProtocol):
         self._in_head = False
         self._in_body = False
         self._head_timed = False
-        self._n_fed = 0  # bytes since the last progress: the end of a head, or a byte of a body
-        self._progressed = False  # there was progress in the bytes that were fed last
-        self._running: RequestResponseCycle | None = None  # `cycle` is the last one that was read
+        self._n_fed = 0  # bytes since the last progress (the end of a head, or bytes of a body)
+        self._progressed = False  # the bytes that were fed last brought progress
+        self._running: RequestResponseCycle | None = None  # answered now; `cycle` was read last
         self._refused = False  # further data are ignored
         self._last_words: bytes | None = None  # the refusal to send after the running answers
         self._lingering: asyncio.TimerHandle | None = None
@@ -131,7 +131,7 @@ class Connection(HttpToolsProtocol):
         self._n_fed = 0 if self._progressed else self._n_fed + len(data)
         if self._n_fed >= MAX_HEAD:
             if self._in_body:
-                self._refuse(400, f"{MAX_HEAD} bytes of the body's framing have no content")
+                self._refuse(400, f"the body has {MAX_HEAD} bytes of framing without content")
             else:
                 self._refuse(431, f"the head of the request has more than {MAX_HEAD} bytes")
         elif self._in_head and not self._head_timed:

@@ -31,8 +31,8 @@ AROUND = 8  # more special tokens than any model adds around a text
 @dataclass(frozen=True, kw_only=True)
 class EmbeddingsRequest:
     """The common form of a request. `dimensions`: how many leading numbers of each vector are
-    returned, 0 for all. `normalize` is as in `--embd-normalize`; None: as the server's options
-    say."""
+    returned, 0 for all. `normalize` is as in `--embd-normalize`; None: the server's options
+    decide."""
 
     inputs: Sequence[UnresolvedParts]
     dimensions: int = 0

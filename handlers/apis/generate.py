@@ -64,7 +64,7 @@ def refuse_unsupported(body: Mapping[str, Any], fields: Supported) -> None:
 
 @dataclass(frozen=True, kw_only=True)
 class Prompts:
-    """Prompts without a chat template, or a gap between two texts instead."""
+    """Prompts without a chat template, or the gap between two texts."""
 
     texts: Sequence[UnresolvedParts] = ()
     gap: Infill | None = None
@@ -88,14 +88,14 @@ class GenerationRequest:
     probabilities: Probabilities | None = None
     """The form of the probabilities in the answer."""
     id: str | None = None
-    """The answer's id, by which a client can end its thoughts."""
+    """The answer's id, with which a client can end the answer's thoughts."""
     ping: Ping | None = None
     """The keep-alive frame of a stream that has nothing else to send."""
     shows_prompt: bool = False
     """Whether the answer contains the text of the prompt, made from the engine's tokens."""
     verbose: bool | None = False
-    """Whether the answer has `__verbose`, which contains the prompt; None: as the server's options
-    say."""
+    """Whether the answer has `__verbose`, which contains the prompt; None: the server's options
+    decide."""
     before: Sequence[int] = ()
     """Tokens before the prompt."""
     truncates: bool = False

@@ -145,7 +145,8 @@ def _text(schema: Any) -> str:
 
 
 def parse_triggers(value: Iterable[Mapping[str, Any]]) -> list[GrammarTrigger]:
-    """Raises EngineError (invalid_request_error) for triggers of an unsupported form."""
+    """Returns the triggers of a lazy grammar. Raises EngineError (invalid_request_error) for
+    unsupported types and missing values."""
     return [_trigger(entry, f"grammar_triggers[{i}]") for i, entry in enumerate(value)]
 
 
@@ -183,7 +184,7 @@ def parse_samplers(value: str | Sequence[str]) -> list[SamplerName]:
     find = SAMPLER_LETTERS.get if isinstance(value, str) else sampler_name
     found = [(written, find(written)) for written in value]
     if unknown := [written for written, name in found if name is None]:
-        log.info("samplers: unknown ones are ignored: %s", ", ".join(map(ascii, unknown)))
+        log.info("samplers: unknown names are ignored: %s", ", ".join(map(ascii, unknown)))
     return [name for _, name in found if name is not None]
 
 
@@ -211,7 +212,7 @@ def parse_logit_bias(value: Any) -> list[tuple[int | str, float]]:
         if bias is not None and (isinstance(token, str) or is_token_id(token)):
             result.append((token if isinstance(token, str) else int(token), bias))
     if len(result) < len(value):
-        log.info("logit_bias: %d entries are ignored", len(value) - len(result))
+        log.info("logit_bias: %d invalid entries are ignored", len(value) - len(result))
     return result
 
 
@@ -291,7 +292,7 @@ def generation_params(body: Mapping[str, Any], defaults: GenerationParams) -> Ge
             changes["n_predict"] = whole("n_predict", value)
             break
     if "stop" in changes:
-        # The server's own, if there are only empty ones.
+        # Without a text that isn't empty, the server's own stop strings apply.
         changes["stop"] = [word for word in changes["stop"] if word] or defaults.stop
     if changes.get("dry_sequence_breakers") == []:
         raise invalid_request("dry_sequence_breakers: at least one string is needed")
@@ -321,7 +322,7 @@ def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
 
 def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:
     """Returns the keep-alive frame for the stream that `body` requests, with its interval; None if
-    it has no such frames."""
+    the interval is not positive, which disables these frames."""
     given = body.get("sse_ping_interval")
     seconds = options.operations.sse_ping_interval if given is None else int(given)
     return Ping(seconds, data) if seconds > 0 else None

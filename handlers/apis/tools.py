@@ -37,7 +37,7 @@ SEARCH = "tool_search"
 
 class Place(msgspec.Struct, frozen=True):
     """The client's name for a tool that has another name in the prompt: a tool in a `namespace`;
-    without one, the search for tools."""
+    without a `namespace`, the search for tools."""
 
     name: str
     namespace: str | None = None
@@ -94,14 +94,14 @@ def offered(tools: Sequence[Tool]) -> Offered:
             case "tool_search" if tool.get("execution") == "client" and not namespace:
                 function = {**tool, "name": SEARCH}
             case _:
-                warn_ignored("%s: this server has no %s; it is left out", where, kind)
+                warn_ignored("%s: this server has no %s; the tool is left out", where, kind)
                 left_out += [kind, tool.get("name") or kind]
                 continue
         if not (own := function.get("name")):
-            raise invalid_request(f"{where}: a function without a name")
+            raise invalid_request(f"{where}: the name of the function is missing")
         name = qualified(own, namespace)
         if name in functions:
-            warn_ignored("%s: a second tool of the same name; it is left out", where)
+            warn_ignored("%s: a second tool with the same name is left out", where)
             continue
         if len(functions) == MAX_TOOLS:
             raise invalid_request(f"tools: more than {MAX_TOOLS} are not supported")
@@ -131,7 +131,7 @@ def _alone(tools: Sequence[Tool]) -> Iterator[tuple[str, Tool, str | None]]:
             yield where, tool, None
             continue
         if not (namespace := tool.get("name")):
-            raise invalid_request(f"{where}: a namespace without a name")
+            raise invalid_request(f"{where}: the name of the namespace is missing")
         about = tool.get("description")
         for number, inner in enumerate(tool.get("tools") or ()):
             if about:

@@ -24,7 +24,7 @@ LARGE = 1 << 14
 FEW = 1 << 11
 """An invalid body with up to so many values and keys is explained in the event loop."""
 FREE = 1 << 20
-"""Bytes of a body that don't count, so that small requests are always accepted."""
+"""Bytes of the largest body that doesn't count, so that small requests are always accepted."""
 SHARE = 8
 """The number of bodies of the largest size that fit into the server's budget."""
 RETRY_AFTER = 5  # s
@@ -80,7 +80,7 @@ class ValueCount:
         self.n = 0  # an upper bound
 
     async def add(self, part: bytes) -> None:
-        """Raises RequestError for too many values."""
+        """Counts the values in the next part. Raises RequestError for too many values."""
         if self._parts is None:
             self._scan(part)
         else:
@@ -205,7 +205,7 @@ class Inflated:
 
     def _wrong(self, what: str) -> RequestError:
         return RequestError(
-            400, f"the body is not {self._coding}, as Content-Encoding says: {what}"
+            400, f"the body is not valid {self._coding} (its Content-Encoding): {what}"
         )
 
 

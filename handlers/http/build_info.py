@@ -5,8 +5,8 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 
 BUILDS = {"0.3.36": "b11312-0c1e57098"}
-"""Version of llama-cpp-python, as pinned in `pyproject.toml` -> the build number of its llama.cpp,
-from llama.cpp's tags, and the commit, from the changelog."""
+"""The version of llama-cpp-python that `pyproject.toml` pins -> the build number of its llama.cpp
+(from llama.cpp's tags) and the commit (from llama-cpp-python's changelog)."""
 UNKNOWN = "b0-unknown"
 
 

@@ -71,7 +71,7 @@ class RequestLog:
 
 def _level(scope: Scope, status: int, collected: LogFields) -> int:
     if 500 in (status, collected.status):
-        return logging.WARNING  # a fault of the server; higher statuses are states of it
+        return logging.WARNING  # a fault of the server, unlike 501 and 503
     before, _, last = scope["path"].rpartition("/")
     polled = last in _POLLED or scope["method"] == "OPTIONS"
     if (polled and status in _AS_EVER) or (before.endswith("/ui") and status in (200, 304)):

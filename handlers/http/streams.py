@@ -110,7 +110,7 @@ def event_stream(
     media_type: str = EVENT_STREAM,
 ) -> Response:
     """Returns the response that sends `frames` as they arrive. A frame has whole events, or whole
-    lines if `media_type` is one of lines; it may be empty. The first frame that isn't `Joined`
+    lines if `media_type` is a format of lines; it may be empty. The first frame that isn't `Joined`
     begins the response.
 
     An exception before the first frame becomes an ordinary error response; a later one becomes the
@@ -134,7 +134,7 @@ class _EventStream(Response):
         self._failed = failed
         self._ping = ping
         self._started = False
-        self._sent_at = 0.0  # of system.now(), the last frame
+        self._sent_at = 0.0  # when the last frame was sent (`system.now`)
         self._n_sending = 0
         self._is_over = False  # the last frame was sent, or is being sent
         self.status_code = 200

@@ -52,13 +52,15 @@ async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors
             yield vectors
 
 
-# ---- bounds of one answer, for fields whose values are fine one by one -------------------
+# ---- bounds of one answer, whose fields may be valid one by one, but too large together ---
 
 
 MAX_PROBABILITIES = 1 << 18
-"""Probabilities in memory for one answer, which has about 400 bytes for each at its end."""
+"""The limit for the probabilities in memory for one answer. At its end, each takes about 400
+bytes."""
 MAX_REPEATED = 64 << 20
-"""Bytes of parameters, and of prompts in the answer, summed over all texts of one request."""
+"""The limit for the bytes of parameters, and of prompts in the answer, summed over all texts of one
+request."""
 BYTES_PER_TOKEN = 4  # of a prompt, approximately
 CONTEXTS = 4  # limit of a text without n_predict, unless --max-predict sets another one
 
@@ -132,7 +134,7 @@ def _length(prompt: Prompt) -> int:
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
 
 
-_AHEAD = 100  # events in the queue of several generations; further ones wait in theirs
+_AHEAD = 100  # events in the common queue; further events wait in the generations' own queues
 
 
 class TextEvent(msgspec.Struct, frozen=True, gc=False):
@@ -158,7 +160,7 @@ class AnswerBatch:
         prompt_probs: bool = False,
         id: str | None = None,
     ) -> None:
-        """`id` is that of the answer, by which a client can end the thoughts of all texts."""
+        """`id` is the answer's id, with which a client can end the thoughts of all texts."""
         self._tasks: Sequence[asyncio.Task[Any]] = ()
         n_texts, n_ctx = len(prompts) * n, engine.info.n_ctx
         self._several = n_texts > 1

@@ -60,7 +60,7 @@ class ChatEvent(msgspec.Struct, frozen=True):
     """An engine event (`source`) for answer number `index`.
 
     `deltas` is empty if the parser holds the text back, or if the event reports the progress of the
-    prompt (`source.progress`). `message` is the answer so far; at its last event, all of it.
+    prompt (`source.progress`). `message` is the answer so far; in the last event, the whole answer.
     `probs` are the probabilities of the content in the deltas, if requested.
     """
 
@@ -76,8 +76,8 @@ class ChatEvent(msgspec.Struct, frozen=True):
 
 
 class ChatAnswer(msgspec.Struct, frozen=True):
-    """A whole answer, with the engine's last event. `events` has one event, or more if the
-    parameters have the engine stream."""
+    """A whole answer, with the engine's last event. `events` has one event, or several if the
+    engine streams (`params.stream`)."""
 
     message: ChatMessage
     finished: Finished
@@ -150,8 +150,8 @@ async def description(model: ResolvedModel, info: ModelInfo, source: str) -> Des
 async def rendered_prompt(
     model: ResolvedModel, engine: EngineClient, request: ChatRequest
 ) -> ChatPrompt:
-    """Returns the prompt for the messages of a chat request, whose media are marked, with facts
-    about the answer's syntax.
+    """Returns the prompt for the messages of a chat request, in which markers replace the media,
+    with facts about the answer's syntax.
 
     Raises EngineError: invalid_request_error for messages that the template rejects, server_error
     if the template itself is at fault.

@@ -12,8 +12,8 @@ from specllama.engine.wire.replies import Finished
 
 
 def mean_log_probability(result: Finished) -> float:
-    """Returns the mean log-probability of the tokens of `result`, before or after sampling as its
-    parameters say; 0 without probabilities."""
+    """Returns the mean log-probability of the tokens of `result`, before or after sampling (its
+    `post_sampling_probs`); 0 without probabilities."""
     values = [entry.value for entry in result.probs]
     if result.params.post_sampling_probs:
         values = [math.log(value) if value > 0 else -math.inf for value in values]
@@ -42,7 +42,7 @@ def check_total(n: int, n_prompts: int, name: str) -> None:
 
 def variants(params: GenerationParams, n: int) -> list[GenerationParams]:
     """Returns the parameters of `n` texts for one prompt. Each has its own seed, counted up from
-    that of `params`, unless that is random. Only the first has the `id_slot` of `params`."""
+    that of `params`, unless that seed is random. Only the first has the `id_slot` of `params`."""
     made = [params]
     for i in range(1, n):
         drawn = params.seed == RANDOM_SEED

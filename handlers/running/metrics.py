@@ -60,7 +60,7 @@ class Metrics:
         yield from _histograms(self._stats)
         family = HistogramMetricFamily(
             "specllama_request_duration_seconds",
-            "HTTP requests, to the end of the answer.",
+            "Duration of HTTP requests, to the end of the answer.",
             labels=("operation", "status"),
         )
         for labels, histogram in self._durations.items():
@@ -74,11 +74,11 @@ def _counters(stats: Stats) -> Iterator[Metric]:
         ("prompt_tokens_cached", "Prompt tokens from the cache.", stats.n_prompt_cached),
         ("prompt_seconds", "Time of steps with prompt tokens.", stats.prompt_seconds),
         ("tokens_predicted", "Tokens generated.", stats.n_predicted),
-        ("tokens_predicted_seconds", "Time between tokens.", stats.inter_token.total),
-        ("n_decode", "Steps.", stats.n_decode),
+        ("tokens_predicted_seconds", "Total time between tokens.", stats.inter_token.total),
+        ("n_decode", "Steps of the engine.", stats.n_decode),
         ("spec_decode_num_draft_tokens", "Proposed tokens.", stats.n_drafted),
         ("spec_decode_num_accepted_tokens", "Accepted proposed tokens.", stats.n_drafts_accepted),
-        ("spec_decode_num_drafts", "Proposals.", stats.n_drafts),
+        ("spec_decode_num_drafts", "Proposals of tokens.", stats.n_drafts),
     ):
         yield CounterMetricFamily(f"llamacpp:{name}", text, value)
     shared = "Prompt tokens from the cache that another text still uses."
@@ -101,7 +101,11 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
     for name, text, value in (
         ("prompt_tokens_seconds", "Prompt tokens per second, since the last scrape.", prompt),
         ("predicted_tokens_seconds", "Tokens per second, since the last scrape.", predicted),
-        ("kv_cache_usage_ratio", "Used fraction.", _rate(stats.n_cells_used, stats.n_cells)),
+        (
+            "kv_cache_usage_ratio",
+            "Used fraction of the KV cache.",
+            _rate(stats.n_cells_used, stats.n_cells),
+        ),
         ("kv_cache_tokens", "Tokens in the KV cache.", stats.n_cells_used),
         ("requests_processing", "Requests in slots.", stats.n_processing),
         ("requests_deferred", "Waiting requests.", stats.n_deferred),
@@ -136,9 +140,13 @@ def _device_memory(stats: Stats) -> Iterator[Metric]:
 def _histograms(stats: Stats) -> Iterator[Metric]:
     for name, text, histogram in (
         ("request_queue", "A request's wait for a slot.", stats.queue),
-        ("time_to_first_token", "From arrival in the engine.", stats.first_token),
-        ("step", "Steps.", stats.step),
-        ("inter_token_latency", "From a token to the next.", stats.inter_token),
+        (
+            "time_to_first_token",
+            "From arrival in the engine to the first token.",
+            stats.first_token,
+        ),
+        ("step", "Duration of a step of the engine.", stats.step),
+        ("inter_token_latency", "Time from a token to the next.", stats.inter_token),
     ):
         yield HistogramMetricFamily(
             f"specllama_{name}_seconds", text, _buckets(histogram), histogram.total

@@ -28,8 +28,8 @@ MAX_STREAM_BYTES = 4 << 20
 """The limit for one stream; the beginning of a longer one is dropped."""
 MAX_BYTES = 256 << 20
 MAX_STREAMS = 1024
-"""Limits for all streams together. Complete streams are removed for them, in the order of their
-completion."""
+"""Limits for all streams together. If one is exceeded, complete streams are removed in the order of
+their completion."""
 SECONDS = 300.0  # until a complete stream is removed
 SEPARATOR = "::"
 """Separates a conversation from the name of a model in the ids of some clients."""
@@ -132,8 +132,8 @@ class KeptStream:
 
     async def read(self, offset: int = 0) -> AsyncIterator[bytes]:
         """Yields an empty piece, and then the bytes from `offset` to the end, as they arrive.
-        Raises OffsetLostError for dropped bytes, which may also be because the reader is too
-        slow."""
+        Raises OffsetLostError if the next bytes have been dropped, for example because the reader
+        is too slow."""
         if offset < self._n_dropped:
             raise OffsetLostError
         yield b""
@@ -252,8 +252,8 @@ def _names(conversation: str) -> list[str]:
 
 
 MAX_JOBS = 1000
-"""The maximum of running and waiting jobs. It is needed because a client can start jobs without
-waiting for them."""
+"""The maximum number of running and waiting jobs. A limit is needed because a client can start jobs
+without waiting for them."""
 
 
 JobKey = tuple[str, str]

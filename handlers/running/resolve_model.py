@@ -48,8 +48,8 @@ class ResolvedModel:
         """Returns the model's engine, which stays loaded to the end of this request.
 
         Raises EngineError: unavailable_error if the model can't be loaded, or, in a server of one
-        model, while it is loading; invalid_request_error if it isn't loaded, and this request may
-        not load it.
+        model, while it is loading; invalid_request_error if the model isn't loaded and this request
+        may not load it.
         """
         return await (await self.lease()).engine()
 
@@ -86,8 +86,8 @@ def resolve_model(
 
 
 def find(current: Runtime, name: str | None, unknown: ErrorType) -> CatalogEntry:
-    """Returns the entry with that name or alias, also with `:latest` after it, which Ollama's
-    clients add to names without a tag.
+    """Returns the entry with the name or alias `name`; the default model without a name. A suffix
+    `:latest`, which Ollama's clients add to names without a tag, is ignored unless a model has it.
 
     Raises EngineError of type `unknown`, whose message has similar names.
     """

@@ -48,7 +48,7 @@ async def kept_response(
     client disconnects. The arguments are as in `event_stream`, except that pings are in `stream`,
     because clients count its bytes to resume it.
 
-    Raises the exception before the first frame, if there is one; then `stream` is removed.
+    Raises an exception that occurs before the first frame, and removes `stream` then.
     """
     scope = current_scope()
     starting = asyncio.create_task(_first(frames))
@@ -130,7 +130,7 @@ class _Lasting(Response):
             self._making.cancel()  # it has ended, unless the server shuts down
             with suppress(asyncio.CancelledError):
                 await self._making
-            await self._frames.aclose()  # a task that is cancelled before its start doesn't
+            await self._frames.aclose()  # not done by a task that was cancelled before its start
 
 
 class Indexed(Protocol):

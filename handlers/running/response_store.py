@@ -126,14 +126,14 @@ class Database:
     def _prepare(self) -> None:
         connection = self._connection
         connection.execute("PRAGMA foreign_keys = ON")
-        # Reading the list of tables fails for a file of another kind, the check for a damaged one.
+        # Reading the list of tables fails for a file of another kind; `quick_check` finds damage.
         empty = self._value("SELECT count(*) FROM sqlite_master") == 0
         known = self._value("PRAGMA application_id") == APPLICATION_ID
         if not (empty or known):
             raise StoreError("this is not a database of responses")
         if (found := self._value("PRAGMA quick_check(1)")) != "ok":
             raise StoreError(f"the database is damaged: {' '.join(str(found).split())}")
-        # With WAL, readers and a writer of several processes don't lock each other out, and a power
+        # With WAL, readers and a writer in several processes don't lock each other out, and a power
         # failure loses only the last responses.
         self._switch_to_wal()
         connection.execute("PRAGMA synchronous = NORMAL")

@@ -1,7 +1,8 @@
 """Runs conversions of large bodies in a thread.
 
-They are plain Python over many values, so that the interpreter can switch to other threads
-meanwhile. There is only one such thread, so that the event loop gets at least every second turn.
+The conversions are plain Python over many values, so that the interpreter can switch to other
+threads meanwhile. There is only one such thread, so that the event loop gets at least every second
+turn.
 """
 
 import asyncio

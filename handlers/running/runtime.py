@@ -40,10 +40,10 @@ log = logging.getLogger("specllama.handlers.running.runtime")
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
-    `catalog` has its own. `api_keys` is empty for a server without authentication; `metrics` is
-    None without `--metrics`. `responses` are the stored ones of the Responses API, `jobs` the
-    responses in the background, `streams` the resumable streams; `control` ends the thoughts of
-    running answers. `page_settings` are the initial settings of the page for chats."""
+    `catalog` has options of its own. `api_keys` is empty for a server without authentication;
+    `metrics` is None without `--metrics`. `responses` stores responses of the Responses API, `jobs`
+    has the responses in the background, `streams` the resumable streams; `control` ends the
+    thoughts of running answers. `page_settings` are the initial settings of the page for chats."""
 
     options: ServerOptions
     catalog: Catalog
@@ -68,8 +68,8 @@ class Runtime:
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if the file of API keys or that of the page's settings can't be read,
-        and if the database of responses can't be opened.
+        Raises OptionError if the file of API keys or the file of the page's settings can't be
+        read, or the database of responses can't be opened.
         """
         api_keys = tuple(key.encode() for key in options.http.api_keys())
         try:

@@ -86,7 +86,7 @@ def message_request(
     unserved = {"mcp_servers": body.get("mcp_servers"), "container": body.get("container")}
     for name, value in unserved.items():
         if value:
-            warn_ignored("%s: not available at this server; it is left out", name)
+            warn_ignored("%s: not available on this server; the field is ignored", name)
     choice = chosen(offered(tools), _openai_choice(wanted))
     return ChatRequest(
         messages=[*_system(body.get("system")), *_turns(body["messages"])],
@@ -207,9 +207,9 @@ def _system(system: schemas.MessagesSystem) -> list[Message]:
 
 
 def _without_stamp(text: str) -> str:
-    """Returns `text` with zeros in place of the check sum that a coding agent writes at the
-    beginning of its instructions. It differs in every request, so that no prompt would share a
-    prefix with the cache, and it means nothing to the model."""
+    """Returns `text` with zeros in place of the checksum that a coding agent writes at the
+    beginning of its instructions. The checksum differs in every request, so that no prompt would
+    share a prefix with the cache, and it means nothing to the model."""
     return _BILLING.sub(lambda found: found[1] + "0" * len(found[2]), text, count=1)
 
 

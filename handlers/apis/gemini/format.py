@@ -92,8 +92,8 @@ class _Sent:
 
 class GeminiFormat:
     """The answer of `model` to one request (`handlers.running.respond.Format`). With
-    `shows_thoughts`, it has its thoughts as parts. With `is_enum`, the model writes a JSON string,
-    and the value of it is sent as one text. `n_written` counts the tokens of a text."""
+    `shows_thoughts`, the answer has parts with thoughts. With `is_enum`, the model writes a JSON
+    string, whose value is sent as one text. `n_written` counts the tokens of a text."""
 
     def __init__(
         self,

@@ -48,8 +48,9 @@ _OUTPUTS = ("output", "result")
 
 @dataclass(frozen=True, kw_only=True)
 class ContentRequest(GenerationRequest):
-    """A request for an answer, whole or in pieces. With `shows_thoughts`, thoughts are parts of it.
-    With `is_enum`, its text is a JSON string, and the client gets the value of it."""
+    """A request for an answer, whole or in pieces. With `shows_thoughts`, thoughts are parts of the
+    answer. With `is_enum`, the model writes a JSON string, and the client gets the string's
+    value."""
 
     shows_thoughts: bool
     is_enum: bool

@@ -1,8 +1,8 @@
 """Converts schemas in Google's form, a subset of OpenAPI's with types in upper case, to JSON
 schemas.
 
-Validation doesn't check their contents. Invalid keywords are kept, so that they are refused like
-those of any JSON schema.
+The validation of requests doesn't check the contents of these schemas. Invalid keywords are kept,
+so that they are refused like those of any JSON schema.
 """
 
 import re

@@ -124,7 +124,7 @@ def _tokens_and_texts(prompt: Any, where: str) -> list[int | str]:
     if isinstance(prompt, str):
         return [prompt]
     if not isinstance(prompt, list):
-        raise invalid_request(f"{where}: neither text nor a list of tokens and texts")
+        raise invalid_request(f"{where}: this is neither a text nor a list of tokens and texts")
     if not prompt:
         raise invalid_request(f"{where}: the list is empty")
     if set(map(type, prompt)) == {int} and min(prompt) >= 0 and max(prompt) <= INT32_MAX:

@@ -54,25 +54,26 @@ _QUANTIZATIONS = {
     40: "Q1_0",
 }
 MAX_CHARACTERS = 1000
-"""The limit for a description in the list of models, since a file's may have any length."""
+"""The limit for a description in the list of models; that in a file may have any length."""
 _UNITS = ((10**12, "T"), (10**9, "B"), (10**6, "M"), (10**3, "K"))
 
 
 class Facts(msgspec.Struct, frozen=True, kw_only=True):
-    """Facts about a model: from the engine once the model has been loaded, before from its file."""
+    """Facts about a model: from the engine once the model has been loaded, before that from its
+    file."""
 
     vocab_type: int
     n_vocab: int
-    n_ctx: int | None  # of one slot, if it was loaded
-    ftype: str = ""  # in llama.cpp's words, if it was loaded
+    n_ctx: int | None  # of one slot, if the model was loaded
+    ftype: str = ""  # llama.cpp's description of the weights, if the model was loaded
     n_ctx_train: int
     n_embd: int
     n_params: int
     size: int  # bytes of all weights
     family: str
-    quantization: str  # of most weights; "" if the file doesn't say
-    description: str = ""  # from its file, if it was loaded
-    license: str = ""  # from its file, if it was loaded
+    quantization: str  # of most weights; "" if unknown
+    description: str = ""  # from the file, if the model was loaded
+    license: str = ""  # from the file, if the model was loaded
 
     @classmethod
     def of_info(cls, info: ModelInfo) -> "Facts":
@@ -178,7 +179,7 @@ def timestamp(time: datetime) -> str:
 
 
 def details(known: Facts | None) -> schemas.ModelDetails:
-    """Returns Ollama's `details`; texts are empty if nothing is known (yet)."""
+    """Returns Ollama's `details`. Without `known` facts, most texts are empty."""
     family = known.family if known else ""
     return {
         "parent_model": "",

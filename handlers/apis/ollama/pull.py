@@ -24,9 +24,9 @@ LATEST: Final = ":latest"
 def wanted(current: Runtime, name: str) -> Options | None:
     """Returns the options of the download for the model `name`; None if the model is here.
 
-    A router uses the name even if it has a single model, because the name may be that of another
-    one. Raises EngineError (not_found_error) for a name that is neither a model of the server nor a
-    repository.
+    A router looks for the name even if it has a single model, because the name may be that of a
+    model to download. Raises EngineError (not_found_error) for a name that is neither a model of
+    the server nor a repository.
     """
     catalog = current.catalog
     plain = _without_hub(name)
@@ -50,7 +50,7 @@ def _repository(current: Runtime, name: str) -> str:
     with suppress(OptionError):
         return text_values.hf_repo(name.removesuffix(LATEST))
     unknown = not_found(current, name)
-    message = f"{unknown}; to download one, name a repository of the hub: hf.co/user/repo:quant"
+    message = f"{unknown}; to download a model, name a repository of the hub: hf.co/user/repo:quant"
     raise EngineError.of("not_found_error", message)
 
 

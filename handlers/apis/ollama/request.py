@@ -144,7 +144,8 @@ def read_ollama_chat(body: schemas.OllamaChatRequest, options: Options) -> Ollam
 
 
 def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options) -> OllamaRequest:
-    """Returns the continuation of a prompt: as a conversation, raw, or before a suffix. Raises
+    """Returns a request for the answer to a prompt. The prompt is the user's message in a
+    conversation, is sent to the model as it is (`raw`), or is continued up to a `suffix`. Raises
     EngineError as `check_generation` does."""
     check_generation(body)
     made = _request(body, {}, _prompt(body), options)
@@ -225,9 +226,9 @@ def check_generation(body: schemas.OllamaGenerateRequest) -> None:
     if body.get("raw") and (body.get("system") or body.get("context")):
         raise invalid_request("raw: a raw prompt can't be combined with system or context")
     if body.get("suffix") and (body.get("system") or body.get("context")):
-        raise invalid_request("suffix: it can't be combined with system or context")
+        raise invalid_request("suffix: this field can't be combined with system or context")
     if body.get("suffix") and body.get("images"):
-        raise invalid_request("images: they can't be combined with suffix")
+        raise invalid_request("images: this field can't be combined with suffix")
 
 
 def frees_memory(keep_alive: schemas.OllamaKeepAlive) -> bool:

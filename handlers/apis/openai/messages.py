@@ -1,9 +1,9 @@
 """Converts messages of OpenAI's chat API to those of `ChatRequest`.
 
 Clients send back answers of any server, with parts that a prompt can't contain. Every part with a
-text is read. Of an assistant's message, other parts are left out. In a tool's result, a line of
-text replaces a part that the model can't read. In any other message, such a part is refused. Images
-and sounds are not decoded here (`handlers.running.media`).
+text is read. In an assistant's message, parts of other unknown types are left out. In a tool's
+result, a line of text replaces a part that the model can't read. In any other message, such a part
+is refused. Images and sounds are not decoded here (`handlers.running.media`).
 """
 
 import json
@@ -100,7 +100,7 @@ def _content(content: Any, role: str, where: str) -> tuple[str | list[MessagePar
             parts.append(unshown("document" if kind == _FILE else kind))
         else:
             kind = part.get("type") or "a part without a text"
-            raise not_supported(f"{where}[{index}]: this server can't take {kind} yet")
+            raise not_supported(f"{where}[{index}]: this server doesn't support {kind} yet")
     return parts, "\n".join(thoughts)
 
 

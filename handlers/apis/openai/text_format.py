@@ -248,8 +248,8 @@ class TextLogprobs:
         }
 
     def _top(self, each: tuple[TokenProbs, bool] | None) -> schemas.TextRivals | None:
-        """Returns the alternatives and the token itself, by text; of two with the same text, the
-        likelier one."""
+        """Returns the alternatives and the token itself, by text. If two have the same text, the
+        likelier one counts."""
         if each is None:
             return None
         entry, post_sampling = each

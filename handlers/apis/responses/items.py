@@ -60,9 +60,9 @@ def new_id(prefix: str) -> str:
 
 
 def input_items(input: schemas.ResponseInput) -> list[Item | Reference]:
-    """Returns the items of a request's `input`, each with an id, a type and a status; contents are
-    lists of parts. References to stored items are not resolved. Items of OpenAI's own tools are
-    left out.
+    """Returns the items of a request's `input`, each with an id, a type and a status; each
+    content is a list of parts. References to stored items are not resolved. Items of OpenAI's own
+    tools are left out.
 
     Media keep their data or URL, so that the conversation can be stored. Raises EngineError
     (not_supported_error) for unsupported parts.
@@ -277,7 +277,7 @@ def _without_text(part: schemas.ResponseInputPart, role: str, where: str) -> Par
         return _unshown(type_ or "content")
     if role != "assistant":
         raise not_supported(
-            f"{where}: this server can't take {type_ or 'a part without a text'} yet"
+            f"{where}: this server doesn't support {type_ or 'a part without a text'} yet"
         )
     warn_ignored("%s: a part of the type %s is left out", where, type_)
     return None
@@ -298,7 +298,9 @@ def _medium(part: Media, role: str, where: str) -> Part | None:
         raise invalid_request(f"{where}: {_SOURCES[type_]} is missing in this {type_}")
     if role == "tool":
         return _unshown(_KINDS[type_], part.get("filename"))
-    raise not_supported(f"{where}: this server can't reach the file_id of an {type_}")
+    raise not_supported(
+        f"{where}: this server has no file for a file_id; send the data of the {type_}"
+    )
 
 
 def _with_source(part: Media) -> Media | None:

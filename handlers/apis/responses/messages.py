@@ -27,8 +27,8 @@ _Call: TypeAlias = (
 def messages(items: Sequence[Item]) -> list[Message]:
     """Returns `items` as messages in the form of the Chat Completions API.
 
-    Consecutive items of the model, which are texts, reasoning and calls, become one message. Of
-    reasoning, only `content` is used; `summary` and `encrypted_content` are not for models that
+    Consecutive items of the model, which are texts, reasoning and calls, become one message. Only
+    the `content` of reasoning is used; `summary` and `encrypted_content` are not for models that
     read plain text.
 
     Raises EngineError (invalid_request_error) if the conversation ends with a call that has no

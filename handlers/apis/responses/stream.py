@@ -55,7 +55,7 @@ def response_form(
 class ResponsesFormat:
     """The answer to one request (`handlers.running.respond.Format`). `response` is the response
     before its generation; `output` collects the generated items; `complete` makes the whole
-    response of both, and stores it if requested."""
+    response from both, and stores it if requested."""
 
     def __init__(
         self,
@@ -145,8 +145,8 @@ class ResponsesFormat:
         return {**response, "timings": timings_json(answer.finished.timings)}
 
     def failed(self, failure: HttpFailure) -> bytes:
-        """Returns two events for a failure: the end of the response, and the error at the end of
-        every stream of this server, which OpenAI's library raises."""
+        """Returns two events for a failure: `response.failed`, and `error`, with which every failed
+        stream of this server ends. OpenAI's library raises an exception for `error`."""
         failed: schemas.ResponseFailedEvent = {
             "type": "response.failed",
             "response": failed_response(self.response, self._output.items, failure),

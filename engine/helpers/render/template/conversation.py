@@ -98,7 +98,7 @@ def _plain(message: Mapping[str, Any], index: int) -> dict[str, Any]:
         for number, part in enumerate(content):
             if part["type"] != "text":
                 where = f"messages[{index}].content[{number}]"
-                raise not_supported(f"{where}: this server can't take {part['type']} yet")
+                raise not_supported(f"{where}: this server doesn't support {part['type']} yet")
         content = [{"type": "text", "text": part["text"]} for part in content]
     # Many templates check whether a field exists, not whether it is empty.
     plain = {key: value for key, value in message.items() if value or key not in _OPTIONAL}

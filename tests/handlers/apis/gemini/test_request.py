@@ -262,7 +262,7 @@ def test_tools() -> None:
 def test_tools_that_google_runs_are_left_out(caplog: pytest.LogCaptureFixture) -> None:
     tools = [{"googleSearch": {}, "functionDeclarations": [FUNCTION]}, {"codeExecution": None}]
     assert len(request(tools=tools).tools) == 1
-    assert "this server has no googleSearch; it is left out" in caplog.text
+    assert "this server has no googleSearch; the tool is left out" in caplog.text
     any_: Any = {"functionCallingConfig": {"mode": "ANY"}}
     said = refused("not_supported_error", tools=[{"urlContext": {}}], toolConfig=any_)
     assert "urlContext" in said
