@@ -124,7 +124,7 @@ def _base_path() -> str:
 
 
 async def get_openapi_json() -> Response:
-    """The bundled description; rendered once, not on the event loop."""
+    """The bundled description, which is rendered once, in a thread."""
     content = await asyncio.to_thread(_json_below, _base_path())
     return Response(content, media_type="application/json")
 

@@ -75,7 +75,7 @@ async def list_gemini_models(pageSize: int = 0, pageToken: str = "0") -> Respons
 
 async def get_gemini_model(model_id: str) -> Response:
     """The model with this id or alias. Raises EngineError (not_found_error) for an unknown name,
-    also in a server of one model."""
+    even in a server of one model."""
     current, name = runtime(), _name(model_id)
     for entry in current.catalog.entries.values():
         if name in (entry.name, *entry.aliases):

@@ -59,7 +59,7 @@ async def list_lmstudio_models() -> Response:
 
 async def get_model(model_id: str) -> Response:
     """The model with this id or alias. Raises EngineError (not_found_error) for an unknown name,
-    also in a server of one model: the client wants to know whether the name exists."""
+    even in a server of one model: the request asks whether the name exists."""
     current = runtime()
     for entry in current.catalog.entries.values():
         if model_id.removesuffix(":latest") in (entry.name, *entry.aliases):
@@ -245,7 +245,8 @@ def _summary(current: Runtime, entry: CatalogEntry, *, has_key: bool) -> schemas
 
 
 def _capabilities(current: Runtime, entry: CatalogEntry) -> list[schemas.ModelCapability]:
-    """Returns the capabilities from the model's file; until it has been read, "completion"."""
+    """Returns the capabilities from the model's file; only "completion" until the file has been
+    read."""
     metadata = file_facts(current, entry)
     found: list[schemas.ModelCapability] = ["completion"]
     if metadata is not None:

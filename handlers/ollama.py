@@ -88,7 +88,8 @@ async def create_ollama_chat(body: schemas.OllamaChatRequest) -> Response:
 
 
 async def create_ollama_generation(body: schemas.OllamaGenerateRequest) -> Response:
-    """The continuation of a prompt: as a conversation, raw, or before a suffix."""
+    """The answer to a prompt. The prompt is the user's message in a conversation, is sent to the
+    model as it is (`raw`), or is continued up to a `suffix`."""
     if body.get("prompt") or body.get("suffix"):
         return await generate(_TEXTS, body)
     check_generation(body)
@@ -103,7 +104,7 @@ async def embed_ollama_inputs(body: schemas.OllamaEmbedRequest) -> Response:
 
 
 async def embed_ollama_prompt(body: schemas.OllamaEmbeddingsRequest) -> Response:
-    """The vector of one text, not normalized; an empty one without a text."""
+    """The vector of one text, not normalized; an empty vector without a text."""
     return await embed(_PROMPTS, body)
 
 

@@ -31,7 +31,7 @@ from specllama.handlers.running.resolve_model import ResolvedModel, resolve_mode
 from specllama.handlers.running.runtime import runtime
 
 API_VERSION = "0.12.11"
-"""The version of Ollama whose API this server has. Clients choose features by it."""
+"""The version of Ollama whose API this server has. Clients infer from it which features exist."""
 
 
 async def get_ollama_version() -> Response:
@@ -60,7 +60,7 @@ async def list_ollama_processes() -> Response:
 
 
 async def pull_ollama_model(body: schemas.OllamaPullRequest) -> Response:
-    """The progress of a download, unless `stream` is false, and its end.
+    """The progress of a download, followed by its result; with `stream: false`, only the result.
 
     Raises EngineError: not_found_error for a name that is neither a model's nor a repository's,
     unavailable_error if the download fails, server_error if the catalog can't be reloaded after it.

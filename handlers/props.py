@@ -53,8 +53,8 @@ def _names_model() -> bool:
 
 
 async def _props_json(model: ResolvedModel, info: ModelInfo | None) -> schemas.Props:
-    """`info` is None for a model that hasn't been loaded; the fields made from it are empty
-    then."""
+    """Returns the answer of `GET /props`. `info` is None for a model that hasn't been loaded; the
+    fields that depend on it are empty then."""
     options, server = model.options, model.current.options
     source, tool_source = options.chat.chat_template, ""
     caps: schemas.ChatTemplateCaps = {}

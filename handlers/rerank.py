@@ -60,7 +60,7 @@ async def _scores(
 def jina_results(
     body: schemas.RerankRequest, documents: list[str], best: list[tuple[int, float]]
 ) -> list[schemas.RankedDocument]:
-    """`best` are (index of the document, score)."""
+    """Returns the results in Jina's format. `best` has (index of the document, score)."""
     made: list[schemas.RankedDocument] = []
     for index, score in best:
         made.append({"index": index, "relevance_score": score})
@@ -72,8 +72,8 @@ def jina_results(
 def tei_results(
     body: schemas.RerankRequest, documents: list[str], best: list[tuple[int, float]]
 ) -> list[schemas.RankedText]:
-    """`best` are (index of the document, score). Scores are the model's own, unless
-    `raw_scores` is false."""
+    """Returns the results in TEI's format. `best` has (index of the document, score). Scores are
+    the model's own, unless `raw_scores` is false."""
     squash = body.get("raw_scores") is False
     made: list[schemas.RankedText] = []
     for index, score in best:

@@ -14,7 +14,7 @@ from specllama.handlers.running.runtime import runtime
 
 
 async def get_stream(conv_id: str, **query: int) -> Response:
-    """The stream from the byte `from` of the query on, to its end."""
+    """The bytes of a stream from the offset `from`, a parameter of the query, to its end."""
     stream = runtime().streams.get(_owner(conv_id))
     if stream is None:
         raise RequestError(404, "Stream not found or expired")
@@ -22,7 +22,7 @@ async def get_stream(conv_id: str, **query: int) -> Response:
 
 
 async def delete_stream(conv_id: str) -> Response:
-    """Ends and removes a stream. The answer is 204, also if there is no such stream."""
+    """Ends and removes a stream. The answer is 204 even if there is no such stream."""
     runtime().streams.remove(_owner(conv_id))
     return Response(status_code=204, media_type="application/json")
 

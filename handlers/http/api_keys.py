@@ -15,7 +15,8 @@ from specllama.handlers.http.current import current_scope
 
 
 def require_key(scope: Scope) -> None:
-    """Raises HTTPException (401) if the request of a public operation has no valid API key."""
+    """Raises HTTPException (401) if the request has no valid API key. For those parts of a public
+    operation that need one."""
     if not is_known(scope):
         raise HTTPException(401)
 

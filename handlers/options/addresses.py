@@ -23,7 +23,7 @@ def hosts(text: str) -> str:
 
 
 def origins(text: str) -> tuple[str, ...]:
-    """Returns origins of web pages; * stands for all, localhost for all on this machine."""
+    """Returns origins of web pages; * stands for all, localhost for all origins on this machine."""
     found = comma_separated(text)
     for origin in found:
         if origin not in ("*", "localhost") and not _ORIGIN.fullmatch(origin):

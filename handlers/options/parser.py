@@ -23,7 +23,7 @@ def check_server(options: ServerOptions) -> None:
 
 
 def check_server_files(options: ServerOptions) -> None:
-    """Raises `OptionError` for invalid files of several options."""
+    """Raises `OptionError` for invalid files in options of the server."""
     log = options.log
     if log.log_file and not log.log_disable:
         named("--log-file", lambda: files.check_writable(log.log_file))
@@ -42,8 +42,9 @@ def parse(argv: Sequence[str], environ: Mapping[str, str]) -> ServerOptions:
     """Returns the options from variables and from a command line (without the program's name),
     which wins.
 
-    Checks them, and the files that they name, unless they only print information (`--help`,
-    `--version`, `--list-devices`, `--cache-list`, ...). Raises `OptionError`.
+    Checks the options and the files that they name, unless one of the options only prints
+    information (`--help`, `--version`, `--list-devices`, `--cache-list`, ...). Raises
+    `OptionError`.
     """
     options = compose(ServerOptions, gather(given(argv, environ), ()))
     if not options.general.any():
@@ -79,7 +80,10 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
     if engine.draft.spec_replace and not drafts:
         found.append("--spec-replace has no effect without --model-draft")
     if engine.context.reproducible == "on":
-        found += [f"--reproducible: {name} undoes it" for name in engine.irreproducible()]
+        found += [
+            f"--reproducible: with {name}, texts depend on more than their requests"
+            for name in engine.irreproducible()
+        ]
     if router.models_dir or router.models_preset:
         vain = "--models-dir" if router.models_dir else "--models-preset"
         for name in ("model", "hf_repo", "model_url", "docker_repo"):

@@ -12,7 +12,7 @@ _general = partial(Opt, group="General")
 
 
 class GeneralOptions(msgspec.Struct, kw_only=True, frozen=True):
-    """What to print instead of starting a server."""
+    """The information to print instead of starting a server."""
 
     cache_list: Annotated[
         bool,
@@ -97,8 +97,8 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--responses-db",
             env="LLAMA_ARG_RESPONSES_DB",
             metavar="FILE",
-            help="SQLite database for the responses of /v1/responses, which stay in it until "
-            "they are deleted. Created if missing.",
-            default="none (the latest ones are kept in memory)",
+            help="SQLite database for the responses of /v1/responses, which are kept until they "
+            "are deleted. The file is created if it doesn't exist.",
+            default="none (the latest responses are kept in memory)",
         ),
     ] = ""

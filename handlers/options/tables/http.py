@@ -62,7 +62,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--api-key",
             env="LLAMA_API_KEY",
             metavar="KEY,...",
-            help="API keys, one of which each request must contain.",
+            help="API keys. Each request must contain one of them.",
             default="none (no key required)",
             repeats=True,
             read=values.comma_separated,
@@ -196,7 +196,7 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             metavar="MIB",
             min=1,
             max=1000,  # a prompt has to fit into one frame (engine.wire.framing)
-            help="Maximum size of a request body in MiB; a larger one is answered with 413. Some "
+            help="Maximum size of a request body in MiB; larger bodies are answered with 413. Some "
             "operations have lower limits. If all bodies together exceed eight times this "
             "size, the answer is 503.",
         ),

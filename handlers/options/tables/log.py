@@ -46,8 +46,8 @@ class LogOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_LOG_FILE",
             also_env="LLAMA_ARG_LOG_FILE",
             metavar="FILE",
-            help="Append the log to this file, too. The server opens the file again after it was "
-            "renamed, for example by logrotate.",
+            help="Append the log to this file, too. If the file is renamed, for example by "
+            "logrotate, the server creates it again.",
             default="none",
         ),
     ] = ""

@@ -180,7 +180,7 @@ def test_a_tool_of_the_same_name_comes_first(caplog: pytest.LogCaptureFixture) -
     ("tools", "where"),
     [
         ([F, {"type": "namespace", "tools": []}], "tools[1]: the name of the namespace is missing"),
-        ([{**NOTES, "tools": [{"type": "function"}]}], "tools[0].tools[0]: the name of the function"),
+        ([{**NOTES, "tools": [{"type": "function"}]}], "tools[0].tools[0]: the name of the"),
         ([{**NOTES, "tools": [{"name": "a", "parameters": {"type": "array"}}]}],
          "tools[0].tools[0]: the parameters"),
         ([{**NOTES, "tools": [{"name": str(n)} for n in range(MAX_TOOLS + 1)]}],
