@@ -188,8 +188,8 @@ def _print_licenses() -> None:
 
 
 def _print_devices(options: ServerOptions) -> int:
-    # Loads llama.cpp in this process, as nothing else outside the engine process does: the program
-    # ends afterwards.
+    # Only here, the server's program itself loads llama.cpp, instead of an engine process. It ends
+    # afterwards.
     from specllama.engine.worker.backend import (
         BackendError,
         add_rpc_servers,

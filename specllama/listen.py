@@ -21,8 +21,8 @@ LISTENING = "0A"
 
 
 def listener(port: int, proc: Path = Path("/proc")) -> str:
-    """Returns the program that listens on `port`, with its process id; "" if it can't be found, for
-    example because it is another user's process. `proc` is replaced by tests."""
+    """Returns the name and the process id of the program that listens on `port`; "" if it can't be
+    found, for example because the process is another user's. `proc` is replaced by tests."""
     sockets = {f"socket:[{inode}]" for inode in _inodes(port, proc)}
     if not sockets:
         return ""

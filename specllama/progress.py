@@ -67,7 +67,7 @@ class ModelProgress:
     def wait(self, model: str) -> None:
         """Logs that `model` can't be loaded yet, because too many models are loaded."""
         self.finish(model)
-        load_log.info("%s waits for room", model)
+        load_log.info("%s waits until another model is unloaded", model)
 
     def load(self, model: str, fraction: float) -> None:
         """Shows the loaded fraction of `model`."""

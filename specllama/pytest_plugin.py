@@ -1,4 +1,4 @@
-"""The pytest fixture `llm_server`. No other module of the package is imported before its use."""
+"""The pytest fixture `llm_server`. Other modules are imported when a test uses it."""
 
 from __future__ import annotations
 

@@ -47,8 +47,8 @@ def serve(
     on_ready: Callable[[], None],
 ) -> None:
     """Serves on `listeners` until SIGINT or SIGTERM. `on_listening` is called when the server
-    accepts requests, `on_ready` when at least some of the models that are loaded at startup are
-    ready.
+    accepts requests, `on_ready` when all models that are loaded at startup are ready or have
+    failed, unless all of them have failed.
 
     After a signal, running requests may continue for `--drain-timeout` seconds. A second Ctrl-C
     ends the process at once. Raises `ServeError`.
@@ -82,7 +82,7 @@ def serve(
         server.run(sockets=listeners.tcp)
     except SystemExit as ended:
         if not ended.code:
-            raise  # caused by a signal before the server handled them
+            raise  # caused by a signal, before the server handled signals
         if not failures:  # otherwise uvicorn only repeats a known failure
             failures.append("the server could not start")
     if failures:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A subcommand: the arguments and the sentence in the overview of `--help`."""
+    """A subcommand: its arguments, and its sentence in `specllama --help`."""
 
     arguments: str
     summary: str
@@ -15,7 +15,7 @@ class Command(NamedTuple):
 COMMANDS = {
     "pull": Command(
         "USER/REPO[:QUANT]",
-        "downloads a model of the Hugging Face Hub, or (--docker) of a registry",
+        "downloads a model from the Hugging Face Hub, a URL, or (--docker) an OCI registry",
     ),
     "list": Command("[--json]", "lists the downloaded models"),
     "rm": Command("NAME...", "removes downloaded models"),

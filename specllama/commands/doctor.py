@@ -35,7 +35,7 @@ FLAGS = {
 """ggml's features, and Linux' names of the instruction sets that they need."""
 
 FEW_FILES = 1024
-"""A limit of open files below this is too low for a server, which needs one per connection."""
+"""A limit of open files below this is too low for a server: each connection takes one."""
 REBUILD = "pip install --force-reinstall --no-cache-dir --no-deps llama-cpp-python=={}"
 
 Status = Literal["ok", "remark", "fault"]
@@ -125,8 +125,8 @@ def of_processor(processor: Processor) -> Check:
 
 def unusable(error: str) -> Check:
     text = (
-        f"it can't be loaded ({error}). After an illegal instruction: it was built for another "
-        f"processor; reinstall it with: {REBUILD.format(bindings())}"
+        f"it can't be loaded ({error}). If the error is an illegal instruction, it was built for "
+        f"another processor; reinstall it with: {REBUILD.format(bindings())}"
     )
     return Check("llama.cpp", "fault", text, {"error": error})
 
@@ -175,8 +175,8 @@ def kernels(report: BuildReport) -> Check:
         return Check("kernels", "fault", report.error, data)
     if report.remark:
         return Check("kernels", "remark", report.remark, data)
-    tried = f"tested those for {', '.join(report.tried)}: their results are right"
-    text = tried if report.tried else "no kernels that need a test"
+    tried = f"the kernels for {', '.join(report.tried)} compute correctly"
+    text = tried if report.tried else "no kernels need a test"
     return Check("kernels", "ok", text, data)
 
 
@@ -219,7 +219,7 @@ def cache(environ: Mapping[str, str]) -> Check:
     try:
         hub, plain = hub_cache(environ), url_cache(environ)
     except RuntimeError as error:
-        return Check("model cache", "remark", f"no directory is known for it: {error}", {})
+        return Check("model cache", "remark", f"there is no directory for it: {error}", {})
     models = cached_models(hub)
     others = [file for file in plain.rglob("*.gguf") if file.is_file()]
     size = sum(m.size for m in models) + sum(file.stat().st_size for file in others)

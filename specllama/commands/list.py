@@ -20,8 +20,9 @@ def main(argv: Sequence[str]) -> int:
     """Prints a line for each model. Returns 0."""
     parser = argparse.ArgumentParser(
         prog="specllama list",
-        description="Lists the downloaded models. To serve a model of the hub: specllama -hf NAME. "
-        "To serve a model of a registry: specllama -dr NAME.",
+        description="Lists the downloaded models of the Hugging Face Hub and of OCI registries. To "
+        "serve a model of the hub: specllama -hf NAME. To serve a model of a registry: specllama "
+        "-dr NAME.",
     )
     parser.add_argument("--json", action="store_true", help="print JSON")
     given = parser.parse_args(argv)

@@ -27,9 +27,16 @@ def main(argv: Sequence[str]) -> int:
         "name", metavar="NAME", help="USER/REPO, USER/REPO:QUANT, or an http(s) URL of a GGUF file"
     )
     parser.add_argument(
-        "--docker", action="store_true", help="NAME is a model in a registry: [HOST/]NAME[:TAG]"
+        "--docker",
+        action="store_true",
+        help="NAME is a model in an OCI registry, [HOST/]MODEL[:TAG]",
     )
-    parser.add_argument("--file", default="", metavar="FILE", help="file of the repository")
+    parser.add_argument(
+        "--file",
+        default="",
+        metavar="FILE",
+        help="file of the repository to download; overrides QUANT",
+    )
     parser.add_argument(
         "--token", default="", help="token for repositories that aren't public (default: HF_TOKEN)"
     )

@@ -20,8 +20,8 @@ def main(argv: Sequence[str]) -> int:
     """Prints a line for each model. Returns 0, or 1 if one doesn't exist or can't be removed."""
     parser = argparse.ArgumentParser(
         prog="specllama rm",
-        description="Removes downloaded models. A running server keeps a model that it has loaded "
-        "until it ends.",
+        description="Removes downloaded models. If a running server has loaded one of them, it "
+        "continues to serve that model until it ends.",
     )
     parser.add_argument("names", nargs="+", metavar="NAME", help="name in `specllama list`")
     parser.add_argument(

@@ -103,8 +103,8 @@ def _exclusive(bound: str) -> str:
 
 
 def _with_items(kind: str, media: Node) -> Node:
-    """Returns the media type object of a stream, with the schema of its items instead of the
-    schemas for 3.0, which has only those of the whole text."""
+    """Returns the media type object of a stream, with the schema of its items. In 3.0, which has
+    schemas only for the whole text, extensions have these schemas."""
     if "x-event-data-schema" in media:
         return _of_events(media)
     if "x-line-schema" in media:
@@ -233,7 +233,7 @@ def _references(node: Any) -> Iterator[str]:
     elif isinstance(node, dict):
         reference = node.get("$ref")
         if isinstance(reference, str) and reference.startswith("#/components/"):
-            yield reference  # other texts named `$ref` are in examples
+            yield reference  # a `$ref` of any other form is part of an example
         for child in node.values():
             yield from _references(child)
 

@@ -118,7 +118,7 @@ def test_the_beginning_of_loading_is_reported(caplog: pytest.LogCaptureFixture) 
             a = await s.loaded("a")
             b = s.lease("b")
             await soon()
-            assert caplog.messages[-1] == "b waits for room"
+            assert caplog.messages[-1] == "b waits until another model is unloaded"
             a.release()
             await soon()
             assert caplog.messages[-1] == "loading b"
@@ -128,7 +128,7 @@ def test_the_beginning_of_loading_is_reported(caplog: pytest.LogCaptureFixture) 
             a = await s.loaded("a")
             b = s.lease("b")
             await soon()
-            assert caplog.messages[-1] == "b waits for room"
+            assert caplog.messages[-1] == "b waits until another model is unloaded"
             a.release()
             await soon()
             assert caplog.messages[-1] == "loading b"
@@ -137,8 +137,8 @@ def test_the_beginning_of_loading_is_reported(caplog: pytest.LogCaptureFixture) 
             await soon()
             lines = [message for message in caplog.messages if " b" in message or "b " in message]
             assert [message.partition(" in ")[0] for message in lines] == [
-                *("b waits for room", "loading b", "loaded b"),
-                *("b waits for room", "loading b", "loaded b"),
+                *("b waits until another model is unloaded", "loading b", "loaded b"),
+                *("b waits until another model is unloaded", "loading b", "loaded b"),
             ]
             showing.cancel()
             await asyncio.wait({showing})
@@ -155,4 +155,8 @@ def test_seconds_count_from_the_beginning_of_the_loading(caplog: pytest.LogCaptu
         progress.load("a", 0.0)
         now += 1
         progress.loaded("a")
-    assert caplog.messages == ["a waits for room", "loading a", "loaded a in 1.0 s"]
+    assert caplog.messages == [
+        "a waits until another model is unloaded",
+        "loading a",
+        "loaded a in 1.0 s",
+    ]

@@ -298,9 +298,7 @@ def _medium(part: Media, role: str, where: str) -> Part | None:
         raise invalid_request(f"{where}: {_SOURCES[type_]} is missing in this {type_}")
     if role == "tool":
         return _unshown(_KINDS[type_], part.get("filename"))
-    raise not_supported(
-        f"{where}: this server has no file for a file_id; send the data of the {type_}"
-    )
+    raise not_supported(f"{where}: no file_id exists on this server; send the data of the {type_}")
 
 
 def _with_source(part: Media) -> Media | None:
