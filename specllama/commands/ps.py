@@ -29,7 +29,9 @@ def main(argv: Sequence[str]) -> int:
         description="Shows the models of a running server: state, slots in use, context, size.",
     )
     parser.add_argument(
-        "--url", help="URL of the server (default: from LLAMA_ARG_HOST and LLAMA_ARG_PORT)"
+        "--url",
+        help="URL of the server (default: the address where `specllama` would listen; see "
+        "LLAMA_ARG_HOST and LLAMA_ARG_PORT)",
     )
     parser.add_argument("--api-key", help="API key of the server (default: LLAMA_API_KEY)")
     parser.add_argument("-a", "--all", action="store_true", help="show unloaded models, too")
