@@ -88,7 +88,7 @@ async function failure(response) {
     if (typeof error === "string") message = error;
     else ({ message = message, type = "" } = error);
   } catch {
-    // A proxy in between may answer with other data than JSON.
+    // A proxy in between may answer with data that isn't JSON.
   }
   return new ApiError(response.status, String(message), String(type));
 }

@@ -47,7 +47,7 @@ function choose(conversation, { id, parent }) {
   if (before) before.chosen = id;
 }
 
-// Shows the branch that begins with a message, down to its leaf that was shown last.
+// Shows the branch that begins with a message, down to the leaf that was shown last.
 export function follow(conversation, id) {
   let at = message(conversation, id);
   choose(conversation, at);

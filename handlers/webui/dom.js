@@ -39,7 +39,7 @@ export function icon(name) {
 }
 
 // Returns an element. Properties that begin with "on" are listeners. An attribute with the value true
-// is set, one with false or null is left out. Children that are null or false are left out.
+// is set; attributes and children that are false or null are left out.
 export function h(tag, properties = {}, ...children) {
   const element = document.createElement(tag);
   for (const [name, value] of Object.entries(properties)) {

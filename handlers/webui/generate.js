@@ -28,7 +28,7 @@ function sent(message) {
   return {
     role: "assistant",
     content: message.content || (calls ? null : ""),
-    // Templates include it while the model is calling tools, and leave it out later.
+    // Templates include the reasoning while the model is calling tools, and leave it out later.
     ...(message.reasoning ? { reasoning_content: message.reasoning } : {}),
     ...(calls ? { tool_calls: calls } : {}),
   };

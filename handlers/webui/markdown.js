@@ -69,7 +69,8 @@ export function rendered(text) {
     link.rel = "noopener noreferrer nofollow";
   }
   for (const image of fragment.querySelectorAll("img")) {
-    // An image from another host would reveal to it what is read here; the policy forbids it, too.
+    // An image from another host would show that host what the user reads. The page's content security
+    // policy forbids such images, too.
     if (!image.getAttribute("src")?.startsWith("data:image/")) replaceImage(image);
   }
   for (const box of fragment.querySelectorAll("input")) {

@@ -121,7 +121,7 @@ export class ServerView {
   }
 }
 
-// Returns the server's answer, or the reason for its refusal, usually an option that is off.
+// Returns the server's answer, or the reason for its refusal, usually that an option is off.
 async function wanted(answer) {
   try {
     return { found: await answer };

@@ -7,13 +7,13 @@ const PLACE = "specllama.settings";
 // Names are those of requests, and of llama-server's --ui-config.
 const NUMBERS = [
   ["temperature", "Temperature", "The randomness of the choice of tokens.", 0, 5, 0.05],
-  ["top_k", "Top K", "Choose from this number of the likeliest tokens; 0 is all.", 0, 1000, 1],
+  ["top_k", "Top K", "Choose from this number of the likeliest tokens; 0 means all.", 0, 1000, 1],
   ["top_p", "Top P", "Choose from the likeliest tokens that together have this probability.", 0, 1, 0.01],
   ["min_p", "Min P", "Exclude tokens less likely than this fraction of the likeliest token's probability.", 0, 1, 0.01],
-  ["repeat_penalty", "Repeat penalty", "1 is none.", 0, 5, 0.05],
-  ["presence_penalty", "Presence penalty", "0 is none.", -2, 2, 0.05],
-  ["frequency_penalty", "Frequency penalty", "0 is none.", -2, 2, 0.05],
-  ["max_tokens", "Token limit", "The maximum for an answer; -1 is no limit.", -1, 1000000, 1],
+  ["repeat_penalty", "Repeat penalty", "1 means no penalty.", 0, 5, 0.05],
+  ["presence_penalty", "Presence penalty", "0 means no penalty.", -2, 2, 0.05],
+  ["frequency_penalty", "Frequency penalty", "0 means no penalty.", -2, 2, 0.05],
+  ["max_tokens", "Token limit", "The maximum for an answer; -1 means no limit.", -1, 1000000, 1],
   ["seed", "Seed", "The same seed gives the same answer.", -1, 4294967295, 1],
 ];
 const TEXTS = [
@@ -22,7 +22,7 @@ const TEXTS = [
     '[{"type": "function", "function": {"name": "…"}}]'],
   ["custom", "More fields", "An object with further fields for every request.", '{"cache_prompt": true}'],
 ];
-export const THINKING = [["auto", "Thinking: as the server says"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
+export const THINKING = [["auto", "Thinking: server default"], ["on", "Thinking: on"], ["off", "Thinking: off"]];
 const OF_REQUESTS = new Set(["systemMessage", "thinking", ...[...NUMBERS, ...TEXTS].map(([name]) => name)]);
 const MAX_TEXT = 1 << 20; // characters of a setting
 
@@ -43,7 +43,7 @@ export function offer(settings) {
   applyTheme();
 }
 
-// Returns a setting. A conversation may have settings of its own, which win.
+// Returns a setting. Settings of the conversation itself win over the others.
 export const setting = (name, conversation = null) =>
   conversation?.settings?.[name] ?? own[name] ?? given[name] ?? "";
 
@@ -119,7 +119,7 @@ export function openSettings(defaults, conversation, changed, actions) {
       h("fieldset", {}, h("legend", {}, "Conversation"),
         textField(one, "systemMessage", "System prompt", "Instructions before the messages.", ""), thinkingField(one)),
       h("fieldset", {}, h("legend", {}, "Sampling"),
-        h("p", { class: "hint" }, one ? "Empty fields are as in all conversations." : "Empty fields have the server's defaults."),
+        h("p", { class: "hint" }, one ? "Empty fields have the values of all conversations." : "Empty fields have the server's defaults."),
         h("div", { class: "grid" }, NUMBERS.map((each) => numberField(one, defaults, ...each)))),
       h("fieldset", {}, h("legend", {}, "Requests"), TEXTS.map((each) => textField(one, ...each))),
       one ? null : h("fieldset", {}, h("legend", {}, "Stored conversations"),

@@ -1,5 +1,5 @@
-// Stores conversations in the browser's database. Without one (some private windows), they are lost
-// with the page.
+// Stores conversations in the browser's database. Without a database (in some private windows), they
+// are lost when the page is closed.
 
 const NAME = "specllama";
 const memory = new Map();
