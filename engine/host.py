@@ -19,8 +19,8 @@ _BLOCK = 1 << 16  # bytes; more than the system's text for one CPU
 
 
 class Processor(NamedTuple):
-    """Its name, "" if unknown, and its instruction sets and features, by Linux's names; empty on
-    other systems."""
+    """The processor's name, and its instruction sets and features by their names in Linux. Both are
+    empty on other systems."""
 
     name: str
     flags: frozenset[str]

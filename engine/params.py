@@ -173,14 +173,14 @@ class GenerationParams(msgspec.Struct, kw_only=True, frozen=True):
     """The parameters of a generation. `logit_bias` pairs a token id, or a text for all of its
     tokens, with an additive bias in logits (`-inf` forbids). `stop` strings are non-empty. At most
     one of `grammar` (GBNF), `json_schema` (the JSON of a schema) and `answer.lark` is given. With
-    `grammar_lazy` it is in force from the first of `grammar_triggers` on, which are not searched in
-    reasoning. `preserved_tokens`, ids or texts that contain them, are included in the generated
+    `grammar_lazy` it is in force from the first of `grammar_triggers` on; triggers in reasoning
+    don't count. `preserved_tokens`, ids or texts that contain them, are included in the generated
     text although they are control tokens, unless they end it. `lora` pairs a LoRA adapter's id with
-    its scale; an empty list stands for the server's own. `generation_prompt`, the end of the
-    prompt, is a part of the text for a JSON schema, and for a grammar whose `grammar_type` is
-    `TOOL_CALLS`. With `jump_forward`, tokens that a constraint forces need no separate step.
-    `unset` names the fields that neither the request nor the server's options set: the values in
-    the model's file apply to them."""
+    its scale; an empty list stands for the server's own. `generation_prompt` is the end of the
+    prompt; a JSON schema, and a grammar whose `grammar_type` is `TOOL_CALLS`, describe it together
+    with the generated text. With `jump_forward`, tokens that a constraint forces need no separate
+    step. `unset` names the fields that neither the request nor the server's options set: the values
+    in the model's file apply to them."""
 
     n_predict: int = -1
     n_keep: int = 0

@@ -139,9 +139,10 @@ class EngineClient:
         private: bool = False,
         prompt_probs: bool = False,
     ) -> list[Generation]:
-        """Starts a generation for each of `variants`, which differ in their seeds, and the first
-        one in its `id_slot`; `engine.wire.requests.Submit` describes the arguments. The prompt is
-        sent once. If `group` is 0, the first id is the group of all.
+        """Starts a generation for each of `variants`. These are equal except for their seeds, and
+        for `id_slot`, which only the first one may set. `engine.wire.requests.Submit` describes the
+        other arguments. The prompt is sent once. If `group` is 0, the first id becomes the group of
+        all.
 
         Raises `EngineError` (not_supported) if the engine embeds.
         """
@@ -197,7 +198,7 @@ class EngineClient:
             )
 
     def check_reranks(self) -> None:
-        """Raises `EngineError` (not_supported) if the engine is no reranker."""
+        """Raises `EngineError` (not_supported) if the engine's model is not a reranker."""
         if self.info.pooling != "rank":
             raise not_supported(
                 "This server does not support reranking. Start it with `--reranking`"
@@ -219,13 +220,14 @@ class EngineClient:
         return await self._ask(message, Tokens)
 
     async def detokenize(self, tokens: list[int]) -> str:
-        """Raises `EngineError` if a token is not in the vocabulary."""
+        """Returns the text of `tokens`. Raises `EngineError` if one is not in the vocabulary."""
         return (await self._ask(Detokenize(self._new_id(), tokens), Text)).text
 
     async def format_chat(
         self, template: str, messages: list[tuple[str, str]], add_generation_prompt: bool
     ) -> str:
-        """Raises `EngineError` if llama.cpp has no format for `template`."""
+        """Returns the prompt that llama.cpp's own formatting makes of `messages`. Raises
+        `EngineError` if llama.cpp has no format for `template`."""
         message = FormatChat(self._new_id(), template, messages, add_generation_prompt)
         return (await self._ask(message, Text)).text
 
@@ -253,8 +255,8 @@ class EngineClient:
     # ---- internal methods, and those for the supervisor ------------------------------------
 
     def dispatch(self, message: Step | Failed | Reply) -> None:
-        """Passes a message of the engine to the request that it answers. A late message is
-        dropped."""
+        """Passes a message of the engine to the request that it answers. A message for a request
+        that is no longer open is dropped."""
         if isinstance(message, Step):
             for event in message.events:
                 if isinstance(event, Vectors):

@@ -39,7 +39,7 @@ class EngineProcess:
     def __init__(self, child: Child[ToServer]) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self.ready_at: float | None = None  # of system.now()
-        self.refusal = ""  # why it can't load the model, as it reported it
+        self.refusal = ""  # why the model can't be loaded, or not be served
         self._child = child
 
     @classmethod
@@ -83,8 +83,8 @@ class EngineProcess:
             return None
 
     async def listen(self, take: Callable[[ToServer], None]) -> None:
-        """Dispatches its messages until the process ends, is stuck or violates the protocol: the
-        messages of steps to the client, the others to `take`."""
+        """Reads the process's messages until it ends, is stuck or violates the protocol. Passes the
+        messages of steps to the client, all others to `take`."""
 
         def on_message(message: ToServer) -> None:
             if isinstance(message, Step) and self.client is not None:

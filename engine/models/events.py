@@ -99,7 +99,7 @@ class ModelEvent(msgspec.Struct, frozen=True):
 
 
 class Subscription(AsyncIterator[ModelEvent]):
-    """The events from the subscription on, until `close`, the end of the server, or until the
+    """The events from the subscription on. They end with `close`, with the server, or when the
     subscriber is too far behind.
 
     For a slow subscriber, a model's newer progress replaces its older one.
@@ -169,7 +169,7 @@ class ModelEvents:
             subscription.close()
 
 
-# ---- Publishes changes of one model's status as the events of `engine.models.events`.
+# ---- The changes of one model's status, published as events.
 
 
 PROGRESS_SECONDS = 0.1  # minimum time between two progress events of one model
@@ -208,7 +208,7 @@ class StatusPublisher:
         self._publish("status_change", data)
 
     def progress(self, status: ModelStatus) -> None:
-        """Publishes the progress, the only change."""
+        """Publishes the progress; called when nothing else has changed."""
         if status.value == "loading":
             stage = "text_model"
             progress = {"stages": [stage], "current": stage, "value": status.progress}

@@ -13,13 +13,13 @@ from specllama.engine.wire.requests import Submit
 AHEAD = 256
 """Number of unread events after which the generation is paused, so that others get its slot."""
 HEAVY = 16_384
-"""The same bound for the weight of events, as in `MAX_WAITING`."""
+"""The same bound for the weight of the unread events; `MAX_WAITING` defines the weight."""
 PAUSE_GRACE = 0.1  # s for the reader to catch up before the pause
 CAUGHT_UP = 0.5  # share of these bounds at which a paused generation continues
 MAX_WAITING = 100_000
 """Weight of unread events after which the generation is cancelled. An event weighs 1, and 1 more
 for each probability."""
-GRACE = 1.0  # s for the reader to catch up before that, as the whole process may have been blocked
+GRACE = 1.0  # s for the reader to catch up before that: the whole process may have been blocked
 _BEGUN = (Begun, Delta)
 _LAST = (Finished, Failed)
 _NOT_READ = "the client doesn't read this stream as fast as it is generated"
@@ -36,8 +36,9 @@ class GenerationClient(Protocol):
 
 
 class Generation:
-    """The events of one submitted request: `Begun`, which may be awaited, `Delta`s (if it streams),
-    then one `Finished`. It is paused while it is far ahead of its reader.
+    """The events of one submitted request: `Begun`, for which `begun` waits, `Delta`s (if the
+    request streams), then one `Finished`. The generation is paused while it is far ahead of its
+    reader.
 
     Iteration raises `EngineError` if the request fails. A reader that stops early has to call
     `cancel`. From the first event on, `relaxed` contains the keywords of its schemas that aren't
@@ -121,7 +122,7 @@ class Generation:
         return event
 
     async def result(self) -> Finished:
-        """Returns the end of a request that doesn't stream."""
+        """Returns the `Finished` of a request that doesn't stream."""
         async for event in self:
             if isinstance(event, Finished):
                 return event

@@ -38,9 +38,9 @@ class Inventory:
         await asyncio.shield(self._start(self._reload_in_turn(), "reload"))
 
     async def download(self, name: str) -> None:
-        """Begins to download a model of the Hub (user/repo or user/repo:QUANT) into its cache, and
-        returns as soon as the Hub has confirmed that it exists. After the download the model is
-        added.
+        """Begins to download a model of the Hub (user/repo or user/repo:QUANT) into the cache, and
+        returns as soon as the Hub has confirmed that the model exists. The model is added after the
+        download.
 
         Raises `EngineError` (invalid_request) for a name that is invalid, already exists, or is
         unknown to the Hub.
@@ -48,7 +48,7 @@ class Inventory:
         _check_name(name)
         async with self._turn:
             if self._catalog.named(name):
-                raise invalid_request(f"the model {name!r} is there already")
+                raise invalid_request(f"the model {name!r} already exists")
             try:
                 entry = await asyncio.to_thread(self._catalog.entry_to_download, name)
             except OptionError as error:
@@ -71,8 +71,9 @@ class Inventory:
     async def remove(self, name: str) -> None:
         """Unloads a model or cancels its download, and removes its files from the cache.
 
-        Raises `EngineError`: not_found_error, invalid_request_error if its files are not (only) in
-        the cache, server_error if they can't be removed.
+        Raises `EngineError`: not_found_error for an unknown model, invalid_request_error if its
+        files are not (only) in the cache or it has a preset, server_error if the files can't be
+        removed.
         """
         async with self._turn:
             entry = self._catalog.entries.get(name)

@@ -127,8 +127,8 @@ class ModelPool:
         self._events.close()
 
     def lease_now(self, entry: CatalogEntry) -> Lease | None:
-        """Returns a lease of a model that is ready and has room for one more; None if `lease` would
-        have to wait, or would raise."""
+        """Returns a lease at once, without waiting; None if `lease` would have to wait, or would
+        raise."""
         record = self._records.get(entry.name)
         supervisor = record.supervisor if record else None
         if (
@@ -147,10 +147,10 @@ class ModelPool:
     async def lease(self, entry: CatalogEntry, *, autoload: bool = True) -> Lease:
         """Returns a lease, which keeps the model in use until it is released.
 
-        Raises `EngineError`: unavailable if the model can't be loaded, is unloaded meanwhile or the
-        server shuts down. A router waits for the model's place and for the loading, or raises
-        invalid_request if it would have to load the model and `autoload` is off. A server that is
-        no router raises unavailable until its model has been loaded.
+        Raises `EngineError` (unavailable) if the model can't be loaded, is unloaded meanwhile, or
+        if the server shuts down. A router waits for the model's place and for the loading; if it
+        would have to load the model and `autoload` is off, it raises invalid_request. A server that
+        is no router raises unavailable until its model has been loaded.
         """
         if self._catalog.router:
             record = self._records.get(entry.name)
@@ -186,15 +186,15 @@ class ModelPool:
         self._start_loading(record)
 
     async def unload(self, name: str) -> None:
-        """Unloads a model: `begin_unload`, then waits for its end."""
+        """Unloads a model like `begin_unload`, and waits until it is unloaded."""
         self.begin_unload(name)
         if unloading := self._records[name].unloading:
             await asyncio.wait({unloading})
 
     def begin_unload(self, name: str) -> None:
-        """Begins to unload a model. Running requests get its entry's `stop_timeout`; requests that
-        wait for its loading fail at once. Raises `EngineError` (invalid_request) if it is not in
-        use, or if it is the server's only model."""
+        """Begins to unload a model. Running requests may finish within the `stop_timeout` of its
+        entry; requests that wait for its loading fail at once. Raises `EngineError`
+        (invalid_request) if it is not in use, or if it is the server's only model."""
         if not self._catalog.router:
             raise invalid_request("the only model of this server can't be unloaded")
         record = self._records[name]
@@ -252,7 +252,8 @@ class ModelPool:
             raise unavailable(f"the model {record.name!r} was unloaded")
 
     async def _until_gone(self, record: ModelRecord) -> None:
-        """Waits for the end of an unloading. From now on the model's status is loading."""
+        """Waits until the model's unloading is complete, if it has begun. Meanwhile the status of
+        the model is loading."""
         if not record.unloading:
             return
         record.n_returning += 1
@@ -323,7 +324,7 @@ class ModelPool:
             self._end(record, record.entry.stop_timeout, "the model was unloaded")
         for name in plan.admitted:
             record = self._records[name]
-            if record.supervisor:  # it sleeps, or is only downloaded
+            if record.supervisor:  # the model sleeps, or is only downloaded
                 record.supervisor.wake()
             else:
                 self._create(record)
@@ -403,7 +404,7 @@ class ModelPool:
             case "ready":
                 self._residency.settled(record.name)
             case "sleeping" if not record.unloading:
-                self._residency.gone(record.name)  # a request that wakes it asks for a place again
+                self._residency.gone(record.name)  # a request that wakes it needs a place again
             case "failed":
                 self._end(record, 0, supervisor.failure)
         self._settle()

@@ -44,8 +44,8 @@ class ModelFailure:
 
     @classmethod
     def known(cls, text: str) -> "ModelFailure | None":
-        """Returns the failure of a model that can't be loaded, which no request tries again; None
-        without a reason."""
+        """Returns a permanent failure with the reason `text`, after which no request tries to load
+        the model; None if `text` is empty."""
         return cls(text, None, 1, math.inf) if text else None
 
     def check(self, name: str) -> None:
@@ -114,18 +114,19 @@ class ModelRecord:
     entry: CatalogEntry
     publisher: StatusPublisher
     supervisor: Supervisor | None = None  # while it is in use
-    located: Options | None = None  # with the paths of its files, if it was in use before
+    located: Options | None = None  # options with the paths of files, from its last use
     failure: ModelFailure | None = None  # of the last attempts to load it
     loading: asyncio.Task[None] | None = None  # started by `ModelPool.load`
     unloading: asyncio.Task[None] | None = None
-    only_download: bool = False  # a download in progress, without files to load
+    only_download: bool = False  # it is being downloaded for the cache: there are no files to load
     gone: bool = False  # about to be removed
     n_returning: int = 0  # requests that wait for the end of an unloading
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
 
     @classmethod
     def of(cls, entry: CatalogEntry, events: ModelEvents) -> "ModelRecord":
-        """Returns the record of a model that isn't loaded. With a fault, it can't be."""
+        """Returns the record of a model that isn't loaded. An entry with a fault can't be loaded:
+        its record gets a permanent failure."""
         publisher = StatusPublisher(entry.name, events)
         return cls(entry, publisher, failure=ModelFailure.known(entry.fault))
 
@@ -173,8 +174,8 @@ class ModelRecord:
 
 
 class Members:
-    """Adds and removes records of a pool. `fetch` begins the download of a model, `unload` begins
-    to unload one, with a reason. Both are functions of the pool."""
+    """Adds and removes records of a pool. Two functions of the pool are passed to it: `fetch`
+    begins the download of a model, `unload` begins to unload a model, with a reason."""
 
     def __init__(
         self,
@@ -194,8 +195,9 @@ class Members:
         self._records[entry.name] = ModelRecord.of(entry, self._events)
 
     def fetch(self, name: str) -> Supervisor:
-        """Begins to download a model that is not in use, only into the cache: requests for it are
-        rejected. Returns the supervisor, which has the progress."""
+        """Begins to download a model that is not in use, without loading it: until the download is
+        complete, requests for the model are rejected. Returns the supervisor, which has the
+        progress."""
         record = self._records[name]
         record.only_download = True
         return self._fetch(record)

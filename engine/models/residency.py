@@ -5,10 +5,10 @@ This module has plain data and no clock: the pool reports events, then executes 
 
 - A model in memory has a place; there are `limit` places. Each use of a model holds a
   lease of its place, and a place with leases is never taken away.
-- If a requested model has no place, and all are taken, the least recently used idle model (the
-  one whose last lease is the oldest) is evicted. If no model is idle, the least
-  recently used one gets no new leases until it has become idle, or another place has become
-  free. So every model gets its turn, however busy the others are.
+- If a requested model has no place, and all are taken, the least recently used idle model (the one
+  whose last lease began first) is evicted. If no model is idle, the least recently used one gets no
+  new leases until it has become idle, or another place has become free. So every model gets its
+  turn, however busy the others are.
 - Places are assigned in the order of the first requests for their models; all requests for
   a model then get their leases together.
 """
@@ -78,8 +78,9 @@ class Residency:
         return ticket
 
     def grant_now(self, name: str) -> ModelSlot | None:
-        """Returns a lease without a ticket, if `plan` would grant it at once. None if any request
-        waits, or if the model has no place or is being unloaded."""
+        """Begins a lease without a ticket, and returns its place, if `plan` would grant the lease
+        at once. Returns None if any request waits, or if the model has no place or is being
+        unloaded."""
         if self._waiting or not self.resident(name):
             return None
         return self._use(self._places[name])
@@ -93,7 +94,7 @@ class Residency:
             self._waiting = dict(sorted(self._waiting.items(), key=lambda item: item[1][0].number))
 
     def release(self, place: ModelSlot) -> None:
-        """Ends a lease (its model may have been unloaded before)."""
+        """Ends a lease of `place`, whose model may have been unloaded meanwhile."""
         place.n_leases -= 1
 
     def settled(self, name: str) -> None:
@@ -139,7 +140,8 @@ class Residency:
         return without_place
 
     def _shortage(self) -> int:
-        """Returns the number of missing places, without the ones that become free anyway."""
+        """Returns the number of places that have to be freed, in addition to the places of models
+        that are being unloaded."""
         n_leaving = sum(name in self._leaving for name in self._places)
         return max(len(self._without_place()) - n_leaving, 0)
 

@@ -39,7 +39,7 @@ from specllama.engine.wire.requests import SetAdapters
 log = logging.getLogger("specllama.engine.models.supervisor")
 
 RESTART_WAIT = 30.0  # s that a request waits for a restarted engine
-RETRY_AFTER = 10  # s, the retry-after of the answer then
+RETRY_AFTER = 10  # s, the retry-after of the error when that time is over
 RESTARTING = ErrorInfo("unavailable_error", "the engine is restarting", retry_after=RETRY_AFTER)
 SHUTTING_DOWN = "the server is shutting down"
 
@@ -122,7 +122,8 @@ class Supervisor:
         return self._n_leases
 
     def start(self, *, load: bool = True) -> None:
-        """Starts. Without `load`, a missing model is only downloaded, and loaded after `wake`."""
+        """Starts the work. Without `load`, a missing model is only downloaded, and loaded after
+        `wake`."""
         if not self._stopped():
             self._needed = load
             self._task = asyncio.create_task(self._run(), name="engine supervisor")
@@ -236,7 +237,8 @@ class Supervisor:
                 return "Loading model"
 
     async def _until_returned(self) -> None:
-        """Waits for the engine, or until it is certain that it doesn't return soon."""
+        """Waits until the engine has returned, or can't return. Raises `EngineError` if a restart
+        takes longer than RESTART_WAIT."""
         limit = RESTART_WAIT if self.state == "restarting" else None
         try:
             async with asyncio.timeout(limit):
@@ -301,7 +303,7 @@ class Supervisor:
                 await self._pause(wait)
 
     async def _pause(self, seconds: float) -> None:
-        """Waits for `seconds`, or for the end of the server."""
+        """Waits for `seconds`, or until `stop` is called."""
         with suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._changes.until(self._stopped)
@@ -316,7 +318,8 @@ class Supervisor:
     # ---- one process -----------------------------------------------------------------------
 
     async def _serve_once(self) -> float | None:
-        """Runs one engine process to its end. Returns the delay before the next one, or None."""
+        """Runs one engine process to its end. Returns the delay before the next one; None if there
+        is none."""
         engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
         try:
             process = self._process = await self._start_process(
@@ -354,7 +357,7 @@ class Supervisor:
                 process.client.dispatch(message)
 
     def _begin_to_open(self, process: EngineProcess, info: ModelInfo) -> None:
-        """Opens the process, which has loaded its model, after its examination."""
+        """Opens the process after its model, which it has loaded, has been examined."""
         if self._examine is None:
             self._open(process, info)
         else:
@@ -367,7 +370,7 @@ class Supervisor:
         """Opens the process, or ends it if its model can't be served."""
         try:
             info = await examine(self.options, info)
-        except Exception as error:  # of any kind, or the model would load for ever
+        except Exception as error:  # of any kind, or the model would stay "loading" for ever
             if not isinstance(error, EngineError):
                 log.exception("a loaded model could not be examined")
             process.refusal = str(error)
@@ -403,7 +406,6 @@ class Supervisor:
         await self._changes.until(lambda: process.client is not None)
         used_at = -1.0
         while used_at != self._used_at or self._n_leases:  # repeats if used during the snapshot
-            # Before the snapshot, as a process that ends sends none.
             await self._changes.until(lambda: not self._n_leases)
             while wait := self.seconds_awake:
                 await asyncio.sleep(wait)
@@ -411,7 +413,7 @@ class Supervisor:
                 if process.n_running:  # requests without a lease don't report their end
                     self._used_at = system.now()
             used_at = self._used_at
-            self._snapshot = await process.snapshot()
+            self._snapshot = await process.snapshot()  # an ending process sends none
         await self._doze(process)
 
     async def _doze(self, process: EngineProcess) -> None:
@@ -425,7 +427,7 @@ class Supervisor:
         """Makes the transition after the end of a process. Returns the delay before the next one;
         None if there is none."""
         self._process = None
-        # A process that was rejected after loading the model has ended regularly.
+        # The process of a rejected model has ended regularly: then 0 is not reported as exit code.
         self.exit_code = (code or None) if process.refusal else code
         life, client = process.summary(code), process.client
         how = explain_exit(code, "" if life.ready else "while it loaded the model")

@@ -228,7 +228,7 @@ async def test_a_download_is_answered_when_it_has_begun_and_ends_in_the_cache() 
         assert s.value(FAR) == "downloading"
         s.engine(FAR).download(1, 2)
         await task
-        with pytest.raises(EngineError, match="is there already"):
+        with pytest.raises(EngineError, match="already exists"):
             await s.inventory.download(FAR)
         with pytest.raises(EngineError, match="is being downloaded"):
             await s.pool.lease(catalog.entries[FAR])
