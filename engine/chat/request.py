@@ -43,7 +43,7 @@ class ChatPrompt(msgspec.Struct, frozen=True, tag="prompt", omit_defaults=True):
 
 ReasoningFormat = Literal["none", "auto", "deepseek", "deepseek-legacy"]
 THOUGHTS_IN_CONTENT: tuple[ReasoningFormat, ...] = ("none", "deepseek-legacy")
-"""With these, reasoning is part of the content, with its markers."""
+"""With these formats, reasoning is part of the content, with its markers."""
 ToolChoice = Literal["auto", "none", "required"]
 
 FREE_TEXT = "input"

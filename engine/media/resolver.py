@@ -59,8 +59,8 @@ class Kept:
         self._media: OrderedDict[Key, tuple[Media, float]] = OrderedDict()
 
     def get(self, digest: bytes, sample_rate: int) -> Media | None:
-        """Returns the medium of the file, as image or as sound of this rate; None if it isn't
-        cached."""
+        """Returns the medium of the file with this digest, as image or as sound of this rate; None
+        if it isn't cached."""
         self.expire()
         for key in ((digest, 0), (digest, sample_rate)):
             if (found := self._media.pop(key, None)) is not None:
@@ -69,7 +69,7 @@ class Kept:
         return None
 
     def put(self, media: Media, sample_rate: int) -> None:
-        """Adds a medium, and removes others if they exceed the size."""
+        """Adds a medium, and removes the least recently used ones if all exceed the size."""
         key = media.digest, sample_rate if media.kind == "audio" else 0
         if len(media.data) > self._n_bytes or key in self._media:
             return
@@ -99,7 +99,7 @@ class Kept:
 
 
 MAX_PIXELS: Final = 1 << 26  # of an image
-MAX_DECODED: Final = 512 << 20  # bytes of a request, which are sent to the engine in one frame
+MAX_DECODED: Final = 512 << 20  # bytes of all media of a request, sent to the engine in one frame
 FETCHES: Final = 4  # simultaneous fetches of one request
 LARGE: Final = 1 << 18  # bytes; larger files are hashed in a thread
 
@@ -231,7 +231,7 @@ class MediaDecoder:
         request.count_pages(len(drawn))
         n_unseen = sum(page.shows and not page.text for page in pages) - len(drawn)
         if n_unseen:
-            log.warning("pages of a document without text that the model doesn't get: %d", n_unseen)
+            log.warning("the model doesn't get %d pages of a document: they have no text", n_unseen)
         digest = await _digest(data) if drawn else b""
         parts: list[str | Media] = []
         for number, page in enumerate(pages):
@@ -373,8 +373,8 @@ async def _digest(data: bytes) -> bytes:
 
 
 def _checked(decoded: Decoded, digest: bytes, kind: MediaKind) -> Media:
-    """Returns the medium. Its size is checked here, as later code relies on it and the decoding
-    process isn't trusted."""
+    """Returns the medium. Raises EngineError if its size is wrong: later code relies on the size,
+    and the decoding process isn't trusted."""
     width, height, n_bytes = decoded.width, decoded.height, len(decoded.data)
     if kind == "image" and (min(width, height) <= 0 or n_bytes != width * height * 3):
         raise invalid_request("it can't be decoded")

@@ -21,7 +21,7 @@ class MediaSource:
 
     `kind` is the kind in the request, None without one. `place` is its place in the request
     (`messages[0].content[1]`), the prefix of error messages. `stand_in` is the text that replaces
-    the medium if this server doesn't support it; without one, it is refused.
+    the medium if this server doesn't support it; without one, the medium is refused.
     """
 
     content: bytes | str
@@ -44,7 +44,7 @@ class MediaSource:
 
 
 def is_address(text: str) -> bool:
-    """Returns whether the file has to be fetched first."""
+    """Returns whether `text` is the URL of a file that has to be fetched."""
     return _FETCHED.match(text) is not None
 
 
@@ -66,14 +66,14 @@ def from_data_url(text: str) -> bytes:
 
 
 def from_base64(text: str) -> bytes:
-    """Returns the bytes, of either alphabet, with or without padding.
+    """Returns the bytes of base64 in either alphabet, with or without padding.
 
     Raises ValueError with a sentence for the user.
     """
     try:
         return binascii.a2b_base64(text, strict_mode=True)
     except ValueError:
-        pass  # most texts have the standard form, which is five times as fast
+        pass  # most texts have the standard form, whose decoding is five times as fast
     text = _SPACES.sub("", text).translate(_URL_SAFE).rstrip("=")
     try:
         return binascii.a2b_base64(text + "=" * (-len(text) % 4), strict_mode=True)

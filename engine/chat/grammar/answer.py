@@ -64,8 +64,8 @@ def text_arguments(what: str, lark: str) -> TextArguments | None:
 
 
 def json_arguments(lark: Lark, what: str, parameters: Any, at: str) -> str:
-    """Returns the symbols of an object that follows the schema `parameters`, see `Lark.json`, or of
-    `TextArguments`."""
+    """Returns the symbols of an object of arguments. `parameters` is its schema (see `Lark.json`),
+    or `TextArguments`."""
     if not isinstance(parameters, TextArguments):
         return lark.json(what, parameters, at)
     space = f"{lark.terminal(_SPACE_BETWEEN)}?"
@@ -146,12 +146,13 @@ def answer_grammar(
 ) -> AnswerGrammar | None:
     """Returns the grammar of an answer in `syntax`; None if any text is valid.
 
-    `tools` are those of `ChatRequest`; without any, only `schema` counts, which the text of the
-    answer follows. Calls are lazy unless they are `required` or there is a `schema`; `tool_name`
-    requires a call of this tool. `parallel`: several calls in one answer. `thinking`: the prompt
-    has opened the reasoning; any other syntax of the answer that `prompt` ends with is not written
-    again. Unless it `may_think`, an answer that isn't lazy has no other reasoning. `texts` are the
-    grammars, in Lark, of tools that accept a plain text.
+    `tools` are those of `ChatRequest`. The text of the answer follows `schema`, if there is one.
+    The grammar is lazy, from the first call on, unless calls are `required` or there is a `schema`;
+    `tool_name` requires a call of this tool. `parallel` allows several calls in one answer.
+    `thinking`: the prompt has opened the reasoning. If `prompt` ends with the beginning of a call
+    or of the content, the grammar leaves out that beginning. Without `may_think`, a grammar that
+    isn't lazy allows only the reasoning that the prompt has opened. `texts` are the grammars, in
+    Lark, of tools that accept a plain text.
 
     Raises EngineError (invalid_request_error) with the name of the invalid tool. Errors within a
     schema are only detected in the engine, whose error contains the tool's name, too.
@@ -304,7 +305,8 @@ class _Answer:
     def _call(
         self, name: str, parameters: Any, before: str, index: str | None, begun: str
     ) -> list[str]:
-        """Returns the symbols of a call. `index`: the pattern of its number; None: the first."""
+        """Returns the symbols of a call. `index` is the pattern of its number; None for the first
+        call."""
         symbols: list[str] = []
         # All fixed text up to a variable part is one literal: if one name is the beginning of
         # another, the lexer must not decide between them before their ends.
@@ -344,8 +346,8 @@ class _Answer:
         return tagged_arguments(self.lark, self._calls.tagged, what, parameters, at)
 
     def text(self, body: str) -> str:
-        """Returns the text of an answer, which is `body`. Models sometimes omit its markers, but
-        the first one is never written without the second one."""
+        """Returns the symbol of an answer's text, which is `body`. Models sometimes omit both of
+        its markers, or the second one, but never only the first one."""
         content = self._syntax.content
         begin = content.begin.lstrip().removeprefix(self._text_begun)
         marked = sequence(body, optional(literal(content.end.strip())))

@@ -43,8 +43,8 @@ class Branch(NamedTuple):
 
 
 class Arguments(NamedTuple):
-    """The schemas of a tool's arguments by name, and the schema of arguments without one; None if
-    no others are permitted."""
+    """The schemas of a tool's arguments by name. `others` is the schema of arguments with any other
+    name; None if these are not permitted."""
 
     named: dict[str, Branch]
     required: list[str]
@@ -106,7 +106,7 @@ class ArgumentSchemas:
         return found
 
     def branches(self, branch: Branch, depth: int = 0) -> list[Branch]:
-        """Returns schemas of which the value follows any."""
+        """Returns the alternatives in a schema: a value follows at least one of them."""
         self.spend(1)
         if branch.schema is True:
             return [Branch({}, branch.at)]
@@ -260,4 +260,4 @@ def _dumped(schema: Schema) -> str:
     try:
         return json.dumps(schema)
     except RecursionError:
-        return '"$ref"'  # too deep; a later step reports that
+        return '"$ref"'  # nested too deep: a later step reports that

@@ -1,4 +1,4 @@
-"""Rewrites grammars of texts for texts inside a JSON string.
+"""Rewrites grammars of plain texts to grammars of the same texts inside a JSON string.
 
 Whether a character is escaped doesn't depend on its neighbours. So characters and classes of them
 are rewritten one by one, and their combinations stay the same. Terminals become rules: if one ended
@@ -67,7 +67,7 @@ class TextGrammarError(ValueError):
 
 def in_json(lark: str) -> str:
     """Returns `lark`, a grammar in llguidance's dialect of Lark, for the same texts between the
-    quotes of a JSON string. Most errors in a grammar are left as they are.
+    quotes of a JSON string. Most errors in `lark` stay in the result.
 
     Raises TextGrammarError.
     """

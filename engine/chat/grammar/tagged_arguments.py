@@ -113,8 +113,7 @@ class _Arguments:
         return True
 
     def _row(self, arguments: list[tuple[str, bool]]) -> str:
-        """Returns the symbol of arguments in their order, of which the optional ones may be
-        missing."""
+        """Returns the symbol of arguments in their order; the optional ones may be missing."""
         separator = literal(self._tags.separator)
         # Symbols of the remaining arguments, at the start and after another argument.
         first, next_ = "", ""
@@ -266,7 +265,7 @@ class _Arguments:
         patterns = [pattern for pattern in patterns if pattern != ANY]
         if not patterns:
             return ""
-        # In quotes it would be read as JSON, without the quotes.
+        # The parser would read a text in quotes as JSON, without the quotes.
         return self._plain(key, " & ".join(['/([^\\s"](?s:.*))?/', *patterns]))
 
     # ---- values in the model's own quotes ------------------------------------------------
@@ -291,8 +290,8 @@ class _Arguments:
         return choice(symbols)
 
     def _unquoted(self, branch: Branch) -> list[str]:
-        """Returns the symbols of values other than texts: JSON if they contain no texts and
-        keys."""
+        """Returns the symbols of values other than texts. They are written in JSON if they contain
+        neither texts nor keys."""
         if "enum" in branch.schema:
             plain = [each for each in branch.schema["enum"] if is_a(each, _SCALARS)]
             symbols = [self._schemas.json(Branch({"enum": plain}, branch.at))] if plain else []

@@ -22,9 +22,9 @@ def is_plain_json(opening: str) -> bool:
 
 
 def triggers(syntax: OutputSyntax, names: Collection[str], prompt: str) -> list[GrammarTrigger]:
-    """Returns the texts that start the grammar of calls of the tools `names`, as early as a call is
-    certain, because models sometimes deviate from their templates after the marker. `prompt` is as
-    in `engine.chat.grammar.answer.answer_grammar`."""
+    """Returns the texts that start the grammar of calls of the tools `names`. The grammar starts as
+    soon as a call is certain, because models sometimes deviate from their templates after the
+    marker. `prompt` is as in `engine.chat.grammar.answer.answer_grammar`."""
     if syntax.harmony:
         return [
             GrammarTrigger(text=f"{harmony.COMMENTARY} to={harmony.FUNCTIONS}"),
@@ -117,8 +117,8 @@ def _named_opening(calls: CallSyntax, name: str) -> str:
 
 
 # ---- Where stop strings count: in the text of an answer, as `engine.chat.parse` finds it.
-# The engine process finds them by the same markers, so that a text ends as soon as one has
-# come.
+# The engine process searches for them by the same markers, so the text ends as soon as a stop
+# string is complete.
 
 
 _ENDS = [harmony.END, harmony.CALL]

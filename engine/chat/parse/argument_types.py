@@ -133,8 +133,8 @@ def _copied_text(reader: Reader, out: Sink, quote: str) -> Step[bool]:
 
 
 def _is_last(reader: Reader) -> Step[bool]:
-    """Takes a quote if it ends its text, so that the next character can follow a value. Some models
-    and templates don't escape the quotes in texts."""
+    """Takes a quote if it ends its text: if the next character can follow a value. Some models and
+    templates don't escape the quotes in texts."""
     place = reader.mark()
     reader.take(1)
     yield from reader.space()

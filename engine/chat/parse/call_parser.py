@@ -1,8 +1,8 @@
 """Parses the calls of tools in an answer, given a `CallShape`.
 
-If a text turns out not to be a call, the parser goes back and reads it again as content, up to the
-point where the call has been announced. After the announcement there is no way back: the text of a
-malformed call stays in its arguments.
+If a text turns out not to be a call, the parser goes back and reads it again as content, until the
+call has been announced with a `CallStart`. After the announcement there is no way back: the text of
+a malformed call stays in its arguments.
 """
 
 import re
@@ -125,7 +125,7 @@ class CallParser:
         call.finish(whole)
         self._count += 1
         if not whole:
-            # The marker after it may follow nevertheless.
+            # The marker after the arguments may follow nevertheless.
             for item in self._shape.items:
                 if isinstance(item, MarkerTokens) and item.marker == self._shape.after_arguments:
                     yield from _closing(reader, item)
@@ -254,8 +254,8 @@ class CallParser:
 
 class _Call:
     """A call while it is read. It is announced when its arguments begin, so that the mere mention
-    of a name is no call, or when its id is known if that comes later. Its id differs from `ids`,
-    those of earlier calls, and is added to them."""
+    of a name is no call, or when its id is known if that comes later. Its id differs from the ids
+    of earlier calls, `ids`, and is added to them."""
 
     def __init__(
         self,

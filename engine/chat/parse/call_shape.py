@@ -30,8 +30,8 @@ ALIASES = {"arguments": "parameters", "parameters": "arguments"}
 
 
 class Envelope(msgspec.Struct, frozen=True):
-    """A JSON object: the paths of all its members, and of its variable parts, such as {("function",
-    "name"): "name"}."""
+    """A JSON object: the `paths` of all its members, and the `roles` of its variable parts by their
+    paths, such as {("function", "name"): "name"}."""
 
     paths: frozenset[tuple[str, ...]]
     roles: dict[tuple[str, ...], Hole]
@@ -85,8 +85,8 @@ class CallShape(msgspec.Struct, frozen=True):
 
 
 def shape_of(calls: CallSyntax) -> CallShape | None:
-    """Returns None for a syntax that can't be parsed: without a name or arguments, or with tags
-    that consist of white space."""
+    """Returns the shape of `calls`. Returns None for a syntax that can't be parsed: without a name
+    or arguments, or with tags that consist of white space."""
     tagged = calls.tagged
     if tagged:
         # A quoted value needs no end tag.

@@ -8,7 +8,7 @@ user: the channel `final`, and `commentary` without a recipient.
 (https://cookbook.openai.com/articles/openai-harmony)
 
 The `openai-harmony` package isn't used: it parses tokens of its own vocabulary, which it downloads
-at the first use. This parser works on the text of any model, with four markers.
+at the first use. This parser works on the text of any model, where the markers are easy to find.
 """
 
 import re

@@ -47,10 +47,11 @@ def answer_parser(
     "auto" it has its own deltas; with "deepseek-legacy" both. `thinking`: the prompt has opened the
     reasoning. `tools`: if empty, calls are left in the text. A mapping from names to the schemas of
     parameters decides whether a tagged argument is a text; with names alone, its form decides.
-    `prompt`: any beginning of the answer's syntax at its end counts as the answer's beginning.
-    `continued`: the answer continues reasoning or content in the prompt, so white space at its
-    beginning is kept. It is also kept if the prompt has closed the reasoning. Otherwise the white
-    space at the beginning is dropped for models that may think first.
+    `prompt`: if it ends with the marker that begins content or calls, or with a part of that
+    marker, the parser treats this as the beginning of the answer. `continued`: the answer continues
+    reasoning or content in the prompt, so white space at its beginning is kept. It is also kept if
+    the prompt has closed the reasoning. Otherwise the white space at the beginning is dropped for
+    models that may think first.
     """
     if syntax.harmony:
         return HarmonyParser(reasoning=reasoning, thinking=thinking, tools=tools, prompt=prompt)

@@ -28,7 +28,7 @@ def tagged_arguments(
     copied while they arrive. Others are copied when they are complete, as only then it is certain
     whether they are JSON.
 
-    Raises JsonError if an argument, or all of them, don't end.
+    Raises JsonError if the text ends before the arguments do.
     """
     arguments = _Arguments(reader, tagged)
     before = "{"
@@ -101,8 +101,8 @@ class _Arguments:
             yield from reader.accept_spaced(token)
 
     def _is_other(self) -> Step[bool]:
-        """Takes the rest of the text between key and value. Returns whether it announces a value
-        that is no text."""
+        """Takes the rest of the text between key and value. Returns whether this text announces a
+        value other than a text."""
         reader = self._reader
         if (yield from reader.accept_all(self._middle.tokens[1:])):
             return False

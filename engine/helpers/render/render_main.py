@@ -58,7 +58,7 @@ class RenderJobs:
         except RecursionError:
             info = invalid_request("this request is nested too deeply for the chat template").info
         except UnicodeEncodeError:
-            info = invalid_request("the chat template makes text that is not Unicode").info
+            info = invalid_request("the chat template produces invalid Unicode").info
         return frame(RenderRefused(info, exhausted), JSON)
 
     def _answer(self, job: RenderJob) -> Answer:

@@ -33,7 +33,7 @@ CHATML = (
     "{% endfor %}"
     "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
 )
-"""The template for models without a chat template, which is ChatML's."""
+"""ChatML's template, for models without a chat template."""
 
 
 log = logging.getLogger("specllama.engine.helpers.render")
@@ -70,7 +70,7 @@ class Renderer:
         return answer
 
     async def describe(self, template: TemplateSource) -> Description:
-        """Returns the traits of `template`, which are detected once."""
+        """Returns the `Description` of `template`, which is detected once."""
         if template not in self._descriptions:
             answer = await self._answer(template, None)
             assert isinstance(answer, Description)
@@ -158,8 +158,8 @@ def with_tokens(source: str, info: ModelInfo) -> TemplateSource:
 
 
 async def examined(renderer: Renderer, options: Options, info: ModelInfo) -> ModelInfo:
-    """Returns the information that requests may use of a loaded model. A template for tools that
-    can't be parsed is left out with a warning.
+    """Returns `info`, the information about a loaded model, for use by requests. A template for
+    tools that can't be parsed is removed from it, with a warning.
 
     Raises EngineError with the line and the column if the main template can't be parsed.
     """

@@ -291,7 +291,7 @@ def _solve(
     else:
         head, tail = opening.lstrip(), closing.rstrip()
     if not (begin + head).strip():
-        return None  # no text to recognize the calls by
+        return None  # without fixed text, calls can't be recognized
     fixed = [head, *inner, tail]
     parts: list[str | Fill] = []
     for text, hole in zip(fixed, own, strict=False):
@@ -317,7 +317,7 @@ def _cut(tail: str, end_of_turn: str, opening: str) -> str:
         ends.append(tail.rindex(shared))
     if ends:
         return tail[: min(ends)]
-    # Some models end an answer with calls by another token than a text answer.
+    # Some models end an answer with calls with another token than a text answer.
     last = (tags(tail) or [""])[-1]
     closes = any(last in closings(tag) for tag in tags(opening))
     if last and not closes and tail.rstrip().endswith(last):

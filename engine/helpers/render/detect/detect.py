@@ -53,22 +53,24 @@ _CANDIDATES = 6  # maximum number of closing markers in a template's source to t
 
 
 class _Frame(msgspec.Struct, frozen=True):
-    """The text between the question and the answer, and the text that the prompt for an answer adds
-    to it: with thinking and without."""
+    """The text between the question and the content of an answer. `head` is its part that is common
+    to all answers and prompts. `thinking` and `silent` follow it in a prompt for an answer, with
+    thinking and without."""
 
     head: str
-    plain: str  # of a text answer: the text between the head and the content
+    plain: str  # follows the head in a text answer, up to the content
     thinking: str
     silent: str
 
     def body(self, text: str) -> str:
-        """Returns a rendered answer without the head, or without the part of it that it has."""
+        """Returns `text`, a rendered answer, without the head, or without the part of the head that
+        it begins with."""
         return text[len(common_prefix(self.head, text)) :]
 
 
 class _Shown(msgspec.Struct, frozen=True):
-    """A rendered answer, split at its reasoning and at the text or, if `calls`, the call after
-    it."""
+    """A rendered answer, split at its reasoning and at the text after the reasoning; with `calls`,
+    at the call after the reasoning."""
 
     before: str
     between: str
@@ -172,7 +174,8 @@ def _forms(prober: Prober, thoughts: str, content: str) -> Iterator[tuple[Answer
 
 
 def _shown_thoughts(prober: Prober) -> _Shown | None:
-    """Returns the text around reasoning, if the template shows it, and the same for other words."""
+    """Returns the texts around reasoning, if the template shows reasoning, and if the texts are the
+    same for other words."""
     forms = _forms(prober, _THOUGHTS, _CONTENT)
     checks = _forms(prober, _CHECKED_THOUGHTS, _CHECKED)
     for (answer, style), (check, _) in zip(forms, checks, strict=True):
@@ -214,7 +217,7 @@ def _reasoning(frame: _Frame, shown: _Shown) -> Wrapper | None:
             end = _through(shown.between, closing, begin.rpartition(tag)[2])
             if end:
                 return Wrapper(begin, end)
-    # No markup, but a sentence at the end of the prompt, and one that announces the answer.
+    # Without markup: a sentence ends the prompt, and another one announces the answer.
     begin = begin or frame.thinking
     end = "" if shown.calls else shown.between
     return Wrapper(begin, end) if begin.strip() and end.strip() else None

@@ -140,7 +140,7 @@ def end_of_calls(
     if at is None:
         return None
     end = _after(syntax.end, text, at)
-    return at if end is None else end  # some templates omit it after a single call
+    return at if end is None else end  # some templates omit the end after a single call
 
 
 def _after(wanted: str, text: str, at: int) -> int | None:

@@ -72,9 +72,9 @@ class Prober:
     def answer(
         self, answer: Answer, style: Style = USUAL, *, keep: bool = False, followed: bool = False
     ) -> str | None:
-        """Returns the text after the question for an answered one; None if the template fails or
-        doesn't show the question. `keep` asks for reasoning to be shown; `followed`: another
-        question follows the answer."""
+        """Returns the rendered text after the question, with `answer` as the next message; None if
+        the template fails or doesn't show the question. `keep` asks the template to show reasoning;
+        `followed`: another question follows the answer."""
         content = answer.content
         if not content and style.null:
             content = None

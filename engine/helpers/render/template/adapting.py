@@ -133,7 +133,8 @@ def _calls_alone(message: dict[str, Any]) -> list[dict[str, Any]]:
 
 def _text_as_thought(message: dict[str, Any]) -> dict[str, Any]:
     """Moves the text before calls to the end of the message's reasoning, which the template shows
-    before the calls. After the results it would end the turn that the model has to continue."""
+    before the calls. Shown after the results, the text would end the turn that the model has to
+    continue."""
     if "tool_calls" not in message or not message["content"]:
         return message
     thoughts = (message.get("reasoning_content"), text_of(message["content"]))
@@ -164,7 +165,7 @@ def _one_call_each(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _results_in_calls(messages: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Moves results into the message with their calls, and also the answer that follows them."""
+    """Moves results, and the answer that follows them, into the message with the calls."""
     result: list[dict[str, Any]] = []
     for message in messages:
         asking = result[-1] if result and "tool_calls" in result[-1] else None

@@ -71,16 +71,16 @@ class Traits(msgspec.Struct, frozen=True):
     `reasoning_key` is the field of a message with the reasoning. With `thoughts_or_content`, a
     message with calls may have either reasoning or content. With `null_content`, calls are rendered
     only if the message's content is null; with `text_hides_calls`, only if the message has no text.
-    With `text_behind_results`, that text is shown after the results. With `short_ids`, the id of a
-    call has nine letters and digits. With `developer_role`, the role developer is supported. With
-    `thoughts_in_parts`, reasoning is a part of the content; with `results_in_call`, the results of
-    calls are in the message with the calls.
+    With `text_behind_results`, the text of a message with calls is shown after their results. With
+    `short_ids`, the id of a call has nine letters and digits. With `developer_role`, the role
+    developer is supported. With `thoughts_in_parts`, reasoning is a part of the content; with
+    `results_in_call`, the results of calls are in the message with the calls.
 
     System messages: with `several_systems`, several may begin a conversation; with `system_alone`,
-    it may consist of them. With `late_system`, they are also shown after other messages; with
-    `system_before_result`, even between a call and its result. With `user_after_result`, a user's
-    message may follow a result. `text_roles` are the roles whose content may be a text; `Caps`
-    describes only the user's.
+    a conversation may consist of system messages only. With `late_system`, they are also shown
+    after other messages; with `system_before_result`, even between a call and its result. With
+    `user_after_result`, a user's message may follow a result. `text_roles` are the roles whose
+    content may be a text; `Caps` describes only the user's.
     """
 
     caps: Caps
@@ -236,8 +236,8 @@ class _Probe:
 
     def text_roles(self, arguments: Any) -> frozenset[str]:
         """Returns the roles whose content is shown if it is a text; `arguments` are those of a
-        call, if the template shows calls. If neither a text nor parts are shown, a text does no
-        harm."""
+        call, if the template shows calls. A role whose content is shown neither as a text nor in
+        parts is included."""
 
         def shown(role: str, content: Any) -> bool:
             message = {"role": role, "content": content}

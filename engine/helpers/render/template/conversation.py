@@ -84,8 +84,8 @@ def _continuation(last: Mapping[str, Any], part: bool | str | None) -> Continuat
     if part == "reasoning_content":
         if content:
             raise invalid_request(
-                "continue_final_message: the thoughts can't be continued, the content has "
-                "begun already"
+                "continue_final_message: the reasoning can't be continued, as the content has "
+                "already begun"
             )
         return Continuation(reasoning=reasoning, thinks=True)
     thinks = part != "content" and bool(reasoning) and not content

@@ -105,7 +105,7 @@ def opened(prompt: ChatPrompt, request: ChatRequest) -> ChatPrompt:
         return prompt
     is_open = _ends_with(text, thoughts.begin)
     if request.thinking_budget.tokens == 0:
-        # Templates without a switch open it nevertheless.
+        # Templates without a switch for thinking open the reasoning nevertheless.
         return msgspec.structs.replace(prompt, text=text + thoughts.end) if is_open else prompt
     if request.thinking_forced_open and not is_open:
         return msgspec.structs.replace(prompt, text=_joined(text, thoughts.begin), thinking=True)
@@ -129,7 +129,7 @@ def continued(
     prompt = msgspec.structs.replace(prompt, given=answer)
     if thoughts is None and answer.thinks:
         raise invalid_request(
-            "messages: this model's chat template has no thoughts that could be continued"
+            "messages: this model's chat template has no reasoning that could be continued"
         )
     if thoughts is not None:
         is_open, is_closed = _ends_with(text, thoughts.begin), _ends_with(text, thoughts.end)
@@ -141,7 +141,7 @@ def continued(
         if answer.thinks:
             text = _joined(head, thoughts.begin) + answer.reasoning
             return msgspec.structs.replace(prompt, text=text, thinking=True)
-        # With content, the reasoning has ended; an empty one shows that to the model.
+        # With content, the reasoning has ended; empty reasoning shows that to the model.
         text = _joined(head, thoughts.begin) + answer.reasoning + thoughts.end
         before = content.begin
     else:

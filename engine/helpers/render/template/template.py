@@ -76,9 +76,9 @@ class ChatTemplate:
         """Returns the prompt for `messages`; `variables` are further names that the template may
         use.
 
-        Raises EngineError (invalid_request_error) with the template's own message if it rejects the
-        messages, or fails in any other way, which the messages have caused; MemoryError if it needs
-        too much memory.
+        Raises EngineError (invalid_request_error) if the template rejects the messages, with its
+        own message, or fails in any other way, because the messages have caused that; MemoryError
+        if the template needs too much memory.
         """
         now = datetime.now()
         context = {
@@ -104,13 +104,13 @@ class ChatTemplate:
             raise invalid_request(f"the chat template refuses this request: {e}") from e
         except MemoryError:
             raise
-        except Exception as e:  # a template is foreign code: any exception is possible
+        except Exception as e:  # a template is code of another author: any exception is possible
             raise invalid_request(
                 f"the chat template fails on this request: {type(e).__name__}: {e}"
             ) from e
         if size > MAX_PROMPT:
             raise invalid_request(
-                f"the chat template makes more than {MAX_PROMPT} characters of this request"
+                f"the chat template writes more than {MAX_PROMPT} characters for this request"
             )
         return "".join(pieces)
 
@@ -119,8 +119,8 @@ class ChatTemplate:
 
 
 def _place(source: str, error: TemplateSyntaxError) -> tuple[int, int]:
-    """Returns the line and the column, from 1, of an error, of which Jinja only reports the line.
-    They are those of the last token that the parser has read, or of the invalid text."""
+    """Returns the line and the column, from 1, of an error; Jinja reports only the line. The column
+    is that of the last token that the parser has read, or of the invalid text."""
     source = "\n".join(newline_re.split(source)[::2])
     places: list[tuple[int, int]] = []  # positions of the tokens that the parser reads
     end = 0
@@ -152,12 +152,12 @@ def _place(source: str, error: TemplateSyntaxError) -> tuple[int, int]:
 
 
 class _GivenList(list[Any]):
-    """A list that templates must not change, unlike their own ones."""
+    """A list that templates must not change, unlike lists that they create."""
 
 
 class _NoMessages(list[Any]):
-    """A conversation without messages: the first message is undefined, and no error, as templates
-    access it without a check."""
+    """A conversation without messages. Access to a message returns an undefined value instead of
+    raising an error, as templates access the first message without a check."""
 
     def __getitem__(self, index: Any) -> Any:
         return [] if isinstance(index, slice) else ChainableUndefined(name="message")
