@@ -36,7 +36,7 @@ class ModelOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_ALIAS",
             metavar="NAME,...",
             help="Names of the model in the API.",
-            default="the model's path",
+            default="the model's path or repository, or the file name in its URL",
         ),
     ] = ""
     mmap: Annotated[

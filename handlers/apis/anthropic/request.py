@@ -35,7 +35,7 @@ from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.media import document_part, media_part
 
 INPUT_SUPPORTED: Supported = {"thread": []}
-"""For requests that count tokens."""
+"""The accepted values in requests that count tokens."""
 SUPPORTED: Supported = {**NO_IMAGES, **INPUT_SUPPORTED}
 MAX_TOKENS = 4096
 CALL_PREFIX = "toolu_"

@@ -30,13 +30,13 @@ class CompletionRequest(GenerationRequest):
 
 
 def read_completion(body: schemas.CompletionRequest, options: Options) -> CompletionRequest:
-    """Returns a completion of texts. Raises EngineError (invalid_request_error)."""
+    """Returns a request for completions of texts. Raises EngineError (invalid_request_error)."""
     prompts = Prompts(texts=parse_prompts(body["prompt"], images=body.get("image_data")))
     return _request(body, options, prompts)
 
 
 def read_infill(body: schemas.InfillRequest, options: Options) -> CompletionRequest:
-    """Returns a completion of the gap between two texts. Raises EngineError
+    """Returns a request to fill the gap between two texts. Raises EngineError
     (invalid_request_error)."""
     gap = Infill(
         prefix=parse_part(body["input_prefix"], "input_prefix"),

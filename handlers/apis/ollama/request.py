@@ -138,7 +138,7 @@ Turns = list[schemas.ChatMessage]
 
 
 def read_ollama_chat(body: schemas.OllamaChatRequest, options: Options) -> OllamaRequest:
-    """Returns a chat. Raises EngineError as `check_chat` and `chat_request` do."""
+    """Returns a request for a chat. Raises EngineError as `check_chat` and `chat_request` do."""
     check_chat(body)
     return _request(body, body, openai_messages(body["messages"]), options)
 
@@ -158,7 +158,7 @@ def read_ollama_generation(body: schemas.OllamaGenerateRequest, options: Options
 def _request(
     body: Body, chat: schemas.ChatOptions, prompt: Prompts | Turns, options: Options
 ) -> OllamaRequest:
-    """Returns the request in `body`; `chat` has its fields of Chat Completions, if any."""
+    """Returns the request in `body`. `chat` has the body's fields of Chat Completions, if any."""
     asked = {**chat, **_parameters(body)}
     params = generation_params(asked, options.engine.generation_defaults())
     wanted: schemas.ChatOptions = {

@@ -24,7 +24,7 @@ SUPPORTED: Supported = {
     **NO_IMAGES,
     "modalities": [[], ["text"], ["text", "audio"], ["audio", "text"]],
 }
-"""For chat completions."""
+"""The accepted values in chat completions."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ class PageOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_STATIC_PATH",
             metavar="DIR",
             help="Directory of static files to serve instead of the web page, with index.html at "
-            "/. They need no key. Hidden files and links out of the directory aren't served.",
+            "/. The files need no key. Hidden files and links out of the directory aren't served.",
             default="none (the server's own page)",
             file=check_readable_directory,
         ),
