@@ -139,8 +139,8 @@ def _in_cache(name: str, model: CachedModel) -> _Found:
 
 
 def _of_section(name: str, cached: Sequence[CachedModel]) -> _Found:
-    """Returns a section's model: one of the cache, if the section's name is its repository, or an
-    own one."""
+    """Returns a section's model: the cached model whose repository is the section's name, or else a
+    model that is only in the preset file."""
     model = named(cached, name)
     return _in_cache(name, model) if model else _Found(name=name, source="preset")
 
@@ -174,8 +174,8 @@ def _sections(
 
 
 def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedModel]) -> str:
-    """Returns the name of a section's model. The section may write the quantization in other letter
-    case."""
+    """Returns the name of a section's model. The quantization in the section may have another
+    letter case."""
     if name not in found and ":" in name and (model := named(cached, name)):
         return model.name
     return name
@@ -184,8 +184,9 @@ def _model_name(name: str, found: Mapping[str, _Found], cached: Sequence[CachedM
 def _refused(
     file: Presets, found: Mapping[str, _Found], cached: Sequence[CachedModel]
 ) -> dict[str, PresetRefused]:
-    """Returns the sections that can't be used, by the names of their models. Without its section, a
-    model would run with wrong options. Raises OptionError if it is the shipped model's section."""
+    """Returns the sections that can't be used, by the names of their models. These models aren't
+    served: without its section, a model would run with wrong options. Raises OptionError for a
+    section of the shipped model."""
     refused = {_model_name(name, found, cached): each for name, each in file.refused.items()}
     if of_shipped := refused.get(MODEL_NAME):
         raise OptionError(of_shipped.reason)
@@ -233,7 +234,7 @@ class _EntryMaker:
             options, own = unchecked(self._given, layers), unchecked(self._nothing, layers)
         identity = _identity(own, options, found)
         if not (identity["model"] or own.source.names_model()):
-            identity["model"] = found.name  # without a file, the model would be the shipped one
+            identity["model"] = found.name  # else it would be the shipped model
         options = replaced(options, **identity)
         return CatalogEntry(name=found.name, source="preset", options=options, fault=fault)
 
@@ -306,9 +307,9 @@ def _doubles(
 
 
 def _default(entries: Mapping[str, CatalogEntry], sections: Mapping[str, Section]) -> str:
-    """Returns the default model: the first section's that is loaded at start; else the only model
-    that the directory and the preset file name; else the shipped one if it is listed; else the
-    first one that generates, of the preset file, then of the directory, then of the cache."""
+    """Returns the default model: that of the first section with load-on-startup; else the only
+    model in the directory and the preset file; else the shipped one if it is listed; else the first
+    one that generates, of the preset file, then of the directory, then of the cache."""
     for name, section in sections.items():
         if section.load_on_startup:
             return name

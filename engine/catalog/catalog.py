@@ -56,7 +56,7 @@ class Catalog:
         return [entry for entry in self.entries.values() if not entry.hidden]
 
     def read(self) -> tuple[list[CatalogEntry], str]:
-        """Returns the current models, and the name of the default one, without a change of the
+        """Returns the current models, and the name of the default one, without changing the
         catalog. Reads the disk, so it may be slow. Raises OptionError."""
         if self._read is None:
             return list(self.entries.values()), self.default
@@ -113,8 +113,9 @@ def open_catalog(
 
     If they name one model, it is the only one. Else the catalog contains the models of the Hub's
     cache, of --models-dir and of --models-preset, and the shipped one, which is hidden if there are
-    others. If the named model is a repository of presets, `remote` replaces both. Only reads names
-    of files, and logs a warning for each file that can't be used. Raises OptionError.
+    others. If `options` name a repository of presets, its preset file `remote` replaces
+    --models-preset. Only reads names of files, and logs a warning for each file that can't be used.
+    Raises OptionError.
     """
     if options.names_model() and remote is None:
         entry = _single(options, given.environ)

@@ -61,7 +61,7 @@ def models_in(directory: str) -> list[ModelFiles]:
             else:
                 models[model.name] = model
     if scan.is_over:
-        log.warning("%s holds more than %d files: the rest is ignored", directory, MAX_FILES)
+        log.warning("%s contains more than %d files: the rest is ignored", directory, MAX_FILES)
     return [models[name] for name in sorted(models)]
 
 
@@ -141,8 +141,8 @@ def _models(files: Iterable[Path], projectors: Iterable[str]) -> list[ModelFiles
 
 
 def first_missing(first: str, names: Container[str]) -> str | None:
-    """Returns a file that is missing in `names`, of the model whose first file is `first`; None if
-    there is none."""
+    """Returns the first file that is missing in `names`, of the model whose first file is `first`;
+    None if none is missing."""
     split = part(first)
     if split is None:
         return None if first in names else first

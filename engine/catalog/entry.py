@@ -15,9 +15,10 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     `options.engine.model.model` is the path of its (first) file. If it is "", the model has to be
     downloaded if there is a `hf_repo`, a `model_url` or a `docker_repo`; else it is the shipped
     one. `in_cache` is true if its file belongs to the Hub's cache. A `hidden` model can be
-    requested by name, but isn't listed: a preset has the same file, or it is the shipped one along
-    with others. A `removable` one is a download without a preset, whose files are in the cache. A
-    model with a `fault` can't be loaded, as its preset is invalid for this reason.
+    requested by name, but isn't listed: a preset has the same file, or it is the shipped model and
+    there are others. A `removable` one is a download without a preset, whose files are in the
+    cache. A model with a `fault` can't be loaded: the fault is the reason why its preset is
+    invalid.
     """
 
     name: str

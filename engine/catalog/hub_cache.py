@@ -162,7 +162,7 @@ def files_below(root: Path) -> Iterator[Path]:
             continue  # a reference to a commit that was never downloaded
         n_left -= len(entries)
         if n_left < 0:
-            log.warning("%s holds more than %d files", quote(str(root)), MAX_FILES)
+            log.warning("%s contains more than %d files", quote(str(root)), MAX_FILES)
             break
         for entry in entries:
             if entry.is_dir(follow_symlinks=False):

@@ -103,8 +103,8 @@ _HEADER = re.compile(r"\[([^\]]*)\]\s*(?:[;#].*)?")
 
 
 class Section(msgspec.Struct, frozen=True, kw_only=True):
-    """The options of one model in a preset file. `name` is as written there, `line` that of the
-    header (0 for the section of all models of a file without one)."""
+    """The options of one model in a preset file. `name` is as written there, `line` is the line of
+    the header (0 if the file has no section for all models, and this is that section)."""
 
     name: str
     line: int
@@ -146,9 +146,9 @@ class RemotePreset(msgspec.Struct, frozen=True, kw_only=True):
 
 def read(path: str, names: Names, repository: str = "") -> Presets:
     """Reads the file at `path`, whose keys are among `names`. Checks the keys and values of all
-    options, but not whether options match, as other sources add more. A section with an invalid key
-    or value is refused, without the others. If the file comes from a `repository` of the Hub, so is
-    a section with a key that isn't in `ALLOWED`.
+    options, but not whether the options are compatible, as other sources add more. A section with
+    an invalid key or value is refused; the other sections are kept. If the file comes from a
+    `repository` of the Hub, a section with a key that isn't in `ALLOWED` is refused, too.
 
     Raises `OptionError` with one line that names the file, and the line in it: for an invalid file,
     for errors in the section of all models, and for a key that was meant to protect the server.

@@ -44,8 +44,8 @@ def is_gguf(name: str) -> bool:
 
 
 def part(path: str) -> FilePart | None:
-    """Returns the part that a file is of a model, by its name or path; None if the file is not one
-    of several. A path's directory is included in the prefix."""
+    """Returns which part of a model a file is, by its name or path; None if the file is not one of
+    several parts. A path's directory is included in the prefix."""
     match = _PART.fullmatch(path)
     if match is None:
         return None
@@ -77,8 +77,8 @@ def is_projector(path: str) -> bool:
 
 
 def is_model(path: str) -> bool:
-    """Returns whether the file is a complete model: no projector, no draft head for speculative
-    decoding, no importance matrix."""
+    """Returns whether the file is a model or a part of one, instead of a projector, a draft head
+    for speculative decoding, or an importance matrix."""
     name = path.rpartition("/")[2].lower()
     return (
         is_gguf(name)
@@ -115,12 +115,13 @@ MAX_PRESET = 1 << 20
 """Maximum size of a preset file, in bytes."""
 
 DEFAULT_QUANTS = ("Q4_K_M", "Q8_0")
-"""The quantizations to use, in this order, if a request names none."""
+"""The quantizations to use, in this order, if the user names none."""
 
 
 def pick_model(files: Sequence[str], quant: str = "") -> str | None:
-    """Returns the model with a quantization (in any letter case), or its first part; without one:
-    with the first of `DEFAULT_QUANTS` that exists, else the first model."""
+    """Returns the file, or the first part, of the model with the quantization `quant` (in any
+    letter case). Without `quant`, it is the model with the first of `DEFAULT_QUANTS` that exists,
+    else the first model."""
     models = _models(files)
     for wanted in [quant] if quant else DEFAULT_QUANTS:
         # At any place: before a suffix such as -imat, or as the name of the directory of a split
@@ -133,7 +134,7 @@ def pick_model(files: Sequence[str], quant: str = "") -> str | None:
 
 
 def parts_of(model: str) -> list[str]:
-    """Returns all files of the model that `model` is one part of."""
+    """Returns all files of the model that the file `model` belongs to."""
     split = part(model)
     return split.file_names() if split else [model]
 

@@ -28,8 +28,8 @@ class Shrunk:
     """A part of `instance` (which is consumed) that is as invalid as the whole.
 
     `offsets` maps the path of each reduced array to the index of its first remaining item.
-    `crowded` is the path and the length of an array with too many items, of which each part is
-    valid on its own.
+    `crowded` is the path and the length of an array that is invalid only because it has too many
+    items: each part of it is valid.
     """
 
     def __init__(self, instance: Any, is_valid: Callable[[Any], bool]) -> None:

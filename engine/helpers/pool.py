@@ -1,9 +1,10 @@
 """A pool of helper processes that do one job at a time, such as rendering a template.
 
-Jobs start in the order of their arrival, on any free process, so a slow one leaves the other
-processes to the rest. Each process is started at its first job. A process that failed at a job is
-ended, and the next job that needs one starts a new one. If a used process ends during a job, a new
-one does the job again, as an earlier job may have caused the end, or another program killed it.
+Jobs start in the order of their arrival, on any free process, so a slow job occupies only one
+process. Each process is started at its first job. A process that failed at a job is ended, and the
+next job that needs one starts a new one. If a process that has done other jobs ends during a job,
+another process does the job again: an earlier job may have caused the end, or another program may
+have killed the process.
 """
 
 import asyncio

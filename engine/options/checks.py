@@ -1,4 +1,5 @@
-"""Checks that a single option can't do: files, and options that exclude or need each other."""
+"""Checks beyond the value of a single option: files that options name, and options that exclude or
+need each other."""
 
 import re
 from collections.abc import Callable

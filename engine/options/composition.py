@@ -65,8 +65,8 @@ class EngineOptions(msgspec.Struct, kw_only=True, frozen=True):
         llama.cpp's Flash Attention on the CPU adds up one cell after the other, in the order of the
         cells, and skips the cells of other texts, so the rest of the batch doesn't matter. There is
         one exception: if keys and values are both f16 (or f32, which it converts to f16), it
-        chooses between three ways of adding by the number of tokens in the batch and of cells. So
-        the types of keys and values have to differ. With a KV cache for each slot, the order of the
+        chooses between three ways of adding by the numbers of tokens in the batch and of cells. So
+        keys and values must not both be f16 or f32. With a KV cache for each slot, the order of the
         cells is that of the tokens. In a unified cache, a text continues in the cells that other
         texts have left free.
         """

@@ -98,7 +98,7 @@ def _samplers(text: str) -> list[SamplerName]:
 
 
 def _applied(param: str, value: Any) -> Any:
-    """Returns an option's value as a parameter, in which negative values become 0."""
+    """Returns an option's value as a parameter: a negative temperature or top_k becomes 0."""
     if param == "samplers":
         return list(value)
     return max(value, 0) if param in ("temperature", "top_k") else value

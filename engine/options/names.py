@@ -94,7 +94,8 @@ class ChosenValues:
         self._of_source.clear()
 
     def set(self, field: Field, value: Any) -> None:
-        """Raises `OptionError` if the source has already set an option that `field` excludes."""
+        """Sets the value of `field`. Raises `OptionError` if the source has already set an option
+        that `field` excludes."""
         if field.opt.joins:
             field = self.names.fields[field.opt.joins]
         for name in field.opt.excludes:

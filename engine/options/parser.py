@@ -47,8 +47,8 @@ def layered(given: Given, layers: Sequence[Layer], *, files: bool = True) -> Opt
 
 
 def unchecked(given: Given, layers: Sequence[Layer]) -> Options:
-    """Returns the options of a model without checks that they match and that their files exist, to
-    show them. Raises `OptionError` for a value that can't be read."""
+    """Returns the options of a model, to show them. It isn't checked whether they are compatible
+    and whether their files exist. Raises `OptionError` for a value that can't be read."""
     return compose(Options, gather(given, layers))
 
 

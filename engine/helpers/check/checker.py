@@ -22,7 +22,7 @@ log = logging.getLogger("specllama.engine.helpers.check")
 
 TIME_LIMIT: Final = 30.0  # s for one body
 MEMORY: Final = 512 << 20  # bytes of address space, in addition to the memory for bodies
-PER_BYTE: Final = 10  # times the size of the largest body: in the frame, in the job, decoded
+PER_BYTE: Final = 10  # bytes per byte of the largest body: in the frame, in the job, decoded
 IDLE: Final = 10.0  # s after which a process without a job is ended
 
 

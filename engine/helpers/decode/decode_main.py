@@ -6,8 +6,8 @@
 The bytes come from requests, and decoders are large C programs. In this process they may crash,
 loop or allocate any amount of memory without harm to the server. BYTES limits the address space,
 PROCESSOR the CPU time of one job in seconds, if the platform supports that. The process can't open
-files and sockets. The server ends a process that takes more than SECONDS for a job. If the server
-no longer exists, an alarm ends it.
+files or sockets. The server ends a process that takes more than SECONDS for a job. If the server no
+longer exists, an alarm ends it.
 """
 
 import sys

@@ -11,7 +11,7 @@ from pypdfium2 import raw
 from specllama.engine.helpers.decode.decode_jobs import Decoded, DecodeRefused
 from specllama.engine.wire.media import Page
 
-SCALE: Final = 150 / 72  # pixels for a point, which are 150 dpi
+SCALE: Final = 150 / 72  # pixels per point, for 150 dpi
 MAX_SIDE: Final = 2048  # pixels of an image
 
 _SHOWN_AS_HYPHEN: Final = "\ufffe"  # marks a word division at the end of a line

@@ -2,7 +2,8 @@
 verifies the result.
 
 The cache, its locks, names and tokens are those of huggingface_hub. Its download function isn't
-used: it starts from the beginning after its process ended, and doesn't verify checksums.
+used: when it is started again after an interruption, it downloads the whole file again, and it
+doesn't verify checksums.
 """
 
 import hashlib
@@ -35,7 +36,7 @@ T = TypeVar("T")
 log = logging.getLogger("specllama.engine.catalog")
 
 MAGIC = b"GGUF"
-BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; restarts after every received byte
+BACKOFF = (0.5, 1.0, 2.0, 4.0)  # s before another attempt; starts over after progress
 PIECE = 8 << 30  # bytes of one request: content delivery networks reject more than 50 GB
 POLL = 0.5  # s between two checks of another process's download
 READ_SIZE = 1 << 20  # bytes
@@ -43,7 +44,7 @@ READ_SIZE = 1 << 20  # bytes
 _RANGE = re.compile(r"bytes (\d+)-(\d+)/(\d+|\*)", re.ASCII)
 
 Report = Callable[[int], None]
-"""Called with the number of bytes of the file on this machine."""
+"""Called with the number of bytes of the file that are on this machine."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class Item:
     name: str  # name for the user
     url: str
     target: Path  # path of the complete file
-    partial: Path  # path of the partial file, which belongs to the same content
+    partial: Path  # path of the partial file; another content has another one
     lock: Path
     is_done: Callable[[], bool]  # the file and the results of on_arrival exist
     is_complete: Callable[[], bool]  # the file exists
@@ -66,7 +67,7 @@ class Item:
     check: Callable[[httpx2.Response, str], None] = check_status  # raises DownloadError
 
     def n_there(self) -> int:
-        """Returns the number of its bytes that needn't be downloaded."""
+        """Returns the number of bytes of the file that needn't be downloaded."""
         if self.is_done() or self.is_complete():
             return self.size or 0
         with suppress(OSError):
@@ -193,8 +194,8 @@ def _is_range(response: httpx2.Response, start: int, size: int | None) -> bool:
 
 
 class _Partial:
-    """The partial file. Rejects content with a wrong beginning, or that is longer than announced,
-    at once."""
+    """The partial file. It rejects content at once if the beginning is wrong, or if the content is
+    longer than announced."""
 
     def __init__(self, file: FileIO, item: Item, report: Report) -> None:
         self._file = file

@@ -18,12 +18,13 @@ class TransientError(DownloadError):
 
 
 def check_status(response: httpx2.Response, what: str) -> None:
-    """Raises the DownloadError (a TransientError, if it may be temporary) for an answer's status.
+    """Raises a DownloadError (a TransientError, if the error may be temporary) if an answer's
+    status is an error.
 
     `what` names the requested file.
     """
     status, host = response.status_code, response.url.host
-    if response.is_success or status in (304, 416):  # these two are for the caller
+    if response.is_success or status in (304, 416):  # the caller handles these two
         return
     if response.headers.get("X-Error-Code") == _GATED:
         raise DownloadError(

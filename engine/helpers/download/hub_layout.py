@@ -2,8 +2,8 @@
 
     CACHE/models--user--repo/refs/main                     the last known commit of "main"
     CACHE/models--user--repo/blobs/<digest>                contents
-    CACHE/models--user--repo/snapshots/<commit>/<path>     links to them
-    CACHE/.locks/models--user--repo/<digest>.lock          held by the process that downloads one
+    CACHE/models--user--repo/snapshots/<commit>/<path>     links to the contents
+    CACHE/.locks/models--user--repo/<digest>.lock          held by the process that downloads it
 
 Names come from a server that may be hostile: names that could leave the cache are rejected.
 """

@@ -78,8 +78,8 @@ def split_quant(repository: str) -> tuple[str, str]:
 def open_hub_model(
     repository: str, *, file: str, projector: bool, token: str, offline: bool, notify: Notify
 ) -> HubFiles:
-    """Returns the files of a model of `repository` (user/repo[:quant]), of its file `file` if
-    given.
+    """Returns the files of a model of `repository` (user/repo[:quant]): the model of its file
+    `file`, if given.
 
     With `projector`, they include the multimodal projector, if there is one. If the Hub isn't
     reachable, an earlier download is used, and `notify` is called. Raises DownloadError.
@@ -141,7 +141,7 @@ def _ask(
     """Returns the Hub's description of the repository; `found`, the files in the cache, if the Hub
     isn't reachable. Raises DownloadError."""
     try:
-        # Without retries if the cache has the files.
+        # Don't retry if the cache has the files.
         if found is not None:
             return _ask_once(repository, token)
         return patiently(lambda: _ask_once(repository, token))
@@ -217,7 +217,7 @@ def _from_hub(
 
     def finish() -> None:
         if cache.commit() != commit:
-            with suppress(OSError):  # only offline mode needs it; the cache may be read-only
+            with suppress(OSError):  # for offline mode only; the cache may be read-only
                 cache.set_commit(commit)
 
     return HubFiles(

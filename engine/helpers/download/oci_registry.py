@@ -1,8 +1,7 @@
 """Requests manifests from a registry, following the OCI distribution specification.
 
-Without login: only public repositories are available. A registry that requires a token names the
-server that issues it, and receives it. Tokens are only sent to the registry that they were issued
-for.
+There is no login, so only public repositories are available. A registry that requires a token names
+the server that issues the token. A token is only sent to the registry that it was issued for.
 """
 
 import re
@@ -66,7 +65,7 @@ _manifest_decoder = msgspec.json.Decoder(Manifest)
 
 
 def read_manifest(data: bytes, what: str) -> Manifest:
-    """Raises DownloadError, in which `what` names the content that `data` should describe."""
+    """Returns the decoded manifest. Raises DownloadError, in which `what` names the model."""
     try:
         return _manifest_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
@@ -183,8 +182,8 @@ class Registry:
         return self.manifest(version, what, may_renew=False)
 
     def check(self, response: httpx2.Response, what: str) -> None:
-        """Raises the DownloadError for an answer's status. Tokens are valid for minutes: if one has
-        expired, the next attempt uses a new one."""
+        """Raises a DownloadError if the status of `response` is an error. Tokens are valid for
+        minutes: if the token has expired, the next attempt uses a new one."""
         if self._is_challenge(response):
             self._renew(response, what)
             raise TransientError(f"{self._host} rejects the token that it issued for {what}")
@@ -211,7 +210,8 @@ class Registry:
         name = f"the token for {what}"
         try:
             headers = {"Accept": "application/json", "Accept-Encoding": "identity"}
-            # Without redirects: an answer of a server in this network must not become a token.
+            # Without redirects: they could lead to a server in this network, whose answer would be
+            # sent to the registry as a token.
             with self._client.stream("GET", url, headers=headers, follow_redirects=False) as answer:
                 self._check(answer, name)
                 data = _read(answer, MAX_TOKEN, name)
@@ -233,7 +233,7 @@ class Registry:
             url.host.encode("idna")
         except (httpx2.InvalidURL, UnicodeError):
             url = httpx2.URL("")
-        # A server on this machine is only asked for tokens of a registry on this machine.
+        # A token server without TLS is only accepted for a registry without TLS, on this machine.
         if not url.host or url.scheme not in {"https", self._root.scheme}:
             raise DownloadError(
                 f"{self._host} names no https address of a token server: {realm[:200]!a}"

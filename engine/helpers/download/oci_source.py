@@ -51,7 +51,7 @@ class _ModelCache(RepositoryCache):
     """The part of the cache that belongs to one repository of a registry."""
 
     def __init__(self, cache: Path, named: Reference) -> None:
-        # The first part may be equal for two repositories.
+        # Two repositories may have the same `shown`, so the digest distinguishes them.
         place = f"{named.host}/{named.repository}"
         shown = _ODD.sub("_", place)[:100]
         super().__init__(cache, f"{shown}-{_sha256(place.encode())[:10]}")
@@ -115,7 +115,7 @@ def open_registry_model(
         found = patiently(lambda: _ask(registry, named, name))
     elif not offline and not named.digest:  # a digest never changes its meaning
         try:
-            # Without retries if the cache has the files.
+            # Don't retry if the cache has the files.
             found = _ask(registry, named, name)
         except DownloadError as error:
             notify(f"{error}; the earlier download is used")
@@ -146,7 +146,7 @@ def _files(cache: _ModelCache, registry: Registry, named: Reference, model: _Mod
 
 
 def _ask(registry: Registry, named: Reference, what: str) -> _Model:
-    """Raises DownloadError."""
+    """Returns the registry's description of the model. Raises DownloadError."""
     data = _fetch(registry, named.version, named.digest, what)
     manifest = read_manifest(data, what)
     if files := model_files(manifest, what):

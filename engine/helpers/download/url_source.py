@@ -47,8 +47,8 @@ def open_url(
     """Returns the files of a model (or of another GGUF file) at an http(s) address: all parts, if
     it is part of a split model.
 
-    Asks the server for the sizes. If it isn't reachable, an earlier download is used, and `notify`
-    is called. Raises DownloadError.
+    Asks the server for the sizes. If the server isn't reachable, an earlier download is used, and
+    `notify` is called. Raises DownloadError.
     """
     items = []
     for address in _parts(_parse(url)):
@@ -127,7 +127,7 @@ def _ask(
     if not target.exists():
         return patiently(lambda: _ask_once(client, address, headers))
     try:
-        # Without retries if the cache has the file.
+        # Don't retry if the cache has the file.
         return _ask_once(client, address, headers)
     except DownloadError as error:
         notify(f"{error}; the earlier download is used")
@@ -135,7 +135,8 @@ def _ask(
 
 
 def _ask_once(client: httpx2.Client, address: httpx2.URL, headers: dict[str, str]) -> _Content:
-    """Requests only the first bytes. GET, because signed addresses are often not valid for HEAD."""
+    """Returns the server's description. Requests only the first bytes, with GET, because signed
+    addresses are often not valid for HEAD."""
     shown = _shown(address)
     asked = {**headers, "Range": f"bytes=0-{len(MAGIC) - 1}", "Accept-Encoding": "identity"}
     try:

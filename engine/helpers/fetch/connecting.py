@@ -137,6 +137,6 @@ _NOT_PUBLIC: Final = "its host has an address that is not public"
 
 
 def _is_own(stream: httpcore2.AsyncNetworkStream) -> bool:
-    """Returns whether the other end is this machine, under a public address."""
+    """Returns whether the other end of the connection is this machine, with a public address."""
     ours, theirs = (stream.get_extra_info(name)[0] for name in ("client_addr", "server_addr"))
     return ip_address(ours) == ip_address(theirs)

@@ -17,8 +17,8 @@ class UnfetchableError(Exception):
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
-    """From where to fetch, and how much. `directory` is the directory of file URLs, "" to disable
-    them."""
+    """The permitted sources of files, and the limits of size and time. `directory` is the directory
+    of file URLs, "" to disable them."""
 
     urls: bool = False
     domains: tuple[str, ...] = ()  # (): all

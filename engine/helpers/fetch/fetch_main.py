@@ -45,8 +45,8 @@ _FORBIDDEN: Final = re.compile(
 def read(url: str, directory: str, max_bytes: int) -> bytes:
     """Returns the contents of the file that `url` names. Raises UnfetchableError.
 
-    The text after `file://` is a path below `directory`, which is not decoded. The target of a link
-    has to be below it, too.
+    The text after `file://` is a path below `directory`; percent escapes in the path are not
+    decoded. The target of a link has to be below `directory`, too.
     """
     path = url[len("file://") :].lstrip("/")
     if len(path) > MAX_PATH or _FORBIDDEN.search(path) or path != path.strip(" ").rstrip("."):

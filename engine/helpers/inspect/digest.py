@@ -16,7 +16,8 @@ _SHA256: Final = re.compile(r"[0-9a-f]{64}")
 def model_digest(paths: Iterable[str]) -> str:
     """Returns the digest of a model, 64 hexadecimal digits; `paths` are its files in order.
 
-    It only depends on their contents. Raises OSError.
+    It depends on their contents, not on their names. A file of more than `WHOLE` bytes has another
+    digest in the Hub's cache than a copy elsewhere. Raises OSError.
     """
     digests = [file_digest(path) for path in paths]
     if len(digests) == 1:

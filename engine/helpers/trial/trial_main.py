@@ -4,9 +4,9 @@
     engine.worker.constraints.trial)
 
 Requests contain grammars and schemas. Even for small ones, the cost of analysing and compiling
-can't be predicted. This process may end from it, without harm to the engine. BYTES is the limit of
-the address space, and each job has a limit of CPU time, if the platform supports these. The engine
-ends a process that takes more than SECONDS for a job.
+can't be predicted. If it is too high, only this process ends, without harm to the engine. BYTES is
+the limit of the address space, and each job has a limit of CPU time, if the platform supports
+these. The engine ends a process that takes more than SECONDS for a job.
 
 If the platform supports it, a forked copy of the process does the job. A costly job only ends the
 copy. Starting another process, and reading a large vocabulary again, would take ten times as long
@@ -56,7 +56,7 @@ from specllama.engine.wire.startup import FORKS, forked, resident
 WALKS: Final = 2  # texts that are begun with each grammar
 STEPS: Final = 16  # tokens of each text
 STEP_SECONDS: Final = 0.1
-"""CPU time of one step. The parts of a step other than the mask hold the engine's GIL."""
+"""Maximum CPU time of one step. In the engine, all parts of a step except the mask hold the GIL."""
 MAX_KEPT: Final = 256 << 20  # bytes of memory for a compiled grammar
 
 T = TypeVar("T")
@@ -71,8 +71,8 @@ class _Vocabulary:
 
 
 class _Tokens:
-    """The tokenizer interface of llguidance. It tokenizes by bytes, as forced text need not be
-    tokenized as the model would."""
+    """The tokenizer interface of llguidance. It tokenizes by bytes, as the tokens of forced text
+    needn't be those of the model."""
 
     bos_token_id = None
 

@@ -26,7 +26,7 @@ class MediaOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_MMPROJ",
             metavar="FILE",
             help="GGUF file of the multimodal projector, for images and sound.",
-            default="the one found next to the model",
+            default="see --mmproj-auto",
             excludes=("mmproj_url",),
             file=files.check_gguf,
         ),

@@ -20,8 +20,8 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--models-dir",
             env="LLAMA_ARG_MODELS_DIR",
             metavar="DIR",
-            help="Directory of models to serve: GGUF files, and folders with the files of one "
-            "model each.",
+            help="Directory of models to serve: GGUF files, and folders with the files of one or "
+            "more models each.",
             default="none",
             file=files.check_readable_directory,
         ),

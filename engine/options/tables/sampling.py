@@ -41,7 +41,7 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--strict-schemas",
             negative="--no-strict-schemas",
             env="LLAMA_ARG_STRICT_SCHEMAS",
-            help="Reject JSON schemas with keywords that can't be enforced; else ignore these.",
+            help="Reject JSON schemas with unenforceable keywords; else the keywords are ignored.",
         ),
     ] = False
     keep: Annotated[

@@ -22,8 +22,8 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             env="LLAMA_ARG_HF_REPO",
             metavar="USER/REPO[:QUANT]",
             help="Repository on the Hugging Face Hub to load the model from. Files that are not "
-            "in the cache are downloaded. Default of QUANT: Q4_K_M, else the repository's "
-            "first file.",
+            "in the cache are downloaded. Default of QUANT: Q4_K_M, else Q8_0, else that of the "
+            "repository's first model.",
             default="none",
             read=text_values.hf_repo,
             excludes=("model", "model_url", "docker_repo"),
@@ -113,7 +113,8 @@ class SourceOptions(msgspec.Struct, kw_only=True, frozen=True):
             names="--mmproj-auto",
             negative="--no-mmproj --no-mmproj-auto",
             env="LLAMA_ARG_MMPROJ_AUTO",
-            help="Also download the multimodal projector of --hf-repo, if it has one.",
+            help="Use the multimodal projector in the model's repository (--hf-repo), which is "
+            "downloaded, too, or in its folder (--models-dir).",
         ),
     ] = True
     offline: Annotated[
