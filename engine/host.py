@@ -68,8 +68,8 @@ def write_whole(path: Path, data: bytes) -> None:
 
 
 def recall(path: Path, kind: type[Remembered], log: logging.Logger) -> Remembered | None:
-    """Returns the value of `kind` that a file contains as JSON. Returns None if the file is missing
-    or invalid, and logs the latter to `log`."""
+    """Returns the value of `kind` that a file contains as JSON. Returns None if the file is
+    missing, or if it is invalid, which is logged to `log`."""
     try:
         return msgspec.json.decode(path.read_bytes(), type=kind)
     except FileNotFoundError:

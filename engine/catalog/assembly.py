@@ -295,8 +295,7 @@ def _doubles(
     sections: Mapping[str, Section],
     cached: Sequence[CachedModel],
 ) -> list[str]:
-    """Returns the cache's models whose files are also those of presets with
-    `dedup-cache-models`."""
+    """Returns the cached models that presets with `dedup-cache-models` also use, to hide them."""
     wanted = [
         entries[name].options.source.hf_repo
         for name, section in sections.items()

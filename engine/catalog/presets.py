@@ -128,8 +128,8 @@ class PresetRefused(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Presets(msgspec.Struct, frozen=True, kw_only=True):
-    """A preset file. A model's options are those of `everywhere.layer`, overridden by its
-    section's. The other attributes of a section already include those of `everywhere`."""
+    """A preset file. A model's options are those of `everywhere.layer`, overridden by those of its
+    section. The other attributes of a section are already combined with those of `everywhere`."""
 
     everywhere: Section
     sections: dict[str, Section]  # by name, in the order of the file

@@ -2,7 +2,7 @@
 declarations of one table, or of several composed ones.
 
 Everything that depends on the set of options (the parser, the environment variables, `--help`, the
-reference page) is derived from these two.
+reference page) is derived from these declarations.
 """
 
 import functools

@@ -81,7 +81,7 @@ def suggestion(name: str, *candidates: Set[str]) -> str:
 
 
 class ChosenValues:
-    """The values given so far, by field name, of which a struct of options is composed."""
+    """The values given so far, by field name; `compose` makes a struct of options from them."""
 
     def __init__(self, names: Names) -> None:
         self.names = names

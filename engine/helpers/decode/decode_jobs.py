@@ -24,7 +24,7 @@ class Decode(msgspec.Struct, frozen=True, tag="decode"):
 
 
 class Read(msgspec.Struct, frozen=True, tag="read"):
-    """A PDF file whose texts are read: the result is a `list[Page]` in MessagePack."""
+    """A PDF file to read the texts of. The result is a `list[Page]` in MessagePack."""
 
     data: bytes
     max_pages: int
@@ -32,7 +32,7 @@ class Read(msgspec.Struct, frozen=True, tag="read"):
 
 
 class Draw(msgspec.Struct, frozen=True, tag="draw"):
-    """A PDF file of which one page is rendered as an image."""
+    """A PDF file, and the page to render as an image."""
 
     data: bytes
     page: int  # from 0
@@ -47,8 +47,8 @@ class Decoded(msgspec.Struct, frozen=True):
 
 
 class DecodeRefused(msgspec.Struct, frozen=True, tag="refused"):
-    """The file can't be decoded, or is too large. `reason` is the rest of a sentence about the
-    file.
+    """The file can't be decoded, or is too large. `reason` is a sentence about the file, which it
+    calls "it".
 
     A process that is `exhausted` ran out of memory and can't do another job.
     """

@@ -12,8 +12,8 @@ from specllama.engine.wire.framing import Started
 
 
 class UnfetchableError(Exception):
-    """A URL can't be fetched. The message is the rest of a sentence about the file, for the
-    user."""
+    """A URL can't be fetched. The message for the user is a sentence about the file, which it calls
+    "it"."""
 
 
 class Rules(msgspec.Struct, frozen=True, kw_only=True):
@@ -50,7 +50,7 @@ class FetchedFile(msgspec.Struct, frozen=True, tag="fetched"):
 
 
 class NotFetched(msgspec.Struct, frozen=True, tag="failed"):
-    """The file can't be fetched. `reason` is the rest of a sentence about it."""
+    """The file can't be fetched. `reason` is as in `UnfetchableError`."""
 
     id: int
     reason: str

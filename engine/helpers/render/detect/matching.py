@@ -169,8 +169,8 @@ def _after_arguments(tagged: TaggedArguments | None, text: str, at: int, call: C
 
 
 def _after_read_arguments(tagged: TaggedArguments, text: str, at: int, call: Call) -> int | None:
-    """Returns the end of the arguments if the parser reads them as those of `call`, else None: they
-    can be written in several ways."""
+    """Returns the end of the arguments if the parser reads them as the arguments of `call`, else
+    None. Parsing them is necessary, as they can be written in several ways."""
     reader, pieces = Reader(), list[str]()
     reader.push(text[at:])
     reader.end()
