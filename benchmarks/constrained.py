@@ -61,7 +61,11 @@ async def measure(server: Server, options: dict[str, object], plan: argparse.Nam
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.constrained", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.constrained",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default="bench-100m", help="bench-100m, shipped, or a file")
     parser.add_argument("--threads", type=int, default=1)
     parser.add_argument("--streams", type=int, default=1)

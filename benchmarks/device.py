@@ -200,7 +200,11 @@ def run_phase(phase: Phase, given: argparse.Namespace, plan: Plan, rows: Rows, n
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.device", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.device",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", type=Path, required=True)
     parser.add_argument("--peer", help="command of a llama-server (default: only specllama runs)")
     parser.add_argument("--out", type=Path, default=Path("device"), metavar="DIR")

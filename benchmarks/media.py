@@ -276,7 +276,9 @@ def parse_arguments() -> argparse.Namespace:
         return value
 
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.media", description=(__doc__ or "").split("\n\n")[1]
+        prog="python -m benchmarks.media",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--model", default="bench-100m", help=f"{', '.join(MODELS)}, or a file (%(default)s)"

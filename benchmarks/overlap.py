@@ -109,7 +109,11 @@ def idle_seconds(
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.overlap", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.overlap",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--model", default="bench-100m", help="bench-100m, shipped, or a file")
     parser.add_argument("--slots", type=int, nargs="+", default=[1, 8, 32])
     parser.add_argument("--tokens", type=int, default=200)

@@ -70,7 +70,9 @@ def measure(context: Context) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.reproducible", description=(__doc__ or "").split("\n\n")[1]
+        prog="python -m benchmarks.reproducible",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--model", default="bench-100m", help="recipe or file (%(default)s)")
     parser.add_argument("--rounds", type=int, default=5)

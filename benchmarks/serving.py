@@ -275,7 +275,11 @@ def parse_arguments() -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"{value} is less than 1")
         return value
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.serving", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.serving",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--model",
         action="append",

@@ -452,7 +452,11 @@ def parse_arguments() -> argparse.Namespace:
             raise argparse.ArgumentTypeError(f"{value} is less than 1")
         return value
 
-    parser = argparse.ArgumentParser(prog="python -m benchmarks.speculation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.speculation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--model",
         default="bench-100m",

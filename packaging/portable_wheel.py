@@ -4,8 +4,8 @@
 
 `pip install .` compiles kernels for the processor of the machine that builds. This wheel has a
 library for each kind of processor, and ggml loads the best one when a process starts
-(`engine.worker.backend.ggml.load_backends`). The build needs a C++ compiler, cmake, ninja and about
-10 minutes on two processor cores. The compiler's output is shown meanwhile.
+(`engine.worker.backend.ggml.load_backends`). The build needs a C++ compiler, cmake, ninja and
+17 minutes of processor time. The compiler's output is shown meanwhile.
 
 On Linux, auditwheel adds libgomp and names the oldest glibc that the wheel runs with: that of the
 machine that builds. So a release is built in an old container.

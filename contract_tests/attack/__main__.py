@@ -4,8 +4,8 @@
     python -m contract_tests.attack --peer /path/llama-server [--peer-arg=--no-repack]
     python -m contract_tests.attack --base-url http://127.0.0.1:8080 --api-key KEY
 
-The last line has the number and the names of the shapes that did harm. The exit code is 1 if there
-are any.
+A shape is one kind of attack; --list prints their names. The last line has the number and the names
+of the shapes that did harm. The exit code is 1 if there are any.
 """
 
 import argparse
@@ -24,7 +24,11 @@ from contract_tests.kit.server import Server
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.attack", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.attack",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--base-url", help="attack a running server instead of starting one")
     where.add_argument("--peer", type=Path, help="attack a genuine llama-server, this binary")

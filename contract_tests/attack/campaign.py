@@ -23,8 +23,8 @@ MEANWHILE = 3
 LASTS = 30
 """Answers that each honest client may get before attackers leave, so that an attack lasts."""
 SLOWER = 500
-"""A wait for progress lasts this many longest gaps of the undisturbed run, if that is longer than
-the patience, because a busy machine is no harm."""
+"""A wait for progress lasts at least this many times the longest gap of the undisturbed run,
+because a busy machine is no harm."""
 LIMIT = 5
 """Every wait ends after this many times its patience."""
 MARGIN = 512 * MIB
@@ -47,8 +47,9 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Patience:
-    """The limit for a wait for an attacker's answer: `seconds`, and until each honest client has
-    had as many `answers` as it gets in that time without an attack. A busy machine delays both."""
+    """The limit of the wait for an attacker's answer. It is over after `seconds`, but not before
+    each honest client has had `answers` answers, as many as in that time without an attack,
+    because a busy machine delays both."""
 
     seconds: float
     answers: float

@@ -81,7 +81,7 @@ def table(outcomes: Mapping[str, Any]) -> str:
 def verdict(outcomes: Mapping[str, Outcome]) -> str:
     """Returns the last line of a campaign."""
     wrong = [name for name, each in outcomes.items() if each.problems]
-    said = f"{len(wrong)} of {len(outcomes)} attacks left something wrong"
+    said = f"{len(wrong)} of {len(outcomes)} shapes did harm"
     return f"{said}: {', '.join(wrong)}" if wrong else said
 
 
@@ -104,7 +104,7 @@ def page() -> str:
     parts = [INTRODUCTION]
     for side in SIDES:
         failed = sum(bool(each["problems"]) for each in results.get(side, {}).values())
-        said = f"{failed} of {len(results.get(side, {}))} attacks left something wrong."
+        said = f"{failed} of {len(results.get(side, {}))} shapes did harm."
         parts += [f"## {side}\n", f"{said}\n", table(results.get(side, {})) + "\n"]
     return "\n".join(parts)
 

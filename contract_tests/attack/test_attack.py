@@ -165,8 +165,8 @@ def test_a_slow_machine_has_more_patience(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_last_line_is_the_verdict() -> None:
     good, bad = Outcome(), Outcome(problems=["harm"])
-    assert results.verdict({"a": good}) == "0 of 1 attacks left something wrong"
-    assert results.verdict({"a": good, "b": bad}) == "1 of 2 attacks left something wrong: b"
+    assert results.verdict({"a": good}) == "0 of 1 shapes did harm"
+    assert results.verdict({"a": good, "b": bad}) == "1 of 2 shapes did harm: b"
 
 
 @pytest.mark.parametrize("harmful", [False, True])
@@ -180,7 +180,7 @@ def test_the_campaign_ends_with_a_table_and_a_status(
         assert __main__.main() == harmful
     *_, table, _, verdict = capsys.readouterr().out.splitlines()
     assert table.startswith("| an attack | 2 |")
-    said = "1 of 1 attacks left something wrong: attack" if harmful else "0 of 1 attacks"
+    said = "1 of 1 shapes did harm: attack" if harmful else "0 of 1 shapes"
     assert verdict.startswith(said)
 
 

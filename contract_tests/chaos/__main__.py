@@ -5,7 +5,7 @@ every API send requests, and compares every answer with that of the quiet server
     python -m contract_tests.chaos --peer /path/llama-server [--peer-arg=--no-repack]
     python -m contract_tests.chaos --base-url http://127.0.0.1:8080 --api-key KEY
 
-At a running server only the connections are harmed. The exit code is 1 if there was a problem. Each
+With --base-url, only the connections are harmed. The exit code is 1 if there was a problem. Each
 problem is reported as a story, with the seed and the last faults.
 """
 
@@ -39,14 +39,20 @@ class Network(Faults):
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.chaos", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     where = parser.add_mutually_exclusive_group()
     where.add_argument("--base-url", help="harm a running server's connections")
     where.add_argument("--peer", type=Path, help="harm a genuine llama-server, this binary")
     parser.add_argument("--peer-arg", action="append", default=[], help="an option for the peer")
     parser.add_argument("--api-key", default="", help="the key of the server at --base-url")
-    parser.add_argument("--minutes", type=float, default=20.0)
-    parser.add_argument("--seed", type=int, default=0, help="0: a new one each time")
+    parser.add_argument("--minutes", type=float, default=20.0, help="time of faults (%(default)s)")
+    parser.add_argument(
+        "--seed", type=int, default=0, help="the seed of all random choices (default: a new one)"
+    )
     parser.add_argument(
         "--patience", type=float, default=180.0, help="time limit of any wait in s (%(default)s)"
     )

@@ -2,7 +2,7 @@
 
     python -m contract_tests.clients [-k REGEX] [--write] [--record]
 
-Exit code 1 if a case fails.
+The exit code is 1 if a case fails.
 """
 
 import argparse
@@ -25,7 +25,11 @@ RECORDINGS = HERE.parent / "peer" / "recordings"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.clients", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.clients",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("-k", dest="choice", default="", help="only libraries whose names match")
     parser.add_argument(
         "--write", action="store_true", help="write the results to docs/reports/clients.md"

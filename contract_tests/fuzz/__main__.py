@@ -24,7 +24,11 @@ from contract_tests.kit.server import OwnServer, Server
 
 
 def arguments() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(prog="contract_tests.fuzz", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.fuzz",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--minutes", type=float, help="the time for all servers together (8)")
     parser.add_argument("--requests", type=int, help="the largest number of requests per server")
     parser.add_argument("--seed", type=int, default=1, help="the seed of all random choices (1)")
@@ -32,9 +36,9 @@ def arguments() -> argparse.ArgumentParser:
         "--configuration",
         action="append",
         choices=CONFIGURATIONS,
-        help="only this server; repeatable",
+        help="only the server with this configuration; may be repeated",
     )
-    parser.add_argument("--only", type=int, action="append", help="send the story of this number")
+    parser.add_argument("--only", type=int, action="append", help="only the story of this number")
     parser.add_argument("--first", type=int, default=0, help="the number of the first story (0)")
     parser.add_argument("--base-url", help="fuzz a running server instead of starting one")
     parser.add_argument("--api-key", help="the key of the server at --base-url")

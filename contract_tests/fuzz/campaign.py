@@ -254,7 +254,7 @@ def as_text(outcome: Outcome) -> Iterator[str]:
 
 
 def as_data(outcome: Outcome) -> dict[str, Any]:
-    """The figures."""
+    """Returns the figures of a configuration."""
     return {
         "requests": outcome.requests,
         "stories": outcome.stories,

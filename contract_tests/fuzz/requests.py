@@ -33,7 +33,7 @@ SHORT = 8
 FEW = 4
 """Texts of a request, unless it varies their number."""
 LEAVES = (0.0, 0.02, 0.1, 0.4)
-"""Seconds after which a client leaves that doesn't wait for a long text."""
+"""Seconds after which a client leaves if it doesn't wait for a long text."""
 STATIC = {"get_root", "get_page_asset", "get_openapi_json", "get_openapi_yaml", "get_docs"}
 """Operations with constant answers, which are requested less often."""
 SHARE = {
@@ -130,7 +130,7 @@ class Maker:
     # ---- bodies ----------------------------------------------------------------------------------
 
     def body(self, operation: str) -> Any:
-        """A JSON body."""
+        """Returns a JSON body for an operation."""
         dice, schema = self.dice, merged(schema_of(operation) or {})
         body = self._begun(operation, schema)
         properties: Mapping[str, Any] = schema.get("properties", {})
@@ -279,7 +279,7 @@ def is_short(value: Any) -> bool:
 
 
 def is_cheap(operation: str, body: Any) -> bool:
-    """True if the texts of a request can't be long and many, so that its client waits for them."""
+    """True if the texts of a request are few and short, so that its client waits for them."""
     if not isinstance(body, dict):
         return True  # the server rejects it
     options = body.get("options")

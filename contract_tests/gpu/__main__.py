@@ -3,10 +3,10 @@ the CPU.
 
     python -m contract_tests.gpu [--all] [-k REGEX] [--again] [--table]
 
-Creates an environment first, with a llama.cpp that computes with Vulkan. Without --all, it tries
-one configuration, runs most tests of backends, and a part of the contract kit. With --all, it tries
-all configurations that have not passed yet, and runs the other tests and all files of the kit. The
-exit code is 1 if something fails.
+First creates an environment whose llama.cpp computes with Vulkan. Without --all, tries one
+configuration, and runs most tests of backends and a part of the contract kit. With --all, tries all
+configurations that have not passed yet, and runs the other tests and all files of the kit. The exit
+code is 1 if something fails.
 """
 
 import argparse
@@ -35,18 +35,27 @@ INSIDE = "--inside"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.gpu", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.gpu",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--all", action="store_true", help="all configurations, and the whole kit")
     parser.add_argument("-k", dest="choice", help="only configurations whose names match")
-    parser.add_argument("--again", action="store_true", help="also those with a result")
+    parser.add_argument("--again", action="store_true", help="also configurations with a result")
     parser.add_argument("--table", action="store_true", help="print the results, run nothing")
     parser.add_argument("--device", default=SOFTWARE, help="the device (default: %(default)s)")
     parser.add_argument(
-        "--jobs", type=int, default=1, help="configurations at a time (%(default)s)"
+        "--jobs", type=int, default=1, help="configurations at the same time (%(default)s)"
     )
     parser.add_argument("--results", type=Path, default=results.RESULTS, help="the results' file")
     parser.add_argument("--python", type=Path, help="an interpreter whose llama.cpp has Vulkan")
-    parser.add_argument("--vulkan-include", type=Path, default=environment.INCLUDE)
+    parser.add_argument(
+        "--vulkan-include",
+        type=Path,
+        default=environment.INCLUDE,
+        help="the folder of Vulkan's headers (%(default)s)",
+    )
     parser.add_argument(INSIDE, action="store_true", help=argparse.SUPPRESS)
     given = parser.parse_args()
     if given.table:

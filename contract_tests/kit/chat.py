@@ -50,8 +50,8 @@ def asking(**changes: Any) -> dict[str, Any]:
 
 
 def both(server: Server, request: dict[str, Any], *statuses: int) -> list[Any]:
-    """Returns the documents of the plain and of the streamed answer to `request`, which have one of
-    `statuses`. The plain answer is a list of one document."""
+    """Returns the documents of the plain answer (a list of one) and of the streamed answer to
+    `request`. Each answer has to have one of `statuses`."""
     found = []
     for stream in (False, True):
         response = server.post(PATH, {**request, "stream": stream})

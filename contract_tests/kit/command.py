@@ -71,7 +71,7 @@ def mutants_parser() -> argparse.ArgumentParser:
 def _add_server(made: argparse.ArgumentParser) -> None:
     """Adds the options of both commands: the server, and the time limit."""
     made.add_argument(
-        "--base-url", required=True, metavar="URL", help="the server's address, prefix included"
+        "--base-url", required=True, metavar="URL", help="the server's address, API prefix included"
     )
     made.add_argument("--api-key", metavar="KEY", help="the server's API key, if it needs one")
     made.add_argument(

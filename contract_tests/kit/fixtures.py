@@ -148,7 +148,7 @@ def module_server(
 
 @pytest.fixture(scope="session")
 def hub(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """Environment variables for a router that has no model of the user who runs the tests."""
+    """Environment variables with which a router finds no models of the user who runs the tests."""
     return {"HF_HUB_CACHE": str(tmp_path_factory.mktemp("hub"))}
 
 

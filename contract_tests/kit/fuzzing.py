@@ -206,7 +206,8 @@ def schema(mode: str, operation_id: str, max_examples: int | None = None) -> Bas
     def is_another(context: Any) -> bool:
         return bool(context.operation.definition.raw["operationId"] != operation_id)
 
-    # Not `include`: any filter of the configuration would suffice, whatever this one says.
+    # Not `include`: an operation is tested if any include filter matches it, and the
+    # configuration has include filters as well.
     return _description(mode, max_examples or settings.max_examples).exclude(is_another)
 
 

@@ -44,7 +44,8 @@ SUBJECTS = {
 """The tags that the tests of a module are about, if a test's parameters have no operation."""
 FIRST = ("test_statuses", "test_checks", "test_examples")
 LAST = ("test_chat_bad_input", "test_constraints", "test_bad_input", "test_schemathesis")
-"""Modules whose tests send every operation, or requests that may end a server."""
+"""Modules whose tests run first, because they request every operation, and modules whose tests run
+last, because their requests may end a server."""
 BACK = 60
 """Seconds within which a server that ended has to be back, if a supervisor restarts it."""
 
@@ -180,7 +181,7 @@ class Judge:
             item.session.shouldstop = "the server stopped answering"
 
     def _is_back(self) -> bool:
-        """True if the server lists its models, still or again."""
+        """True if the server lists its models, at once or within `BACK` seconds."""
         deadline = time.monotonic() + BACK
         while time.monotonic() < deadline:
             with contextlib.suppress(httpx.TransportError), self.watch.deaf():
@@ -191,7 +192,8 @@ class Judge:
 
 
 def _turn(item: pytest.Item) -> int:
-    """Sorts ordinary requests first, so that all operations have results before a server ends."""
+    """Returns the key that sorts tests: the modules `FIRST` at the beginning and `LAST` at the
+    end, so that all operations have results before a request ends the server."""
     return (item.path.stem not in FIRST) + 2 * (item.path.stem in LAST)
 
 

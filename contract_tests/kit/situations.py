@@ -256,7 +256,7 @@ class Situations:
                 on_its_way = threading.Event()
                 sent[name] = pool.submit(send_and_tell, server, name, on_its_way)
                 assert on_its_way.wait(SECONDS), name
-            for _ in range(20):  # answered later than the others, so the others reached the engine
+            for _ in range(20):  # answered last, so the other requests have reached the engine
                 server.get("/health")
                 server.get("/openapi.json")
             assert not any(request.done() for request in sent.values())

@@ -118,7 +118,7 @@ def generation() -> list[Ask]:
 
 
 def constrained() -> list[Ask]:
-    """Returns requests with tools and schemas. New ones are tried in a separate process."""
+    """Returns requests with tools and schemas. A trial process compiles new schemas."""
     tool = {"name": "weather", "description": "The weather", "parameters": WEATHER}
     asked = _user("What is the weather in Paris?")
     tools = {"tools": [{"type": "function", "function": tool}], "tool_choice": "required"}

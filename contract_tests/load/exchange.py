@@ -43,7 +43,7 @@ class Exchange:
         )
 
     def as_text(self) -> str:
-        """For people."""
+        """Returns the request and the answer, shortened, for reports."""
         request = f"{self.ask.method} {self.ask.path} ({self.ask.name}, number {self.number})"
         body = json.dumps(self.ask.body(self.number))
         answer = f"status {self.status}, {len(self.content)} bytes in {self.seconds:.1f} s"

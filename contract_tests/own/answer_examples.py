@@ -58,8 +58,9 @@ def differences(
 ) -> list[str]:
     """Returns the places where the two differ in members, in types, or in constant values.
 
-    An element of a list is compared with the element at its place, or after the end of the list
-    with any. Unless `strict`, null matches any varying value.
+    An element of a list is compared with the real element at the same index. If the real list is
+    shorter, it is compared with the most similar element. Unless `strict`, null matches any varying
+    value.
     """
     options: Any = {"varying": varying, "strict": strict}
     if isinstance(example, dict) and isinstance(real, dict):
@@ -116,8 +117,8 @@ def closest(example: Any, candidates: list[Any]) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Returns the document in the data of an event or in a line; a text that is no JSON is returned
-    itself."""
+    """Returns the document in the data of an event or in a line; a text that is
+    not JSON is returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:

@@ -58,7 +58,7 @@ def wait_until_ended(processes: list[psutil.Process]) -> None:
 
 
 def one_line(done: subprocess.CompletedProcess[str]) -> str:
-    """Returns the message of a start that failed as it should."""
+    """Returns the only error line of a failed start, after checking its exit code."""
     said = f"code {done.returncode}: {done.stdout}{done.stderr}"
     assert done.returncode == 1, said
     lines = [line for line in done.stderr.splitlines() if line.startswith("specllama: error: ")]

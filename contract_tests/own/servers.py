@@ -67,7 +67,7 @@ def environment(**variables: str) -> dict[str, str]:
         for name, value in os.environ.items()
         if not name.startswith(ours) or name == libraries
     }
-    # The path of the tests' imports follows this repository.
+    # This repository comes before the import path of the tests.
     path = os.pathsep.join([str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])])
     return {**inherited, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1", **variables}
 
@@ -179,8 +179,9 @@ def until_healthy(server: OwnServer, what: str) -> None:
 def run(
     *argv: str, model: str | None = MODEL, **variables: str
 ) -> subprocess.CompletedProcess[str]:
-    """Runs the program, which has to end by itself; `variables` are added to its environment.
-    Without a `model`, or one in `argv`, it would be a router, which a bad model doesn't end."""
+    """Runs the program, which has to end by itself; `variables` are added to its environment. If
+    `argv` names no model, pass one as `model`: without both, the program would be a router, which
+    a bad model doesn't end."""
     named = () if model is None else ("--model", model)
     return subprocess.run(
         [sys.executable, "-m", "specllama", *FRUGAL, *named, *argv],

@@ -46,7 +46,7 @@ LISTS = (
     *("get_model", "list_models", "list_openai_models"),
     *("get_gemini_model", "list_gemini_models"),
 )
-"""Operations whose answers have more fields of a model once it is loaded."""
+"""Operations whose answers have more fields for a loaded model."""
 ONLY_OPENAI = {"create_ollama_chat": "openai"}
 """The example of a request that is answered with events."""
 ACTIONS = {"saved": "save", "restored": "restore", "erased": "erase"}
@@ -56,7 +56,7 @@ ELSEWHERE = {
     ("pull_ollama_model", "lines"): "needs a hub: test_ollama_router.py",
     ("control_chat_completion", "done"): "needs thoughts that go on: test_kept_streams.py",
     ("stream_model_events", "example"): "has no end: test_router_models.py",
-    ("create_chat_completion", "thought"): "comes by chance here: test_tools.py of the kit",
+    ("create_chat_completion", "thought"): "depends on chance here: test_tools.py",
     ("create_response", "error"): "an engine that dies: test_responses_client.py",
     ("create_ollama_chat", "error"): "an engine that dies: test_ollama.py",
     ("create_ollama_generation", "error"): "an engine that dies: test_ollama_paths.py",

@@ -180,7 +180,7 @@ EXCEPTIONS: dict[str, dict[str, tuple[str, ...]]] = {
             "ShellCall*.*",
             "WebSearch*.*",
         ),
-        "images and files are refused with 501, whatever they have": (
+        "images, files and recordings share one schema, without OpenAI's breakpoints": (
             "ResponseInputFile*.*",
             "ResponseInputImage*.*",
         ),

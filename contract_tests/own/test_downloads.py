@@ -386,7 +386,8 @@ def test_unloading_breaks_a_download_off(
 
 
 def test_downloads_that_fail(own_server: Start, cache: dict[str, str], tmp_path: Path) -> None:
-    """Each from a separate server: one that fails, one with wrong data, one that only pauses."""
+    """Three downloads from three servers: one answers with errors, one sends wrong data, and one
+    only pauses, so its download succeeds."""
     with contextlib.ExitStack() as stack:
         busy, stalling, lying = (stack.enter_context(serving()) for _ in range(3))
         busy.faults.n_unavailable = lying.faults.n_damaged = 1000

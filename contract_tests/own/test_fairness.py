@@ -28,7 +28,7 @@ def test_a_request_for_many_texts_shares_the_slots(own_server: Start) -> None:
 
 @pytest.mark.skipif(os.name != "posix", reason="sizes of buffers")
 def test_endless_unread_texts_give_up_their_slots(own_server: Start) -> None:
-    """There are more of them than slots, and they have no end."""
+    """There are more endless streams than slots, and no client reads them."""
     server = own_server("-np", "2", "--metrics", "--context-shift", "--max-predict", "-1")
     one = body("create_completion", n_predict=8, ignore_eos=True)
     text = contract.check(server.post("/completion", one))["content"]

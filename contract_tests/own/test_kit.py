@@ -156,7 +156,7 @@ def test_a_request_to_a_missing_operation_skips_its_test() -> None:
 def test_a_missing_operation_ends_no_check_of_all_operations(
     check: Callable[[Server], None], failure: str
 ) -> None:
-    """Another operation, which is requested later, may be wrong."""
+    """The check goes on after the missing operation, and finds the fault of a later one."""
 
     def careless(request: httpx.Request) -> httpx.Response:
         where = request.url.path.removeprefix("/prefix")
@@ -242,7 +242,7 @@ def test_a_request_that_could_not_be_made_is_no_deviation() -> None:
 
 
 def test_the_message_of_a_check_is_about_its_answer() -> None:
-    """Even if later requests were sent."""
+    """The deviation has the answer that the check quotes, even if the test sent later requests."""
     assert CHAT.answer is not None
     with pytest.raises(AssertionError) as caught:
         contract.check(CHAT.answer, 200)

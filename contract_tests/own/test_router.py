@@ -136,7 +136,8 @@ def answers(server: Server, operation: str, name: str | None, **query: str) -> l
 
 
 def without_model(value: Any) -> Any:
-    """Returns `value` without names and paths of models, which could be right in a wrong answer."""
+    """Returns `value` without names and paths of models: they may be right even if the text is
+    another model's."""
     if isinstance(value, dict):
         named = ("model", "modelfile", "modified_at", "general.name")
         return {k: without_model(v) for k, v in value.items() if k not in named}

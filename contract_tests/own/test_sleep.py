@@ -191,7 +191,8 @@ def test_a_stream_is_no_idleness(sleepy: OwnServer) -> None:
 
 
 def test_requests_at_the_moment_of_falling_asleep(sleepy: OwnServer) -> None:
-    """Rounds that come closer and closer to that moment: it takes some milliseconds."""
+    """The requests of each round come closer to the moment at which the model falls asleep, which
+    takes some milliseconds."""
     expected = ask(sleepy)["content"]
     delay, step = float(IDLE), 0.008  # s
     n, slept = 0, 0

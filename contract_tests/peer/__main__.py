@@ -27,7 +27,11 @@ from specllama.engine.shipped import model_path
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.peer", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.peer",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--peer", type=Path, help="the genuine llama-server's binary")
     parser.add_argument("--peer-arg", action="append", default=[], help="an option for the peer")
     parser.add_argument("--model", default=str(model_path()), help="the model of both servers")

@@ -34,7 +34,8 @@ INTRODUCTION = """# Coming from llama-server
 Programs for llama-server work with specllama: options, paths and fields are the same, and so are
 the answers, except for the intended differences in this table. `nox -s peer` sends the same
 requests to both servers and compares the answers, without ids, times and the number of cached
-tokens. Of {total} requests {counts}.
+tokens. Of
+{total} requests {counts}.
 
 | | llama-server | specllama | why |
 |---|---|---|---|"""

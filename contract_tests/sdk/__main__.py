@@ -26,7 +26,11 @@ from contract_tests.sdk.generators import GENERATORS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.sdk", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.sdk",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("-k", dest="choice", default="", help="only generators whose names match")
     parser.add_argument(
         "--write", action="store_true", help="write the results to docs/reports/sdks.md"

@@ -125,12 +125,16 @@ class Soak:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="contract_tests.soak", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m contract_tests.soak",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--base-url", help="use a running server instead of starting one")
     parser.add_argument("--api-key", default="", help="the key of the server at --base-url")
-    parser.add_argument("--pid", type=int, default=0, help="the server's process, unless found")
-    parser.add_argument("--minutes", type=float, default=30.0)
-    parser.add_argument("--seed", type=int, default=1)
+    parser.add_argument("--pid", type=int, default=0, help="the server's process id, unless found")
+    parser.add_argument("--minutes", type=float, default=30.0, help="duration (%(default)s)")
+    parser.add_argument("--seed", type=int, default=1, help="the seed (%(default)s)")
     parser.add_argument("--report", type=Path, help="also write the table to this file")
     given = parser.parse_args()
     signal.signal(signal.SIGTERM, signal.default_int_handler)

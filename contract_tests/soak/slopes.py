@@ -1,8 +1,8 @@
 """Decides whether a series of measurements grows, by a robust slope with a confidence interval.
 
-The slope is Theil and Sen's: the median of the slopes between all pairs of points, which up to a
-third of outliers doesn't move. Its interval comes from a bootstrap of blocks of residuals, because
-neighbouring residuals are correlated, and blocks keep the correlation.
+The slope is Theil and Sen's: the median of the slopes between all pairs of points, which stays
+bounded with up to 29 % of outliers. Its interval comes from a bootstrap of blocks of residuals,
+because neighbouring residuals are correlated, and blocks keep the correlation.
 """
 
 from collections.abc import Sequence

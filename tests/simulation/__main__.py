@@ -62,7 +62,11 @@ def find(words: str, first: int) -> int:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tests.simulation", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tests.simulation",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--seed", type=int, help="play this history, and tell its story")
     parser.add_argument("--order", type=int, default=0, help="another order of tasks (default 0)")
     parser.add_argument("--omit", default="", help="parts that don't happen, separated by commas")

@@ -21,7 +21,11 @@ CHANGELOG = Path(__file__).parents[2] / "CHANGELOG.md"
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    parser = argparse.ArgumentParser(prog="tools.compat", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.compat",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--list", action="store_true", help="print all breaking changes")
     parser.add_argument("--record", action="store_true", help="store the present description")
     parser.add_argument("--released", type=Path, help="compare with this description")

@@ -63,7 +63,11 @@ def _fingerprint() -> str:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.models.build", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.models.build",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--output",
         type=Path,

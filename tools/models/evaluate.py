@@ -212,7 +212,11 @@ def _leave(number: int, _: FrameType | None) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.models.evaluate", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.models.evaluate",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--base-url", help="use a running server (default: start one)")
     parser.add_argument("--model", type=Path, default=model_path(), help="(default: the shipped)")
     parser.add_argument("-n", type=int, default=500, help="tasks per ability (%(default)s)")

@@ -313,7 +313,11 @@ def _add_facts(writer: GGUFWriter, shape: Shape, name: str) -> None:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(prog="python -m tools.models.large", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.models.large",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("name", choices=SHAPES, metavar="NAME", help=", ".join(SHAPES))
     parser.add_argument("file", type=Path, metavar="FILE")
     parser.add_argument("--threads", type=int, help="default: one for each processor")

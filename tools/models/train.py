@@ -17,7 +17,11 @@ TOKENIZER_LESSONS = 12_000
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(prog="python -m tools.models.train", description=__doc__)
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.models.train",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument(
         "--directory",
         type=Path,

@@ -5,9 +5,13 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    parser.addoption("--url", required=True, help="a server for texts")
-    parser.addoption("--embeddings-url", required=True, help="one with --embeddings")
-    parser.addoption("--recorded", action="store_true", help="each case has a path of its own")
+    parser.addoption("--url", required=True, help="a server that generates text")
+    parser.addoption("--embeddings-url", required=True, help="a server with --embeddings")
+    parser.addoption(
+        "--recorded",
+        action="store_true",
+        help="send each case to a separate path",
+    )
 
 
 def _address(request: pytest.FixtureRequest, option: str) -> str:

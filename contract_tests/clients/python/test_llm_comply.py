@@ -7,7 +7,7 @@ from typing import Any
 
 MODEL = "specllama-tiny"
 EXPECTED = {
-    "image-input": "the shipped model takes no pictures",
+    "image-input": "the shipped model has no image input",
     "error-handling": "a request that names no model is served, as llama-server does",
     "compact-response": "answers are not compacted here",
     "compact-missing-model": "answers are not compacted here",

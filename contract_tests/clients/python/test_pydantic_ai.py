@@ -63,7 +63,7 @@ def test_tools(url: str) -> None:
         return f"20 degrees in {city}"
 
     async def once(_: RunContext[None], tool: ToolDefinition) -> ToolDefinition | None:
-        """A model that would ask for ever has to end the run then."""
+        """Offers the tool until it is called once, because a model might call it for ever."""
         return None if called else tool
 
     tools = [Tool(weather, prepare=once)]

@@ -162,7 +162,7 @@ def test_asynchronous_client(server: Server) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_format(client: Client, stream: bool) -> None:
     options: dict[str, Any] = {"num_predict": 200, "temperature": 0}
-    chat: Any = client.chat  # it has a type for each value of `stream`
+    chat: Any = client.chat  # typed for each literal value of `stream`
     answer = chat(MODEL, MESSAGES, format=YES_OR_NO, think=False, options=options, stream=stream)
     pieces = list(answer) if stream else [answer]
     value = json.loads("".join(piece.message.content for piece in pieces))
@@ -287,7 +287,7 @@ def test_agent(server: Server, stream: bool) -> None:
 @pytest.mark.parametrize("stream", [False, True])
 def test_errors_are_texts(client: Client, stream: bool) -> None:
     def chat(messages: Any = MESSAGES, **changes: Any) -> None:
-        ask: Any = client.chat  # it has a type for each value of `stream`
+        ask: Any = client.chat  # typed for each literal value of `stream`
         list(ask(MODEL, messages, stream=stream, **changes))
 
     assert "options.top_k" in fails(400, lambda: chat(options={"top_k": "many"}))
@@ -477,7 +477,8 @@ def test_openai_client_on_the_path(server: Server) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_both_formats_are_equal(stream: bool, server: Server) -> None:
-    """With fields of Chat Completions or with options; options take precedence."""
+    """Ollama's format gives the same text, whether the limit is a field of Chat Completions or is
+    in `options`, which take precedence."""
     request = body("create_ollama_chat", cache_prompt=False, temperature=0, max_tokens=12)
     expected = server.ask(CHAT, request)["choices"][0]["message"]["content"]
     native = {**request, "stream": stream}

@@ -219,7 +219,7 @@ def test_a_conversation_goes_on_with_its_context(client: Client, server: Server)
 
 @pytest.mark.parametrize("stream", [False, True])
 def test_format_of_a_generation(client: Client, stream: bool) -> None:
-    generate: Any = client.generate  # it has a type for each value of `stream`
+    generate: Any = client.generate  # typed for each literal value of `stream`
     options = {"num_predict": 200, "temperature": 0}
     answer = generate(MODEL, QUESTION, format=ANSWER, think=False, options=options, stream=stream)
     pieces = list(answer) if stream else [answer]
@@ -402,7 +402,7 @@ def test_a_vector_for_each_token_is_none_for_a_text(own_server: Start) -> None:
 
 
 def test_other_clients_of_the_paths(server: Server) -> None:
-    """Bodies with curl's content type, which announces a form, as `curl -d` does."""
+    """JSON with the content type of a form is accepted, because `curl -d` sends it."""
     raw = json.dumps(body("create_ollama_generation")).encode()
     headers = {"Content-Type": "application/x-www-form-urlencoded"}
     response: httpx.Response = server.post("/api/generate", content=raw, headers=headers)

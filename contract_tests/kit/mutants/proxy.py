@@ -117,7 +117,7 @@ class Proxy:
         target = scope["raw_path"] + (b"?" + query if query else b"")
         headers = httpx.Headers(scope["headers"])
         headers["Host"] = self._server.netloc.decode()
-        headers.pop("Expect", None)  # the body is here already
+        headers.pop("Expect", None)  # the whole body has arrived
         method, prefix = scope["method"], self._prefix
         return Request(method, target.decode("latin-1"), headers, body, prefix, self._api_key)
 
@@ -185,7 +185,7 @@ class _Asked:
         self.notes = notes
         self.requests: list[Request] = []
         self.head: Head | None = None
-        """Of the last answer."""
+        """The status and headers of the last answer."""
         self.body = bytearray()
         """The part of the last answer's body that has been read."""
 

@@ -21,8 +21,8 @@ NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator["Browser"]:
-    """Only as long as necessary: this thread has a running loop meanwhile, and asyncio allows no
-    other."""
+    """A browser for one module. It is closed after the module, because this thread has a running
+    event loop until then, and asyncio allows no second one."""
     playwright = pytest.importorskip(
         "playwright.sync_api", reason="Playwright is not installed: pip install -e '.[webui]'"
     )

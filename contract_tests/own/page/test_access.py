@@ -216,7 +216,7 @@ def _accessible(visit: Visit, where: str) -> None:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 @pytest.mark.parametrize("width", [1200, 360])
 def test_accessibility(theme: str, width: int, visit: Visit, plain: OwnServer) -> None:
-    """By axe's rules for contrast, names, roles and landmarks."""
+    """The page follows axe's rules for contrast, names, roles and landmarks."""
     pytest.importorskip("axe_playwright_python")
     visit.page.set_viewport_size({"width": width, "height": 700})
     visit.open(plain.url, theme=theme)

@@ -177,7 +177,8 @@ def test_other_files_are_refused(
 
 
 def test_the_policy_holds(visit: Visit, plain: OwnServer) -> None:
-    """Tries code that got into the page in spite of everything: it has no effect."""
+    """Runs code as if it had got into the page in spite of all other protection: the page's policy
+    makes each attempt fail."""
     visit.open(plain.url)
     # Run later, because the browser's debugger may do more than a page.
     done = visit.page.evaluate(
