@@ -221,7 +221,9 @@ def cache(environ: Mapping[str, str]) -> Check:
     except RuntimeError as error:
         return Check("model cache", "remark", f"there is no directory for it: {error}", {})
     models = cached_models(hub)
-    others = [file for file in plain.rglob("*.gguf") if file.is_file()]
+    files = [file for file in plain.rglob("*.gguf") if file.is_file()]
+    # With LLAMA_CACHE both caches are one folder. The Hub's models are in folders of their own.
+    others = [f for f in files if not f.relative_to(plain).parts[0].startswith("models--")]
     size = sum(m.size for m in models) + sum(file.stat().st_size for file in others)
     n = len(models) + len(others)
     data = {"directory": str(hub), "urls": str(plain), "models": n, "size": size}

@@ -16,6 +16,8 @@ from specllama.cli import main
 from specllama.commands import doctor
 from specllama.engine.host import Processor
 from specllama.engine.wire.build_report import BuildError, BuildReport, Device, ask
+from tests.support.model_files import GGUF
+from tests.support.model_files import cache as hub_files
 
 pytestmark = pytest.mark.slow
 
@@ -160,6 +162,12 @@ def test_models_of_both_caches_count(environ: dict[str, str]) -> None:
     (cache / "model.gguf").write_bytes(b"12345")
     data = examine(environ)["model cache"].data
     assert (data["models"], data["size"]) == (1, 5)
+
+
+def test_a_model_of_the_hub_counts_once(environ: dict[str, str]) -> None:
+    hub_files(Path(environ["LLAMA_CACHE"]), "u/r", "x-Q8_0.gguf")
+    data = examine(environ)["model cache"].data
+    assert (data["models"], data["size"]) == (1, len(GGUF))
 
 
 @pytest.mark.parametrize("text", ["", "MemTotal: many kB\nMemAvailable: 1 kB\n"])
