@@ -456,5 +456,5 @@ class SamplingOptions(msgspec.Struct, kw_only=True, frozen=True):
     ] = True
 
     def unescaped(self, text: str) -> str:
-        """Returns `text`, unescaped if `escape` is on. Raises `OptionError` for a null byte."""
+        """Returns `text`, unescaped if `escape` is on. Raises `OptionError` for null characters."""
         return text_values.unescape(text) if self.escape else text
