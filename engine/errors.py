@@ -18,9 +18,10 @@ ErrorType = Literal[
 
 
 class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
-    """The error of one request. The two counts belong to exceed_context_size_error; the prompt may
-    have been too long to be counted completely. `final`: the same request would fail again,
-    regardless of the type. `retry_after`: seconds after which a retry may succeed; 0: unknown."""
+    """The error of one request. `n_prompt_tokens` and `n_ctx` belong to exceed_context_size_error.
+    With `n_prompt_tokens_is_lower_bound`, the prompt was too long to be counted completely.
+    `final`: the same request would fail again, regardless of the type. `retry_after`: seconds after
+    which a retry may succeed; 0: unknown."""
 
     type: ErrorType
     message: str

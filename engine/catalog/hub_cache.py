@@ -68,8 +68,8 @@ def cached_models(cache: Path) -> list[CachedModel]:
 
 
 def named(models: Sequence[CachedModel], name: str) -> CachedModel | None:
-    """Returns the model of `name`: user/repo:QUANT in any letter case of QUANT. user/repo alone
-    means the first of `DEFAULT_QUANTS` that exists, else any."""
+    """Returns the model with a name: user/repo:QUANT, with QUANT in any letter case. For user/repo
+    alone, it is the model with the first of `DEFAULT_QUANTS` that exists, else the first one."""
     repository, colon, quant = name.partition(":")
     here = [model for model in models if model.repository == repository]
     for wanted in [quant.upper()] if colon else DEFAULT_QUANTS:

@@ -23,8 +23,8 @@ _MEASUREMENTS = "imatrix"
 
 @dataclass(frozen=True, slots=True)
 class FilePart:
-    """One file of a model in `count` files, counted from 1; `prefix` is the common part of their
-    names."""
+    """File number `index` (from 1) of a model in `count` files; `prefix` is the common beginning of
+    the files' names."""
 
     prefix: str
     index: int

@@ -46,9 +46,9 @@ class EngineProcess:
     async def start(
         cls, options: EngineOptions, engine_log: EngineLog, log_level: int
     ) -> "EngineProcess":
-        """Starts a process that loads the model of `options`, or takes the one that was started
-        ahead. Its stderr goes to `engine_log`, from `log_level` on. Raises OSError if the system
-        can't create another process."""
+        """Starts a process that loads the model of `options`, or takes over the one of the head
+        start (`engine.wire.head_start`). Its stderr goes to `engine_log`, from `log_level` on.
+        Raises OSError if the system can't create another process."""
         load = frame(Load(options, log_level))
         return cls(
             await Child.start(engine_command(), to_server_decoder, first=load, log=engine_log)
