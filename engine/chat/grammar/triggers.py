@@ -135,7 +135,7 @@ def stop_scope(
     continued: bool = False,
 ) -> StopScope:
     """Returns the scope of stop strings in one answer. `tools` are the names of tools whose calls
-    are parsed, with `required`, the answer contains only calls; `reasoning`, `thinking`, `prompt`
+    are parsed. With `required`, the answer contains only calls. `reasoning`, `thinking`, `prompt`
     and `continued` are as in `engine.chat.parse.parser.answer_parser`. Reasoning in the content
     counts as text; after the first call nothing does."""
     shown = reasoning in THOUGHTS_IN_CONTENT
