@@ -1,6 +1,7 @@
 """`python -m tests.simulation`: random histories of a server, each from its seed.
 
-A history that fails is made smaller, and prints its story and the command that plays it again.
+A history that fails is shrunk. The command prints the story of the shrunk history and the command
+that plays it again.
 """
 
 import argparse
@@ -18,11 +19,11 @@ from tests.simulation.mutants import MUTANTS
 from tests.simulation.shrinking import Shrinker
 
 MANY = 1000
-"""Histories in which everything of `SOMETIMES` has happened."""
+"""The number of histories after which every event of `SOMETIMES` has to have happened."""
 
 
 def seeds(arguments: argparse.Namespace) -> Iterator[int]:
-    """The one that is asked for; else those from `--first` on, until the minutes are over."""
+    """Yields the seed of `--seed`; without it, the seeds from `--first` on, for `--minutes`."""
     if arguments.seed is not None:
         yield arguments.seed
         return
@@ -34,7 +35,7 @@ def seeds(arguments: argparse.Namespace) -> Iterator[int]:
 
 
 def report(history: History, error: Exception, seconds: float) -> None:
-    """Prints the story of a history that has failed, as small as it gets in `seconds`."""
+    """Shrinks a failed history for up to `seconds`, and prints the story of the smallest one."""
     print(f"seed {history.seed}: {type(error).__name__}: {error}")
     smaller = Shrinker(history.seed, seconds).smallest(history)
     if smaller is not history:
@@ -67,17 +68,17 @@ def main() -> int:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seed", type=int, help="play this history, and tell its story")
+    parser.add_argument("--seed", type=int, help="play this history, and print its story")
     parser.add_argument("--order", type=int, default=0, help="another order of tasks (default 0)")
     parser.add_argument("--omit", default="", help="parts that don't happen, separated by commas")
     parser.add_argument("--first", type=int, default=0, help="the first seed (default 0)")
     parser.add_argument(
-        "--minutes", type=float, default=1.0, help="how long to go on with other seeds (default 1)"
+        "--minutes", type=float, default=1.0, help="time for all seeds without --seed (default 1)"
     )
     parser.add_argument(
         "--shrink", type=float, default=60.0, help="seconds to make a failure smaller (default 60)"
     )
-    parser.add_argument("--events", action="store_true", help="count what has happened, by kind")
+    parser.add_argument("--events", action="store_true", help="print the number of events by kind")
     parser.add_argument(
         "--mutants",
         nargs="?",
@@ -98,7 +99,7 @@ def main() -> int:
         n_histories += 1
         try:
             history.run()
-        except Exception as error:  # whatever a history ends with, the others go on
+        except Exception as error:  # any failure of a history; the next ones are still played
             n_failed += 1
             report(history, error, 0.0 if omitted else arguments.shrink)
         else:
@@ -112,7 +113,7 @@ def main() -> int:
             print(f"{events[kind]:8} {kind}")
     never = sorted(SOMETIMES - events.keys()) if n_histories >= MANY else []
     for kind in never:
-        print(f"this has never happened: {kind}")
+        print(f"never happened: {kind}")
     print(
         f"{n_histories} histories, {n_steps} steps, {n_steps / seconds:.0f} steps/s, "
         f"{n_failed} failed"

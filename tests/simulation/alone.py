@@ -34,10 +34,10 @@ TRIAL_SECONDS = 60.0
 
 
 class SharedModel(Model):
-    """A real model, of which the vocabulary alone is used: all processes have the same."""
+    """A real model of which only the vocabulary is used. All simulated processes share it."""
 
     def close(self) -> None:
-        """Does nothing: the engine stays."""
+        """Does nothing, because other processes still use the model."""
 
 
 @cache
@@ -48,17 +48,17 @@ def _loaded(name: str) -> SharedModel:
 
 
 def shared_model(*, has_adapters: bool = False) -> SharedModel:
-    """The one that all models of histories have."""
+    """Returns the real model behind all models of histories."""
     return _loaded("adapters" if has_adapters else "plain")
 
 
 def shared_draft() -> SharedModel:
-    """Returns the engine with a handle of its own."""
+    """Returns a second copy of the real model, for draft models, with a separate handle."""
     return _loaded("draft")
 
 
 def load_shared() -> None:
-    """Loads them all, which looks at the clock: so it happens outside of a history."""
+    """Loads the shared models. Loading reads the clock, so call this before a history."""
     for name in ("plain", "adapters", "draft"):
         _loaded(name)
 
@@ -68,8 +68,8 @@ _real = {name: getattr(system, name) for name in ("Lock", "call_later")}
 
 
 def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
-    """A real trial process, which is asked once per source. Its lock and timer are real, so a
-    history doesn't depend on earlier ones."""
+    """Returns the answer of a real trial process, which runs once per source. Its lock and timer
+    are real, so a history doesn't depend on earlier ones."""
     key = msgspec.msgpack.encode((job.source, sorted(job.ids), job.leniently))
     if key not in _answers:
         with replaced(system, _real):
@@ -82,10 +82,10 @@ def trial_answer(job: TrialJob, vocabulary: Vocabulary) -> Answer:
 
 
 class PromptTrial:
-    """In the place of `TrialProcess`: it answers at once."""
+    """Replaces `TrialProcess`, and answers at once."""
 
     is_lenient = False
-    """Whether a schema is only cheap enough without its costly keywords."""
+    """If true, each schema is too costly until its costly keywords are left out."""
 
     pid = 0
 
@@ -156,7 +156,8 @@ class Alone:
             return stack.pop_all()
 
     def answer(self, prompt: PromptParts, asked: dict[str, Any]) -> tuple[list[int], str]:
-        """Tokens and text; none if the request is refused."""
+        """Returns the tokens and the text of an answer; both are empty if the request is
+        refused."""
         key = f"{self._name} {(prompt, asked)!r}"
         if key not in _texts:
             with self._installed():

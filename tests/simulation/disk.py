@@ -1,5 +1,5 @@
-"""The files of a simulated machine: those of a folder, whose times are those of the world, and
-which a seed lets fail."""
+"""The files of a simulated machine: real files in a folder, with the simulated clock's times, and
+with failures that a seed determines."""
 
 import errno
 import os
@@ -23,7 +23,7 @@ class _Status:
 
 @dataclass(frozen=True)
 class _Entry:
-    """`os.DirEntry`."""
+    """Replaces `os.DirEntry`."""
 
     disk: "SimulatedDisk"
     path: str
@@ -42,11 +42,11 @@ class _Entry:
 
 
 class SimulatedDisk:
-    """In the place of `os` and `open` in the modules that read and write states."""
+    """Replaces `os` and `open` in the modules that read and write states."""
 
     def __init__(self, world: World, happens: Callable[[str], bool]) -> None:
-        """`happens` says whether this time a call fails (`disk`), a file is `gone` that was there
-        a moment ago, or `torn`: only its first half has reached the disk."""
+        """`happens` decides for each call whether it fails (`disk`), whether a file that was there
+        a moment ago is `gone`, or whether it is `torn`: only its first half is on the disk."""
         self.world = world
         self.times: dict[str, float] = {}
         self._happens = happens
@@ -92,11 +92,11 @@ class SimulatedDisk:
         return os.open(path, flags)
 
     def open_file(self, file: Any, mode: str = "r", **how: Any) -> Any:
-        opened: Any = open(file, mode, **how)  # noqa: SIM115  # the caller's to close
+        opened: Any = open(file, mode, **how)  # noqa: SIM115  # the caller closes it
         return _Written(self, opened) if "w" in mode else opened
 
     def write(self, file: BufferedWriter, data: Any) -> int:
-        """A part of `data` is written before an error."""
+        """Writes `data`; before an error, writes the first half of it."""
         self.world.sleep(len(memoryview(data).cast("B")) * 1e-9 if len(data) else 0.0)
         try:
             self._may_fail()

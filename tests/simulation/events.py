@@ -55,13 +55,14 @@ SOMETIMES = frozenset(
         "a text is late",
     }
 )
-"""All that must happen in the histories of a campaign, some of it seldom."""
+"""All events that have to occur in the histories of a campaign; some of them are rare."""
 
 
 def _around(
     owner: type, name: str, note: Callable[..., None]
 ) -> tuple[type, dict[str, Callable[..., Any]]]:
-    """Calls `note` with the result and the arguments of each call of a method."""
+    """Returns a replacement of a method which also calls `note` with each result and its
+    arguments."""
     method = getattr(owner, name)
 
     def called(this: Any, *args: Any, **kwargs: Any) -> Any:
@@ -74,7 +75,7 @@ def _around(
 
 @contextmanager
 def counted(world: World) -> Iterator[None]:
-    """Meanwhile, `world.events` counts what happens inside of the product."""
+    """Counts the product's internal events in `world.events` while the context is open."""
     known: set[Sequence] = set()
     preempted: set[Sequence] = set()
     away: set[Sequence] = set()  # paused ones
@@ -121,7 +122,7 @@ def counted(world: World) -> Iterator[None]:
     with ExitStack() as stack:
         for owner, names in (
             _around(Lifecycle, "enter", entered),
-            _around(EngineClient, "succeed", succeeded),
+            _around(EngineClient, "adopt_from", succeeded),
             _around(Scheduler, "pause", paused),
             _around(Scheduler, "resume", resumed),
             _around(Scheduler, "cancel", cancelled),

@@ -29,10 +29,10 @@ class Form:
     is_ndjson: bool = False
     streams: bool = True
     has_schema: bool = False
-    """Whether its text follows a schema, of which costly keywords may be left out."""
+    """Whether its text follows a schema. Costly keywords of that schema may be left out."""
 
     def read(self, data: bytes, *, stream: bool) -> Reading:
-        """Raises ValueError if the document is no such answer."""
+        """Returns the contents of an answer. Raises ValueError if `data` isn't in this form."""
         reading = Reading()
         if not stream:
             self._note(reading, json.loads(data), is_whole=True)
@@ -54,7 +54,7 @@ class Form:
             reading.ends.append("cancelled" if is_cancelled else "whole")
 
     def _events(self, data: bytes) -> Iterator[dict[str, Any] | None]:
-        """The events that are complete; None for `[DONE]`."""
+        """Yields the data of complete events; None for `[DONE]`."""
         if self.is_ndjson:
             for line in data.split(b"\n")[:-1]:
                 yield json.loads(line)
@@ -67,7 +67,7 @@ class Form:
 
 
 def _error(event: dict[str, Any]) -> str:
-    """The type of an error, in any API's form; "" if it is none."""
+    """Returns the type of an error in any API's form; "" if the event is no error."""
     if event.get("type") == "response.failed":
         return ""  # `error` follows
     error = event.get("error")
@@ -85,7 +85,7 @@ def _sampling(params: dict[str, Any]) -> dict[str, Any]:
 
 
 def _choice(event: dict[str, Any]) -> dict[str, Any]:
-    """The only choice of an event; nothing of one that has none."""
+    """Returns the only choice of an event; an empty object if the event has no choice."""
     choices: list[dict[str, Any]] = event.get("choices") or [{}]
     return choices[0]
 
@@ -105,7 +105,7 @@ def _message_text(event: dict[str, Any]) -> str:
 
 
 def _block_text(block: dict[str, Any]) -> str:
-    """The text of a block, or what an event adds to it."""
+    """Returns the text of a block, or the text that an event adds to it."""
     called = json.dumps(block["input"]) if "input" in block else block.get("partial_json", "")
     return str(block.get("thinking", "") + block.get("text", "") + called)
 
@@ -227,7 +227,7 @@ TOOL = {
 
 
 def _calling(form: Form, tool: dict[str, Any], choice: Any) -> Form:
-    """`form` with a tool that has to be called."""
+    """Returns `form` with a tool that the model has to call."""
 
     def body(prompt: str, params: dict[str, Any]) -> dict[str, Any]:
         return {**form.body(prompt, params), "tools": [tool], "tool_choice": choice}

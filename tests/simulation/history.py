@@ -1,6 +1,6 @@
 """Random histories of a server, each from a seed: clients come, read slowly or leave, models sleep
-and are unloaded, processes die, files and calls into llama.cpp fail. Every text must be what its
-request gets alone."""
+and are unloaded, processes die, files and calls into llama.cpp fail. Every text has to
+equal the text that the request gets alone."""
 
 import asyncio
 import tempfile
@@ -41,11 +41,11 @@ FEWEST_REQUESTS = 8
 MOST_REQUESTS = 80
 FEWEST_STEPS = 200
 LONGEST = 20_000
-"""Seconds of the simulation after which a request that has no end waits for ever."""
+"""Simulated seconds after which a request without an end counts as waiting for ever."""
 FAILURES = (-2, -3, 2, 1, -1)
 """Failures of `llama_decode`: no memory, a failed or aborted computation, no cells, a bad batch."""
 WHILE_LOADING = (-2, -3, 2)
-"""The others can't happen in an empty cache."""
+"""The failures that are possible in an empty cache."""
 SIGNALS = (-9, -11, -6)
 MOST_FAULTS = 20
 PATIENCE = 100
@@ -84,7 +84,7 @@ CHORES = (
 )
 """The actions of the administrator in a history."""
 RESTS = ((0.02, 0.1), (0.1, 1.0), (0.1, 1.0, 5.0, 20.0))
-"""Seconds between two of these."""
+"""Seconds between two actions of the administrator."""
 ACTIONS: tuple[Literal["save", "restore", "erase"], ...] = ("save", "restore", "restore", "erase")
 
 
@@ -103,12 +103,12 @@ class History:
         self.seed, self.order = seed, order
         self.omitted = omitted
         self.parts: list[str] = []
-        """The names of what may be omitted."""
+        """The names of the events that may be omitted."""
         self.world = World(f"{seed} {order}")
         self.random = self._random_of("history")
         self.has_faults = self.random.random() < 0.5
         self.n_steps = 0
-        """The events of all engines, and of requests alone."""
+        """The number of steps of all engines, including those with one request alone."""
         self.is_over = False
         """Whether all clients have ended."""
         self.has_http = self.random.random() < 0.3
@@ -125,13 +125,13 @@ class History:
         return name not in self.omitted
 
     def tell(self, line: str) -> None:
-        line = line.replace(self.folder, "")  # which another time has another name
+        line = line.replace(self.folder, "")  # the folder has another name in each run
         self.story.append(f"{self.world.now - 1000:.3f} s: {line}")
 
     # ---- running -------------------------------------------------------------------------
 
     def run(self) -> None:
-        """Raises `HistoryError`, and whatever else goes wrong."""
+        """Plays the history. Raises `HistoryError`, or the exception of any part."""
         with tempfile.TemporaryDirectory() as folder:
             self.folder = folder
             self._prepare(Path(folder))
@@ -227,7 +227,7 @@ class History:
             raise HistoryError(f"tasks are left: {', '.join(sorted(t.get_name() for t in left))}")
 
     async def _live(self) -> None:
-        """Everything that happens, until all clients have ended."""
+        """Runs clients, faults and the administrator until all clients have ended."""
         await self.pool.started()
         clients = asyncio.create_task(self._clients())
         administrator = asyncio.create_task(self._administrator())
@@ -250,7 +250,7 @@ class History:
         administrator.result()
 
     async def _ask_again(self) -> None:
-        """A request in any API's format gets the same text as without other requests."""
+        """Repeats each API request without other requests, and checks that its text is the same."""
         for asked in self.forms:
             if wrong := wrong_form(asked):
                 raise HistoryError(f"request {asked.number}: {wrong}")
@@ -374,7 +374,7 @@ class History:
         try:
             async for event in generation:
                 if asked.end is not None:
-                    raise HistoryError(f"request {asked.number} has an event behind its end")
+                    raise HistoryError(f"request {asked.number} has an event after its end")
                 asked.number_in_process = event.id
                 asked.relaxed = bool(generation.relaxed)
                 asked.tokens += event.tokens
@@ -406,7 +406,7 @@ class History:
         }.items():
             self.world.happens(kind, happened)
 
-    # ---- what else happens ---------------------------------------------------------------
+    # ---- the administrator and faults------------------------------------------------------
 
     async def _administrator(self) -> None:
         """Loads and unloads models, looks at them, saves and restores slots."""
@@ -490,12 +490,12 @@ class History:
     # ---- checking ------------------------------------------------------------------------
 
     async def _settle(self) -> None:
-        """Nothing is left of the requests once they have ended."""
+        """Checks that all requests, leases, cells and media are released after the clients' end."""
         for name in self.choices:
             supervisor = self.pool.supervisor(name)
             if supervisor is None:
                 continue
-            for _ in range(PATIENCE):  # a model that is being loaded has one
+            for _ in range(PATIENCE):  # a model that is being loaded has a lease
                 if not supervisor.n_leases:
                     break
                 await asyncio.sleep(1.0)
@@ -510,7 +510,7 @@ class History:
         try:
             stats, slots = await client.stats(), await client.slots()
         except EngineError:
-            return  # it has just died, or fallen asleep
+            return  # the process has just died or been unloaded
         self.world.happens("a prefix is shared", stats.n_prompt_shared)
         self.world.happens("a text is restored", stats.n_prompt_restored)
         if stats.n_processing or stats.n_deferred:
@@ -520,7 +520,7 @@ class History:
         if (n := self.machine.n_cells_used(self.paths[name])) not in (None, stats.n_cells_used):
             raise HistoryError(f"{n} cells of {name} are in use, not {stats.n_cells_used}")
         if n := self.machine.n_media(self.paths[name]):
-            raise HistoryError(f"{n} media of {name} are never given back")
+            raise HistoryError(f"{n} media of {name} are never released")
         is_only = self.machine.n_started[self.paths[name]] == 1
         if is_only and not (self.has_http or self.choices[name].embeds):
             wrong = wrong_stats(stats, self.requests.texts_of(name))
@@ -531,7 +531,7 @@ class History:
         return (self.paths[asked.model], asked.number_in_process) in self.machine.approximate
 
     def _has_failed(self) -> bool:
-        """True if something has failed in this history, on purpose."""
+        """True if this history has had a simulated failure."""
         return any(kind.startswith("fault: ") for kind in +self.world.events)
 
     def _check_error(self, error: ErrorInfo) -> None:
@@ -561,5 +561,5 @@ class History:
 
 
 def _told(choice: Choice) -> dict[str, Any]:
-    """The options that aren't empty."""
+    """Returns the options that aren't empty."""
     return {name: value for name, value in choice.options.items() if value not in ("", (), False)}

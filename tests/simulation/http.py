@@ -35,8 +35,8 @@ def application() -> Any:
 
 @dataclass
 class Answer:
-    """A client's received data. `is_whole`: up to the end of the body; `is_left`: the client has
-    left before."""
+    """A client's received data. `is_whole`: all of the body has arrived; `is_left`: the client left
+    before that."""
 
     status: int = 0
     body: bytearray = field(default_factory=bytearray)
@@ -123,7 +123,7 @@ class Application:
 
 @asynccontextmanager
 async def started(options: ServerOptions, catalog: Catalog) -> AsyncIterator[Application]:
-    """The application serves these models meanwhile."""
+    """Serves these models by the application while the context is open."""
     _present[:] = [(options, catalog)]
     state: dict[str, Any] = {}
     orders: asyncio.Queue[dict[str, Any]] = asyncio.Queue()

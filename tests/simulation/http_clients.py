@@ -40,7 +40,7 @@ class AskedForm:
     manner: str = "plain"
     key: str = ""
     more: dict[str, Any] = field(default_factory=dict)
-    """Further fields of the body."""
+    """More fields of the body."""
     is_stream: bool = False
     answers: list[Answer] = field(default_factory=list)
     """The answers, all in the API's format; the last one is the result."""
@@ -68,7 +68,7 @@ class AskedForm:
         return f"request {self.number}{whose}, {self.manner}: POST {self.form.path} {self.body}"
 
     def reading(self, answer: Answer | None = None) -> Reading:
-        """Raises ValueError for what isn't of the form."""
+        """Returns the contents of an answer. Raises ValueError if it isn't in the API's format."""
         answer = answer or self.answer
         stream = self.is_stream and answer.status == 200
         return self.form.read(bytes(answer.body), stream=stream)
@@ -99,7 +99,7 @@ def any_form(
 
 
 async def ask(application: Application, asked: AskedForm, random: Random) -> list[AskedForm]:
-    """Sends the request, and what belongs to it. Returns the requests that followed it."""
+    """Sends the request in its manner. Returns the requests that continue its response."""
     match asked.manner:
         case "retrying":
             await _retry(application, asked, random)
@@ -117,7 +117,7 @@ async def ask(application: Application, asked: AskedForm, random: Random) -> lis
 
 
 async def ask_again(application: Application, asked: AskedForm) -> Reading:
-    """The answer to the same request without other requests."""
+    """Returns the answer to the same request without other requests."""
     again = replace(asked, manner="plain", more={**asked.more}, answers=[])
     again.more.pop("background", None)
     if asked.manner == "background":
@@ -131,7 +131,7 @@ async def ask_again(application: Application, asked: AskedForm) -> Reading:
     return again.reading()
 
 
-# ---- how they ask ------------------------------------------------------------------------
+# ---- manners of clients--------------------------------------------------------------------
 
 
 async def _post(application: Application, asked: AskedForm, **how: Any) -> Answer:
@@ -139,14 +139,15 @@ async def _post(application: Application, asked: AskedForm, **how: Any) -> Answe
 
 
 async def _impatient(application: Application, asked: AskedForm, random: Random) -> Answer:
-    """Reads at some pace, for as long as the client likes."""
+    """Sends the request, reads at a random pace, and sometimes leaves early."""
     patience = random.choice([0.01, 0.1, 1.0]) if random.random() < 0.2 else None
     pace = random.choice([0.0, 0.0, 0.01, 0.2])
     return await _post(application, asked, pace=pace, patience=patience)
 
 
 async def _retry(application: Application, asked: AskedForm, random: Random) -> None:
-    """Asks again after a while, or at once."""
+    """Sends the request up to `AGAIN` times, until it is answered; waits between attempts or
+    not."""
     for _ in range(AGAIN):
         asked.answers.append(await _impatient(application, asked, random))
         if asked.answer.is_whole and asked.answer.status < 500:
@@ -168,9 +169,11 @@ async def _come_back(application: Application, asked: AskedForm, random: Random)
             patience=random.choice([0.1, 1.0, None]),
         )
         if rest.status == 404 and system.now() - left > SECONDS:
-            break  # it isn't kept any longer
+            break  # the stream has expired
         if rest.status not in (0, 200):
-            asked.wrong = f"the rest of its stream has {rest.status}: {bytes(rest.body)!r}"
+            asked.wrong = (
+                f"the rest of its stream has the status {rest.status}: {bytes(rest.body)!r}"
+            )
             break
         first.body += rest.body
         first.is_whole = rest.is_whole
@@ -178,7 +181,7 @@ async def _come_back(application: Application, asked: AskedForm, random: Random)
 
 
 async def _in_background(application: Application, asked: AskedForm, random: Random) -> None:
-    """Looks at a response until it is made, or cancels it."""
+    """Polls a background response until it has ended; an impatient client cancels it."""
     first = await _impatient(application, asked, random)
     found = re.search(rb'"id": ?"(resp_\w+)"', first.body)
     if first.status != 200 or found is None:
@@ -257,10 +260,11 @@ def _wrong_answer(asked: AskedForm, answer: Answer) -> str:
 
 
 def wrong_text(asked: AskedForm, truth: Reading) -> str:
-    """Returns what is wrong with the text, given that `truth` is right; "" if it is right."""
+    """Returns the difference between the text and `truth`, the right answer; "" if there is
+    none."""
     reading = asked.reading()
     if not truth.text.startswith(reading.text):
         return f"it has {reading.text!r} in the place of {truth.text!r}"
     if reading.ends == ["whole"] and reading.text != truth.text:
-        return f"it ends behind {reading.text!r}, and the text is {truth.text!r}"
+        return f"it ends after {reading.text!r}, and the text is {truth.text!r}"
     return ""

@@ -78,7 +78,8 @@ class Fault:
 
 
 class Memory:
-    """All that a context keeps of its sequences: the parts that a kind of model has."""
+    """A context's memory of its sequences: KV caches and recurrent states, as the model's kind
+    has."""
 
     def __init__(self, shape: ModelShape, params: Any) -> None:
         n, unified = int(params.n_seq_max), bool(params.kv_unified)
@@ -134,7 +135,7 @@ class Memory:
         return min(highest)
 
     def save(self, sequence: int, *, partial: bool) -> npt.NDArray[np.uint8]:
-        """The number of rows of each part, then the rows."""
+        """Returns a state: the number of rows of each part, then the rows."""
         parts = [cells.save(sequence) for cells in self._saved(partial)]
         if self.states is not None:
             parts.append(self.states.save(sequence))
@@ -142,13 +143,14 @@ class Memory:
         return np.concatenate([sizes, *(part.ravel() for part in parts)]).view(np.uint8)
 
     def _saved(self, partial: bool) -> list[Cells]:
-        """A part of a state has what can't be cut only."""
+        """A partial state has only the parts of the memory that can't be cut."""
         if not partial:
             return self.cells
         return self.cells[1:]
 
     def load(self, sequence: int, state: npt.NDArray[np.uint8], *, partial: bool) -> None:
-        """Raises `StateError` for a state of another kind of memory, or without room for it."""
+        """Restores a saved state. Raises `StateError` for a state of another kind of memory, or if
+        there is no room."""
         cells = self._saved(partial)
         widths = [3] * len(cells) + ([2] if self.states is not None else [])
         if len(state) % 8 or len(state) < 8 * len(widths):
@@ -203,7 +205,7 @@ class ContextStandIn:
     # ---- evaluating ----------------------------------------------------------------------
 
     def decode(self, batch: Any) -> int:
-        """The status of `llama_decode`."""
+        """Evaluates a batch, and returns the status of `llama_decode`."""
         tokens, wanted = _tokens(batch, self.shape.n_embd)
         assert 0 < len(tokens) <= self.n_batch
         self._row_of = {}
@@ -266,7 +268,8 @@ class ContextStandIn:
             self.memory.remove(sequence, position, -1)
 
     def _compute(self, part: list[BatchToken], places: list[list[int]]) -> list[int]:
-        """The hash of each token, in order: it attends to those before it."""
+        """Returns the hash of each token in order, because each one attends to the tokens before
+        it."""
         hashes: list[int] = []
         whole = combined(*(token.value for token in part)) if not self.is_causal else 0
         readers = [cells.reader() for cells in self.memory.cells]
@@ -308,7 +311,7 @@ class ContextStandIn:
         return (mixed_each(numbers) >> np.uint64(40)).astype(np.float32) - np.float32(1 << 23)
 
     def vector_address(self, sequence: int) -> Any:
-        """The vector of the last token of `sequence`."""
+        """Returns the address of the vector of the last token of `sequence`."""
         pointer = ctypes.POINTER(ctypes.c_float)
         return self._vectors[sequence].ctypes.data_as(pointer)
 
@@ -324,7 +327,8 @@ class ContextStandIn:
 
 
 def _tokens(batch: Any, n_embd: int) -> tuple[list[BatchToken], list[int]]:
-    """The tokens of a llama_batch, and for each whether its output is wanted, 0 or 1."""
+    """Returns the tokens of a llama_batch, and for each whether its output is requested (0 or
+    1)."""
     n = int(batch.n_tokens)
     sequences = [each[0] for each in batch.seq_id[:n]]
     if batch.token:
@@ -341,31 +345,31 @@ class LibraryStandIn:
 
     shape: ModelShape = ModelShape()
     others: dict[int, ModelShape] = field(default_factory=dict)
-    """By handle, the shapes of further models."""
+    """The shapes of other models, by handle."""
     adapters: list[Any] = field(default_factory=list)
     """The handles of the model's adapters."""
     is_device: bool = False
     """Whether all layers are on a device, which computes in parallel with the host."""
     speed: Speed = Speed()
     spend: Callable[[float], None] = lambda seconds: None
-    """Lets a decode take these seconds."""
+    """Called with the seconds that a decode takes."""
     happens: Callable[[str], bool] = lambda what: False
-    """Says whether this time a sequence can't be cut ("seq_rm"), there is no memory for a copy of
-    its state ("memory"), or a state can't be set ("state")."""
+    """Decides for each call whether it fails: a sequence can't be cut ("seq_rm"), there is no
+    memory for a copy of its state ("memory"), or a state can't be set ("state")."""
     report: Callable[[str], None] = lambda what: None
-    """Gets what no caller may do."""
+    """Called with a description of each wrong call."""
     faults: list[Fault] = field(default_factory=list)
     """The failures of the next decodes."""
     n_decodes: int = 0
     contexts: list["ContextStandIn"] = field(default_factory=list)
-    """All that were made."""
+    """All contexts, in the order of their creation."""
 
     def shape_of(self, model: Any) -> ModelShape:
         return self.others.get(int(model), self.shape)
 
     def n_cells_used(self) -> int | None:
-        """The cells with tokens in the newest context of the model; None if it has no cells, or
-        gives some of them up by itself."""
+        """Returns the number of cells with tokens in the newest context of the model. None if it
+        has no cells, or several caches, of which one frees cells by itself."""
         newest = [context for context in self.contexts if context.shape is self.shape][-1:]
         cells = [context.memory.cells[0] for context in newest if len(context.memory.cells) == 1]
         return cells[0].n_used if cells else None
@@ -486,7 +490,7 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
 
 @contextmanager
 def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
-    """Meanwhile, these attributes of `target` are others."""
+    """Replaces attributes of `target` while the context is open."""
     before = {name: getattr(target, name) for name in names if hasattr(target, name)}
     for name, value in names.items():
         setattr(target, name, value)
@@ -502,7 +506,7 @@ def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
 
 @contextmanager
 def installed(current: Callable[[], LibraryStandIn]) -> Iterator[None]:
-    """Meanwhile, contexts are those of the library that is `current`."""
+    """Replaces llama.cpp's contexts by those of the `current` library while the context is open."""
     layers = {**holdings.layers}
     address = {"_logits_address": lambda context, index: context.logits_address(index)}
     with replaced(C, functions(current)), replaced(context_module, address):

@@ -23,13 +23,13 @@ Arrays = tuple[npt.NDArray[np.int64], Hashes, npt.NDArray[np.int64]]
 MAX_SEQUENCES = 64  # bits of a cell's set of sequences
 _BITS: Hashes = np.uint64(1) << np.arange(MAX_SEQUENCES, dtype=np.uint64)
 END = 1 << 40
-"""Behind every position."""
+"""A position after all others."""
 _MASK = (1 << 64) - 1
 _STEP, _FIRST, _SECOND = 0x9E3779B97F4A7C15, 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
 
 
 def mixed_each(values: Hashes) -> Hashes:
-    """64 bits that depend on all bits of each element (the finalizer of SplitMix64)."""
+    """Returns 64 bits that depend on all bits of each element (the finalizer of SplitMix64)."""
     values = values + np.uint64(_STEP)
     values = (values ^ (values >> np.uint64(30))) * np.uint64(_FIRST)
     values = (values ^ (values >> np.uint64(27))) * np.uint64(_SECOND)
@@ -37,8 +37,8 @@ def mixed_each(values: Hashes) -> Hashes:
 
 
 def combined(*parts: int) -> int:
-    """A hash of `parts` in their order, 64 bits. Python's own one of tuples of integers is the same
-    in each process."""
+    """Returns a 64-bit hash of `parts` in their order. Python's hash of a tuple of integers is the
+    same in each process."""
     return hash(parts) & _MASK
 
 
@@ -72,15 +72,15 @@ class Cells:
         self._shifts = np.zeros((n_streams, size), np.int64)
         # The data on the device, which changes when llama.cpp computes.
         self._hashes = np.zeros((n_streams, size), np.uint64)
-        self._rotated = np.zeros((n_streams, size), np.int64)  # the positions in the keys
+        self._rotated = np.zeros((n_streams, size), np.int64)  # the positions that the keys contain
         self._terms = np.zeros((n_streams, size), np.uint64)  # what each cell adds to `attended`
         self._heads = [0] * n_streams
         self._copies: list[tuple[int, int]] = []
-        self._has_moved = False  # some cells, since the last `update`
+        self._has_moved = False  # whether cells have moved since the last `update`
 
     @property
     def n_used(self) -> int:
-        """The cells that hold something."""
+        """The number of used cells."""
         return int(np.count_nonzero(self._sequences))
 
     def _stream(self, sequence: int) -> int:
@@ -117,7 +117,8 @@ class Cells:
             self._heads[stream] = min(self._heads[stream], int(empty.argmax()))
 
     def copy(self, source: int, target: int, start: int, stop: int) -> None:
-        """Between streams the whole array is copied, by the next `update`."""
+        """Shares the cells of a stream, or copies the whole array of another stream at the next
+        `update`."""
         if source == target:
             return
         stop = stop if stop >= 0 else END
@@ -136,7 +137,7 @@ class Cells:
         self._heads[other] = self._heads[one]
 
     def move(self, sequence: int, start: int, stop: int, by: int) -> None:
-        """The keys are rotated by the next `update`."""
+        """Moves cells to other positions. The next `update` rotates their keys."""
         stream = self._stream(sequence)
         found = self._between(sequence, max(0, start), stop if stop >= 0 else END)
         self._positions[stream][found] += by
@@ -148,16 +149,16 @@ class Cells:
         self._heads[stream] = int(gone.argmax()) if gone.any() else 0
 
     def lowest(self, sequence: int) -> int:
-        """The lowest position; -1 of none."""
+        """Returns the lowest position of a sequence; -1 if it has no cells."""
         found = self._positions[self._stream(sequence)][self._of(sequence)]
         return int(found.min()) if len(found) else -1
 
     def highest(self, sequence: int) -> int:
-        """The highest position; -1 of none."""
+        """Returns the highest position of a sequence; -1 if it has no cells."""
         found = self._positions[self._stream(sequence)][self._of(sequence)]
         return int(found.max()) if len(found) else -1
 
-    # ---- what waits for the next decode --------------------------------------------------
+    # ---- work at the next decode ---------------------------------------------------------
 
     def update(self) -> None:
         """Does the deferred work: copies between streams, then rotations."""
@@ -175,7 +176,7 @@ class Cells:
             self._shifts[:] = 0
 
     def find(self, tokens: Sequence[BatchToken]) -> list[int] | None:
-        """Cells that these tokens can have; None if there aren't enough."""
+        """Returns free cells for these tokens; None if there aren't enough."""
         streams = [self._stream(token.sequence) for token in tokens]
         free = {}
         for stream, n in Counter(streams).items():
@@ -186,7 +187,7 @@ class Cells:
         return [next(free[stream]) for stream in streams]
 
     def place(self, tokens: Sequence[BatchToken], places: Sequence[int]) -> None:
-        """Let each token hold its cell from now on."""
+        """Assigns a cell to each token."""
         streams = [self._stream(token.sequence) for token in tokens]
         where = streams, [*places]
         before, owners = self._positions[where], self._sequences[where]
@@ -206,7 +207,7 @@ class Cells:
             self._heads[stream] = cell + 1
 
     def _free(self, stream: int, n: int) -> list[int]:
-        """The first `n` cells that can be used from the head on."""
+        """Returns the first `n` usable cells, beginning at the head."""
         sequences, positions = self._sequences[stream], self._positions[stream]
         usable = sequences == 0
         if self.window:
@@ -270,13 +271,14 @@ class Cells:
         return term
 
     def reader(self) -> "Reader":
-        """Returns the cells for the tokens of one micro-batch, in their order."""
+        """Returns a reader for the tokens of one micro-batch."""
         return Reader(self)
 
     # ---- states --------------------------------------------------------------------------
 
     def save(self, sequence: int) -> npt.NDArray[np.int64]:
-        """The cells of `sequence`, (n, 3), without cells that have left a window."""
+        """Returns position, hash and rotation of the cells of `sequence`, shape (n, 3), without
+        cells outside the window."""
         stream = self._stream(sequence)
         found = self._of(sequence)
         if self.window:
@@ -289,7 +291,7 @@ class Cells:
         return np.stack(columns, axis=1)
 
     def load(self, sequence: int, saved: npt.NDArray[np.int64]) -> None:
-        """Replaces `sequence` by a saved state. Raises `StateError` without room for it."""
+        """Replaces `sequence` by a saved state. Raises `StateError` if there is no room for it."""
         self.remove(sequence, 0, -1)
         tokens = [BatchToken(0, position, sequence) for position in saved[:, 0].tolist()]
         if len(tokens) > self.size or (places := self.find(tokens)) is None:
@@ -309,11 +311,12 @@ class Reader:
 
     def __init__(self, cells: Cells) -> None:
         self._cells = cells
-        self._totals: dict[int, int] = {}  # by sequence
-        self._terms: dict[int, deque[tuple[int, int]]] = {}  # the same, by position; with a window
+        self._totals: dict[int, int] = {}  # of all cells, by sequence
+        self._terms: dict[int, deque[tuple[int, int]]] = {}  # of each position, for a window
 
     def attended(self, sequence: int, position: int) -> int:
-        """A hash of the cells before it that a token of `sequence` at `position` attends to."""
+        """Returns a hash of the earlier cells that a token of `sequence` at `position` attends
+        to."""
         if sequence not in self._totals:
             positions, terms = self._cells.terms(sequence, position)
             self._totals[sequence] = int(terms.sum())
@@ -344,7 +347,7 @@ class RecurrentState(NamedTuple):
 
 
 class States:
-    """Recurrent states: one of each sequence, from which no token can be taken out."""
+    """Recurrent states, one for each sequence. A state can't be cut: no token can be removed."""
 
     def __init__(self) -> None:
         self._of: dict[int, RecurrentState] = {}
@@ -378,7 +381,7 @@ class States:
         return -1 if state is None else state.position
 
     def advance(self, token: BatchToken, key: int) -> int:
-        """The hash of all tokens of the sequence, `token` included."""
+        """Adds `token` to its sequence, and returns the hash of all tokens of the sequence."""
         before = self._of.get(token.sequence, RecurrentState(-1, 0)).value
         value = combined(before, token.value, key)
         self._of[token.sequence] = RecurrentState(token.position, value)

@@ -1,4 +1,4 @@
-"""Random models with random options, and what sees for them."""
+"""Random models with random options, and a simulated projector for images."""
 
 import hashlib
 import random
@@ -37,13 +37,13 @@ class Choice:
 
     @property
     def slot_context(self) -> int:
-        """Tokens that one text may have."""
+        """The largest number of tokens of one text."""
         n: int = self.options["ctx_size"]
         return n if self.options["kv_unified"] or self.embeds else SLOT_CONTEXT
 
     @property
     def many(self) -> int:
-        """Tokens of a long text: several don't fit into a small context that they share."""
+        """The number of tokens of a long text. Several don't fit into a small, shared context."""
         return 120 if self.options["kv_unified"] and self.slot_context == SLOT_CONTEXT else 40
 
     @property
@@ -60,7 +60,7 @@ class Choice:
 
     @property
     def types(self) -> list[str]:
-        """The sources of proposals that it may use."""
+        """The values of `speculative.types` that requests may choose."""
         types = [*self.options["spec_type"]]
         types += ["draft-simple"] if self.options["model_draft"] else []
         return [*types, ",".join(types)] if types else ["none"]
@@ -74,8 +74,8 @@ class Choice:
 
 
 def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool) -> Choice:
-    """A model of any kind with any options; its files are in `folder`. If it `shifts`, its context
-    may shift, and texts after a shift have no truth."""
+    """Returns a model of any kind with any options; its files are in `folder`. With `shifts`, its
+    context may shift, and texts after a shift can't be checked."""
     choose = random.choice
     # Only a memory that can be cut has proposals.
     kind: Kind = choose(["dense", "dense", *get_args(Kind)])
@@ -115,7 +115,7 @@ def any_model(random: random.Random, number: int, folder: Path, *, shifts: bool)
 
 
 def model_files(folder: Path, names: Sequence[str]) -> dict[str, Path]:
-    """A file for each name, none like another."""
+    """Writes a file for each name, all with different contents, and returns their paths."""
     paths = {name: folder / f"{name}.gguf" for name in names}
     for name, path in paths.items():
         shutil.copyfile(random_model(), path)
@@ -154,7 +154,7 @@ class SimulatedProjector:
         return [PreparedChunk(media, 0, media.width, media.width, is_whole)]
 
     def encode(self, chunks: Sequence[PreparedChunk], next_slice: Callable[[], int]) -> list[Rows]:
-        """Raises `BackendError`."""
+        """Returns the embeddings of the chunks. Raises `BackendError` if the computation fails."""
         for _ in range(2):
             next_slice()
             self._compute()
@@ -169,7 +169,7 @@ class SimulatedProjector:
         return numbers.reshape(chunk.n_tokens, self.n_embd)
 
     def rest(self) -> None:
-        """Nothing is kept."""
+        """Does nothing, because no memory is in use."""
 
     def close(self) -> None:
-        """Nothing is held."""
+        """Does nothing, because there is no native object."""

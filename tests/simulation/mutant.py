@@ -1,5 +1,4 @@
-"""Changes of the product that histories have to find. Each makes one public call do something
-else."""
+"""Mutants: changes of the product that histories have to find. Each changes one public call."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -12,11 +11,11 @@ from tests.simulation.library import replaced
 from tests.simulation.server import Machine
 
 FINDS = 150
-"""Seeds within which each mutant is found."""
+"""The number of seeds within which each mutant has to be found."""
 
 
 class Acts:
-    """Counts how often a mutant did something else than the product."""
+    """Counts how often a mutant behaved differently from the product."""
 
     def __init__(self) -> None:
         self.n = 0
@@ -27,8 +26,8 @@ class Acts:
 
 @dataclass(frozen=True)
 class Mutant:
-    """`change` is called in the place of `name` of `owner`, a class or a module, with the real
-    call, the `Acts` that it adds to, and the arguments."""
+    """`change` replaces the function `call` of `owner`, a class or a module. It gets the real
+    function, the `Acts` to count in, and the arguments."""
 
     name: str
     owner: Any
@@ -50,29 +49,30 @@ class Mutant:
             yield
 
     def is_found(self, seed: int) -> bool:
-        """True if the history of `seed` fails with it, after it did something."""
+        """True if the history of `seed` fails with this mutant, after the mutant changed
+        something."""
         acts = Acts()
         usual = Machine.installed
 
         @contextmanager
         def installed(machine: Machine) -> Iterator[None]:
-            with usual(machine), self.installed(acts):  # not for requests alone
+            with usual(machine), self.installed(acts):  # requests alone run without the mutant
                 yield
 
         with replaced(Machine, {"installed": installed}):
             try:
                 History(seed).run()
-            except Exception:  # whatever a history ends with
+            except Exception:  # any failure of the history
                 return acts.n > 0
         return False
 
     def first_seed(self, seeds: range) -> int | None:
-        """The first of `seeds` that finds it."""
+        """Returns the first of `seeds` that finds this mutant; None if no seed does."""
         return next((seed for seed in seeds if self.is_found(seed)), None)
 
 
 def skips(answer: Any = None) -> Callable[..., Any]:
-    """The call does nothing, and returns `answer`."""
+    """Returns a change: the call does nothing, and returns `answer`."""
 
     def change(real: Callable[..., Any], acts: Acts, *args: Any, **named: Any) -> Any:
         acts()
@@ -82,7 +82,7 @@ def skips(answer: Any = None) -> Callable[..., Any]:
 
 
 def adds(place: int, amount: int) -> Callable[..., Any]:
-    """The argument at `place`, a number, is larger by `amount`."""
+    """Returns a change: `amount` is added to the argument at `place`, a number."""
 
     def change(real: Callable[..., Any], acts: Acts, *args: Any, **named: Any) -> Any:
         acts()
@@ -94,7 +94,7 @@ def adds(place: int, amount: int) -> Callable[..., Any]:
 
 
 def gives(place: int, value: Any) -> Callable[..., Any]:
-    """The argument at `place` is `value`."""
+    """Returns a change: the argument at `place` is `value`."""
 
     def change(real: Callable[..., Any], acts: Acts, *args: Any, **named: Any) -> Any:
         acts()

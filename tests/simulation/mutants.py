@@ -1,4 +1,4 @@
-"""Changes of the product that histories have to find: in cached and in running texts."""
+"""All mutants: changes of the handling of cached texts and of running texts."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -268,7 +268,7 @@ OF_RUNNING = (
     Mutant("an event comes twice", Generation, "put", _event_twice),
     Mutant("a text ends twice", Engine, "step", _ends_twice),
     Mutant("failures are lost", EngineClient, "dispatch", _failures_lost),
-    Mutant("requests don't move to the next process", EngineClient, "succeed", skips()),
+    Mutant("requests don't move to the next process", EngineClient, "adopt_from", skips()),
     Mutant("a client never forgets", EngineClient, "forget", skips()),
     Mutant("a client never resumes", EngineClient, "resume", skips()),
     Mutant("requests of a dead process have no end", EngineClient, "close", skips()),

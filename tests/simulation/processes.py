@@ -23,8 +23,8 @@ NONSENSE = (b"\xff" * 5, frame({"of": "another version"}), frame(["unknown", 1])
 
 
 class EventLoop(asyncio.BaseEventLoop):
-    """asyncio's loop as a task of `world`. `program` is what its child processes run: it gets the
-    child, and returns the exit status."""
+    """asyncio's loop as a task of `world`. Its child processes run `program`, which gets the child
+    and returns the exit status."""
 
     def __init__(
         self,
@@ -32,14 +32,14 @@ class EventLoop(asyncio.BaseEventLoop):
         program: "Callable[[Child], int]",
         fails: Callable[[str], bool],
     ) -> None:
-        """`fails` says whether a process doesn't start, or dies at a message, this time."""
+        """`fails` decides each time whether a process doesn't start, or dies at a message."""
         super().__init__()
         self.world = world
         self.children: list[Child] = []
         self.fails = fails
         self._program = program
         self._waiting = _Waiting(world)
-        self._selector: Any = self  # what `asyncio.BaseEventLoop` waits with
+        self._selector: Any = self  # `asyncio.BaseEventLoop` waits by `select`
         self._threads = SimulatedPool(world, 4, "to_thread")
 
     def abandon(self) -> None:
@@ -61,7 +61,7 @@ class EventLoop(asyncio.BaseEventLoop):
         return []
 
     def _process_events(self, events: list[Any]) -> None:
-        """There are none: what arrives is called by `call_soon_threadsafe`."""
+        """Does nothing: data arrives by `call_soon_threadsafe`, not by events."""
 
     def _write_to_self(self) -> None:
         self._waiting.wake()
@@ -137,7 +137,8 @@ class Child(asyncio.SubprocessTransport):
         return self._stdin.read(n)
 
     def write(self, data: "memoryview | bytes") -> int:
-        """Takes a part of `data`, as a pipe does; waits while it is full."""
+        """Writes a part of `data` and returns its length, as a pipe does. Waits while the pipe is
+        full."""
         random = self._world.random
         while len(self._output) >= ROOM:
             self._has_room.wait()
@@ -179,7 +180,7 @@ class Child(asyncio.SubprocessTransport):
         self._deliver_soon()
 
     def _tell_end(self) -> None:
-        """The end of the pipes and that of the process arrive in any order."""
+        """Reports the end of the pipes and the end of the process, in random order."""
         calls: list[Callable[[], None]] = [
             partial(self._protocol.pipe_connection_lost, STDOUT, None),
             partial(self._protocol.pipe_connection_lost, STDERR, None),

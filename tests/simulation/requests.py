@@ -83,7 +83,7 @@ class Asked:
     is_cancelled: bool = False
     number_in_process: int = 0
     relaxed: bool = False
-    """Whether its schema has keywords that are not enforced, according to the report to it."""
+    """Whether the answer reported that keywords of the schema are not enforced."""
 
     def __str__(self) -> str:
         chosen = {
@@ -131,7 +131,7 @@ def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
 
 
 def _sharing(asked: Asked) -> int:
-    """Requests with the same number may share cached texts."""
+    """Returns a number that is equal for requests which may share cached texts."""
     return asked.owner if asked.private else 0
 
 
@@ -148,13 +148,13 @@ class Habits:
         self.n_common = choose([1, 3, 3])
         """The number of beginnings that texts have."""
         self.length = choose([(2, 20, 40, 90), (40, 60), (20, 90)])
-        """The numbers of words that these may have."""
+        """The possible numbers of words of a beginning."""
         self.goes_on = choose([0.1, 0.5, 0.5, 0.8])
         """The probability that a request continues an earlier one's text."""
         self.adds = choose([5, 5, 20])
-        """The largest number of further words in such a request."""
+        """The largest number of words that such a request adds."""
         self.repeats = choose([0.0, 0.0, 0.3])
-        """The probability that it has an earlier one's prompt."""
+        """The probability that a request repeats an earlier one's prompt."""
         self.constrained = choose([0.0, 0.25, 0.6])
         self.thinking = choose([0.0, 0.0, 0.4])
         """The probability that its reasoning ends."""
@@ -162,13 +162,13 @@ class Habits:
         self.private = choose([0.0, 0.3, 0.3, 0.8])
         """The probability that a request shares nothing with other owners."""
         self.pinned = choose([0.0, 0.1, 0.5])
-        """The probability that it requests a slot."""
+        """The probability that a request chooses its slot."""
         self.tokens = choose([(0, 1, 2, 5, 10, 40), (1, 2, 5), (5, 40, 120)])
-        """The numbers of tokens that may be asked for, if all have room."""
+        """The possible numbers of requested tokens, if all have room."""
         self.together = choose([(1, 1, 2, 4, 8), (4, 8), (1, 2)])
-        """The numbers of clients that come together."""
+        """The possible numbers of clients that come together."""
         self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
-        """Seconds before the next ones come."""
+        """The possible pauses in seconds before the next clients come."""
         self.moves = choose([False, False, False, True])
         """Whether texts move between slots: simultaneous texts continue the last texts or older
         ones, each in the slot after that of the text before it."""
@@ -186,7 +186,7 @@ class Requests:
         self.texts: list[Asked] = []
         self.vectors: list[AskedVectors] = []
         self.restored: set[str] = set()
-        """The models of which a slot may have got another text."""
+        """The models with a slot that a restored file may have given another text."""
         self.is_approximate: Callable[[Asked], bool] = lambda asked: True
         """Whether a text may depend on moved cells, or on cells that were evaluated again after a
         shift."""
@@ -203,14 +203,14 @@ class Requests:
         self._tokenized: dict[int, TokenArray] = {}  # prompts, by number of the request
 
     def texts_of(self, model: str) -> list[Asked]:
-        """The requests to a model for texts."""
+        """Returns the requests for texts from a model."""
         return [asked for asked in self.texts if asked.model == model]
 
     def _words(self, n: int) -> str:
         return " ".join(self._random.choices(WORDS, k=n))
 
     def new(self) -> "list[Asked] | AskedVectors":
-        """A request of one text, or of several that differ in their seeds, or for vectors."""
+        """Makes a request for one text, for several texts with different seeds, or for vectors."""
         self.n += 1
         self._random = self._random_of(f"request {self.n}")
         model = self._random.choice([*self.choices])
@@ -288,7 +288,7 @@ class Requests:
         return [text[:cut], image(self._random.randrange(6)), text[cut:]]
 
     def _constraint(self) -> dict[str, Any]:
-        """Parameters with a grammar or a schema, which may be a wrong one."""
+        """Returns parameters with a grammar or a schema, sometimes an invalid one."""
         choose, kind = self._random.choice, self._random.random()
         made: dict[str, Any] = {"ignore_eos": False}
         if kind < 0.5:
@@ -303,7 +303,7 @@ class Requests:
         return made
 
     def _thinking(self) -> dict[str, Any]:
-        """Parameters that let thoughts have an end; with a tool, mostly, as agents do."""
+        """Returns parameters that end reasoning, mostly with a tool, as agents have them."""
         choose = self._random.choice
         thinking = ThinkingRules(
             choose(THOUGHTS),
@@ -375,12 +375,13 @@ class Requests:
             or asked.params.n_cache_reuse
         )
         if is_known and timings.cache_n > (most := self._most_cached(asked)):
-            return f"{timings.cache_n} tokens were cached, and it may know of {most}"
+            return f"{timings.cache_n} tokens were cached, at most {most} can be"
         return ""
 
     def _most_cached(self, asked: Asked) -> int:
-        """The most tokens of the prompt that other requests have had which may share with it. On a
-        disk it may find its own, from a process that has ended."""
+        """Returns the largest number of prompt tokens that can be cached: the longest common
+        beginning with a request that may share its cache with this one. If a disk cache outlives a
+        process, it is the whole prompt."""
         if self.choices[asked.model].options["cache_disk"] and self.is_started_again(asked.model):
             return len(self._tokens(asked))
         whose = _sharing(asked)
@@ -395,7 +396,7 @@ class Requests:
         return most
 
     def _text(self, asked: Asked) -> TokenArray:
-        """The tokens of its prompt, and the generated ones."""
+        """Returns the tokens of the prompt and the generated tokens."""
         return np.concatenate((self._tokens(asked), np.array(asked.tokens, np.int32)))
 
     def _tokens(self, asked: Asked) -> TokenArray:
@@ -414,14 +415,14 @@ class Requests:
             return f"it has {n_rows} vectors of {len(asked.inputs)}"
         values = b"".join(each.values for each in asked.vectors)
         truth = b"".join(self._engine(asked.model).vector(text) for text in asked.inputs[:n_rows])
-        return "" if values == truth else "its vectors are others"
+        return "" if values == truth else "its vectors are wrong"
 
     def is_refused(self, asked: Asked | AskedVectors) -> bool:
-        """True if the request gets no text alone, either."""
+        """True if the request gets no text even without other requests."""
         return isinstance(asked, Asked) and not self.alone(asked)[0]
 
     def alone(self, asked: Asked) -> tuple[list[int], str]:
-        """The tokens and the text that the request gets in an engine of its own."""
+        """Returns the tokens and the text that the request gets in an engine of its own."""
         chosen = {name: getattr(asked.params, name) for name in ASKED}
         return self._engine(asked.model, lenient=asked.relaxed).answer(asked.prompt, chosen)
 
@@ -432,7 +433,7 @@ class Requests:
 
     @property
     def n_steps_alone(self) -> int:
-        """The steps that were done to know what each request gets alone."""
+        """The number of steps of the engines that have one request alone."""
         return sum(each.n_steps for each in self._alone.values())
 
     def close(self) -> None:

@@ -65,7 +65,7 @@ _vocabularies: dict[frozenset[int], Vocabulary] = {}
 
 
 def shared_vocabulary(model: Model, lexemes: list[bytes], shown: frozenset[int]) -> Vocabulary:
-    """In the place of `Vocabulary`, whose objects never change."""
+    """Replaces `Vocabulary`. Its objects never change, so equal ones are shared."""
     if shown not in _vocabularies:
         _vocabularies[shown] = Vocabulary(model, lexemes, shown)
     return _vocabularies[shown]
@@ -73,7 +73,7 @@ def shared_vocabulary(model: Model, lexemes: list[bytes], shown: frozenset[int])
 
 @dataclass(frozen=True)
 class SimulatedModel:
-    """The kind of model for a model file."""
+    """The properties of the model in a model file."""
 
     shape: ModelShape
     is_device: bool
@@ -94,10 +94,10 @@ class Machine:
     paths: dict[Process, str] = field(default_factory=dict)
     """The model of an engine process."""
     n_started: Counter[str] = field(default_factory=Counter)
-    """By path, the number of engine processes that have loaded a model."""
+    """The number of engine processes that have loaded a model, by its path."""
     n_steps: int = 0
     wrong: str = ""
-    """The first thing that was wrong, whatever became of the requests."""
+    """The first fault inside the server, even if all requests got the right answers."""
     chances: dict[str, float] = field(default_factory=dict)
     """The probability of each failure, by name."""
     approximate: set[tuple[str, int]] = field(default_factory=set)
@@ -108,12 +108,12 @@ class Machine:
     """Whether a schema was compiled without its costly keywords."""
     _shifted: set[Sequence] = field(default_factory=set)
     _n_media: Counter[Process] = field(default_factory=Counter)
-    """Media that are ordered and not given back, by process."""
+    """The number of media that are ordered and not released, by process."""
     _ended: set[tuple[EngineClient, int]] = field(default_factory=set)
     """The requests that have ended, by their numbers in their processes."""
 
     def program(self, child: Child) -> int:
-        """Returns the program of a process, by its command."""
+        """Runs the program that the command of a process names, and returns the exit status."""
         self.children[child.process] = child
         module = child.command[child.command.index("-m") + 1]
         if module in HELPERS:
@@ -124,7 +124,7 @@ class Machine:
         return engine_process.main()
 
     def happens(self, what: str) -> bool:
-        """Returns whether it fails this time."""
+        """Decides at random whether the operation `what` fails this time, and counts failures."""
         chance = self.chances.get(what, 0.0)
         happens = chance > 0 and self.world.random.random() < chance
         self.world.happens(f"fault: {what}", happens)
@@ -138,21 +138,22 @@ class Machine:
         return [child for child in self.children.values() if child.get_returncode() is None]
 
     def engines(self) -> list[Child]:
-        """The engine processes that run."""
+        """Returns the running engine processes."""
         return [child for child in self.alive() if child.process in self.libraries]
 
     def n_cells_used(self, path: str) -> int | None:
-        """The cells with tokens in the only process of a model; None if that isn't known."""
+        """Returns the number of cells with tokens in the only process of a model; None if
+        unknown."""
         process = self._process_of(path)
         return self.libraries[process].n_cells_used() if process is not None else None
 
     def n_media(self, path: str) -> int:
-        """The media that the only process of a model has ordered and not given back."""
+        """Returns the number of media that the only process of a model hasn't released."""
         process = self._process_of(path)
         return self._n_media[process] if process is not None else 0
 
     def _process_of(self, path: str) -> Process | None:
-        """The only process that has a model; None if there are several, or none has."""
+        """Returns the only process of a model; None if there are several, or no process."""
         found = [each.process for each in self.engines() if self.paths.get(each.process) == path]
         return found[0] if len(found) == 1 else None
 
@@ -161,7 +162,7 @@ class Machine:
         return self.libraries[self.world.current.process]
 
     def _look(self, engine: Engine) -> None:
-        """Between two steps, the cells that the scheduler counts are those with tokens."""
+        """Checks after a step that the scheduler counts the cells with tokens correctly."""
         counted, used = engine.scheduler.n_cells_used, self.library().n_cells_used()
         if used not in (None, counted):
             self._report(f"{counted} cells are counted, and {used} have tokens")
@@ -170,11 +171,11 @@ class Machine:
         self.wrong = self.wrong or f"{self.world.current.process.name}: {wrong}"
 
     def _hear(self, client: EngineClient, message: Step | Failed | Reply) -> None:
-        """An engine sends nothing about a request after its end."""
+        """Checks that an engine sends nothing about a request after its end."""
         parts: list[Any] = [*message.events] if isinstance(message, Step) else [message]
         for part in parts:
             if (client, part.id) in self._ended:
-                self._report(f"request {part.id} of a process has {part} behind its end")
+                self._report(f"request {part.id} of a process has {part} after its end")
             if isinstance(part, Finished | Failed):
                 self._ended.add((client, part.id))
 
@@ -183,7 +184,8 @@ class Machine:
         return Link(child.read, child.write, decoder, encoder)
 
     def _load(self, path: str, options: EngineOptions, progress: Callable[[float], None]) -> Model:
-        """In the place of `Model`."""
+        """Replaces `Model`: sets the properties of the simulated library, and returns the shared
+        model."""
         model = self.models[path]
         self.paths[self.world.current.process] = path
         self.n_started[path] += 1
@@ -215,7 +217,7 @@ class Machine:
         self.world.sleep(seconds * (100 if self.happens("slow") else 1))
 
     def _load_draft(self, path: str, options: EngineOptions) -> Model:
-        """Returns the same for a draft model, which is dense."""
+        """Replaces `Model` for a draft model, which is dense."""
         shared = shared_draft()
         self.library().others[int(shared._model)] = ModelShape(n_ctx_train=2048)
         if self.happens("load"):
@@ -223,14 +225,15 @@ class Machine:
         return shared
 
     def _mask(self, matcher: LLMatcher) -> bytes:
-        """Masks take their time, some a long one."""
+        """Returns the mask of a constraint after a random time, which is sometimes long."""
         chance = self.world.random.random()
         self.world.sleep(1e-5 if chance < 0.7 else 3e-4 if chance < 0.95 else 0.1)
         return compiling.mask(matcher)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Meanwhile, what starts threads, processes or computations does so in the world."""
+        """Replaces threads, processes and computations by simulated ones while the context is
+        open."""
 
         def fitted(path: str, options: EngineOptions) -> EngineOptions:
             return options
@@ -260,7 +263,7 @@ class Machine:
             return scheduler_shift(scheduler, sequence, *args)
 
         def submit(scheduler: Scheduler, sequence: Sequence) -> None:
-            if sequence in self._shifted:  # it left its slot, and finds its text evaluated again
+            if sequence in self._shifted:  # its text is evaluated again after a preemption
                 self.approximate.add((self.paths[self.world.current.process], sequence.id))
             scheduler_submit(scheduler, sequence)
 
@@ -294,8 +297,8 @@ class Machine:
             "fitted": fitted,
             "Model": self._load,
             "Worker": SimulatedWorker,
-            "_die_quickly": lambda level: None,
-            "_show_stacks_at_the_end": lambda: None,
+            "_disable_debugger": lambda level: None,
+            "_register_stack_dump": lambda: None,
             "faulthandler": SilentStacks,
             "Projector": self._projector,
             "projector_header": lambda path: None,
@@ -339,15 +342,15 @@ class Machine:
 
 
 class SilentStacks:
-    """In the place of `faulthandler`."""
+    """Replaces `faulthandler`."""
 
     @staticmethod
     def dump_traceback() -> None:
-        """There are no threads."""
+        """Does nothing, because there are no real threads."""
 
 
 class WatchOfProcess:
-    """In the place of a `ThreadWatch`: each process has its own."""
+    """Replaces `ThreadWatch`, with one object for each process."""
 
     def __init__(self, world: World, *, loads: bool) -> None:
         self._world = world
@@ -362,7 +365,7 @@ class WatchOfProcess:
 
 
 class SimulatedTrial:
-    """In the place of `TrialProcess`."""
+    """Replaces `TrialProcess`."""
 
     pid = 0
 
@@ -374,7 +377,7 @@ class SimulatedTrial:
         return True
 
     def ask(self, job: TrialJob, vocabulary: Vocabulary) -> Answer:
-        """Raises EndedError."""
+        """Returns the answer to a job. Raises EndedError if the simulated process dies."""
         machine = self._machine
         answer = trial_answer(job, vocabulary)
         machine.world.sleep(machine.world.random.choice([1e-3, 1e-3, 0.1]))
@@ -389,7 +392,7 @@ class SimulatedTrial:
         self._is_killed = True
 
     def close(self) -> None:
-        """There are no pipes."""
+        """Does nothing, because there are no pipes."""
 
 
 def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
@@ -406,7 +409,7 @@ def run_in(world: World, machine: Machine, main: Callable[[], Any]) -> None:
         else:
             outcome.append(None)
 
-    gc.disable()  # when objects are freed must not depend on what ran before
+    gc.disable()  # the times of garbage collection must not depend on earlier histories
     try:
         signals = replaced(system, {"send_signal": loop.send_signal})
         with machine.installed(), signals, world.closing():

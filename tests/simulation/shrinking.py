@@ -1,4 +1,4 @@
-"""Makes a history that fails smaller: parts of it are left out for as long as it fails."""
+"""Shrinks a failing history: omits parts of it as long as it still fails."""
 
 import time
 from collections.abc import Iterator, Sequence
@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from tests.simulation.history import History
 
 ORDERS = 3
-"""Orders of tasks that are tried for each smaller history."""
+"""The number of task orders that are tried for each smaller history."""
 
 
 class Shrinker:
@@ -31,7 +31,7 @@ class Shrinker:
         return failed
 
     def _without(self, failed: History, chunk: Sequence[str]) -> History | None:
-        """A failing history without `chunk`, if one of some orders fails."""
+        """Returns a failing history without `chunk`; None if no tried order of tasks fails."""
         omitted = failed.omitted | set(chunk)
         if omitted == failed.omitted:
             return None
@@ -41,7 +41,7 @@ class Shrinker:
             history = History(self._seed, order, omitted)
             try:
                 history.run()
-            except Exception:  # whatever it fails with: the smaller one is as good a start
+            except Exception:  # any failure counts, even if it isn't the first one
                 return history
         return None
 
@@ -51,6 +51,7 @@ def _left(history: History) -> list[str]:
 
 
 def _chunks(parts: Sequence[str], size: int) -> Iterator[Sequence[str]]:
-    """The parts in pieces, the last ones first: early ones are needed more often for a failure."""
+    """Returns the parts in pieces, last ones first, because a failure more often needs early
+    ones."""
     for start in reversed(range(0, len(parts), size)):
         yield parts[start : start + size]

@@ -17,7 +17,7 @@ IN_SHORT = (
     "a text is shared between keys",
     "a copy has a token too many",
 )
-"""Mutants of which the first seeds find one; `--mutants` looks at all."""
+"""Mutants that the first seeds find; `--mutants` tries all of them."""
 
 
 @pytest.mark.parametrize("first", range(0, N_SEEDS, 10))
@@ -50,15 +50,15 @@ def test_a_history_is_played_again() -> None:
     assert story(2) == first
 
 
-def test_a_history_is_the_same_behind_others() -> None:
+def test_a_history_is_the_same_after_others() -> None:
     for seed in (3, 4):
         history = History(seed)
         history.run()
     assert history.story == story(1)
 
 
-def test_so_is_one_of_the_whole_application() -> None:
-    """Schemas that the first one has compiled are there in the second one."""
+def test_a_history_of_the_whole_application_is_the_same_after_another() -> None:
+    """Schemas that the first history has compiled are cached in the second one."""
     for _ in range(2):
         history = History(WHOLE)
         history.run()

@@ -89,7 +89,7 @@ class Both:
             return [real, work(self.contexts[1])]
 
     def each(self, work: str, *args: object) -> object:
-        """The result of a method, which is the same of both."""
+        """Returns the result of a method, which has to be the same for both."""
         real, stand_in = self.results(lambda context: getattr(context, work)(*args))
         assert stand_in == real, (work, args)
         return real
@@ -105,7 +105,7 @@ class Both:
         return self.random.randrange(N_SEQUENCES)
 
     def evaluate(self) -> None:
-        """Some tokens of some sequences, in the order of their ids."""
+        """Evaluates tokens of some sequences, in the order of their ids."""
         chosen = [s for s in range(N_SEQUENCES) if self.random.random() < 0.5]
         news = {s: self._tokens(s) for s in chosen}
         news = {s: new for s, new in news.items() if len(self.texts[s]) + len(new) < 200}
@@ -128,8 +128,8 @@ class Both:
             self.texts[s] += new
 
     def _tokens(self, s: int) -> list[int]:
-        """Texts begin alike, mostly. The first token is no other one: attention to equal values
-        says nothing of their number."""
+        """Returns tokens whose beginning is mostly that of other texts. The first token occurs
+        only there, because attention to equal values doesn't depend on their number."""
         n = self.random.choice([1, 1, 2, 5, 15])
         first = [] if self.texts[s] else [self.random.choice([20, 21])]
         return [*first, *(self.random.choice([11, 12, 13]) for _ in range(n))]
@@ -139,7 +139,7 @@ class Both:
         n = self.random.choice([0, self.random.randint(0, len(self.texts[s]))])
         if self.each("remove", s, n):
             self.texts[s] = self.texts[s][:n]
-        else:  # the rest is unusable
+        else:  # the rest of the memory is unusable
             self.each("remove", s, 0)
             self.texts[s] = []
         self._ends(s)
@@ -180,8 +180,8 @@ class Both:
         self.texts[s] = [*text] if real else []
 
     def cut_out(self) -> None:
-        """The other texts are removed first: `Context.cut_out` is for cells that no other sequence
-        shares."""
+        """Cuts tokens out of a text, after removing the other texts: `Context.cut_out` needs cells
+        that no other sequence shares."""
         s = self.sequence()
         n = len(self.texts[s])
         if n < 8 or self.contexts[0]._window:

@@ -24,7 +24,7 @@ A_LITTLE, LONG = 0.1, 5.0
 
 
 def played(seed: int, main: Callable[[World, dict[str, System]], None]) -> World:
-    """`main` runs to its end as the first task of a world; the world afterwards."""
+    """Runs `main` to its end as the first task of a world, and returns the world."""
     world = World(f"{seed}")
     ended: list[bool] = []
 
@@ -41,7 +41,7 @@ def played(seed: int, main: Callable[[World, dict[str, System]], None]) -> World
 # ---- tasks and the clock -----------------------------------------------------------------
 
 
-def test_the_clock_moves_when_everybody_waits() -> None:
+def test_the_clock_moves_when_all_tasks_wait() -> None:
     def main(world: World, system: dict[str, System]) -> None:
         before = world.now
         world.sleep(30.0)
@@ -50,7 +50,7 @@ def test_the_clock_moves_when_everybody_waits() -> None:
     played(1, main)
 
 
-def test_to_look_at_the_clock_takes_time() -> None:
+def test_looking_at_the_clock_takes_time() -> None:
     def main(world: World, system: dict[str, System]) -> None:
         assert system["now"]() < system["now"]()
 
@@ -80,7 +80,7 @@ def test_the_seed_orders_tasks() -> None:
     assert len({tuple(order) for order in orders.values()}) > 10
 
 
-def test_who_waits_for_nothing_is_stuck() -> None:
+def test_a_task_that_waits_for_ever_is_stuck() -> None:
     with pytest.raises(StuckError, match="server/main"):
         played(1, lambda world, system: system["Event"]().wait())
 
@@ -237,7 +237,7 @@ class Output(asyncio.SubprocessProtocol):
 
 
 def outcome_of(seed: int, failing: str = "") -> tuple[Output, int | None]:
-    """A process that sends 300 frames back and ends."""
+    """Returns the outcome of a process that sends 300 frames back and ends."""
     world, dice = World(f"{seed}"), random.Random(seed)
     frames = b"".join(frame(["message", number]) for number in range(300))
     found: list[tuple[Output, int | None]] = []

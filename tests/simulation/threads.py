@@ -18,14 +18,14 @@ T = TypeVar("T")
 
 
 class _Waiting:
-    """The tasks that wait for the same, the first one in front."""
+    """The tasks that wait for one thing, the longest-waiting one first."""
 
     def __init__(self, world: World) -> None:
         self._world = world
         self._tasks: deque[Task] = deque()
 
     def wait(self, seconds: float | None = None) -> bool:
-        """The current task waits; returns whether it was woken within `seconds`."""
+        """Suspends the current task. Returns whether it was woken within `seconds`."""
         task = self._world.current
         self._tasks.append(task)
         was_woken = self._world.wait(seconds)
@@ -34,17 +34,17 @@ class _Waiting:
         return was_woken
 
     def wake(self, n: int | None = None) -> int:
-        """Lets `n` of them go on, or all; returns how many that were."""
+        """Wakes `n` of the tasks, or all. Returns their number."""
         n_woken = 0
         while self._tasks and (n is None or n_woken < n):
             task = self._tasks.popleft()
-            n_woken += task.is_waiting  # else its time was over at this moment
+            n_woken += task.is_waiting  # otherwise its time has just run out
             self._world.wake(task)
         return n_woken
 
 
 class SimulatedLock:
-    """`threading.RLock`."""
+    """Replaces `threading.RLock`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -63,7 +63,7 @@ class SimulatedLock:
         return True
 
     def release(self) -> None:
-        assert self._owner is self._world.current, "another one holds this lock"
+        assert self._owner is self._world.current, "another task holds this lock"
         self._depth -= 1
         if not self._depth:
             self._owner = None
@@ -77,7 +77,7 @@ class SimulatedLock:
 
 
 class SimulatedCondition(SimulatedLock):
-    """`threading.Condition`."""
+    """Replaces `threading.Condition`."""
 
     def __init__(self, world: World) -> None:
         super().__init__(world)
@@ -108,7 +108,7 @@ class SimulatedCondition(SimulatedLock):
 
 
 class SimulatedEvent:
-    """`threading.Event`."""
+    """Replaces `threading.Event`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -133,7 +133,7 @@ class SimulatedEvent:
 
 
 class SimulatedQueue(Generic[T]):
-    """`queue.SimpleQueue`."""
+    """Replaces `queue.SimpleQueue`."""
 
     def __init__(self, world: World) -> None:
         self._world = world
@@ -160,7 +160,7 @@ class SimulatedQueue(Generic[T]):
 
 
 class SimulatedFuture(futures.Future[T]):
-    """`concurrent.futures.Future`, whose condition is that of all who wait for it."""
+    """Replaces `concurrent.futures.Future`. All waiting tasks share its condition."""
 
     def __init__(self, world: World) -> None:
         super().__init__()
@@ -168,7 +168,7 @@ class SimulatedFuture(futures.Future[T]):
 
 
 class SimulatedPool(futures.Executor):
-    """`concurrent.futures.ThreadPoolExecutor`."""
+    """Replaces `concurrent.futures.ThreadPoolExecutor`."""
 
     def __init__(self, world: World, n_threads: int, name: str) -> None:
         self._world = world
@@ -268,7 +268,7 @@ def _wait(
 
 
 def system_of(world: World) -> dict[str, Any]:
-    """The names of `specllama.engine.system`, for the tasks of `world`."""
+    """Returns replacements for the names of `specllama.engine.system`, for the tasks of `world`."""
     return {
         "now": world.look,
         "processor_seconds": lambda: SHARE * world.look(),

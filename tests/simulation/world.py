@@ -1,7 +1,7 @@
 """Tasks that run one at a time, and their clock. A seed decides which task continues.
 
-A task takes the place of a thread, or of an event loop. It runs until it waits for something, or
-calls one of the edges in `tests.simulation.threads` and `tests.simulation.processes`.
+A task simulates a thread or an event loop. It runs until it waits for something, or calls one of
+the replacements in `tests.simulation.threads` and `tests.simulation.processes`.
 """
 
 import heapq
@@ -17,23 +17,23 @@ from typing import NoReturn
 from greenlet import GreenletExit, getcurrent, greenlet
 
 TICK = 1e-6
-"""Seconds between two looks at the clock."""
+"""Simulated seconds that each look at the clock takes."""
 STOPPED = -1
-"""In the place of a task's turn: its process was stopped."""
+"""Replaces the turn of a task whose process was stopped."""
 LONGEST = 1e6
-"""Seconds of a history: what goes on for longer never ends."""
+"""The simulated time in seconds after which a waiting history counts as stuck."""
 LIMIT, AGAIN = 120, 5
-"""Seconds that a history may really take, and between two more attempts to end it."""
+"""The real seconds that a history may take, and the interval of further attempts to end it."""
 
 
 class StuckError(AssertionError):
-    """Every task waits for something that no other one will do, or one never waits."""
+    """All tasks wait for each other, or a task runs for ever without waiting."""
 
 
 @contextmanager
 def limited() -> Iterator[None]:
-    """Raises `StuckError` in a history that takes longer than any does, and again if the task that
-    runs catches it."""
+    """Raises `StuckError` in a history that takes longer than `LIMIT`, and again every `AGAIN`
+    seconds if the running task catches it."""
 
     def end(number: int, frame: FrameType | None) -> None:
         raise StuckError(f"the history has taken {LIMIT} s")
@@ -54,11 +54,11 @@ class Process:
     name: str
     returncode: int | None = None
     stopped_until: float = 0.0
-    """The time up to which its tasks don't go on, as with SIGSTOP."""
+    """The time until which its tasks are stopped, as with SIGSTOP."""
     on_end: list[Callable[[], None]] = field(default_factory=list)
 
     def end(self, code: int) -> None:
-        """Ends it now: its tasks don't go on. Has no effect if it has ended already."""
+        """Ends the process: its tasks don't continue. Has no effect on a process that has ended."""
         if self.returncode is None:
             self.returncode = code
             for call in self.on_end:
@@ -97,16 +97,16 @@ class World:
         self._is_over = False
         self._current: Task | None = None
         self._haste = self.random.choice([0.0, 0.1, 0.5])
-        """How often a task that could continue lets others go first."""
+        """The probability that a task which could continue lets another one go first."""
 
     def happens(self, kind: str, n: int = 1) -> None:
-        """Counts something that has to happen in some history."""
+        """Counts an event; every event of `events.SOMETIMES` has to occur in some history."""
         self.events[kind] += n
 
     # ---- the clock -----------------------------------------------------------------------
 
     def look(self) -> float:
-        """The time; to look takes some of it, so that no loop waits for ever."""
+        """Returns the time. Each look advances the clock, so that no busy loop runs for ever."""
         self.now += TICK
         return self.now
 
@@ -118,14 +118,14 @@ class World:
         return self._current
 
     def start(self, run: Callable[[], None], name: str, process: Process | None = None) -> Task:
-        """A task of the current process, or of `process`."""
+        """Starts a task of `process`; the default is the current process."""
         process = process or self.current.process
 
         def body() -> None:
             try:
                 run()
             except BaseException:
-                if not self._is_over:  # else it ends where it happens to be
+                if not self._is_over:  # otherwise `closing` has ended it anywhere
                     raise
             finally:
                 task.is_done = True
@@ -139,22 +139,22 @@ class World:
         return task
 
     def pause(self) -> None:
-        """Sometimes, another task goes first."""
+        """Sometimes lets another task go first."""
         if self._haste and self.random.random() < self._haste:
             self.yield_()
 
     def yield_(self) -> None:
-        """Another task goes first, if there is one that can."""
+        """Lets another ready task go first, if there is one."""
         task = self.current
         self._ready.append(task)
         self._switch(task)
 
     def sleep(self, seconds: float) -> None:
-        """Others go on for so long."""
+        """Suspends the current task for so many simulated seconds."""
         self.wait(max(0.0, seconds))
 
     def wait(self, seconds: float | None = None) -> bool:
-        """The current task doesn't go on before it is woken, or for `seconds`. Returns whether it
+        """Suspends the current task until it is woken, or for at most `seconds`. Returns whether it
         was woken."""
         task = self.current
         task.is_waiting = True
@@ -165,7 +165,7 @@ class World:
         return task.was_woken
 
     def wake(self, task: Task, *, by_clock: bool = False) -> None:
-        """`task`, if it waits, can go on."""
+        """Makes `task` ready if it waits."""
         if task.is_waiting:
             task.is_waiting = False
             task.turn += 1
@@ -194,7 +194,7 @@ class World:
     # ---- running -------------------------------------------------------------------------
 
     def run(self, is_over: Callable[[], bool]) -> None:
-        """Lets tasks go on until `is_over`. Raises `StuckError`, and whatever a task raises."""
+        """Runs tasks until `is_over`. Raises `StuckError`, or the exception of a task."""
         while not is_over():
             self._go_on()
 
@@ -203,7 +203,7 @@ class World:
             self._wake_first()
         while not self._ready:
             if not self._timed or self._timed[0][0] > LONGEST:
-                raise StuckError(f"nothing goes on: {', '.join(sorted(self._waiting()))}")
+                raise StuckError(f"all tasks wait: {', '.join(sorted(self._waiting()))}")
             self.now = max(self.now, self._timed[0][0])
             self._wake_first()
         n = len(self._ready)
@@ -232,7 +232,7 @@ class World:
 
     @contextmanager
     def closing(self) -> Iterator["World"]:
-        """At the end, the tasks that are left end as well."""
+        """Ends the remaining tasks when the context is closed."""
         try:
             yield self
         finally:

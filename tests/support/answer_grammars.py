@@ -1,4 +1,4 @@
-"""Syntaxes of calls, with calls in them, and whether an answer's constraint lets a text through."""
+"""Syntaxes of calls with examples, and a check whether an answer's constraint allows a text."""
 
 from typing import Any
 
@@ -231,12 +231,12 @@ def grammar(syntax: OutputSyntax, **options: Any) -> AnswerGrammar:
 def params(syntax: OutputSyntax, thinking: bool = False, **options: Any) -> GenerationParams:
     found = grammar(syntax, thinking=thinking, **options)
     made = answer_params(GenerationParams(), syntax, found, thinking=thinking)
-    # The engine makes ids of these texts.
+    # The engine derives ids from these texts.
     return msgspec.structs.replace(made, preserved_tokens=[])
 
 
 def accepts(compiler: Compiler, model: Model, made: GenerationParams, text: str) -> bool:
-    """True if `text` may be the whole answer."""
+    """True if the constraint allows `text` as a whole answer."""
     guide = compiler.guided(made).guide
     assert guide is not None
     ids = model.tokenize(text.encode(), add_special=False, parse_special=False).tolist()

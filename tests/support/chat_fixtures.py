@@ -1,4 +1,4 @@
-"""All fixtures: chat templates and the truth about them (see `tests.support.chat_truth`)."""
+"""All fixtures: chat templates and their properties (see `tests.support.chat_truth`)."""
 
 from specllama.engine.chat.syntax import CallSyntax, OutputSyntax, TaggedArguments, Wrapper
 from tests.support.chat_fixtures_more import MORE

@@ -69,7 +69,7 @@ def said(message: ChatMessage) -> tuple[str, str, list[tuple[str, str]]]:
 
 
 def tokens(syntax: OutputSyntax) -> set[str]:
-    """All markers that may not be in a text for it to come back."""
+    """Returns all markers that a text must not contain if parsing has to return it."""
     if syntax.harmony:
         return {*harmony_markers.MARKERS, harmony_markers.RETURN}
     found = {syntax.content.begin, syntax.content.end}
@@ -91,7 +91,7 @@ _ALPHABET = st.one_of(
 
 @lru_cache
 def texts(syntax: OutputSyntax) -> st.SearchStrategy[str]:
-    """Texts without white space at their ends, in which no marker stands or begins."""
+    """Generates texts without white space at their ends, and without a marker or its beginning."""
     markers = tokens(syntax)
     pieces = [marker[:size] for marker in sorted(markers) for size in range(1, len(marker))]
     looks = st.sampled_from(pieces or ["<"])
@@ -138,7 +138,7 @@ def calls(draw: st.DrawFn, syntax: OutputSyntax, index: int) -> ToolCall:
 
 @st.composite
 def messages(draw: st.DrawFn, syntax: OutputSyntax) -> ChatMessage:
-    """Anything that `syntax` can express."""
+    """Generates any message that `syntax` can express."""
     text = texts(syntax)
     message = ChatMessage(content=draw(text), calls=[])
     if syntax.reasoning or syntax.harmony:
@@ -149,7 +149,7 @@ def messages(draw: st.DrawFn, syntax: OutputSyntax) -> ChatMessage:
         message.calls = [draw(calls(syntax, index)) for index in range(count)]
     shape = shape_of(syntax.calls) if syntax.calls else None
     if message.calls and shape and not shape.openings:
-        message.content = ""  # such calls stand alone
+        message.content = ""  # such calls have no text next to them
     return message
 
 

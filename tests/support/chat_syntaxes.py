@@ -1,4 +1,4 @@
-"""Output syntaxes in the style of the published families, for tests of what reads them."""
+"""Output syntaxes in the style of the published families, for tests of parsers and constraints."""
 
 from specllama.engine.chat.syntax import (
     HERMES_CALLS,

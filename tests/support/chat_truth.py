@@ -1,9 +1,9 @@
-"""Chat templates in the style of published ones, with the truth about each, written by hand. The
-server has to find it out by rendering the template.
+"""Chat templates in the style of published ones, with the properties of each, written by hand. The
+server has to detect them by rendering the template.
 
 Every template (tests/support/templates/NAME.jinja) has the markers, the structure and the habits of
 its family, in our own words. The answers of a fixture are texts that a model of the family would
-generate after the generation prompt, with the messages that they stand for.
+generate after the generation prompt, with the parsed messages.
 """
 
 import json
@@ -33,9 +33,9 @@ Shown = Literal["reasoning", "content", "calls"]
 
 
 class Answer(msgspec.Struct, frozen=True):
-    """A model's output (up to, and without, the token that ends it), and its meaning. Ids of calls
-    are "" where the text has none. `bare`: the text lacks wrappers that the syntax has, as models
-    do."""
+    """A model's output without its end token, and the parsed message. Ids of calls are "" if the
+    text has no ids. `bare`: the text lacks wrappers of the syntax, as the output of some models
+    does."""
 
     text: str
     message: ChatMessage
@@ -43,15 +43,15 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Fixture(msgspec.Struct, frozen=True, kw_only=True):
-    """A template and the truth about it.
+    """A template and its properties.
 
-    `syntax` is how the model writes. `shown`: which parts of it renderings give away; the rest
-    is only in the model, or in the prose of the prompt (thoughts count as shown if the
-    generation prompt opens or closes them). `thinking` has the variables that make the model
+    `syntax` is the model's output syntax. `shown`: the parts of it that renderings reveal; the
+    model has learnt the rest, or the prompt describes it in prose (reasoning counts as shown if
+    the generation prompt opens or closes it). `thinking` has the variables that make the model
     think (and open its thoughts in the prompt if `opens_thoughts`); `no_thinking` has the
     variables that prevent it, or is None. `arguments`: the form in which a call's arguments have
-    to be given. `keeps_reasoning`: whether the `reasoning_key` of a message is rendered where no
-    user has spoken since, at least with calls or without them. `null_content`: calls are
+    to be given. `keeps_reasoning`: whether the `reasoning_key` of a message after the
+    last user message is rendered, at least with calls or without them. `null_content`: calls are
     shown only with a content that is null. `prompt_tail` is the text at the end of the
     generation prompt that belongs to the syntax of the answer. `argument_indent`: arguments are
     pretty-printed, with this step and this indent of all lines but the first. `refuses` are the
@@ -140,7 +140,7 @@ def says(
     ids: tuple[str, ...] = ("", ""),
     bare: bool = False,
 ) -> Answer:
-    """An answer with the first `calls` of the two calls that all fixtures have in common."""
+    """Returns an answer with the first `calls` of the two calls that all fixtures share."""
     called = [
         ToolCall(id, name, arguments)
         for (name, arguments), id in list(zip(CALLED, ids, strict=True))[:calls]
@@ -158,7 +158,7 @@ def json_calls(
     end: str = "",
     parallel: bool = True,
 ) -> CallSyntax:
-    """Calls as objects in JSON with a name and arguments, between `before` and `after`."""
+    """Returns calls as JSON objects with a name and arguments, between `before` and `after`."""
     return CallSyntax(
         parts=(f'{before}{{"name": "', NAME, f'", "{key}": ', ARGUMENTS, f"}}{after}"),
         begin=begin,
@@ -182,7 +182,8 @@ IDS = ("a1B2c3D4e", "f5G6h7I8j")
 
 
 def conversations(given: Fixture) -> dict[Scenario, list[dict[str, Any]]]:
-    """The conversation that every template is given; "two calls" goes as far as the results."""
+    """Returns the conversation for every template, by scenario; "two calls" ends with the
+    results."""
     user = {"role": "user", "content": "What is the weather?"}
     answer = {"role": "assistant", "content": "It rains."}
 

@@ -9,10 +9,11 @@ from specllama.engine.chat.syntax import CallSyntax, Hole, OutputSyntax, TaggedA
 
 
 def write_answer(syntax: OutputSyntax, message: ChatMessage, *, thinking: bool = False) -> str:
-    """The text of an answer that says `message`. `thinking`: the prompt has opened the thoughts.
+    """Returns the text of an answer with `message`. `thinking`: the prompt has opened the
+    reasoning.
 
-    Reasoning and calls that the syntax has no form for are left out. Raises ValueError for
-    arguments that are not a JSON object where they are written one by one.
+    Reasoning and calls that the syntax can't express are left out. Raises ValueError for arguments
+    that are not a JSON object, if the syntax writes them one by one.
     """
     if syntax.harmony:
         return _write_harmony(message, thinking)
@@ -28,7 +29,7 @@ def write_answer(syntax: OutputSyntax, message: ChatMessage, *, thinking: bool =
 
 
 def write_calls(syntax: CallSyntax, calls: Sequence[ToolCall]) -> str:
-    """The text of `calls`; raises ValueError as `write_answer` does."""
+    """Returns the text of `calls`. Raises ValueError as `write_answer` does."""
     texts = (_write_call(syntax, call, index) for index, call in enumerate(calls))
     return syntax.begin + syntax.separator.join(texts) + syntax.end
 

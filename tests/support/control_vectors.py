@@ -9,7 +9,8 @@ from gguf import GGUFWriter
 
 
 def write_vector(path: Path, tensors: Mapping[str, npt.NDArray[Any]]) -> str:
-    """`path`, written with `tensors`, such as `direction.1` for the second layer."""
+    """Writes `tensors`, such as `direction.1` for the second layer, to `path`, and returns
+    `path`."""
     writer = GGUFWriter(path, "controlvector")
     for name, values in tensors.items():
         writer.add_tensor(name, values)

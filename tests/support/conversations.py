@@ -1,4 +1,4 @@
-"""Messages of conversations with tools, and the prompts of them."""
+"""Messages of conversations with tools, and their prompts."""
 
 from typing import Any
 

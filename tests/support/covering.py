@@ -1,4 +1,4 @@
-"""A part of a test's combinations of parameters, and examples: the default run's."""
+"""Chooses the combinations of parameters, and the number of examples, of a default test run."""
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -8,21 +8,21 @@ from typing import Any
 from hypothesis import settings
 
 DEFAULT = 100
-"""Examples that Hypothesis makes if nothing is said."""
+"""The number of examples that Hypothesis generates by default."""
 
 
 def examples(n: int, **others: Any) -> settings:
-    """Settings with `n` examples; with twenty times as many in an exhaustive run."""
+    """Returns settings with `n` examples, and more in an exhaustive run, in proportion."""
     many = settings.default
     assert many is not None
     return settings(max_examples=n * max(1, many.max_examples // DEFAULT), **others)
 
 
 def covering(rows: Sequence[Mapping[str, int]], strength: int) -> set[int]:
-    """The places of some of `rows` in which every `strength` values of different parameters occur
-    together that do so in any of them.
+    """Returns the indices of some `rows` that cover all combinations of `strength` parameter values
+    which occur in any row.
 
-    Among rows that bring as many of them, one with more new pairs goes first.
+    Greedy: the row with the most missing combinations is next; ties go to rarer pairs of values.
     """
     strength = min(strength, *(len(row) for row in rows))
     wanted = [{*combinations(sorted(row.items()), strength)} for row in rows]

@@ -1,4 +1,4 @@
-"""Downloads from the hub of tests/support/hub.py, and how they end."""
+"""Downloads from the hub of tests/support/hub.py, and their failures."""
 
 import asyncio
 from pathlib import Path
@@ -13,12 +13,12 @@ from tests.support.models import random_model
 from tests.support.options_support import model_options
 
 MODEL = random_model().read_bytes()
-PROJECTOR = MODEL[:20_000]  # any file that begins as GGUF does
+PROJECTOR = MODEL[:20_000]  # any file that begins like a GGUF file
 REPOSITORY = "maker/tiny-GGUF"
 
 
 def variant(number: int, size: int = len(MODEL)) -> bytes:
-    """Another content that begins as GGUF does."""
+    """Returns different contents that begin like a GGUF file."""
     return MODEL[: size - 1] + bytes([number])
 
 
@@ -44,7 +44,7 @@ def blobs(tmp_path: Path) -> list[Path]:
 
 
 async def cancelled_when_stalled(options: Options, folder: Path, n_there: int) -> Path:
-    """The file with the `n_there` bytes that came before."""
+    """Cancels a download after `n_there` bytes, and returns the partial file with these bytes."""
 
     async def partial() -> Path:
         while True:

@@ -33,7 +33,7 @@ class PaperPipe:
 
 
 class PaperChild:
-    """`engine.wire.process.Child` without a process."""
+    """Replaces `engine.wire.process.Child`, without a process."""
 
     failure = None
     pid = 0
@@ -50,7 +50,7 @@ class PaperChild:
         return not self._exited.is_set()
 
     def say(self, message: ToServer) -> None:
-        """A message arrives from it."""
+        """Delivers a message of the engine to the server."""
         if self._on_message is not None:
             self._on_message(message)
         else:
@@ -86,7 +86,7 @@ class PaperChild:
 
 
 class AtOnce(Restarts):
-    """The rules of `Restarts` without waiting."""
+    """`Restarts` without pauses."""
 
     def after(self, life: ProcessLife) -> float | None:
         return None if super().after(life) is None else 0.0
@@ -131,7 +131,7 @@ class PaperSupervisor(Supervisor):
 
     @property
     def downloads(self) -> bool:
-        """Its download runs."""
+        """True while its download runs."""
         return self._files is not None and not self._files.done()
 
     # ---- controls for tests --------------------------------------------------------------
@@ -144,7 +144,7 @@ class PaperSupervisor(Supervisor):
         self.say(Ready(INFO))
 
     def fail(self, reason: str, exit_code: int = 1) -> None:
-        """The model can't be loaded."""
+        """Reports that the model can't be loaded, and ends the process."""
         self.say(LoadFailed(reason))
         self.crash(exit_code)
 
@@ -153,7 +153,7 @@ class PaperSupervisor(Supervisor):
         self.child.exit(exit_code)
 
     async def fall_asleep(self) -> None:
-        """As after --sleep-idle-seconds."""
+        """Unloads the model as after --sleep-idle-seconds."""
         assert self._process is not None
         await self._doze(self._process)
         await self._changes.until(lambda: self.state != "dozing")

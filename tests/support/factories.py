@@ -1,4 +1,4 @@
-"""Results and events, as tests need them."""
+"""Results and events with default values for tests."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""A KV cache, and a tier below it, that check as strictly as llama.cpp does."""
+"""A fake KV cache, and a tier below it, which check their calls as strictly as llama.cpp does."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -23,15 +23,16 @@ class Cell:
 
 
 class FakeKV:
-    """Cells by sequence id and position. `cuttable=False` behaves like a recurrent model's
-    memory, or, with a `window`, like one of which the last `window` tokens (and a few more) are
-    held. `n_cells` None stands for separate caches.
+    """Cells by sequence id and position. With `cuttable=False` it behaves like a recurrent model's
+    memory or, with a `window`, like a sliding window, which has the last `window` tokens and a few
+    more. If `n_cells` is None, the sequences have separate caches.
 
     `exact` is true for cells whose value is that of their token after all tokens before it. It is
     false for cells that were moved, or computed from moved cells.
 
-    The tokens of a medium share positions, as with M-RoPE: it can be evaluated piece by piece, but
-    not be cut, and nothing after it moves. Their embeddings have to be in `embedded`, by id.
+    The tokens of a medium share positions, as with M-RoPE: a medium can be evaluated piece by
+    piece but not be cut, and cells after it can't be moved. The ids of media with embeddings have
+    to be in `embedded`.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class FakeKV:
     ) -> None:
         self.n_cells, self.n_ctx = n_cells, n_ctx
         self.is_cuttable, self.window = cuttable, window
-        self.lost: dict[int, int] = {}  # how many tokens have left the window
+        self.lost: dict[int, int] = {}  # tokens that have left the window, by sequence
         self.saved: dict[int, tuple[list[int], Key]] = {}  # by number: tokens and key of a state
         self.n_rewound = 0
         self.cuttable, self.shiftable = cuttable, cuttable and shiftable
@@ -111,12 +112,12 @@ class FakeKV:
 
     def cut_out(self, sequence: int, start: int, stop: int) -> bool:
         held = self.cells[sequence]
-        assert 0 <= start < stop < len(held), "drop held cells, and keep some behind them"
+        assert 0 <= start < stop < len(held), "cut out held cells, and keep some after them"
         if not self.shiftable:
             return False
         assert all(cell.token >= 0 for cell in held), "a text with media is moved"
         for cell in held[stop:]:
-            assert cell.owners == {sequence}, "somebody else's cells are moved"
+            assert cell.owners == {sequence}, "cells of another sequence are moved"
             cell.exact = False
         for cell in held[start:stop]:
             cell.owners.discard(sequence)
@@ -169,7 +170,7 @@ class FakeKV:
         self._check_cells()
 
     def _check_kind(self, chunk: Chunk, tokens: list[int]) -> None:
-        """A decode takes tokens or embeddings."""
+        """Checks that a decode has either tokens or embeddings."""
         span = chunk.span
         if span is None:
             assert min((*tokens, *chunk.proposed)) >= 0, "a medium is evaluated as tokens"
@@ -185,13 +186,14 @@ class FakeKV:
 
 
 class FakeTier:
-    """A tier that accepts everything, and checks that it is what its key promises. Fetching takes
-    `delay` looks; every `fails`th restoration fails."""
+    """A tier that accepts all texts, and checks that their cells have the right tokens and key. A
+    text is found with its state only after `delay` lookups. Every `fails`th restoration fails."""
 
     def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
         self.kv, self.delay, self.fails = kv, delay, fails
         self.kept: list[tuple[TokenArray, Key]] = []
-        self.checkpoints: list[tuple[int, Sequence[Checkpoint]]] = []  # with the first cut, of each
+        # Of each text, with its first possible cut.
+        self.checkpoints: list[tuple[int, Sequence[Checkpoint]]] = []
         self.looks: dict[int, int] = {}
         self.n_restorations = 0
 

@@ -25,7 +25,7 @@ def _fork(inner: dict[str, Any]) -> dict[str, Any]:
 
 
 ENDLESS = {"type": "integer", "allOf": [{"multipleOf": p} for p in (9973, 9967, 9949, 9941)]}
-"""Hours of llguidance's work; without the keyword it is any integer."""
+"""A schema that takes llguidance hours; without the costly keyword it allows any integer."""
 
 _BIG = {f"k{i}": ["x"] * 10 for i in range(4000)}
 SCHEMAS: dict[str, dict[str, Any]] = {

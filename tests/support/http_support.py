@@ -107,7 +107,8 @@ paths:
 
 
 def handlers_module(**functions: Any) -> types.ModuleType:
-    """A module with a function for every operation: the given ones, and some that do nothing."""
+    """Returns a module with a function for every operation: the given ones, and default ones that
+    do nothing."""
 
     async def nothing() -> dict[str, Any]:
         return {}
@@ -133,7 +134,7 @@ class PaperPool:
 
     def __init__(self, supervisor: Any) -> None:
         self._supervisor = supervisor
-        self.members: Any = None  # they never change
+        self.members: Any = None  # the models never change
 
     async def start(self) -> None:
         await self._supervisor.start()
@@ -159,7 +160,7 @@ class PaperPool:
 
 
 def served_app(on_fatal: Callable[[str], None] | None = None, **chosen: Any) -> AsyncApp:
-    """The whole application for one model."""
+    """Returns the whole application for one model."""
     options = server_options(**{"model": MODEL_NAME, **chosen})
     return create_app(options, _catalog(options), on_fatal)
 
@@ -167,7 +168,7 @@ def served_app(on_fatal: Callable[[str], None] | None = None, **chosen: Any) -> 
 def small_app(
     directory: Path, handlers: types.ModuleType, base_path: str = "", **options: Any
 ) -> AsyncApp:
-    """The small API with `handlers`."""
+    """Returns the small API with `handlers`."""
     path = directory / "small.yaml"
     path.write_text(DESCRIPTION)
     sys.modules["small_handlers"] = handlers
@@ -185,7 +186,7 @@ def small_app(
 
 @contextlib.contextmanager
 def request_with(n_values: int = 0) -> Iterator[None]:
-    """A context in which handlers see a request with so many values in its body."""
+    """A context in which handlers get a request with `n_values` values in its body."""
     token = _scope.set({"state": {"n_values": n_values}})
     try:
         yield
@@ -195,7 +196,7 @@ def request_with(n_values: int = 0) -> Iterator[None]:
 
 @contextlib.contextmanager
 def serving(app: Any, **config: Any) -> Iterator[tuple[str, int]]:
-    """`app` under uvicorn in a thread; gives its address."""
+    """Serves `app` by uvicorn in a thread, and yields its address."""
     # Without the protocol's number asyncio doesn't switch Nagle's algorithm off.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.bind(("127.0.0.1", 0))
@@ -204,7 +205,7 @@ def serving(app: Any, **config: Any) -> Iterator[tuple[str, int]]:
     )
 
     def run() -> None:
-        with contextlib.suppress(SystemExit):  # how uvicorn gives up; seen from `started`
+        with contextlib.suppress(SystemExit):  # uvicorn can't start; `started` stays false
             asyncio.run(server.serve([listener]))
 
     thread = threading.Thread(target=run)

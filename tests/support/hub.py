@@ -25,20 +25,20 @@ CHUNK = 16 << 10  # bytes
 
 @dataclass
 class Faults:
-    """Faults of the hub. Faults with a number end after so many answers."""
+    """Faults of the hub. A fault with a number `n_...` ends after so many answers."""
 
     bytes_per_second: int | None = None
-    slow_from: int | None = None  # bytes of an answer, then they come one by one until it is moved
+    slow_from: int | None = None  # after these bytes, one by one until this changes
     break_after: int | None = None  # bytes of an answer, then the connection ends
     n_breaks: int = 1
-    stall_after: int | None = None  # bytes of an answer, then nothing comes any more
+    stall_after: int | None = None  # bytes of an answer, then nothing more is sent
     n_stalls: int = 1
     n_damaged: int = 0  # answers with one wrong byte
     n_unavailable: int = 0  # answers with status 503
-    token: str = ""  # that is asked for by every answer
-    gated: bool = False  # the files, not the description
-    no_ranges: bool = False  # whole files only
-    no_validators: bool = False  # neither ETag nor Last-Modified
+    token: str = ""  # every request needs this token
+    gated: bool = False  # refuses the files, but not the description
+    no_ranges: bool = False  # ignores ranges: sends whole files
+    no_validators: bool = False  # sends neither ETag nor Last-Modified
 
 
 @dataclass
@@ -54,7 +54,7 @@ class Asked:
 
 @dataclass
 class Repository:
-    """Files by their names, as its newest commit has them."""
+    """The files of a repository's newest commit, by their names."""
 
     files: dict[str, bytes]
     described_as: dict[str, str] = field(default_factory=dict)  # names in the description
@@ -69,7 +69,7 @@ class Repository:
 
 
 class Hub:
-    """Use it as a context manager; `url` is what HF_ENDPOINT is to be set to."""
+    """The stand-in, a context manager. `url` is the value for HF_ENDPOINT."""
 
     def __init__(self) -> None:
         self.repositories: dict[str, Repository] = {}
@@ -104,12 +104,12 @@ class Hub:
         self._server.stop()
 
     def reset(self) -> None:
-        """Empty, and without faults."""
+        """Removes all repositories, files, faults and recorded requests."""
         self.repositories, self.plain, self.faults = {}, {}, Faults()
         self.requests.clear()
 
     def add(self, repository: str, files: dict[str, bytes]) -> Repository:
-        """A repository, or its next commit."""
+        """Adds a repository, or replaces its files by a new commit."""
         self.repositories[repository] = Repository(files)
         return self.repositories[repository]
 
@@ -232,7 +232,7 @@ class Hub:
             status = 206
             headers["Content-Range"] = f"bytes {start}-{end - 1}/{len(data)}"
         body = data[start:end]
-        # Not when it only asks what there is.
+        # An answer of at most 4 bytes, the magic number of a file, is never damaged.
         if len(body) > 4 and self.faults.n_damaged > 0:
             self.faults.n_damaged -= 1
             body = body[:-1] + bytes([body[-1] ^ 1])
@@ -265,7 +265,7 @@ class Hub:
         if stalls:
             await asyncio.sleep(3600)  # cancelled when the client gives up
         if breaks:
-            raise ConnectionAbortedError("as the test wants it")
+            raise ConnectionAbortedError("by a fault of the test")
 
 
 @contextmanager

@@ -25,7 +25,7 @@ ctypes.CFUNCTYPE(None, text, text, size, size, pointer)(start)(
 
 @contextmanager
 def lending() -> Iterator[str]:
-    """The address of one that runs meanwhile, and answers."""
+    """Yields the address of such a process, which is ready and runs until the end of the block."""
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
         port = free.getsockname()[1]

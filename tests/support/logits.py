@@ -1,4 +1,4 @@
-"""Logits that a model computes with one set of options or another."""
+"""Computes a model's logits with different options."""
 
 from typing import Any
 
@@ -13,7 +13,8 @@ PROMPT = [300, 301, 302]
 
 
 def logits(path: str = "", **options: Any) -> npt.NDArray[np.float32]:
-    """After the prompt, by a model loaded and computed with `options`."""
+    """Returns the logits after the prompt, by a model that is loaded and computed with
+    `options`."""
     initialize()
     o = engine_options(ctx_size=256, flash_attn="off", **{"threads": 1, **options})
     model = Model(path or str(random_model()), o)

@@ -24,7 +24,8 @@ class Machine:
         return max(decode, decode - self.shared * bool(n_generating) + self.prompts(n, length))
 
     def sweep(self) -> Sweep:
-        """As the engine's at the start; rows with logits take as long as prompts' tokens."""
+        """Returns the measurements that the engine makes at its start. Rows with logits take as
+        long as tokens of prompts."""
 
         def evaluate(lengths: Sequence[int], every: bool) -> float:
             singles, n = (lengths[:-1], lengths[-1]) if lengths[-1] > 1 else (lengths, 0)
@@ -33,7 +34,7 @@ class Machine:
         return measure(evaluate, n_most=512, n_sequences=4, n_rows=32)
 
     def times(self, factor: float) -> "Machine":
-        """Returns the machine with or without other work on it."""
+        """Returns the machine with all times multiplied by `factor`, as by other work on it."""
         return Machine(
             f"{factor} x {self.name}",
             factor * self.decode,
@@ -43,7 +44,7 @@ class Machine:
 
 
 def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
-    """Between the points on lines, beyond them in proportion."""
+    """Returns y at `x`: interpolated linearly between points, and in proportion outside of them."""
     if x <= xs[0]:
         return ys[0] * x / xs[0] if xs[0] else ys[0]
     if x >= xs[-1]:
@@ -55,8 +56,8 @@ def _line(xs: Sequence[float], ys: Sequence[float], x: float) -> float:
 def measured(
     rows: Sequence[int], tables: dict[int, Sequence[float]], decode: float
 ) -> Callable[[int, float], float]:
-    """From milliseconds of whole steps by rows, for each length; steps with fewer rows than 64
-    take another path than the others."""
+    """Returns seconds by rows and length, from `tables` of the milliseconds of whole steps by
+    `rows`, for each length. Steps with fewer than 64 rows are interpolated separately."""
     split = next((i for i, n in enumerate(rows) if n >= 64), 0)
     lengths = sorted(tables)
 
@@ -74,7 +75,7 @@ def measured(
 
 
 def per_token(classes: dict[int, float]) -> Callable[[int, float], float]:
-    """From milliseconds per prompt token by the largest size of a class."""
+    """Returns seconds, from milliseconds per prompt token by the largest size of a class."""
 
     def seconds(n: int, _: float) -> float:
         size = next((size for size in classes if size >= n), max(classes))

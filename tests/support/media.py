@@ -8,7 +8,7 @@ from specllama.engine.wire.media import Media
 
 
 def image(seed: int, width: int = 40, height: int = 30) -> Media:
-    """An image of coloured squares, another one for each `seed`."""
+    """Returns an image of coloured squares, different for each `seed`."""
     rng = np.random.default_rng(seed)
     squares = rng.integers(0, 256, (-(-height // 8), -(-width // 8), 3), np.uint8)
     pixels = squares.repeat(8, axis=0).repeat(8, axis=1)[:height, :width]
@@ -17,7 +17,7 @@ def image(seed: int, width: int = 40, height: int = 30) -> Media:
 
 
 def sound(seed: int, seconds: float = 3.0, sample_rate: int = 16_000) -> Media:
-    """Some notes, others for each `seed`."""
+    """Returns a sound of some notes, different for each `seed`."""
     rng = np.random.default_rng(seed)
     times = np.arange(int(seconds * sample_rate)) / sample_rate
     pitches = rng.uniform(100, 2000, len(times) // (sample_rate // 4) + 1).repeat(sample_rate // 4)

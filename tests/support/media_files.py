@@ -14,7 +14,7 @@ N_SAMPLES: Final = 800
 
 
 def picture(mode: str = "RGB", size: tuple[int, int] = (WIDTH, HEIGHT)) -> Image.Image:
-    """A gradient: no two pixels of a small one are alike."""
+    """Returns a gradient. All pixels of a small one differ."""
     image = Image.new("RGB", size)
     image.putdata(
         [
@@ -33,14 +33,14 @@ def image_file(format: str, mode: str = "RGB", **save: object) -> bytes:
 
 
 def blank_png(width: int, height: int) -> bytes:
-    """A black image of any size."""
+    """Returns a black image of any size."""
     file = io.BytesIO()
     Image.new("RGB", (width, height)).save(file, "PNG")
     return file.getvalue()
 
 
 def png_of_size(width: int, height: int) -> bytes:
-    """A file whose header has any size, with hardly any pixels."""
+    """Returns a file whose header claims any size, with hardly any pixels."""
 
     def chunk(name: bytes, body: bytes) -> bytes:
         return (
@@ -57,7 +57,7 @@ def png_of_size(width: int, height: int) -> bytes:
 
 
 def webp_of_size(width: int, height: int) -> bytes:
-    """A header without data."""
+    """Returns a header without data."""
     sizes = (width - 1).to_bytes(3, "little") + (height - 1).to_bytes(3, "little")
     body = b"WEBP" + b"VP8X" + struct.pack("<I", 10) + bytes(4) + sizes
     return b"RIFF" + struct.pack("<I", len(body)) + body
@@ -68,7 +68,7 @@ def tone(n_samples: int = N_SAMPLES, rate: int = RATE) -> list[float]:
 
 
 def wav_file(samples: list[float] | None = None, rate: int = RATE, channels: int = 1) -> bytes:
-    """32-bit floats, each sample in all channels."""
+    """Returns a file of 32-bit floats, with each sample in all channels."""
     values = [value for value in (tone() if samples is None else samples) for _ in range(channels)]
     data = struct.pack(f"<{len(values)}f", *values)
     format = struct.pack("<HHIIHH", 3, channels, rate, rate * channels * 4, channels * 4, 32)

@@ -1,5 +1,5 @@
-"""Media in the texts of tests: by id, how many tokens they take, and whether they are evaluated
-at once."""
+"""Media in the texts of tests: the number of tokens by id, and the ids of media that have to be
+evaluated at once."""
 
 from collections.abc import Iterable, Sequence
 
@@ -12,7 +12,7 @@ WHOLE = {-3, -5}
 
 
 def text(elements: Iterable[int], n_most: int = 20) -> list[int]:
-    """The tokens of `elements`, tokens and ids of media, as far as there is room."""
+    """Returns the tokens of `elements` (tokens and ids of media), at most `n_most`."""
     tokens: list[int] = []
     for element in elements:
         n = LENGTHS.get(element, 1)
@@ -23,7 +23,7 @@ def text(elements: Iterable[int], n_most: int = 20) -> list[int]:
 
 
 def texts(n_most: int = 20, min_size: int = 1) -> st.SearchStrategy[list[int]]:
-    """Tokens of a small vocabulary, with media between them more often than not."""
+    """Generates tokens of a small vocabulary, mostly with media between them."""
     plain = st.integers(0, 2)
     mixed = st.one_of(plain, plain, st.sampled_from(sorted(LENGTHS)))
     lists = st.one_of(
@@ -33,7 +33,7 @@ def texts(n_most: int = 20, min_size: int = 1) -> st.SearchStrategy[list[int]]:
 
 
 def spans(tokens: Sequence[int]) -> list[Span]:
-    """The places of media in a text, of which the last one may be cut."""
+    """Returns the places of media in a text. The last medium may be cut off."""
     found: list[Span] = []
     at = 0
     while at < len(tokens):
@@ -45,7 +45,7 @@ def spans(tokens: Sequence[int]) -> list[Span]:
 
 
 def is_uncut(tokens: Sequence[int]) -> bool:
-    """True if all media are there as wholes."""
+    """True if all media are complete."""
     places = spans(tokens)
     return not places or (
         places[-1].stop <= len(tokens)

@@ -4,7 +4,7 @@ import os
 
 
 def resident() -> int:
-    """Bytes; 0 where the system doesn't tell."""
+    """Returns the resident bytes; 0 on systems that don't report them."""
     try:
         with open("/proc/self/statm", "rb") as file:
             return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")

@@ -20,7 +20,7 @@ def write(directory: Path, *names: str) -> None:
 
 
 def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
-    """Put files into the cache, as the hub's library does it; their folder."""
+    """Puts files into the cache as the hub's library does, and returns their folder."""
     folder = hub / ("models--" + repository.replace("/", "--"))
     snapshot = folder / "snapshots" / COMMIT
     for number, name in enumerate(names):
@@ -34,7 +34,7 @@ def cache(hub: Path, repository: str, *names: str, ref: str = "main") -> Path:
 
 
 def with_metadata(source: Path, target: Path, values: Mapping[str, str | int | float]) -> Path:
-    """A copy of the model `source` with further `values` in its metadata."""
+    """Writes a copy of the model `source` with more `values` in its metadata."""
     kinds = {
         str: gguf.GGUFValueType.STRING,
         int: gguf.GGUFValueType.INT32,
@@ -48,7 +48,7 @@ def with_metadata(source: Path, target: Path, values: Mapping[str, str | int | f
 
 
 def damaged(source: Path, target: Path) -> Path:
-    """A copy of the model `source` whose last norm is no numbers."""
+    """Writes a copy of the model `source` whose last norm consists of NaN."""
     shutil.copyfile(source, target)
     for tensor in gguf.GGUFReader(target, "r+").tensors:
         if tensor.name == "output_norm.weight":

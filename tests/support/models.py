@@ -6,5 +6,5 @@ from tools.models.build import ensure
 
 
 def random_model() -> Path:
-    """A chat model of random weights: its texts are varied, and don't end soon."""
+    """Returns a chat model with random weights, whose texts vary and don't end soon."""
     return ensure("random")

@@ -1,4 +1,4 @@
-"""Values of all options, for Hypothesis, and how they are written."""
+"""Values of all options for Hypothesis, and their text on the command line and in files."""
 
 import math
 import string
@@ -165,7 +165,7 @@ GIVEN = {name: f for name, f in FIELDS.items() if name not in INFORMATION | FILE
 
 @st.composite
 def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[str, Any]:
-    """Values of some options, of which none replaces another."""
+    """Generates values of some options that don't replace each other."""
     wanted: dict[str, Any] = {}
     for name in draw(st.lists(st.sampled_from(sorted(candidates)), unique=True)):
         opt = FIELDS[name].opt
@@ -175,7 +175,7 @@ def chosen(draw: st.DrawFn, candidates: tuple[str, ...] = tuple(GIVEN)) -> dict[
 
 
 def impossible(given_values: dict[str, Any]) -> bool:
-    """True if the options exclude each other. Exclusions have tests of their own."""
+    """True if the options exclude each other. Other tests cover exclusions."""
     try:
         check(compose(Options, given_values))
     except OptionError:
@@ -208,7 +208,7 @@ NO_FILES = {name: field for name, field in OF_MODEL.items() if name not in FILES
 
 
 def settings_of(wanted: dict[str, Any], key: Any) -> list[Setting]:
-    """Options as lines of a section; `key` chooses one of a field's keys."""
+    """Returns options as lines of a section; `key` chooses one of a field's keys."""
     return [
         Setting(key(FIELDS[name]), text)
         for name, value in wanted.items()

@@ -14,7 +14,7 @@ FIELDS = NAMES.fields
 
 
 def engine_options(**chosen: Any) -> EngineOptions:
-    """Options by the names of their fields, in whatever tables these are; one thread computes.
+    """Returns options by the names of their fields, in any of the tables, for one computing thread.
 
     The tests run side by side, one for each processor. Threads that wait for each other at every
     operation, and spin while they wait, would be waiting for a processor most of the time.
@@ -33,7 +33,7 @@ def server_options(**chosen: Any) -> ServerOptions:
 def layered(
     environ: Mapping[str, str], layers: Sequence[Layer], argv: Sequence[str], *, files: bool = True
 ) -> Options:
-    """The options of one model of a server that was started with `argv`."""
+    """Returns the options of one model of a server that was started with `argv`."""
     return options_of_model(Given(NAMES, environ, argv), layers, files=files)
 
 

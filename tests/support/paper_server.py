@@ -51,8 +51,8 @@ INFO = model_info(
 
 
 class PaperGeneration:
-    """Says `words`; ends by itself unless these are WORDS. A prompt `fail` fails at once, `late`
-    after a word, `hang` never ends."""
+    """Generates `words`, and ends after them unless they are WORDS. The prompt `fail` fails at
+    once, `late` after a word, and `hang` never ends."""
 
     def __init__(
         self, prompt: PromptParts, params: GenerationParams, words: Sequence[str] = WORDS
@@ -211,7 +211,7 @@ def described_paths() -> Mapping[str, Any]:
 
 
 class DescribedServer:
-    """A client of one served description, which checks all that it gets against it."""
+    """A client of a server, which checks all answers against the description."""
 
     def __init__(self, url: str) -> None:
         self.http = httpx.Client(base_url=url, timeout=SECONDS)
@@ -225,7 +225,8 @@ class DescribedServer:
 
     @contextmanager
     def asking(self, path: str, **body: Any) -> Iterator[socket.socket]:
-        """A client that has sent a request, and at the end goes away without having read all."""
+        """Sends a request, yields the connection, and closes it at the end, even with unread
+        data."""
         content, url = json.dumps(body).encode(), self.http.base_url
         head = (
             f"POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
@@ -237,7 +238,7 @@ class DescribedServer:
             yield connection
 
     def events(self, path: str, **body: Any) -> list[Any]:
-        """The documents of a stream; the end marker stays a text."""
+        """Returns the documents of a stream; the end marker stays a text."""
         response = self.post(path, stream=True, **body)
         assert response.status_code == 200, response.text
         assert response.headers["content-type"].startswith("text/event-stream")
@@ -261,7 +262,7 @@ class DescribedServer:
 
 
 class Server(DescribedServer):
-    """A client of a server whose engine is made of paper."""
+    """A client of a server with a `PaperEngine`."""
 
     def __init__(
         self, engine: PaperEngine, supervisor: PaperSupervisor, runtime: Runtime, url: str

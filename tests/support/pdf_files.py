@@ -4,17 +4,17 @@ import zlib
 from collections.abc import Sequence
 
 SCAN = b"q 60 0 0 60 9 9 cm BI /W 2 /H 1 /CS /G /BPC 8 ID \x00\xff EI Q"
-"""The operators that draw an image."""
+"""The operators of a page that draw an image."""
 
 
 def words(text: str) -> bytes:
-    """The operators that write a text."""
+    """Returns the operators of a page that write a text."""
     return b"BT /F 12 Tf 9 40 Td (" + text.encode("latin-1") + b") Tj ET"
 
 
 def pdf(*pages: bytes, extra: Sequence[bytes] = (), trailer: bytes = b"") -> bytes:
-    """A file whose pages have these contents. `extra` are more objects, from number 3 + 2 times the
-    number of pages on."""
+    """Returns a file whose pages have these contents. `extra` are more objects, numbered from 3 + 2
+    times the number of pages."""
     numbers = range(4, 4 + 2 * len(pages), 2)
     kids = b" ".join(b"%d 0 R" % n for n in numbers)
     objects = [
@@ -32,7 +32,7 @@ def pdf(*pages: bytes, extra: Sequence[bytes] = (), trailer: bytes = b"") -> byt
 
 
 def assembled(objects: Sequence[bytes], trailer: bytes = b"") -> bytes:
-    """A file of these objects, the first of which is its root."""
+    """Returns a file of these objects, the first of which is its root."""
     file = bytearray(b"%PDF-1.4\n%\xe2\xe3\xcf\xd3\n")
     places = []
     for number, each in enumerate(objects, 1):
@@ -47,14 +47,14 @@ def assembled(objects: Sequence[bytes], trailer: bytes = b"") -> bytes:
 
 
 def encrypted() -> bytes:
-    """A file that needs a password."""
+    """Returns a file that needs a password."""
     lock = b"<</Filter/Standard/V 1/R 2/P -4/O<%b>/U<%b>>>" % (b"31" * 32, b"32" * 32)
     number = 6
     return pdf(words("a"), extra=[lock], trailer=b"/Encrypt %d 0 R/ID[<00><00>]" % number)
 
 
 def bomb() -> bytes:
-    """A short file whose page is 4 GiB of zeros."""
+    """Returns a short file whose page is 4 GiB of zeros."""
     # 16 MiB again and again, between zlib's header and checksum (RFC 1950): compressing all of it
     # takes half a minute.
     engine = zlib.compressobj(9, wbits=-15)

@@ -25,20 +25,20 @@ def engine(model: Model, **options: Any) -> Engine:
 
 
 class Stepping(Protocol[E]):
-    """An engine whose steps give events of this type."""
+    """An engine whose steps send events of this type."""
 
     def step(self, send: Callable[[list[E]], None]) -> None: ...
 
 
 def stepped(engine: Stepping[E]) -> list[E]:
-    """The events of a step."""
+    """Runs a step and returns its events."""
     events: list[E] = []
     engine.step(events.extend)
     return events
 
 
 def play(engine: Engine, prompts: list[str], **params: Any) -> dict[str, Finished]:
-    """Run all prompts together; what became of each."""
+    """Runs all prompts together, and returns the result of each."""
     names: dict[int, str] = {}
     results: dict[str, Finished] = {}
 

@@ -57,7 +57,7 @@ class Stage:
 
 
 async def soon() -> None:
-    """Until nothing more happens by itself."""
+    """Runs the event loop until all tasks wait."""
     for _ in range(30):
         await asyncio.sleep(0)
 
@@ -89,7 +89,7 @@ def in_loop(test: Callable[[], Coroutine[Any, Any, None]]) -> Callable[[], None]
 
 
 def seen(subscription: Subscription) -> list[tuple[str, str, str]]:
-    """The unread events: model, name, status."""
+    """Returns the unread events: model, name, status."""
     subscription.close()
     events = [event for event, _ in subscription._events]
     return [(event.model, event.event, event.data.get("status", "")) for event in events]

@@ -20,6 +20,6 @@ def presets(text: str, directory: Path) -> Presets:
 
 
 def section(text: str, directory: Path, name: str = "a", argv: Sequence[str] = ()) -> Options:
-    """The options of a model of the file."""
+    """Returns the options of a model in a preset file."""
     found = presets(text, directory)
     return layered({}, [found.everywhere.layer, found.sections[name].layer], argv, files=False)

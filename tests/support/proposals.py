@@ -19,7 +19,7 @@ PIECES = st.lists(
 
 @st.composite
 def texts(draw: st.DrawFn) -> list[int]:
-    """Few different tokens, and parts that come again."""
+    """Generates texts of few different tokens, with repeated parts."""
     text: list[int] = []
     for piece in draw(PIECES):
         if isinstance(piece, tuple):
@@ -45,7 +45,8 @@ def growing(text: list[int], steps: list[int]) -> Iterator[TokenBuffer]:
 
 @dataclass
 class Text:
-    """At most `n` tokens are wanted that follow `tokens`, which the running text `id` has now."""
+    """A request for at most `n` tokens after `tokens`, the present tokens of the running text
+    `id`."""
 
     tokens: TokenBuffer
     n: int = 8
@@ -68,15 +69,14 @@ def ask(
 
 
 class Running(Generic[S]):
-    """Returns the states of running texts in `source`, by their ids, as their requests have
-    them."""
+    """The states of running texts in `source`, by their ids. A request has such a state."""
 
     def __init__(self, source: ProposalSource[S]) -> None:
         self.source = source
         self.states: dict[int, S] = {}
 
     def asked(self, texts: Sequence[Text]) -> list[Ask[S]]:
-        """Their states have a text of their own, which becomes what each is now."""
+        """Returns what the source gets: the state of each text, with its present tokens."""
         for text in texts:
             if text.id not in self.states:
                 empty = TokenBuffer(np.empty(0, np.int32))
@@ -95,7 +95,7 @@ class Running(Generic[S]):
             self.states[id].verified(n_proposed, n_accepted)
 
     def leave(self, id: int) -> None:
-        """The text `id`, if it is known, is gone."""
+        """Ends the text `id`, if it is running."""
         if id in self.states:
             self.states.pop(id).detach()
 

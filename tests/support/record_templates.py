@@ -1,9 +1,10 @@
-"""Records what llama-server makes of the conversations of `shipped_templates`.
+"""Records llama-server's prompts for the conversations of `shipped_templates`.
 
     python -m tests.support.record_templates LLAMA_SERVER LLAMA_CPP MODEL
 
 LLAMA_SERVER is the program, LLAMA_CPP the folder with its sources, MODEL any model file. Writes the
-digests of the prompts to tests/support/shipped_prompts.json, and leaves the answers there.
+digests of the prompts to tests/support/shipped_prompts.json, and keeps the recorded answers of that
+file.
 """
 
 import json
@@ -32,11 +33,11 @@ def prompt(body: Any) -> str | None:
     try:
         return digest(answer("/apply-template", body)["prompt"])
     except urllib.error.HTTPError:
-        return None  # it refuses the conversation
+        return None  # llama-server or the template rejects the conversation
 
 
 def prompts(server: str, model: str, template: Path) -> dict[str, str | None]:
-    """The digests for all conversations, from a server of its own."""
+    """Returns the digests for all conversations, from a separate server."""
     options = ["--jinja", "--no-repack", "--no-warmup", "-c", "256", "--port", str(PORT)]
     command = [server, "-m", model, "--chat-template-file", str(template), *options]
     with subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL) as process:

@@ -34,7 +34,7 @@ class Weights:
         return self._fields[f"{self.arch}.{name}"]
 
     def linear(self, name: str, x: Array) -> Array:
-        """x W^T + b."""
+        """Returns x W^T + b."""
         y = x @ self[f"{name}.weight"].T
         return y + self._tensors.get(f"{name}.bias", np.zeros(1))
 
@@ -130,7 +130,7 @@ def bert(weights: Weights, tokens: list[int]) -> Array:
 
 
 def pooled(pooling: str, vectors: Array) -> Array:
-    """One or more rows."""
+    """Returns the pooled vectors: one row, or one for each token."""
     match pooling:
         case "none":
             return vectors

@@ -1,4 +1,4 @@
-"""A server that stands in for a registry of containers, with its faults to be switched on.
+"""A stand-in for a container registry, whose faults can be switched on.
 
 Like Docker Hub it gives tokens, and sends the contents from another host (`127.0.0.1` instead of
 `localhost`), which must not see them.
@@ -29,15 +29,15 @@ INDEX = "application/vnd.oci.image.index.v1+json"
 
 @dataclass
 class Faults:
-    """Faults of the registry. Faults with a number end after so many answers."""
+    """Faults of the registry. A fault with a number `n_...` ends after so many answers."""
 
     asks_token: bool = False
     challenge: str = ""  # instead of the right one
     token: bytes | None = None  # the answer of the token server, instead of the right one
     token_elsewhere: bool = False  # the token server redirects to another one
-    n_expired: int = 0  # requests for contents whose token counts no more
+    n_expired: int = 0  # requests for contents whose token has expired
     break_after: int | None = None  # bytes of an answer, then the connection ends; once
-    stall_after: int | None = None  # bytes of an answer, then nothing comes any more; once
+    stall_after: int | None = None  # bytes of an answer, then nothing more is sent; once
     n_damaged: int = 0  # contents with one wrong byte
     status: int = 0  # of all answers
     n_busy: int = 0  # answers with status 429
@@ -59,7 +59,7 @@ class Asked:
 
 @dataclass
 class Registry:
-    """Use it as a context manager; `host` is what stands before the name of a model."""
+    """The stand-in, a context manager. `host` is the prefix of a model's name."""
 
     manifests: dict[str, bytes] = field(default_factory=dict)  # by repository:version
     blobs: dict[str, bytes] = field(default_factory=dict)
@@ -88,27 +88,27 @@ class Registry:
         self._server.stop()
 
     def reset(self) -> None:
-        """Empty, and without faults."""
+        """Removes all models, faults and recorded requests."""
         self.manifests, self.blobs, self.faults = {}, {}, Faults()
         self.requests.clear()
         self._n_tokens = 0
 
     def add(self, name: str, *layers: tuple[str, bytes, dict[str, Any] | None]) -> str:
-        """A model `repository:tag` with layers (media type, content, annotations), the digest of
-        whose manifest is the result."""
+        """Adds a model `repository:tag` with layers (media type, content, annotations). Returns the
+        digest of its manifest."""
         described = [self.layer(*layer) for layer in layers]
         return self.push(name, {"mediaType": MANIFEST, "schemaVersion": 2, "layers": described})
 
     def layer(
         self, kind: str, data: bytes, annotations: dict[str, Any] | None = None
     ) -> dict[str, Any]:
-        """The description of a layer, whose content is available from now on."""
+        """Adds the content of a layer, and returns the description of the layer."""
         self.blobs[digest(data)] = data
         described = {"mediaType": kind, "digest": digest(data), "size": len(data)}
         return described | ({"annotations": annotations} if annotations else {})
 
     def push(self, name: str, manifest: Any) -> str:
-        """A manifest, or whatever is to stand in its place; the result is its digest."""
+        """Stores a manifest, or other data in its place, and returns its digest."""
         data = manifest if isinstance(manifest, bytes) else json.dumps(manifest).encode()
         self.manifests[name] = data
         self.manifests[f"{name.partition(':')[0]}:{digest(data)}"] = data
@@ -206,7 +206,7 @@ class Registry:
         if stalls is not None:
             await asyncio.sleep(3600)  # cancelled when the client gives up
         if breaks is not None:
-            raise ConnectionAbortedError("as the test wants it")
+            raise ConnectionAbortedError("by a fault of the test")
 
 
 @contextmanager

@@ -9,9 +9,9 @@ NO_MEMORY, MOST = -2, 60
 
 
 class Device:
-    """A context without memory for batches of more than `most` tokens. `evaluates` is llama.cpp's
-    failure after the first micro-batch: earlier tokens are then in the KV cache. The next `failing`
-    batches fail whatever their size."""
+    """A context without memory for batches of more than `most` tokens. With `evaluates`, a
+    batch is computed before its failure, so its tokens are in the KV cache, as after llama.cpp's
+    failure in a later micro-batch. The next `failing` batches fail whatever their size."""
 
     def __init__(self, patch: pytest.MonkeyPatch, *, evaluates: bool) -> None:
         self.most, self.n_failed = MOST, 0

@@ -1,4 +1,4 @@
-"""Drives the scheduler: texts, and steps in which each token that is sampled is known."""
+"""Drives the scheduler with texts and steps whose sampled tokens are given."""
 
 from typing import Any
 
@@ -37,7 +37,7 @@ def run_step(
 
 
 def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: Any) -> Sequence:
-    """Serve a text alone, to its first token."""
+    """Serves a text alone up to its first token."""
     one = sequence(id, tokens, **kwargs)
     s.submit(one)
     while not one.generating:
@@ -47,7 +47,7 @@ def finish_one(s: Scheduler, kv: FakeKV, id: int, tokens: list[int], **kwargs: A
 
 
 def together(kv: FakeKV, n: int, **kwargs: Any) -> tuple[Scheduler, list[Sequence]]:
-    """`n` texts with 32 tokens in common and 4 of their own, submitted at once."""
+    """Submits `n` texts at once, with 32 common tokens and 4 own ones each."""
     s = scheduler(kv, n_slots=n, n_sequences=2 * n, **kwargs)
     prefix = list(range(32))
     texts = [sequence(id, [*prefix, *4 * [id]]) for id in range(100, 100 + n)]

@@ -1,8 +1,8 @@
 """Conversations and answers for the chat templates that llama.cpp ships in `models/templates`.
 
-The templates and the prompts made of them aren't ours, so neither is here: shipped_prompts.json has
-digests of what llama-server makes of the conversations, recorded by record_templates.py, and
-which answers the templates write.
+The templates and their prompts aren't ours, so this repository has neither. shipped_prompts.json
+has digests of llama-server's prompts for the conversations, recorded by record_templates.py, and
+the answers that the templates write.
 """
 
 import hashlib

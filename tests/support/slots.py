@@ -12,7 +12,7 @@ from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 
 class Slots:
-    """Slot actions of an engine, without the worker around it."""
+    """Runs slot actions of an engine without a worker."""
 
     def __init__(self, engine: Engine, options: EngineOptions) -> None:
         self.engine = engine

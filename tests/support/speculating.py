@@ -1,4 +1,4 @@
-"""Sources that know what will be said, and say it rightly, wrongly or by half."""
+"""Proposal sources that have the coming text, and propose it rightly, wrongly or half rightly."""
 
 import random
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ REQUESTS: dict[str, dict[str, Any]] = {
 
 
 class OracleState(SourceState):
-    """A text that an oracle is asked for, until it leaves."""
+    """A running text with an oracle as its source."""
 
     def __init__(self, oracle: "Oracle", tokens: TokenBuffer, key: Key) -> None:
         super().__init__(tokens, key)
@@ -71,7 +71,7 @@ class OracleState(SourceState):
 
     def verified(self, n_proposed: int, n_accepted: int) -> None:
         assert not self._is_over
-        self._is_over = self not in self._oracle.known  # that was its last step
+        self._is_over = self not in self._oracle.known  # this was the last step of the text
         self._oracle.n_proposed += n_proposed
         self._oracle.n_accepted += n_accepted
 
@@ -80,7 +80,8 @@ class OracleState(SourceState):
 
 
 class Oracle:
-    """Proposes what `texts` go on with, or, in another `mode`, something like it."""
+    """Proposes the continuation in `texts`. Other values of `mode` make it wrong, half wrong or
+    random."""
 
     name = "oracle"
 
@@ -116,14 +117,14 @@ class Oracle:
 
 
 class Timed(Pace):
-    """With a clock of its own, which begins with `sweep` and gets steps from `observe`."""
+    """A pace with its own clock, which begins with `sweep`; `observe` adds steps to it."""
 
     def __init__(self, target: float, n_batch: int, sweep: Sweep | None = None) -> None:
         self.clock = StepClock(n_batch, sweep)
         super().__init__(self.clock, target, n_batch)
 
     def observe(self, n_generating: int, n_proposed: int, seconds: float) -> None:
-        """A step without prompts has taken so long."""
+        """Adds a step without prompts that took `seconds`."""
         if n_proposed:
             self.clock.observe_proposals(n_generating, n_proposed, seconds)
         else:
@@ -132,7 +133,7 @@ class Timed(Pace):
 
 
 class Eager(Pace):
-    """Takes everything."""
+    """A pace that accepts all proposals."""
 
     def choose(
         self, n_generating: int, offers: Sequence[Offer], seconds_each: float = 0.0
@@ -167,7 +168,8 @@ def speculating(
 
 
 def run(e: Engine, prompts: list[str], params: dict[str, Any]) -> dict[str, Finished]:
-    """Together; of streams, with all that their events had."""
+    """Runs `prompts` together, and returns the results, with the whole text and tokens of
+    streams."""
     found = run_all(
         e,
         [

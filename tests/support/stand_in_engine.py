@@ -72,7 +72,7 @@ from tests.support.factories import model_info
 START, END = 256, 257  # tokens; all others are bytes
 N_CTX = 1 << 20  # tokens
 MEDIUM = [-1, -1, -1]  # the tokens of each image or sound
-STEPS = (1, 2, 3)  # tokens of one step, in turn: as many as an engine has that speculates
+STEPS = (1, 2, 3)  # tokens of successive steps, as from an engine that speculates
 INFO = model_info(
     n_vocab=END + 1,
     n_ctx=N_CTX,
@@ -95,8 +95,8 @@ class Turn(msgspec.Struct, frozen=True):
 
 
 class Script:
-    """The turns that are still to come, and the prompts that there were, as files of a folder. A
-    test writes turns while no request is on its way."""
+    """The remaining turns and the received prompts, in files of a folder. A test writes turns only
+    while no request runs."""
 
     def __init__(self, folder: Path) -> None:
         self._turns = folder / "turns.json"
@@ -111,12 +111,12 @@ class Script:
         return msgspec.json.decode(self._prompts.read_bytes(), type=list[str])
 
     def begin(self, *turns: Turn) -> None:
-        """Write the turns of a session, whose prompts are to be noted."""
+        """Writes the turns of a session, and clears the received prompts."""
         self._turns.write_bytes(msgspec.json.encode(turns))
         self._prompts.write_bytes(b"[]")
 
     def take(self, prompt: str) -> Turn:
-        """The turn that answers `prompt`. Raises `EngineError` if none is left."""
+        """Returns the turn that answers `prompt`. Raises `EngineError` if there is no more turn."""
         self._prompts.write_bytes(msgspec.json.encode([*self.prompts, prompt]))
         if not (turns := self.turns):
             raise invalid_request("the script has no turn for this request")
@@ -135,14 +135,14 @@ def tokens_of(prompt: PromptParts, *, add_special: bool) -> list[int]:
 
 
 def text_of(tokens: list[int]) -> str:
-    """Raises `EngineError` if a token is not in the vocabulary."""
+    """Returns the text of tokens. Raises `EngineError` if a token is not in the vocabulary."""
     if not all(0 <= token <= END for token in tokens):
         raise invalid_request("a token is not in the vocabulary")
     return bytes(token for token in tokens if token < START).decode("utf-8", "replace")
 
 
 def n_shared(one: list[int], other: list[int]) -> int:
-    """The length of the longest common prefix."""
+    """Returns the length of the longest common prefix."""
     same = takewhile(lambda pair: pair[0] == pair[1], zip(one, other, strict=False))
     return sum(1 for _ in same)
 
@@ -170,7 +170,7 @@ class Answer:
         self._began = time.perf_counter()
 
     def queued(self) -> list[Event]:
-        """The events of a request that is without fault, before it has the slot."""
+        """Returns the events of a valid request before it gets the slot."""
         rules = self._params.answer
         events: list[Event] = []
         if rules is not None and rules.relaxed:
@@ -178,7 +178,7 @@ class Answer:
         return [*events, Accepted(self.id)] if self._submit.confirm else events
 
     def step(self) -> list[Event] | None:
-        """The events of one step; None after the end."""
+        """Returns the events of one step; None after the end."""
         return next(self._events, None)
 
     def _make(self) -> Iterator[list[Event]]:
@@ -208,7 +208,7 @@ class Answer:
             yield [Failed(self.id, self.turn.error)]
 
     def _accept(self, token: int) -> StopType:
-        """Say `token`; why the text ends with it."""
+        """Adds `token` to the answer. Returns the reason if the text ends with it."""
         self.said.append(token)
         self._show(self._stream.feed(bytes([token]) if token < START else b""))
         if self._stream.stopping_word:
@@ -250,7 +250,7 @@ class Answer:
         return [*rest, finished]
 
     def _delta(self) -> Delta:
-        """The text and the tokens that no event has carried yet."""
+        """Returns an event with the text and tokens that no earlier event had."""
         text, self._pending = self._pending, ""
         tokens = self.said[self._n_sent :]
         self._n_sent = len(self.said)
@@ -273,7 +273,7 @@ class StandIn:
         self._link = link
         self._script = script
         self._inbox: SimpleQueue[ToEngine | None] = SimpleQueue()
-        self._answers: list[Answer] = []  # the first that isn't paused has the slot
+        self._answers: list[Answer] = []  # the first one that isn't paused has the slot
         self._cached: list[int] = []  # the text that was evaluated last
 
     def run(self) -> None:
@@ -334,7 +334,7 @@ class StandIn:
             self._link.send(Step([*events]))
 
     def _answer(self, submit: Submit) -> Answer:
-        """Raises `EngineError`."""
+        """Begins the answer to a request. Raises `EngineError` if it is invalid or unsupported."""
         if isinstance(submit.prompt, Infill) or submit.params.n_probs:
             raise not_supported("this stand-in neither fills gaps nor knows probabilities")
         tokens = tokens_of(submit.prompt, add_special=INFO.add_bos)
@@ -346,7 +346,7 @@ class StandIn:
         return Answer(submit, turn, tokens, n_shared(self._cached, tokens[:-1]))
 
     def _reply(self, message: ToEngine) -> ToServer:
-        """Raises `EngineError` for what needs a model."""
+        """Returns the reply to a message. Raises `EngineError` if it needs a real model."""
         match message:
             case Tokenize(id=id, content=content):
                 tokens = tokens_of(content, add_special=message.add_special)

@@ -1,7 +1,7 @@
 """The whole server as a process, with a stand-in for its engine process.
 
-Only the command of the engine process is another one: supervisor, pipes, template processes and
-sockets are those of the program.
+Only the command of the engine process differs: supervisor, pipes, template processes and sockets
+are those of the program.
 """
 
 import os
@@ -39,8 +39,8 @@ class StandInServer(DescribedServer):
 
 @contextmanager
 def stand_in_server(folder: Path, *options: str) -> Iterator[StandInServer]:
-    """A server that is ready, with these `options` of the command line. Its log and its script are
-    in `folder`."""
+    """Yields a ready server with these command-line `options`. Its log and its script are in
+    `folder`."""
     log = folder / "server.log"
     script = Script(folder)
     script.begin()
@@ -48,7 +48,7 @@ def stand_in_server(folder: Path, *options: str) -> Iterator[StandInServer]:
     command = [sys.executable, "-c", PROGRAM, str(folder), "--port", "0", "--model", MODEL_NAME]
     with (
         log.open("wb") as sink,
-        subprocess.Popen(  # which ends with its stdin, and so with this process
+        subprocess.Popen(  # the server ends with its stdin, and so with this process
             [*command, *options],
             env={**os.environ, "PYTHONPATH": path},
             cwd=ROOT,

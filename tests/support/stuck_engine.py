@@ -1,10 +1,10 @@
-"""An engine process in which a computation never ends, from the moment on at which a file appears.
+"""An engine process in which a computation never ends once a certain file exists.
 
 python -m tests.support.stuck_engine FILE HOW        (as `specllama.engine.worker`, by its pipes)
 
-The first decode that finds FILE never returns. `once`: it takes FILE away, so that the next process
-is a good one; `holding the GIL`: the same, and no other thread of Python goes on; `always`: FILE
-stays. From then on no computation may take any time.
+The first decode that finds FILE never returns. HOW is `once` (it removes FILE, so that the next
+process works), `holding the GIL` (the same, and all Python threads stop) or `always` (FILE stays).
+From then on, the watch has time limits of 0, so that it notices the computation at once.
 """
 
 import ctypes

@@ -7,7 +7,7 @@ from starlette.applications import Starlette
 
 
 class ThreadedServer:
-    """Serves `app` from its making until `stop`."""
+    """Serves `app` from the creation of this object until `stop`."""
 
     def __init__(self, app: Starlette, name: str) -> None:
         config = uvicorn.Config(app, port=0, log_config=None, lifespan="off", ws="none")

@@ -16,8 +16,8 @@ def with_vocabulary(
     change: Callable[[list[str]], list[str]] | None,
     values: Mapping[str, bool],
 ) -> Path:
-    """A copy of the model `source` with other `values`, and with the texts that `change` makes of
-    those of its tokens; there may be more of these."""
+    """Writes a copy of the model `source` with other metadata `values`. `change` gets the texts of
+    the tokens and returns the new texts, which may be more."""
     reader = gguf.GGUFReader(source)
     fields = {name: field for name, field in reader.fields.items() if not name.startswith("GGUF.")}
     tokens = [str(text) for text in fields[TOKENS].contents()]

@@ -8,7 +8,7 @@ LIMITS = ("FIRST", "FLOOR", "FACTOR", "MARGIN")
 
 
 def without_limits(monkeypatch: pytest.MonkeyPatch, watched: watch.ThreadWatch) -> None:
-    """Reports whatever has not ended at the first look, without reading the disk."""
+    """Reports each computation that still runs at the first check, without reading the disk."""
     for name in LIMITS:
         monkeypatch.setattr(watch, name, 0.0)
     monkeypatch.setattr(watched, "_disk_reads", lambda: 0)
