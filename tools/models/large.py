@@ -36,9 +36,9 @@ keep repeating themselves, and proposals can be right."""
 
 @dataclass(frozen=True, kw_only=True)
 class Shape:
-    """`n_expert` is 0 for a dense model. `weight_type` is the type of most matrices. `better` is
-    the type of the output, of values, and of half of the last matrices, as in llama.cpp's mixed
-    types."""
+    """The shape of a decoder. `n_expert` is 0 for a dense model. `weight_type` is the type of most
+    matrices. `better` is the type of the output, of values, and of half of the last matrices, as in
+    llama.cpp's mixed types."""
 
     architecture: Literal["llama", "qwen3moe"]
     n_vocab: int

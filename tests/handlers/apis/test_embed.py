@@ -13,7 +13,7 @@ BEGIN, END = 1, 2
 
 
 class Engine:
-    """A tokenizer that has a token for each byte, and some around the text."""
+    """A tokenizer with a token for each byte, and special tokens around the text."""
 
     def __init__(self, n_input: int, before: int, behind: int) -> None:
         self.info = SimpleNamespace(n_input=n_input)

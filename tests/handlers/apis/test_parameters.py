@@ -1,4 +1,4 @@
-"""From request bodies to prompts and parameters: the forms, the bounds, the refusals."""
+"""Conversion of request bodies to prompts and parameters: forms, bounds, refusals."""
 
 import math
 from functools import cache
@@ -429,7 +429,7 @@ def test_off_values_pass() -> None:
 
 @cache
 def schemas() -> dict[str, Any]:
-    """Request schema of each operation, by operationId."""
+    """Returns the request schema of each operation, by operationId."""
     path = Path(__file__).parents[3] / "openapi" / "server.yaml"
     found = {}
     paths: dict[str, Any] = Specification.load(path).spec["paths"]

@@ -1,4 +1,4 @@
-"""The markers of thoughts that a request names itself."""
+"""Markers of reasoning that the request itself sets."""
 
 from typing import Any
 

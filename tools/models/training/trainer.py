@@ -47,14 +47,15 @@ ACCUMULATED = 2
 GPU_BATCH = 32_768
 """Tokens per forward pass on a GPU, with one pass per step; smaller passes take as long."""
 GPU_ROOM = 256
-"""Tokens of it that stay free, because batches differ in size, but a GPU's may not."""
+"""Tokens of a GPU's pass that are reserved for padding: lessons differ in length, but all passes
+have the same size."""
 WARM_UP = 100
 AVERAGED = 0.998
 """The share of the averaged weights that each step keeps."""
 FULL_LEVEL = 0.35
 """The share of the training after which lessons have their full length and difficulty."""
 FULL_LEVEL_TOKENS = 100e6
-"""The number of tokens after which they have it at the latest."""
+"""The number of tokens after which lessons are at their full level at the latest."""
 AHEAD_WEIGHT = 0.4
 """The weight of the token after the next one in the loss; the token after that has its square."""
 SAVE_EVERY = 240

@@ -1,4 +1,4 @@
-"""Promises of the budget on any machine; `test_budget_simulation` has the rest."""
+"""Guarantees of the prompt budget on any machine; see also `test_budget_simulation`."""
 
 from itertools import pairwise
 
@@ -23,7 +23,7 @@ from specllama.engine.worker.scheduling.sweep import Sweep
 def budget_of(
     target: float, n_batch: int = 2048, n_ubatch: int = 512
 ) -> tuple[StepClock, PrefillBudget]:
-    """A budget whose clock has measured nothing yet."""
+    """Returns a clock without measurements, and its budget."""
     clock = StepClock(n_batch)
     return clock, PrefillBudget(clock, target, n_batch=n_batch, n_ubatch=n_ubatch)
 
@@ -87,13 +87,13 @@ def test_with_nothing_known_a_step_is_small() -> None:
 
 
 def test_a_bigger_step_that_takes_hardly_longer() -> None:
-    """Its tokens cost less, though it misses the target by a little."""
+    """It is chosen: its tokens cost less, though the step slightly misses the target."""
     assert OVERRUN * 0.098 >= 0.108
     assert choose({32: 0.098, 64: 0.5, 96: 0.108, 128: 0.3}, 0.1) == 96
     assert choose({32: 0.05, 64: 0.09, 96: 0.3, 128: 0.4}, 0.1) == 64
-    # Measured: 32 keep the target, and take most of it.
+    # Measured: 32 tokens keep the target, and use most of it.
     assert choose({32: 0.08, 72: 0.11, 96: 0.13, 128: 0.2}, 0.1) == 72
-    # Nothing is won with what takes longer.
+    # Larger steps that take longer gain nothing.
     assert choose({72: 0.08, 96: 0.1, 112: 0.11}, 0.1) == 96
 
 
@@ -104,7 +104,7 @@ def test_where_no_size_keeps_the_target_prompts_get_on_nearly_as_fast_as_they_ca
     assert choose(measured, 0.1) == 72
 
 
-def test_prompts_go_on_where_the_target_is_out_of_reach() -> None:
+def test_prompts_advance_if_no_size_keeps_the_target() -> None:
     clock, budget = budget_of(0.15, 4096)
     found = []
     for _ in range(40):
@@ -153,8 +153,8 @@ def test_the_sweep_is_the_initial_knowledge() -> None:
 
 
 def test_disturbed_measurements_of_the_sweep_are_left_out() -> None:
-    """A size that costs more than a smaller and a larger one. A size from which on all sizes cost
-    more is different: there the processor's cache overflows."""
+    """A size is disturbed if it costs more than a smaller and a larger one. If all larger sizes
+    cost more as well, it is valid: there the processor's cache overflows."""
     disturbed = Sweep(prompts={32: 0.04, 72: 0.036, 96: 0.096, 128: 0.128, 256: 0.128})
     clock = StepClock(2048, disturbed)
     found = clock.by_size(0, [32, 72, 96, 128, 256], 0)
@@ -165,7 +165,7 @@ def test_disturbed_measurements_of_the_sweep_are_left_out() -> None:
 
 
 def test_steps_of_one_size_update_the_others() -> None:
-    """Other work makes all of them longer."""
+    """Other work on the machine makes steps of all sizes longer."""
     clock = StepClock(2048, SWEEP)
     for _ in range(6):
         clock.observe(0, 64, 0, 0.074)

@@ -55,7 +55,8 @@ class Run:
             self._n_past += limit
 
     def _next_prompt(self, machine: Machine) -> None:
-        """The rest of the last one, then some tokens of the streams, then another one."""
+        """Evaluates the rest of the last prompt and some steps of the streams, and begins a new
+        prompt."""
         if self._n_past:
             self._observe(machine, self._random.randrange(1, 200))
         for _ in range(8):
@@ -86,21 +87,21 @@ class Run:
 
 
 def ratio(spent: Sequence[tuple[float, float]]) -> float:
-    """Seconds taken, as a multiple of those with the best constant size."""
+    """Returns the spent seconds as a multiple of those with the best constant size."""
     return sum(took for took, _ in spent) / sum(best for _, best in spent)
 
 
 def check_rate(run: Run, start: int, most: float = 1.3) -> None:
-    """From the step `start` on, the run is as good as the best constant size, over all of it and,
-    within `most`, over every part of it."""
+    """Checks that the run takes at most 1.3 times as long as with the best constant size from the
+    step `start` on, and that 60 successive steps take at most `most` times as long."""
     assert ratio(run.spent[start:]) <= 1.3
     for first in range(start, len(run.spent) - 60, 20):
         assert ratio(run.spent[first : first + 60]) <= most, first
 
 
 def check(run: Run, start: int) -> None:
-    """As `check_rate`, and few steps take longer than allowed. If no step can keep the target, more
-    steps may, because there is less to lose."""
+    """Checks the rate, and that few steps take longer than allowed. If no step can keep the target,
+    more steps may exceed it, because there is less to lose."""
     check_rate(run, start)
     overrun = run.overrun[start:]
     if run.can_keep_target:
@@ -131,7 +132,7 @@ def test_without_a_sweep(machine: Machine, seed: int) -> None:
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("seed", range(16))
 def test_from_anything_observed(machine: Machine, seed: int) -> None:
-    """After steps as of no machine that there is."""
+    """After observations that fit no real machine."""
     run = Run(seed, machine.sweep())
     random_ = random.Random(seed)
     for _ in range(random_.randrange(1, 60)):
@@ -145,7 +146,7 @@ def test_from_anything_observed(machine: Machine, seed: int) -> None:
 @pytest.mark.parametrize("size", [32, 64, 128, 1024])
 @pytest.mark.parametrize("machine", MACHINES, ids=lambda machine: machine.name)
 def test_from_measurements_of_one_size(machine: Machine, size: int) -> None:
-    """As after prompts that were all cut to the smallest size, which kept the limit there."""
+    """After prompts that were all cut to the smallest size, which must not keep the limit there."""
     run = Run(size, machine.sweep())
     for _ in range(30):
         run.clock.observe(2, 0, 1500, machine.seconds(2, 0, 1500))
@@ -168,7 +169,7 @@ def test_other_work_comes_and_goes(machine: Machine, factor: float) -> None:
 @pytest.mark.parametrize("second", MACHINES, ids=lambda machine: machine.name)
 @pytest.mark.parametrize("first", MACHINES, ids=lambda machine: machine.name)
 def test_after_steps_of_another_machine(first: Machine, second: Machine) -> None:
-    """It takes longer until the old values are forgotten: some of the next steps are wrong."""
+    """Some of the next steps have a wrong size, until the old machine's values are forgotten."""
     run = Run(3, second.sweep())
     run.steps(first, 60)
     run.steps(second, 160)

@@ -1,4 +1,4 @@
-"""Chunks of texts with media: which are evaluated together, and which wait."""
+"""Chunks of texts with media: their joint evaluation, and their waits for embeddings."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,7 +36,8 @@ def test_places(tokens: list[int], n: int) -> None:
 
 
 def ready(one: Sequence, kv: FakeKV, *ids: int) -> None:
-    """The embeddings of these are there, and no others are wanted."""
+    """Sets the embeddings of these media as ready, and all embeddings of the sequence as
+    complete."""
     kv.embedded.update(ids)
     one.embed(len(one.tokens) + 1000)
 
@@ -135,7 +136,7 @@ def test_a_prompt_that_ends_with_a_medium_evaluates_it_again() -> None:
 
 
 def serve(s: Scheduler, kv: FakeKV, id: int, elements: list[int]) -> Sequence:
-    """A text alone, to its first token; all embeddings are there."""
+    """Serves a text alone up to its first token, with all embeddings."""
     one = sequence(id, text(elements, 64))
     s.submit(one)
     for _ in range(50):

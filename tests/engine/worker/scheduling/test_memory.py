@@ -100,7 +100,7 @@ def test_a_prefix_of_a_leader_is_shared_as_far_as_its_memory_can_be_cut() -> Non
 
 
 def piece(seq_id: int, n: int, *, start: int = 0) -> Chunk:
-    """`n` tokens of a prompt, or, if it is one, the token that was chosen last."""
+    """Returns a chunk of `n` prompt tokens or, if `n` is 1, of the last chosen token."""
     found = sequence(seq_id, [1] * (start + n))
     found.seq_id, found.generating = seq_id, n == 1
     return Chunk(found, start, start + n)

@@ -1,4 +1,4 @@
-"""Cells that are dropped, and cells that are used again at another place."""
+"""Context shifts, which drop cells, and cached chunks that are reused at another position."""
 
 import numpy as np
 import pytest
@@ -30,10 +30,10 @@ def test_available_cells_are_used(n_ctx: int, data: st.DataObject) -> None:
 @pytest.mark.parametrize(
     ("n_ctx", "n_keep", "n_discard", "expected"),
     [
-        (256, 0, 0, (0, 127)),  # half of the 255
-        (256, 55, 0, (55, 100)),  # half of the other 200
-        (256, 55, 400, (55, 199)),  # all others but one
-        (256, 300, 0, (252, 1)),  # of four cells one is left for the token to come
+        (256, 0, 0, (0, 127)),  # drops half of 255 tokens
+        (256, 55, 0, (55, 100)),  # drops half of the other 200
+        (256, 55, 400, (55, 199)),  # drops all others except one
+        (256, 300, 0, (252, 1)),  # one cell is kept free for the next token
         (8, 4, 7, (4, 2)),
     ],
 )
@@ -45,7 +45,7 @@ def array(*parts: list[int]) -> TokenArray:
     return np.array([token for part in parts for token in part], np.int32)
 
 
-# Ids whose bytes look like each other at odd places.
+# Ids whose bytes match each other at offsets that are no multiple of their size.
 TOKENS = st.lists(st.sampled_from([0, 1, 256, 65536, 257]), max_size=40)
 
 
@@ -74,7 +74,7 @@ def _occurs(part: list[int], tokens: list[int]) -> bool:
 
 @given(st.lists(st.tuples(st.integers(1, 9), st.integers(1, 9)), max_size=5), st.integers(0, 9))
 def test_gaps_are_stepped_over(parts: list[tuple[int, int]], n_prefix: int) -> None:
-    """The prompt is the cached text without some parts: each of the others is found again."""
+    """The prompt is the cached text without some parts; each other part is found in the cache."""
     prefix = [1] * n_prefix
     kept = [[100 + i] * n for i, (n, _) in enumerate(parts)]
     dropped = [[200 + i] * n for i, (_, n) in enumerate(parts)]

@@ -173,7 +173,7 @@ def test_idle_texts_give_way_and_then_the_youngest() -> None:
 
 
 def test_a_step_for_which_there_are_no_cells_gets_smaller() -> None:
-    """llama.cpp may have fewer cells than are counted: those of a sliding window aren't."""
+    """llama.cpp may have fewer cells than the scheduler counts, which omits sliding windows."""
     kv = FakeKV(64, 64)
     s = scheduler(kv, n_slots=3)
     for id in (1, 2, 3):
@@ -381,7 +381,8 @@ def test_a_request_for_many_texts_leaves_slots_to_others() -> None:
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=12), st.integers(1, 5))
 def test_turns_are_shared_between_requests(groups: list[int], n_slots: int) -> None:
-    """Of requests that arrive at once, no client has two slots more than a client that waits."""
+    """If requests arrive at once, no client gets two slots more than a client with waiting
+    requests."""
     kv = FakeKV(1024, 64)
     s = scheduler(kv, n_slots=n_slots)
     for id, group in enumerate(groups, start=1):

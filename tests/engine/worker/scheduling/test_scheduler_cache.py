@@ -29,7 +29,7 @@ def test_memory_that_cannot_be_cut_is_evaluated_again() -> None:
 
 
 def cached(s: Scheduler, kv: FakeKV, *texts: list[int]) -> list[int]:
-    """The number of tokens of each text that were held when it came after the others."""
+    """Serves the texts one after the other, and returns the number of cached tokens of each."""
     found = []
     for id, text in enumerate(texts, start=s.n_waiting + 1000):
         one = sequence(id, text)
@@ -124,7 +124,7 @@ def test_followers_in_memory_that_cannot_be_cut() -> None:
 
 
 def held_after(kv: FakeKV, first: list[int], second: list[int], **kwargs: Any) -> Sequence:
-    """The second text in the slot that served the first."""
+    """Serves both texts in the same slot, and returns the second one's sequence."""
     s = scheduler(kv, n_slots=1, n_batch=64)
     one, two = sequence(1, first), sequence(2, second, **kwargs)
     s.submit(one)

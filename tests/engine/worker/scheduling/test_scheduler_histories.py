@@ -1,4 +1,4 @@
-"""The scheduler through random histories."""
+"""The scheduler in random histories."""
 
 from dataclasses import replace
 
@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 
 
 class Histories(RuleBasedStateMachine):
-    """Random submissions, cancellations and steps: nothing starves, nothing is mixed up."""
+    """Random submissions, cancellations and steps. All requests end, and no cells are mixed up."""
 
     @initialize(
         n_slots=st.integers(1, 4),
@@ -75,15 +75,15 @@ class Histories(RuleBasedStateMachine):
             tier=self.tier,
         )
         self.proposes = proposes
-        self.encodes = encodes  # every so many steps, embeddings arrive
+        self.encodes = encodes  # the number of steps between two embeddings
         self.n_steps = 0
         self.n_prompt = n_prompt
         self.n_batch, self.n_slots = n_batch, n_slots
         self.limits: dict[int, int] = {}
         self.alive: dict[int, Sequence] = {}
         self.paused: set[int] = set()
-        self.postponed: dict[int, Sequence] = {}  # evaluated; the next token isn't chosen yet
-        self.slow: set[int] = set()  # the sequences that this happens to
+        self.postponed: dict[int, Sequence] = {}  # evaluated, without a chosen next token
+        self.slow: set[int] = set()  # sequences whose masks are late
         self.next_id = 0
 
     @rule(
@@ -131,7 +131,7 @@ class Histories(RuleBasedStateMachine):
     @precondition(lambda self: self.alive)
     @rule(data=st.data())
     def pause(self, data: st.DataObject) -> None:
-        """No client reads it, or still none does."""
+        """Pauses a request whose client doesn't read; it may be paused already."""
         id = data.draw(st.sampled_from(sorted(self.alive)))
         text = self.alive[id].tokens.view().tolist()
         self.s.pause(self.alive[id])
@@ -159,7 +159,7 @@ class Histories(RuleBasedStateMachine):
             self._choose_late(all=True)
             return
         if not chunks and self.tier is not None and not self.s.active:
-            return  # it may be fetching
+            return  # the sequence may wait for the second tier
         assert chunks or not self.alive.keys() - self.paused, (
             "work is waiting, but nothing is planned"
         )
@@ -194,7 +194,8 @@ class Histories(RuleBasedStateMachine):
                 self._verify(chunk.sequence, chunk.proposed)
 
     def _ends_before(self, chunk: Chunk) -> bool:
-        """A stop string is found in the newest token while that is evaluated."""
+        """Ends a sequence as if a stop string were found in its newest token during the
+        evaluation."""
         done = chunk.sequence
         if not (self.ends_late and self.kv.is_cuttable and done.generating):
             return False
@@ -215,7 +216,7 @@ class Histories(RuleBasedStateMachine):
             assert not any(c.n_early for c in chunks)
 
     def _check_sizes(self, chunks: list[Chunk]) -> None:
-        """Embeddings have a decode of their own, and go beyond a budget only where they must."""
+        """Checks that embeddings have separate decodes, and exceed a budget only if necessary."""
         (n_media,) = [c.n_tokens for c in chunks if c.span is not None] or [0]
         is_whole = any(c.span is not None and c.span.is_whole for c in chunks)
         n_tokens = sum(c.n_tokens for c in chunks) - n_media
@@ -225,8 +226,8 @@ class Histories(RuleBasedStateMachine):
             assert n_of_prompts <= max(2 * self.n_prompt, 4)
 
     def _encode(self) -> None:
-        """Texts in slots need embeddings, and get them one by one. These may have been dropped
-        again when they are used."""
+        """Adds the missing embeddings of texts in slots one by one. They may be dropped before
+        their use."""
         self.n_steps += 1
         for active in self.s.active:
             spans = [span for span in active.spans if span.stop > active.n_past]
@@ -246,7 +247,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule()
     def fail_to_encode(self) -> None:
-        """One of the waiting requests has a medium that can't be encoded."""
+        """Ends a waiting request, as if its medium couldn't be encoded."""
         for active in self.s.active:
             if active.phase == "encoding":
                 self.s.cancel(self.alive.pop(active.id))
@@ -266,7 +267,7 @@ class Histories(RuleBasedStateMachine):
             self.step()
 
     def _propose(self) -> None:
-        """Proposals that are right, or wrong from some place on."""
+        """Makes proposals that are right, or wrong from some token on."""
         self.n_free_before = self.s.cache.n_free
         for each in self.s.active:
             if each.phase == "ready" and self.proposes:
@@ -275,19 +276,19 @@ class Histories(RuleBasedStateMachine):
                 for n in range(self.proposes):
                     text.append((sum(text) + (n == n_right)) % 3)
                 each.proposed = tuple(text[-self.proposes :])
-                n_forced = n_right if each.id % 2 else 0  # only right ones
+                n_forced = n_right if each.id % 2 else 0  # forced tokens are always right
                 each.n_forced = min(n_forced, self.proposes)
 
     def _verify(self, sequence: Sequence, proposed: tuple[int, ...]) -> None:
         self._sample(sequence)
         for n, token in enumerate(proposed):
             if not sequence.n_ahead:
-                return  # it has ended, or lost a part of its text
+                return  # the sequence has ended or been preempted
             if sequence.tokens.item(len(sequence.tokens) - 1) != token:
                 self.s.ahead.take_back(sequence)
                 return
             self.s.ahead.confirm(sequence)
-            if (sequence.id + n) % 7 == 6:  # the mask for the next one isn't there yet
+            if (sequence.id + n) % 7 == 6:  # the mask for the next token is late
                 self.s.ahead.take_back(sequence)
                 self.postponed[sequence.id] = sequence
                 return
@@ -305,7 +306,7 @@ class Histories(RuleBasedStateMachine):
 
     @rule(n=st.integers(2, 30))
     def steps(self, n: int) -> None:
-        """Far enough for contexts to become full."""
+        """Runs many steps, so that contexts become full."""
         for _ in range(n):
             self.step()
 
@@ -473,7 +474,7 @@ class Histories(RuleBasedStateMachine):
 
 
 def early_part(chunk: Chunk) -> Chunk:
-    """The part of `chunk` that comes early."""
+    """Returns the part of `chunk` that is evaluated early."""
     return replace(chunk, proposed=chunk.proposed[: chunk.n_early - 1])
 
 

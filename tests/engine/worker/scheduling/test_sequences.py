@@ -1,4 +1,4 @@
-"""Which texts have something to do with each other."""
+"""Texts that may share cells or proposals with each other."""
 
 import numpy as np
 

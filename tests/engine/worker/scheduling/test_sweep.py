@@ -16,7 +16,7 @@ from specllama.engine.worker.scheduling.sweep import (
 
 
 class Device:
-    """`seconds(n)` is what `n` tokens take there."""
+    """A device on which `n` tokens take `seconds(n)`."""
 
     def __init__(self, seconds: Callable[[int], float]) -> None:
         self.seconds = seconds

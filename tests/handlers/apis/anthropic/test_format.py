@@ -47,7 +47,7 @@ def stopped(word: str) -> Finished:
 def streamed(
     deltas: list[list[ChatDelta]], form: MessageFormat = FORM, end: Finished | None = None
 ) -> list[Event]:
-    """The events of an answer that comes in `deltas`."""
+    """Returns the events of an answer that arrives in `deltas`."""
     message = ChatMessage(calls=[])
     progress = Delta(1, "", [], 0, TIMINGS, progress=PromptProgress(7, 4, 4, 0.0))
     source = AnthropicFormat(form, "req_1")
@@ -70,7 +70,7 @@ def documents(events: list[Event]) -> list[Any]:
 
 
 def assembled(events: list[Event]) -> dict[str, Any]:
-    """The message that a client makes of the events."""
+    """Returns the message that a client assembles from the events."""
     message: dict[str, Any] = {}
     blocks: list[dict[str, Any]] = []
     arguments = ""
@@ -166,7 +166,7 @@ def test_a_stop_sequence_in_a_call() -> None:
             0,
             "end_turn",
             None,
-        ),  # not one of the client's
+        ),  # no tool of the client
     ],
 )
 def test_stop_reasons(end: Finished, calls: int, reason: str, word: str | None) -> None:
@@ -213,7 +213,7 @@ def test_the_sequence_of_events() -> None:
 
 @st.composite
 def answers(draw: st.DrawFn) -> tuple[ChatMessage, list[list[ChatDelta]]]:
-    """A message, and its deltas in random pieces."""
+    """Generates a message, and its deltas in random pieces."""
     deltas: list[ChatDelta] = []
     pieces = st.lists(st.text(min_size=1), max_size=3)
     deltas += [Reasoning(piece) for piece in draw(pieces)]
@@ -230,7 +230,7 @@ def answers(draw: st.DrawFn) -> tuple[ChatMessage, list[list[ChatDelta]]]:
     groups: list[list[ChatDelta]] = []
     while deltas:
         n = draw(st.integers(1, len(deltas)))
-        groups += [deltas[:n], []]  # an event of the engine may bring nothing new
+        groups += [deltas[:n], []]  # an event of the engine may have no new text
         deltas = deltas[n:]
     return message, groups
 

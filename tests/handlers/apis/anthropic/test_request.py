@@ -1,4 +1,4 @@
-"""From Anthropic's requests to the internal one."""
+"""Conversion of Anthropic's requests to the engine's."""
 
 import json
 from typing import Any
@@ -177,7 +177,7 @@ def test_images() -> None:
 
 
 def test_an_image_has_no_title() -> None:
-    """Nothing has checked one."""
+    """The description has no such field, so the validator has not checked it."""
     picture = {"type": "image", "title": 5, "source": {"type": "file", "file_id": "f"}}
     [result] = turns(("user", [{**RESULT, "content": [picture]}]))
     assert result["content"] == "[image]"
@@ -360,7 +360,7 @@ def test_options_of_the_server_stand_in() -> None:
 
 @pytest.mark.parametrize("read", [read_message, read_message_input])
 def test_budgets_that_the_description_does_not_know(read: Any) -> None:
-    """Nothing has checked these fields."""
+    """The validator has not checked these fields."""
     asked = read({"messages": [USER], "thinking_budget_tokens": "a"}, model_options())
     assert asked.what.thinking_budget.tokens == -1
     counted: Any = {"messages": [USER], "reasoning_budget_tokens": "a"}
@@ -408,7 +408,7 @@ def test_structured_output() -> None:
 
 @pytest.mark.parametrize("other", [5, {"schema": {"type": "array"}}])
 def test_a_format_s_only_schema_is_the_described_one(other: Any) -> None:
-    """Nothing has checked `json_schema`, which formats of OpenAI's API have."""
+    """The validator has not checked `json_schema`, a field of OpenAI's formats."""
     form = {**FORM, "json_schema": other}
     for body in ({"output_format": form}, {"output_config": {"format": form}}):
         assert params(**body).json_schema == json.dumps(SCHEMA)

@@ -77,7 +77,7 @@ def sent(
 
 
 def streamed(deltas: list[list[ChatDelta]], end: Finished | None = None, **options: Any) -> Any:
-    """The pieces of a stream, as events and as an array: both are the same."""
+    """Returns the pieces of a stream, after checking that events and array are equal."""
     found: list[list[Any]] = []
     media = answers(STREAM, 200)
     for frames in (EventFrames(), ArrayFrames()):
@@ -95,7 +95,7 @@ def streamed(deltas: list[list[ChatDelta]], end: Finished | None = None, **optio
 
 
 def parts_of(pieces: list[Any]) -> list[Any]:
-    """All parts in a row, texts that follow each other as one."""
+    """Returns all parts in their order, with successive texts joined."""
     joined: list[Any] = []
     for piece in pieces:
         for part in piece["candidates"][0]["content"]["parts"]:

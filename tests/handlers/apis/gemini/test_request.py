@@ -1,4 +1,4 @@
-"""From Google's requests to the internal one."""
+"""Conversion of Google's requests to the engine's."""
 
 import json
 from itertools import pairwise

@@ -23,7 +23,7 @@ from tests.support.factories import delta, finished
 
 
 def streamed(*batches: list[ChatDelta], stop_type: StopType = "eos") -> list[dict[str, Any]]:
-    """The lines of a stream whose engine's events bring these deltas; the last one ends it."""
+    """Returns the lines of a stream for these deltas of the engine; the last delta ends it."""
     form = OllamaFormat("m", Watch(0.0, 0.0))
     message = ChatMessage()
     lines: list[dict[str, Any]] = []
@@ -126,7 +126,7 @@ parts = st.lists(
 def test_lines_add_up_to_the_whole_answer(
     parts: list[tuple[str, Any]], data: st.DataObject
 ) -> None:
-    """In any pieces; and no call is sent twice or in pieces."""
+    """The stream may be split anywhere. Each call is sent once and whole."""
     deltas: list[ChatDelta] = []
     n_calls = 0
     for kind, value in parts:

@@ -19,7 +19,7 @@ async def context_of(text: str) -> list[int]:
 
 
 def events(*texts: tuple[str, list[ChatDelta]], stop_type: Any = "eos") -> list[ChatEvent]:
-    """Events of a stream: each with the text that the engine sends, and its parsed meaning."""
+    """Returns events of a stream, each with the engine's text and the parsed delta."""
     message, made = ChatMessage(), []
     for index, (text, deltas) in enumerate(texts):
         for each in deltas:

@@ -1,4 +1,4 @@
-"""The engine's requests for Ollama's requests."""
+"""Conversion of Ollama's requests to the engine's."""
 
 from typing import Any
 
@@ -344,7 +344,7 @@ def test_prompts_that_are_no_conversation() -> None:
 
 
 def test_fields_that_the_description_does_not_know() -> None:
-    """Nothing has checked them."""
+    """The validator has not checked these fields."""
     fields = {"temperature": "a", "max_tokens": "a", "n": 2, "tools": 5, "response_format": 5}
     asked = generation(prompt="a", chat_template_kwargs=5, reasoning_budget_tokens="a", **fields)
     assert asked == generation(prompt="a")

@@ -30,7 +30,7 @@ AUTHOR = {"role": "assistant", "content": None}
 
 
 def events(data: bytes) -> list[Any]:
-    """The JSON documents of some whole events, each of which is one line of data."""
+    """Returns the JSON documents of whole events, each with one line of data."""
     found = data.decode().split("\n\n")
     assert found.pop() == ""
     assert all(event.startswith("data: ") and "\n" not in event for event in found)
@@ -66,7 +66,7 @@ def test_usage_adds_up() -> None:
 
 
 def top(object_: str, model: str) -> dict[str, Any]:
-    """The fields that begin each answer."""
+    """Returns the first fields of each answer."""
     made: dict[str, Any] = json.loads(b"{" + HEAD._replace(model=model).fields(object_) + b"}")
     return made
 

@@ -227,7 +227,7 @@ def test_a_failure_ends_the_stream_in_two_ways() -> None:
 
 @contextlib.contextmanager
 def openai_client(raw: bytes) -> Iterator[OpenAI]:
-    """OpenAI's client, connected to a server that answers everything with the stream `raw`."""
+    """Returns OpenAI's client for a server that answers each request with the stream `raw`."""
 
     class Handler(http.server.BaseHTTPRequestHandler):
         def do_POST(self) -> None:  # the name that the library calls
