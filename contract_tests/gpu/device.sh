@@ -1,16 +1,20 @@
 #!/usr/bin/env bash
-# All that is wanted of a GPU, for a machine that one has for minutes and that reaches no network:
+# Runs all measurements and checks for a GPU, on a machine that is available for minutes only and has
+# no network:
 #
 #   contract_tests/gpu/device.sh OUT [SECONDS]
 #
-# PYTHON (python3) has to have this project's dependencies, or PYTHONPATH names them.
-# LLAMA_CPP_LIB_PATH names the libraries of a llama.cpp that was built for the GPU; PEER is the
-# command of a llama-server that was built with the very same, and nothing is compared without it.
-# DEVICE is the GPU's name as --list-devices has it (CUDA0), MODEL one of `python -m
-# tools.models.large` (8b), OPTIONS what both servers get of it (-ngl 99 -fa on).
+# Variables, with their defaults in brackets:
+# - PYTHON (python3): an interpreter with this project's dependencies, or with PYTHONPATH set to them.
+# - LLAMA_CPP_LIB_PATH: the folder with the libraries of a llama.cpp that was built for the GPU.
+# - PEER: the command of a llama-server that was built with the same llama.cpp. Without it, only this
+#   server is measured.
+# - DEVICE (CUDA0): the GPU's name in --list-devices.
+# - MODEL (8b): a model of `python -m tools.models.large`.
+# - OPTIONS (-ngl 99 -fa on): options of both servers.
 #
-# What is measured goes to OUT/rows.jsonl and OUT/cases.json, each row at once; the order is that of
-# what the rows are worth. No phase begins that SECONDS (480) leave no time for.
+# Each result is written to OUT/rows.jsonl or OUT/cases.json at once, the most important ones first.
+# No phase begins after SECONDS (480).
 set -uo pipefail
 out=${1:?OUT, a folder for the results} seconds=${2:-480}
 cd "$(dirname "$0")/../.."
@@ -28,13 +32,13 @@ measure() {
 }
 if [ -z "${ONLY:-}" ] || [ "$ONLY" = rows ]; then
     measure --rounds 1
-    say "one round of all is measured"
+    say "one round of all measurements is done"
 fi
 if [ -z "${ONLY:-}" ] || [ "$ONLY" = cases ]; then
     timeout "$((seconds > SECONDS ? seconds - SECONDS + 1 : 1))" \
         "$python" -m contract_tests.gpu --inside --all -k "${CASES:-.}" --device "$device" --jobs "${JOBS:-4}" \
         --results "$out/cases.json" 2>&1 | tee -a "$out/log.txt"
-    say "the configurations are tried"
+    say "all configurations are tried"
 fi
 if [ -z "${ONLY:-}" ] && [ "$SECONDS" -lt "$seconds" ]; then
     measure --rounds 1

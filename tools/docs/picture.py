@@ -25,12 +25,16 @@ def main(argv: Sequence[str] | None = None) -> int:
     from playwright.sync_api import sync_playwright
 
     parser = argparse.ArgumentParser(
-        description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+        prog="python -m tools.docs.picture",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "--url", default="http://127.0.0.1:8080", help="a server (default: %(default)s)"
     )
-    parser.add_argument("--output", type=Path, default=Path("docs/page.png"))
+    parser.add_argument(
+        "--output", type=Path, default=Path("docs/page.png"), help="the file (default: %(default)s)"
+    )
     given = parser.parse_args(argv)
     program = next(filter(None, map(shutil.which, NAMES)), None)
     if program is None:

@@ -1,4 +1,4 @@
-"""`python -m tools.models.build`: write the models of `recipes.py` as GGUF files.
+"""`python -m tools.models.build`: writes the models of `recipes.py` as GGUF files.
 
 Building is deterministic: the same library versions give the same bytes.
 """
@@ -19,7 +19,7 @@ SOURCES = {".py", ".txt", ".jinja"}
 
 
 def build(name: str, directory: Path) -> Path:
-    """Write the model `name` into `directory`. Raises KeyError for an unknown name."""
+    """Writes the model `name` into `directory`. Raises KeyError for an unknown name."""
     recipe = RECIPES[name]
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{recipe.file_name}.gguf"
@@ -72,7 +72,7 @@ def main() -> None:
         "--output",
         type=Path,
         metavar="DIR",
-        help="where to write (default: the cache)",
+        help="folder for the files (default: the cache)",
     )
     parser.add_argument(
         "names",

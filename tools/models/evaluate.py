@@ -218,7 +218,9 @@ def main() -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("--base-url", help="use a running server (default: start one)")
-    parser.add_argument("--model", type=Path, default=model_path(), help="(default: the shipped)")
+    parser.add_argument(
+        "--model", type=Path, default=model_path(), help="model (default: the shipped)"
+    )
     parser.add_argument("-n", type=int, default=500, help="tasks per ability (%(default)s)")
     parser.add_argument("--seed", type=int, default=7, help="seed of the tasks (%(default)s)")
     parser.add_argument("--ability", action="append", choices=[*LESSONS], help="only this ability")

@@ -320,7 +320,9 @@ def main() -> int:
     )
     parser.add_argument("name", choices=SHAPES, metavar="NAME", help=", ".join(SHAPES))
     parser.add_argument("file", type=Path, metavar="FILE")
-    parser.add_argument("--threads", type=int, help="default: one for each processor")
+    parser.add_argument(
+        "--threads", type=int, help="threads that write (default: one for each processor)"
+    )
     given = parser.parse_args()
     started = time.perf_counter()
     try:

@@ -16,8 +16,8 @@ export const PARAMETERS = {
 
 const { SERVER_URL, EMBEDDINGS_URL, RECORDED } = process.env;
 
-// Tests one kind of request. `check` gets the addresses of a server for texts and of one for
-// embeddings, without an API's prefix; while recording, each test has a path of its own.
+// Tests one kind of request. `check` gets the addresses of a server that generates text and of one
+// for embeddings, without an API's prefix. While recording, each test has a separate path.
 export function tried(name, check) {
   const suffix = RECORDED ? `/${name}` : "";
   test(name, () => check(SERVER_URL + suffix, EMBEDDINGS_URL + suffix));
