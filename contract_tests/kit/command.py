@@ -87,7 +87,7 @@ def _pattern(text: str) -> re.Pattern[str]:
     try:
         return re.compile(text)
     except re.error as error:
-        raise argparse.ArgumentTypeError(f"is no regular expression: {error}") from error
+        raise argparse.ArgumentTypeError(f"not a regular expression: {error}") from error
 
 
 def _positive(text: str) -> int:

@@ -228,15 +228,15 @@ def _features(server: Server, offer: Offer) -> dict[str, str]:
         "kept streams": "GET /v1/stream",
         "many models": "POST /models/load",
         "slots": "GET /slots",
-        "slots to files": "POST /slots/{id_slot}",
+        "slot files": "POST /slots/{id_slot}",
         "changes of properties": "POST /props",
         "metrics": "GET /metrics",
         "adapters": "GET /lora-adapters",
     }
     return {
         "models": ", ".join(offer.models) or "none listed",
-        "API key": "wanted" if offer.key else "not wanted",
-        "slots at a time": str(len(slots) or "unknown"),
+        "API key": "required" if offer.key else "not required",
+        "number of slots": str(len(slots) or "unknown"),
         "context of a slot": str(context or "unknown"),
         **{feature: "yes" if offer.has(name) else "no" for feature, name in families.items()},
         "tools": _yes(offer.has(f"POST {CHAT}") and _calls_tools(server)),

@@ -147,7 +147,7 @@ def test_it_tests_a_server(python: Path, server: Server, tmp_path: Path) -> None
     assert verdicts["POST /v1/embeddings"] == "not offered"
     assert not report["unclear"]
     assert done.returncode == 0, done.stderr
-    assert report["server"]["features"]["API key"] == "wanted"
+    assert report["server"]["features"]["API key"] == "required"
 
 
 def test_it_catches_mutants(python: Path, server: Server, tmp_path: Path) -> None:

@@ -46,14 +46,14 @@ from tests.simulation.mutant import Acts, Mutant, adds, gives, skips
 Real = Callable[..., Any]
 
 
-# ---- What is cached: cells, checkpoints, kept texts, files, media.
+# ---- Cached data: cells, checkpoints, kept texts, files, media.
 
 
 def _copy_put_off(
     real: Real, acts: Acts, source: int, target: int, n: int, state: Any = None
 ) -> bool:
-    """Between separate caches, llama.cpp copies cells with the next decode: by then they may be
-    those of another text."""
+    """Copies cells without computing. Between separate caches, llama.cpp then copies them at the
+    next decode, when they may belong to another text."""
     context: Context = real.args[0]  # type: ignore[attr-defined]
     if context._unified or n < context.first_cut(source):
         return bool(real(source, target, n, state))
@@ -130,15 +130,15 @@ def _done(real: Real, acts: Acts, *args: Any) -> bool:
 
 
 OF_MEMORY = (
-    Mutant("copies of cells are put off", Context, "copy", _copy_put_off),
+    Mutant("copies of cells are deferred to the next decode", Context, "copy", _copy_put_off),
     Mutant("a text is shared between keys", request, "key_of", _shared_by_all),
     Mutant("a text is shared between adapters", request, "key_of", _without_scales),
     Mutant("the adapters of the last step stay", Decoding, "apply", skips()),
     Mutant("cells aren't removed from a text", Context, "remove", _removed_less),
     Mutant("a text is cut one token too late", PrefixCache, "cut", adds(1, 1)),
-    Mutant("a cut that failed is one", PrefixCache, "cut", _done),
-    Mutant("a copy that failed is one", PrefixCache, "copy", _done),
-    Mutant("a rewind that failed is one", Context, "rewind", _done),
+    Mutant("a failed cut counts as done", PrefixCache, "cut", _done),
+    Mutant("a failed copy counts as done", PrefixCache, "copy", _done),
+    Mutant("a failed rewind counts as done", Context, "rewind", _done),
     Mutant("a copy has a token too many", PrefixCache, "copy", adds(2, 1)),
     Mutant("a copy inherits all checkpoints", Checkpoints, "inherit", _all_inherited),
     Mutant("checkpoints outlive a cut", Checkpoints, "cut", skips()),
@@ -150,12 +150,12 @@ OF_MEMORY = (
     Mutant("cells that were cut stay counted", Cells, "cut", skips()),
     Mutant("cells are counted twice", Cells, "grow", _grown_twice),
     Mutant("a dropped text stays in the cache", PrefixCache, "drop", skips()),
-    Mutant("slot files of another model are taken", slot_file, "check_origin", _any_origin),
+    Mutant("slot files of another model are accepted", slot_file, "check_origin", _any_origin),
     Mutant("all models have the same fingerprint", slot_file, "fingerprint", skips(answer=b"")),
     Mutant("images of the same size are the same", MediaRegistry, "intern", _same_medium),
 )
 
-# ---- What runs: scheduler, speculation, requests, models and their processes.
+# ---- Running work: scheduler, speculation, requests, models and their processes.
 
 
 def _every(n: int, real: Real, acts: Acts, event: Any) -> None:
@@ -234,7 +234,7 @@ def _no_end_late(real: Real, acts: Acts, request: Any, token: int, *, is_final: 
 
 
 def _padding_kept(real: Real, acts: Acts, chunks: Sequence[Chunk]) -> None:
-    """The next tokens of these prompts get cells next to those of the padding."""
+    """Leaves the padding in the cache, so the next tokens of these prompts get cells after it."""
     acts.n += sum(chunk.n_pad > 0 for chunk in chunks)
     real([replace(chunk, n_pad=0) for chunk in chunks])
 
@@ -244,23 +244,23 @@ OF_RUNNING = (
     Mutant("a cancelled request keeps its slot", Scheduler, "cancel", skips()),
     Mutant("a finished request keeps its slot", Scheduler, "finish", skips()),
     Mutant("a failed request keeps its slot", Scheduler, "discard", skips()),
-    Mutant("what is behind an end stays", Scheduler, "finish_before", skips()),
-    Mutant("what was proposed is never taken back", Ahead, "take_back", skips()),
-    Mutant("padding is never taken back", Scheduler, "advance", _padding_kept),
-    Mutant("what is proposed is proposed again", Ahead, "drop_proposed", skips()),
+    Mutant("tokens after an end stay", Scheduler, "finish_before", skips()),
+    Mutant("rejected proposals are never removed", Ahead, "take_back", skips()),
+    Mutant("padding is never removed", Scheduler, "advance", _padding_kept),
+    Mutant("proposals are never cleared", Ahead, "drop_proposed", skips()),
     Mutant("proposals are always right", Exact, "confirms", _right),
     Mutant("runs of proposals have no end", Speculation, "end", skips()),
-    Mutant("costly keywords are never in force", Compiler, "_compile", _leniently),
-    Mutant("a copy of a constraint is the constraint", Constraint, "fork", _itself),
-    Mutant("a copy of a lazy constraint is the constraint", LazyConstraint, "fork", _itself),
-    Mutant("a copy of a limit of thoughts is the limit", ThinkingLimit, "fork", _itself),
+    Mutant("costly keywords are never enforced", Compiler, "_compile", _leniently),
+    Mutant("a copy of a constraint is the constraint itself", Constraint, "fork", _itself),
+    Mutant("a copy of a lazy constraint is the constraint itself", LazyConstraint, "fork", _itself),
+    Mutant("a copy of a reasoning limit is the limit itself", ThinkingLimit, "fork", _itself),
     Mutant("a token waits for its mask for ever", Sampling, "due", _nothing_due),
     Mutant("a late token is lost", Answering, "defer", _no_end_late),
     Mutant("late tokens are never answered", Requests, "answer_late", skips(answer=[])),
     Mutant("ended requests keep their slots", Requests, "free_finished", _slot_kept),
-    Mutant("a request is cancelled by halves", Requests, "cancel", skips()),
+    Mutant("a cancelled request is never released", Requests, "cancel", skips()),
     Mutant("a cancelled engine request goes on", Engine, "cancel", skips()),
-    Mutant("orders for media are never given back", MediaEncoder, "release", skips()),
+    Mutant("orders for media are never released", MediaEncoder, "release", skips()),
     Mutant("steps aren't counted", Counting, "decoded", skips()),
     Mutant("cancelled vectors stay in the queue", EmbeddingBatcher, "remove", skips()),
     Mutant("slot actions are never done", SlotActions, "run", skips()),
@@ -278,9 +278,9 @@ OF_RUNNING = (
     Mutant("events are sent in reverse", Engine, "step", _in_reverse),
     Mutant("a supervisor's changes wake no task", Changes, "announce", skips()),
     Mutant("a lease is never released", Lease, "release", skips()),
-    Mutant("a supervisor counts no lease back", Supervisor, "release", skips()),
+    Mutant("a supervisor never counts a released lease", Supervisor, "release", skips()),
     Mutant("a supervisor is never woken", Supervisor, "wake", skips()),
-    Mutant("a place in memory is never given back", Residency, "release", skips()),
+    Mutant("a model's place in memory is never released", Residency, "release", skips()),
     Mutant("a withdrawn ticket keeps its turn", Residency, "withdraw", skips()),
     Mutant("a model that is gone keeps its place", Residency, "gone", skips()),
 )

@@ -127,7 +127,7 @@ class _Comparison:
         for kind, media in was.get("content", {}).items():
             other = now.get("content", {}).get(kind)
             if other is None:
-                yield "request", f"{kind} is not taken"
+                yield "request", f"{kind} is not accepted"
             elif "schema" in media and "schema" in other:
                 shapes = self._before.of(media["schema"]), self._after.of(other["schema"])
                 yield from narrowed(*shapes, "request")
@@ -158,9 +158,9 @@ class _Comparison:
 def narrowed(old: Shape, new: Shape, where: str) -> Found:
     """Yields what a request may no longer contain."""
     if gone := [name for name in old.kinds if name not in new.kinds]:
-        yield where, f"{_listed(gone)} is not taken"
+        yield where, f"{_listed(gone)} is not accepted"
     if None not in (old.default, new.default) and old.default != new.default:
-        yield where, f"without it, {new.default} holds instead of {old.default}"
+        yield where, f"the default is {new.default} instead of {old.default}"
     for name, was in old.kinds.items():
         now = new.kinds.get(name)
         # The bounds of integers are those of numbers.
@@ -176,7 +176,7 @@ def _narrowed_kind(was: Kind, now: Kind, where: str) -> Found:
             if was.values is None
             else _listed(sorted(was.values - now.values))
         )
-        yield where, f"{rest} is not taken"
+        yield where, f"{rest} is not accepted"
     if now.patterns is not None and (was.patterns is None or was.patterns - now.patterns):
         yield where, f"has to match {_listed(sorted(now.patterns))}"
     for bound, value in now.bounds.items():
@@ -191,7 +191,7 @@ def _narrowed_kind(was: Kind, now: Kind, where: str) -> Found:
         new = "is required" if name in was.properties else "is new and required"
         yield f"{where}.{name}", new
     if now.closed and not was.closed:
-        yield where, "takes no other fields"
+        yield where, "accepts no other fields"
     for name, shape in was.properties.items():
         if name in now.properties:
             yield from narrowed(shape, now.properties[name], f"{where}.{name}")
