@@ -135,8 +135,8 @@ class Campaign:
                 waiting = [n for n, streak in enumerate(self._streaks) if streak < CALM]
                 self._history.problems.append(
                     f"seed {self._seed}: {2 * self._patience:.0f} s after the last fault, clients "
-                    f"{waiting} had no {CALM} right answers in a row, and no client had a right "
-                    f"one of {sorted(names - self._seen)}"
+                    f"{waiting} haven't had {CALM} right answers in a row, and no client has had a "
+                    f"right answer to {sorted(names - self._seen)}"
                 )
                 return
             await asyncio.sleep(0.1)
