@@ -283,7 +283,7 @@ class Histories(RuleBasedStateMachine):
         self._sample(sequence)
         for n, token in enumerate(proposed):
             if not sequence.n_ahead:
-                return  # the sequence has ended or been preempted
+                return  # the sequence has ended, or lost a part of its text
             if sequence.tokens.item(len(sequence.tokens) - 1) != token:
                 self.s.ahead.take_back(sequence)
                 return
