@@ -57,8 +57,8 @@ class Fault:
         return self.target in (SERVER, NETWORK) or self.target in uses
 
     def since(self) -> float | None:
-        """Returns the time from which recovery counts. This is the beginning of
-        the fault if the server has to replace a process, otherwise the end of the fault."""
+        """Returns the time from which recovery counts: the beginning of the fault if the server has
+        to replace a process, otherwise the end of the fault."""
         return self.begun if self.what in (KILL, SEGV, TERM, FOR_EVER) else self.healed
 
     def recovery(self) -> float | None:

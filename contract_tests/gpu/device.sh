@@ -5,7 +5,7 @@
 #   contract_tests/gpu/device.sh OUT [SECONDS]
 #
 # Variables, with their defaults in brackets:
-# - PYTHON (python3): an interpreter with this project's dependencies, or with PYTHONPATH set to them.
+# - PYTHON (python3): an interpreter with this project's dependencies, unless PYTHONPATH names them.
 # - LLAMA_CPP_LIB_PATH: the folder with the libraries of a llama.cpp that was built for the GPU.
 # - PEER: the command of a llama-server that was built with the same llama.cpp. Without it, only this
 #   server is measured.

@@ -117,8 +117,8 @@ def closest(example: Any, candidates: list[Any]) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Returns the document in the data of an event or in a line; a text that is
-    not JSON is returned unchanged."""
+    """Returns the document in the data of an event or in a line; a text that is not JSON is
+    returned unchanged."""
     try:
         return json.loads(text)
     except ValueError:
