@@ -211,7 +211,7 @@ def default_sentence(value: Any) -> str:
 
 # ---- The cache of bundled descriptions.
 #
-# Reading and checking some forty YAML files takes longer than all other work that the server does
+# Reading and checking the YAML files takes longer than all other work that the server does
 # with its description before it serves. So the user's cache keeps the bundled document, with a hash
 # of its sources in the name. The server bundles the files again if that document is missing or
 # damaged, and at every start if it can't write to the cache.
