@@ -5,6 +5,7 @@ Every function raises `OptionError` with one line that names the file.
 
 import os
 import ssl
+import tomllib
 
 from specllama.engine.options.files import open_regular, read_text, reason
 from specllama.engine.options.values import OptionError, quote
@@ -12,13 +13,25 @@ from specllama.engine.options.values import OptionError, quote
 
 def api_keys(path: str) -> list[str]:
     """Returns the keys in a file, which has one per line. Empty lines and lines that begin with #
-    are skipped."""
-    lines = [line.strip() for line in read_text(path).splitlines()]
+    are skipped. Raises `OptionError` for a TOML file with tables: each of its lines would be a
+    key."""
+    text = read_text(path)
+    if _has_tables(text):
+        raise OptionError(f"{quote(path)} is a TOML file; this file has one key per line")
+    lines = [line.strip() for line in text.splitlines()]
     keys = [line for line in lines if line and not line.startswith("#")]
     if not keys:
         # Without keys, the server would be open to everyone in spite of the option.
         raise OptionError(f"{quote(path)} contains no key")
     return keys
+
+
+def _has_tables(text: str) -> bool:
+    try:
+        found = tomllib.loads(text)
+    except tomllib.TOMLDecodeError:
+        return False
+    return any(isinstance(value, dict | list) for value in found.values())
 
 
 def check_tls(certificate: str, key: str) -> None:

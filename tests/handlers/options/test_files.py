@@ -17,6 +17,14 @@ def test_api_keys_are_merged(tmp_path: Path) -> None:
     assert server_options().http.api_keys() == []
     file.write_text("# no key\n", encoding="utf-8")
     assert "contains no key" in error("--api-key-file", str(file))
+    file.write_text('[[keys]]\nname = "me"\nkey = "secret"\n', encoding="utf-8")
+    assert "is a TOML file" in error("--api-key-file", str(file))
+    file.write_text("[secret\nc2VjcmV0=\nname=1\n", encoding="utf-8")
+    assert parse(["--api-key-file", str(file)], {}).http.api_keys() == [
+        "[secret",
+        "c2VjcmV0=",
+        "name=1",
+    ]
     file.write_bytes(b"\xff\xfe")
     assert "UTF-8" in error("--api-key-file", str(file))
     file.unlink()
