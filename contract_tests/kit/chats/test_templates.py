@@ -79,8 +79,8 @@ def test_answers_go_on(own_server: Start) -> None:
     head = f"<user>{QUESTION}<assistant>"
     assert prompt(server, ANSWER) == head + "They are"
     assert prompt(server, ANSWER, continue_final_message="content") == head + "They are"
-    assert "begun already" in refused(server, ANSWER, continue_final_message="reasoning_content")
-    assert "no thoughts" in refused(server, THOUGHTS)
+    assert "already begun" in refused(server, ANSWER, continue_final_message="reasoning_content")
+    assert "no reasoning" in refused(server, THOUGHTS)
     assert prompt(server, documents=[{"title": "A", "text": "B"}]).endswith("[A]<assistant>")
     server = own_server("--chat-template", PLAIN, "--no-prefill-assistant")
     assert prompt(server, ANSWER) == head + "They are<assistant>"

@@ -39,8 +39,13 @@ linux = pytest.mark.skipif(sys.platform != "linux", reason="it reads /proc")
 @pytest.fixture(scope="module")
 def elsewhere(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Another build: the same libraries in another folder."""
-    folder = tmp_path_factory.mktemp("build") / "lib"
+    packages = tmp_path_factory.mktemp("build")
+    folder = packages / "llama_cpp" / "lib"
     shutil.copytree(LIBRARIES, folder, symlinks=True)
+    # auditwheel puts libgomp there, beside the package.
+    bundled = LIBRARIES.parents[1] / "llama_cpp_python.libs"
+    if bundled.is_dir():
+        shutil.copytree(bundled, packages / bundled.name)
     return folder
 
 

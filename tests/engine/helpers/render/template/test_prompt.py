@@ -187,8 +187,8 @@ def test_harmony_goes_on() -> None:
 @pytest.mark.parametrize(
     ("answer", "fields", "message"),
     [
-        (begun("", "Hm"), {"syntax": OutputSyntax()}, "no thoughts that could be continued"),
-        (begun("Hi", "Hm"), {"continue_final_message": "reasoning_content"}, "begun already"),
+        (begun("", "Hm"), {"syntax": OutputSyntax()}, "no reasoning that could be continued"),
+        (begun("Hi", "Hm"), {"continue_final_message": "reasoning_content"}, "already begun"),
         (asking(call()), {}, "tool calls can't be continued"),
         (USER, {"continue_final_message": True}, "not the assistant's"),
         (
