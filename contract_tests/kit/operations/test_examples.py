@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from contract_tests.kit import contract
+from contract_tests.kit import contract, lint
 from contract_tests.kit.bodies import body, path
 from contract_tests.kit.server import OwnServer, Start
 
@@ -60,8 +60,12 @@ def _kind(value: Any) -> str:
 
 @pytest.mark.parametrize("name", ANSWERS)
 def test_an_example_has_the_form_of_an_answer(name: str, two_slots: OwnServer) -> None:
-    example = contract.answers(contract.operations()[name], 200)[contract.JSON]["example"]
-    assert not differences(example, answer(two_slots, name))
+    media = contract.answers(contract.operations()[name], 200)[contract.JSON]
+    examples = dict(lint.examples(media))
+    assert examples
+    real = answer(two_slots, name)
+    for title, example in examples.items():
+        assert not differences(example, real, title)
 
 
 def test_other_forms_are_noticed() -> None:
