@@ -53,7 +53,7 @@ def bundle(root: Path) -> Node:
     two components of one section have the same name.
     """
     document = _Bundler(root.resolve()).run()
-    _describe_defaults(document)
+    _describe_defaults(document, document)
     return document
 
 
@@ -179,22 +179,21 @@ def _kind(kind: str, parent: str, key: str) -> str:
 # ---- Sentences about defaults
 
 
-def _describe_defaults(node: Any) -> None:
-    """Adds a sentence about `x-default` to the description beside it. A schema without description
-    is that of a parameter, whose description gets the sentence."""
+def _describe_defaults(document: Node, node: Any) -> None:
+    """Adds a sentence to the description of each schema in `node` with `x-default`, and of each
+    parameter whose schema has it."""
     if isinstance(node, list):
         for child in node:
-            _describe_defaults(child)
+            _describe_defaults(document, child)
     if not isinstance(node, dict):
         return
-    schema = node.get("schema")
-    described = schema if isinstance(schema, dict) and "description" not in schema else node
+    schema = _target(document, node["schema"]) if "in" in node and "schema" in node else node
     text = node.get("description")
-    if "x-default" in described and isinstance(text, str):
-        node["description"] = f"{text.rstrip()}\n{default_sentence(described['x-default'])}"
+    if "x-default" in schema and isinstance(text, str):
+        node["description"] = f"{text.rstrip()}\n{default_sentence(schema['x-default'])}"
     for name, child in node.items():
         if name not in ("example", "examples", "x-default"):
-            _describe_defaults(child)
+            _describe_defaults(document, child)
 
 
 def default_sentence(value: Any) -> str:

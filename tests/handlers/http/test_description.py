@@ -57,13 +57,18 @@ def test_properties_named_responses_keep_their_order(tmp_path: Path) -> None:
 def test_descriptions_end_with_the_default(value: Any, sentence: str, tmp_path: Path) -> None:
     root = tmp_path / "root.yaml"
     field = {"x-default": value, "description": "A field.\n"}
-    parameter = {"description": "A parameter.", "schema": {"x-default": value}}
-    schemas = {"A": {"properties": {"schema": field, "x-default": {"description": "Another."}}}}
-    root.write_text(
-        yaml.safe_dump({"paths": {"/a": {"p": parameter}}, "components": {"schemas": schemas}})
-    )
+    parameter = {"in": "query", "description": "A parameter.", "schema": {"x-default": value}}
+    named = parameter | {"schema": {"$ref": "#/components/schemas/B"}}
+    schemas = {
+        "A": {"properties": {"schema": field, "x-default": {"description": "Another."}}},
+        "B": {"x-default": value, "description": "A named one."},
+    }
+    paths = {"/a": {"parameters": [parameter, named]}}
+    root.write_text(yaml.safe_dump({"paths": paths, "components": {"schemas": schemas}}))
     document = bundle(root)
-    assert document["paths"]["/a"]["p"]["description"] == f"A parameter.\n{sentence}"
+    for each in document["paths"]["/a"]["parameters"]:
+        assert each["description"] == f"A parameter.\n{sentence}"
+    assert document["components"]["schemas"]["B"]["description"] == f"A named one.\n{sentence}"
     properties = document["components"]["schemas"]["A"]["properties"]
     assert properties["schema"]["description"] == f"A field.\n{sentence}"
     assert properties["x-default"] == {"description": "Another."}
