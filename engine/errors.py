@@ -12,6 +12,7 @@ ErrorType = Literal[
     "feature_disabled",
     "not_found_error",
     "server_error",
+    "rate_limit_error",
     "not_supported_error",
     "unavailable_error",
 ]

@@ -8,7 +8,7 @@ from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.openai.format import chat_form
 from specllama.handlers.apis.openai.request import SUPPORTED, chat_request, read_chat_completion
 from specllama.handlers.http import schemas
-from specllama.handlers.http.api_keys import current_key
+from specllama.handlers.http.api_keys import current_owner
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.chat_batch import rendered_prompt, with_markers
 from specllama.handlers.running.media import media_marker, with_documents, with_marker
@@ -29,7 +29,7 @@ create_chat_completion_alias = create_chat_completion
 
 async def control_chat_completion(body: schemas.ChatControlRequest) -> Response:
     """`{"success": ...}`, with a `message` if there is nothing to control."""
-    key = (current_key(), body["id"])
+    key = (current_owner(), body["id"])
     if problem := runtime().control.end_thoughts(key):
         return JSONAnswer({"success": False, "message": problem})
     return JSONAnswer({"success": True})

@@ -4,7 +4,7 @@ import msgspec
 from starlette.responses import Response
 
 from specllama.handlers.http import schemas
-from specllama.handlers.http.api_keys import current_key
+from specllama.handlers.http.api_keys import current_owner
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import event_stream
@@ -30,9 +30,9 @@ async def delete_stream(conv_id: str) -> Response:
 async def lookup_streams(body: schemas.StreamsLookup) -> Response:
     """An array with the state of each stream of the requested conversations."""
     wanted = body.get("conversation_ids") or ()
-    found = runtime().streams.find(current_key(), filter(None, wanted))
+    found = runtime().streams.find(current_owner(), filter(None, wanted))
     return JSONAnswer([msgspec.to_builtins(stream.status) for stream in found])
 
 
 def _owner(conversation: str) -> Owner:
-    return Owner(current_key(), conversation)
+    return Owner(current_owner(), conversation)

@@ -115,9 +115,26 @@ class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
-    """The request is valid, and waits for a slot."""
+    """The request is valid, and waits for a slot. `n_tokens` is the largest number of tokens that
+    it may use: the prompt's tokens that aren't cached now, and those of the answer."""
 
     id: int
+    n_tokens: int = 0
+
+
+class Queued(msgspec.Struct, tag="w", frozen=True, array_like=True):
+    """The place of a request in the queue (1: the next one), and the estimated wait for a slot."""
+
+    id: int
+    place: int
+    wait_ms: float
+
+
+class Ended(msgspec.Struct, tag="n", frozen=True, array_like=True):
+    """The reply to `Cancel` of a metered request: the tokens that it has used."""
+
+    id: int
+    timings: Timings
 
 
 class Relaxed(msgspec.Struct, tag="x", frozen=True, array_like=True):
@@ -183,10 +200,12 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):
-    """The request `id`, of any kind, ends with an error."""
+    """The request `id`, of any kind, ends with an error. `timings` has the tokens that it has used;
+    None for a request without tokens."""
 
     id: int
     error: ErrorInfo
+    timings: Timings | None = None
 
 
 class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):

@@ -44,6 +44,33 @@ PromptParts = list[int | str | Media]
 Prompt = PromptParts | Infill
 
 
+class Terms(msgspec.Struct, frozen=True, array_like=True):
+    """How the scheduler treats a request, by its API key and its fields.
+
+    The waiting requests of a key get a share of the work in proportion to `weight`. A request with
+    a lower `priority` is admitted first. Its prompt must be evaluated within `prompt_ms`, and its
+    text ends after `timeout_ms`, both from the moment at which the message is sent (0: no limit).
+    `allowance` is the number of tokens that it may use at most (-1: any number): if it needs more,
+    it fails with `rate_limit_error`. With `is_metered`, an `Accepted` reports how many tokens it
+    may use, and an `Ended` answers its `Cancel`. With `shows_queue`, `Queued` events report its
+    place while it waits. `key_name` is the name of the key, for `GetSlots`.
+    """
+
+    weight: float = 1.0
+    priority: int = 0
+    prompt_ms: int = 0
+    timeout_ms: int = 0
+    allowance: int = -1
+    is_metered: bool = False
+    shows_queue: bool = False
+    key_name: str = ""
+    cache_bytes: int = 0  # limit of the key's cached texts; 0: no limit
+
+
+NO_TERMS = Terms()
+"""The terms of a server without keys and limits."""
+
+
 class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     """Generate from `prompt`, or fill its gap.
 
@@ -69,6 +96,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     owner: int = 0
     private: bool = False
     prompt_probs: bool = False
+    terms: Terms = NO_TERMS
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -82,6 +110,8 @@ class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
     inputs: list[PromptParts]
     normalize: int
     dimensions: int = 0
+    owner: int = 0
+    terms: Terms = NO_TERMS
 
 
 class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
@@ -91,6 +121,8 @@ class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
     id: int
     query: str
     documents: list[str]
+    owner: int = 0
+    terms: Terms = NO_TERMS
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):

@@ -17,27 +17,27 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specllama.handlers.binding.errors import METHODS
-from specllama.handlers.http.api_keys import is_api_key, is_known
+from specllama.handlers.http.api_keys import KeyRing, is_known
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import is_foreign
 
 Verify = Callable[[ConnexionRequest], Any]
 
 
-def _api_keys(request: ConnexionRequest) -> tuple[bytes, ...]:
-    keys: tuple[bytes, ...] = request.scope["state"]["runtime"].api_keys
+def _api_keys(request: ConnexionRequest) -> KeyRing:
+    keys: KeyRing = request.scope["state"]["runtime"].api_keys
     return keys
 
 
 def bearer_info(token: str, request: ConnexionRequest) -> dict[str, str] | None:
     """Returns an empty dictionary, as there are no facts about the client, if the token is valid;
     otherwise None."""
-    return {} if is_api_key(token, _api_keys(request)) else None
+    return {} if _api_keys(request).find(token.encode()) else None
 
 
 def api_key_info(api_key: str, request: ConnexionRequest) -> dict[str, str] | None:
     """Returns an empty dictionary if the key is valid, otherwise None."""
-    return {} if is_api_key(api_key, _api_keys(request)) else None
+    return {} if _api_keys(request).find(api_key.encode()) else None
 
 
 class _Bearer(BearerSecurityHandler):  # type: ignore[misc]  # connexion has no types

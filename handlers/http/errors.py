@@ -28,6 +28,7 @@ STATUS: dict[ErrorType, int] = {
     "permission_error": 403,
     "feature_disabled": 403,
     "not_found_error": 404,
+    "rate_limit_error": 429,
     "server_error": 500,
     "not_supported_error": 501,
     "unavailable_error": 503,
@@ -36,6 +37,7 @@ _TYPE: dict[int, ErrorType] = {
     401: "authentication_error",
     403: "permission_error",
     404: "not_found_error",
+    429: "rate_limit_error",
     501: "not_supported_error",
     503: "unavailable_error",
 }

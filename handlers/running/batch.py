@@ -171,7 +171,9 @@ class AnswerBatch:
         confirm = params.stream and self._several
         self._generations: list[Generation] = []
         group = 0
-        owner, private = current_owner(), runtime().options.http.cache_per_key
+        key = current_key()
+        owner = 0 if key is None else key.owner
+        private = runtime().options.http.cache_per_key
         for prompt in prompts:
             self._generations += engine.generate_all(
                 prompt,
@@ -195,7 +197,7 @@ class AnswerBatch:
 
     async def __aenter__(self) -> Self:
         if self._id is not None:
-            key = (current_key(), self._id)
+            key = (current_owner(), self._id)
             running = runtime().control.running(key, self._generations, may_end=self._may_end)
             self._context.enter_context(running)
         return self

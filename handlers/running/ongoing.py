@@ -38,7 +38,7 @@ SEPARATOR = "::"
 class Owner(NamedTuple):
     """The owner of a stream: the API key of the request, and its conversation."""
 
-    key: bytes
+    key: str
     conversation: str
 
 
@@ -203,7 +203,7 @@ class KeptStreams:
         if self._streams.get(stream.owner) is stream:
             self._forget(stream.owner)
 
-    def find(self, key: bytes, conversations: Iterable[str]) -> list[KeptStream]:
+    def find(self, key: str, conversations: Iterable[str]) -> list[KeptStream]:
         """Returns the streams of `conversations`, also those whose id continues with a separator
         and a model's name."""
         named: dict[str, list[KeptStream]] = {}
@@ -316,7 +316,7 @@ class BackgroundJobs:
 # ---- Running answers by id, whose thoughts a client can end.
 
 
-Key = tuple[bytes, str]
+Key = tuple[str, str]
 """The API key of a request, and the id of its answer."""
 
 

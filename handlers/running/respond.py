@@ -14,7 +14,7 @@ from starlette.types import Receive, Scope, Send
 
 from specllama.engine import system
 from specllama.engine.wire.replies import Begun
-from specllama.handlers.http.api_keys import key_of
+from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.errors import HttpFailure, RequestError, describe
 from specllama.handlers.http.json_answer import JSONAnswer
@@ -28,11 +28,11 @@ from specllama.handlers.running.runtime import runtime
 HEADER = b"x-conversation-id"
 
 
-def owner_of(scope: Scope) -> Owner | None:
+def stream_owner(scope: Scope) -> Owner | None:
     """Returns the owner of a request's stream; None if the request names no conversation."""
     for name, value in scope["headers"]:
         if name == HEADER and value:
-            return Owner(key_of(scope) or b"", value.decode("utf-8", "replace"))
+            return Owner(owner_of(scope), value.decode("utf-8", "replace"))
     return None
 
 
@@ -207,7 +207,7 @@ async def respond(
 
     Raises EngineError and `starlette.requests.ClientDisconnect` for a whole answer.
     """
-    owner = owner_of(current_scope()) if media_type == EVENT_STREAM else None
+    owner = stream_owner(current_scope()) if media_type == EVENT_STREAM else None
     if owner is not None:
         streams = runtime().streams
         streams.remove(owner)  # this answer replaces the conversation's stream

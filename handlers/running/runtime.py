@@ -25,6 +25,7 @@ from specllama.engine.models.pool import ModelPool
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError
 from specllama.engine.shipped import model_file
+from specllama.handlers.http.api_keys import KeyRing
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
@@ -52,7 +53,7 @@ class Runtime:
     files: MetadataReader  # the metadata of the models' files
     started: int  # seconds since 1970
     responses: ResponseStore
-    api_keys: tuple[bytes, ...] = ()
+    api_keys: KeyRing = field(default_factory=KeyRing)
     jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
@@ -71,7 +72,7 @@ class Runtime:
         Raises OptionError if the file of API keys or the file of the page's settings can't be
         read, or the database of responses can't be opened.
         """
-        api_keys = tuple(key.encode() for key in options.http.api_keys())
+        api_keys = KeyRing.of_secrets(options.http.api_keys())
         try:
             responses = ResponseStore(options.responses.responses_db)
         except StoreError as error:

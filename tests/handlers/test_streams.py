@@ -96,7 +96,7 @@ def test_who_falls_behind_sees_an_error(server: Server, monkeypatch: pytest.Monk
 
 def test_a_lost_beginning(server: Server) -> None:
     sent = ask(server, "x").content
-    [stream] = server.runtime.streams.find(b"", ["c"])
+    [stream] = server.runtime.streams.find("", ["c"])
     stream.drop(len(sent) - 100)
     lost = server.get("/v1/stream", **QUERY)
     assert lost.status_code == 400

@@ -11,6 +11,7 @@ from connexion.spec import Specification
 
 from specllama.handlers.binding.stack import Routing
 from specllama.handlers.description import description_path
+from specllama.handlers.http.api_keys import KeyRing
 
 METHODS = ("GET", "HEAD", "POST", "DELETE", "OPTIONS", "PUT")
 
@@ -83,11 +84,11 @@ def test_a_slash_after_a_path_reveals_nothing(
 
 
 @pytest.mark.parametrize("path", ["/slots/1/", "/x/", "/tokenize//"])
-@pytest.mark.parametrize(("keys", "status"), [((), 404), ((b"key",), 401)])
+@pytest.mark.parametrize(("keys", "status"), [([], 404), (["key"], 401)])
 def test_no_other_path_ends_with_a_slash(
-    specification: Specification, path: str, keys: tuple[bytes, ...], status: int
+    specification: Specification, path: str, keys: list[str], status: int
 ) -> None:
-    state = {"runtime": SimpleNamespace(api_keys=keys)}
+    state = {"runtime": SimpleNamespace(api_keys=KeyRing.of_secrets(keys))}
     for root in ("", "/proxy"):
         request: dict[str, Any] = {"path": root + path, "root_path": root, "state": state}
         for method in METHODS:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from specllama.handlers.running.ongoing import KeptStream, KeptStreams, OffsetLostError, Owner
 
-ME, OTHER = Owner(b"key", "a"), Owner(b"other key", "a")
+ME, OTHER = Owner("key", "a"), Owner("other key", "a")
 
 
 def run(test: Callable[[], Awaitable[None]]) -> None:
@@ -124,10 +124,10 @@ def test_too_many_streams() -> None:
     async def test() -> None:
         streams = KeptStreams(max_streams=2)
         first, second = opened(streams), opened(streams, OTHER)
-        assert streams.open(Owner(b"", "c")) is None
+        assert streams.open(Owner("", "c")) is None
         assert streams.get(ME) is first
         second.finish()
-        third = opened(streams, Owner(b"", "c"))
+        third = opened(streams, Owner("", "c"))
         assert streams.get(OTHER) is None
         assert opened(streams, third.owner) is not third, "a new one in the old one's place"
         streams.close()
@@ -140,7 +140,7 @@ def test_too_many_streams() -> None:
 def test_too_many_bytes() -> None:
     async def test() -> None:
         streams = KeptStreams(max_bytes=10)
-        long, short, complete = (opened(streams, Owner(b"", each)) for each in "abc")
+        long, short, complete = (opened(streams, Owner("", each)) for each in "abc")
         complete.append(b"12345")
         complete.finish()
         short.append(b"12")
@@ -158,16 +158,16 @@ def test_streams_are_found_by_their_owners_alone() -> None:
         streams = KeptStreams()
         names = ("a", "a::m", "a::m::n", "ab", "b::a")
         for name in names:
-            opened(streams, Owner(b"key", name))
+            opened(streams, Owner("key", name))
         opened(streams, OTHER)
 
         def found(*wanted: str) -> list[str]:
-            return [each.owner.conversation for each in streams.find(b"key", wanted)]
+            return [each.owner.conversation for each in streams.find("key", wanted)]
 
         assert found("a") == ["a", "a::m", "a::m::n"]
         assert found("b", "a::m", "a::m", "a::m::n") == ["b::a", "a::m", "a::m::n"]
         assert found("", "::", "c", "a::") == []
-        assert streams.find(b"", ["a"]) == []
+        assert streams.find("", ["a"]) == []
 
     run(test)
 
@@ -192,11 +192,11 @@ def test_bounds_hold_and_bytes_are_never_wrong(steps: list[Step]) -> None:
         for what, who, n in steps:
             stream = last.get(who)
             if what == "open":
-                if (opened := streams.open(Owner(b"", str(who)))) is not None:
+                if (opened := streams.open(Owner("", str(who)))) is not None:
                     last[who] = opened
                     sent[opened] = b""
             elif what == "remove":
-                streams.remove(Owner(b"", str(who)))
+                streams.remove(Owner("", str(who)))
             elif stream is not None:
                 data = bytes((len(sent[stream]) + i) % 251 for i in range(n))
                 if what == "append":
@@ -206,7 +206,7 @@ def test_bounds_hold_and_bytes_are_never_wrong(steps: list[Step]) -> None:
                     stream.finish()
                 else:
                     streams.discard(stream)
-            kept = [each for key in range(6) if (each := streams.get(Owner(b"", str(key))))]
+            kept = [each for key in range(6) if (each := streams.get(Owner("", str(key))))]
             assert len(kept) == len(streams) <= 4
             assert streams.n_bytes == sum(each.size for each in kept) <= 60
             for each in kept:
