@@ -22,7 +22,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     """The error of one request. `n_prompt_tokens` and `n_ctx` belong to exceed_context_size_error.
     With `n_prompt_tokens_is_lower_bound`, the prompt was too long to be counted completely.
     `final`: the same request would fail again, regardless of the type. `retry_after`: seconds after
-    which a retry may succeed; 0: unknown."""
+    which a retry may succeed; 0: unknown. `estimated_wait_ms`: how long the request would wait for
+    a slot, for an unavailable_error of the queue."""
 
     type: ErrorType
     message: str
@@ -31,6 +32,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     final: bool = False
     retry_after: int = 0
     n_prompt_tokens_is_lower_bound: bool = False
+    estimated_wait_ms: int | None = None
 
 
 class BackendError(Exception):

@@ -2,19 +2,22 @@
 
 import asyncio
 import itertools
-from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
 from typing import Literal, TypeVar
 
+import msgspec
+
 from specllama.engine.errors import EngineError, ErrorInfo, not_supported
-from specllama.engine.models.generation import Generation
+from specllama.engine.models.generation import Generation, Meter
+from specllama.engine.models.slices import PendingAnswer, Question, SliceMeter, in_slices
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.framing import Outbox, frame
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import (
+    Accepted,
     Adapter,
     Adapters,
+    Ended,
     Event,
     Failed,
     Finished,
@@ -26,10 +29,12 @@ from specllama.engine.wire.replies import (
     StatsReply,
     Step,
     Text,
+    Timings,
     Tokens,
     Vectors,
 )
 from specllama.engine.wire.requests import (
+    NO_TERMS,
     Cancel,
     Detokenize,
     Embed,
@@ -46,38 +51,18 @@ from specllama.engine.wire.requests import (
     SetAdapters,
     SlotAction,
     Submit,
+    Terms,
     ToEngine,
     Tokenize,
     joined,
 )
 from specllama.engine.wire.stats import Stats
 
-Question = (
-    Tokenize
-    | Detokenize
-    | FormatChat
-    | GetSlots
-    | SlotAction
-    | GetAdapters
-    | SetAdapters
-    | GetStats
-)
 R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
 T = TypeVar("T")
 
-SLICE = 64
-"""Number of inputs in one message. The inputs of an embedding request are sent in slices, so that
-neither process is ever busy with a long message, and other requests get their turns."""
-SLICES_AHEAD = 2  # in flight: while one is evaluated, the next is tokenized
 _LAST = (Finished, Failed)  # events that end a generation; a tuple is faster than a union
-
-
-@dataclass
-class _Asked:
-    """A question to the engine and its pending answer."""
-
-    message: Question | Embed | Rerank
-    answer: asyncio.Future[Reply | Vectors]
+_ENDS = (*_LAST, Ended)
 
 
 class EngineClient:
@@ -94,7 +79,9 @@ class EngineClient:
         self._outbox = Outbox(sink)
         self._ids = itertools.count(1)
         self._generations: dict[int, Generation] = {}
-        self._asked: dict[int, _Asked] = {}
+        self._asked: dict[int, PendingAnswer] = {}
+        self._leaving: dict[int, Callable[[Timings | None], None]] = {}
+        """Receivers of the timings of cancelled requests that are metered, until these end."""
         self._dead: ErrorInfo | None = None
         self._successor: EngineClient | None = None
         self._waits = False  # for a successor
@@ -138,19 +125,24 @@ class EngineClient:
         owner: int = 0,
         private: bool = False,
         prompt_probs: bool = False,
+        terms: Terms = NO_TERMS,
+        meter: Meter | None = None,
     ) -> list[Generation]:
         """Starts a generation for each of `variants`. These are equal except for their seeds, and
         for `id_slot`, which only the first one may set. `engine.wire.requests.Submit` describes the
         other arguments. The prompt is sent once. If `group` is 0, the first id becomes the group of
-        all.
+        all. The `meter` receives what each generation uses.
 
-        Raises `EngineError` (not_supported) if the engine embeds.
+        Raises `EngineError` (not_supported) if the engine embeds, and the error of an engine that
+        has ended; then `meter` isn't called.
         """
         if self.info.pooling is not None:
             raise not_supported(
                 "This server does not support completions. Start it without `--embeddings`"
             )
         client = self._living
+        if meter is not None:
+            terms = msgspec.structs.replace(terms, is_metered=True)
         requests = []
         for params in variants:
             id = client._new_id()
@@ -166,29 +158,58 @@ class EngineClient:
                     owner=owner,
                     private=private,
                     prompt_probs=prompt_probs,
+                    terms=terms,
                 )
             )
         for message in joined(requests):
             client._send(message)
-        started = [Generation(request, client) for request in requests]
+        started = [Generation(request, client, meter) for request in requests]
         client._generations |= {each.request.id: each for each in started}
         return started
 
     def embed(
-        self, inputs: Sequence[PromptParts], *, normalize: int, dimensions: int = 0
+        self,
+        inputs: Sequence[PromptParts],
+        *,
+        normalize: int,
+        dimensions: int = 0,
+        owner: int = 0,
+        terms: Terms = NO_TERMS,
+        meter: Meter | None = None,
     ) -> AsyncGenerator[Vectors, None]:
         """Returns the vectors of all inputs, in their order, in slices.
-        `engine.wire.requests.Embed` describes the arguments.
+        `engine.wire.requests.Embed` describes the arguments. The `meter` receives what the call
+        uses, unless the iterator is closed before its first step.
 
         Raises `EngineError` (not_supported) at once. Closing the iterator cancels the work.
         """
         self.check_embeds()
-        return self._in_slices(lambda id, part: Embed(id, part, normalize, dimensions), inputs)
+        call = SliceMeter(terms, meter)
 
-    def rerank(self, query: str, documents: Sequence[str]) -> AsyncGenerator[Vectors, None]:
+        def make(id: int, part: list[PromptParts]) -> Embed:
+            terms = call.terms(id)
+            return Embed(id, part, normalize, dimensions, owner, call.group, terms)
+
+        return in_slices(self, make, inputs, call)
+
+    def rerank(
+        self,
+        query: str,
+        documents: Sequence[str],
+        *,
+        owner: int = 0,
+        terms: Terms = NO_TERMS,
+        meter: Meter | None = None,
+    ) -> AsyncGenerator[Vectors, None]:
         """Returns the scores of all documents, in their order, in slices, like `embed`."""
         self.check_reranks()
-        return self._in_slices(lambda id, part: Rerank(id, query, part), documents)
+        call = SliceMeter(terms, meter)
+
+        def make(id: int, part: list[str]) -> Rerank:
+            terms = call.terms(id)
+            return Rerank(id, query, part, owner, call.group, terms)
+
+        return in_slices(self, make, documents, call)
 
     def check_embeds(self) -> None:
         """Raises `EngineError` (not_supported) if the engine generates."""
@@ -232,7 +253,10 @@ class EngineClient:
         return (await self._ask(message, Text)).text
 
     async def slots(self) -> list[SlotState]:
-        return (await self._ask(GetSlots(self._new_id()), Slots)).slots
+        return (await self.slots_and_queue()).slots
+
+    async def slots_and_queue(self) -> Slots:
+        return await self._ask(GetSlots(self._new_id()), Slots)
 
     async def slot_action(
         self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
@@ -269,15 +293,21 @@ class EngineClient:
             self._answer(message)
 
     def _answer(self, message: Reply | Vectors) -> None:
+        asked = self._asked.pop(message.id, None)
         if isinstance(message, Vectors):
             self.has_served = True
-        if (asked := self._asked.pop(message.id, None)) and not asked.answer.done():
+            used = Timings(0, message.n_tokens, message.ms, 0, 0.0)
+            if asked is None:
+                self._settle(message.id, used)
+            elif asked.call is not None:
+                asked.call.settle(used)
+        if asked is not None and not asked.answer.done():
             asked.answer.set_result(message)
 
     def close(self, error: ErrorInfo) -> None:
         """Fails every open request, and all later ones, with `error`: the process ends."""
         self._dead, self._waits = error, False
-        for id in [*self._generations, *self._asked]:
+        for id in [*self._generations, *self._asked, *self._leaving]:
             self._put(Failed(id, error))
 
     def answer_from_snapshot(self, stats: Stats, slots: list[SlotState]) -> None:
@@ -293,7 +323,7 @@ class EngineClient:
         ended. The others, and new ones, wait for `adopt_from` of its successor, or for `close`."""
         self._dead, self._waits = error, True
         lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
-        for id in (*lost, *self._asked):
+        for id in (*lost, *self._asked, *self._leaving):
             self._put(Failed(id, error))
 
     def adopt_from(self, predecessor: "EngineClient") -> None:
@@ -314,16 +344,41 @@ class EngineClient:
             if isinstance(event, _LAST):
                 del self._generations[event.id]
                 self.has_served |= isinstance(event, Finished)
+                generation.settle(event.timings)
             generation.put(event)
+        elif (asked := self._asked.get(event.id)) is not None:
+            self._put_asked(event, asked)
+        elif isinstance(event, _ENDS):
+            self._settle(event.id, event.timings)
+
+    def _put_asked(self, event: Event, asked: PendingAnswer) -> None:
+        if isinstance(event, Accepted) and asked.call is not None:
+            asked.call.accepted(event.n_tokens)
         elif isinstance(event, Failed):
-            asked = self._asked.pop(event.id, None)
-            if asked is not None and not asked.answer.done():
+            del self._asked[event.id]
+            if asked.call is not None:
+                asked.call.settle(event.timings)
+            if not asked.answer.done():
                 asked.answer.set_exception(EngineError(event.error))
+
+    def _settle(self, id: int, timings: Timings | None) -> None:
+        """A cancelled request has ended."""
+        if (settle := self._leaving.pop(id, None)) is not None:
+            settle(timings)
 
     def forget(self, id: int) -> None:
         """Cancels the generation `id`, whose events are no longer needed."""
-        if self._generations.pop(id, None) is not None and self._dead is None:
+        if (generation := self._generations.pop(id, None)) is not None:
+            self._cancel(id, generation.settle if generation.is_metered else None)
+
+    def _cancel(self, id: int, settle: Callable[[Timings | None], None] | None) -> None:
+        """Cancels a request. `settle` receives its timings when it has ended."""
+        if self._dead is None:
             self._send(Cancel(id))
+            if settle is not None:
+                self._leaving[id] = settle
+        elif settle is not None:
+            settle(None)
 
     def end_thoughts(self, id: int) -> None:
         """Ends the reasoning of the generation `id`."""
@@ -357,38 +412,25 @@ class EngineClient:
             raise RuntimeError(f"the engine answered {type(message)} with {type(reply)}")
         return reply
 
-    def _ask_for(self, message: Question | Embed | Rerank) -> _Asked:
+    def _ask_for(
+        self, message: Question | Embed | Rerank, call: SliceMeter | None = None
+    ) -> PendingAnswer:
         self._send(message)
-        asked = _Asked(message, asyncio.get_running_loop().create_future())
+        asked = PendingAnswer(message, asyncio.get_running_loop().create_future(), call)
         self._asked[message.id] = asked
         return asked
 
-    async def _in_slices(
-        self, make: Callable[[int, list[T]], Embed | Rerank], items: Sequence[T]
-    ) -> AsyncGenerator[Vectors, None]:
-        """Yields the answers to `make(id, part)` for all parts of `items`."""
-        starts = iter(range(0, len(items), SLICE))
-        waiting: deque[_Asked] = deque()
-        try:
-            while True:
-                while len(waiting) < SLICES_AHEAD and (start := next(starts, None)) is not None:
-                    part = list(items[start : start + SLICE])
-                    waiting.append(self._living._ask_for(make(self._new_id(), part)))
-                if not waiting:
-                    return
-                reply = await waiting[0].answer
-                waiting.popleft()
-                if not isinstance(reply, Vectors):
-                    raise RuntimeError(f"the engine answered with {type(reply)}")
-                yield reply
-        finally:
-            client = self._living
-            for asked in waiting:
-                id = asked.message.id
-                if client._asked.pop(id, None) is not None and client._dead is None:
-                    client._send(Cancel(id))
-                if not asked.answer.cancel() and not asked.answer.cancelled():
-                    asked.answer.exception()  # retrieved, or asyncio would log a warning
+    def send_slice(
+        self, make: Callable[[int, list[T]], Embed | Rerank], part: list[T], call: SliceMeter
+    ) -> PendingAnswer:
+        """Sends a slice of a call, for `in_slices`."""
+        return self._living._ask_for(make(self._new_id(), part), call)
+
+    def withdraw(self, asked: PendingAnswer) -> None:
+        """Cancels a slice, unless it has been answered."""
+        client, id = self._living, asked.message.id
+        if client._asked.pop(id, None) is not None:
+            client._cancel(id, asked.settle)
 
     @property
     def _living(self) -> "EngineClient":

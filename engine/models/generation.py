@@ -6,9 +6,20 @@ from typing import Protocol
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request
-from specllama.engine.wire.replies import Accepted, Begun, Delta, Event, Failed, Finished, Relaxed
-from specllama.engine.wire.requests import Submit
+from specllama.engine.wire.replies import (
+    Accepted,
+    Begun,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Queued,
+    Relaxed,
+    Timings,
+)
+from specllama.engine.wire.requests import Submit, Terms
 
 AHEAD = 256
 """Number of unread events after which the generation is paused, so that others get its slot."""
@@ -35,6 +46,19 @@ class GenerationClient(Protocol):
     def end_thoughts(self, id: int) -> None: ...
 
 
+class Meter(Protocol):
+    """Receives what a call uses. A call without a meter isn't metered."""
+
+    def accepted(self, n_tokens: int) -> None:
+        """The engine has accepted a text (or a slice of the inputs of an embedding request), which
+        may use `n_tokens`. At most once for each."""
+
+    def ended(self, timings: Timings | None) -> None:
+        """A text has ended, and has used the tokens of `timings`; None if that is unknown, as the
+        process ended. Exactly once for each text, however it ends, also without `accepted`. For an
+        embedding request, exactly once for all inputs."""
+
+
 class Generation:
     """The events of one submitted request: `Begun`, for which `begun` waits, `Delta`s (if the
     request streams), then one `Finished`. The generation is paused while it is far ahead of its
@@ -42,10 +66,12 @@ class Generation:
 
     Iteration raises `EngineError` if the request fails. A reader that stops early has to call
     `cancel`. From the first event on, `relaxed` contains the keywords of its schemas that aren't
-    enforced.
+    enforced. While it waits for a slot, `queue` has its place, with `Terms.shows_queue`.
     """
 
-    def __init__(self, request: Submit, client: "GenerationClient") -> None:
+    def __init__(
+        self, request: Submit, client: "GenerationClient", meter: Meter | None = None
+    ) -> None:
         self.request = request
         self.client = client
         self.has_begun = False  # it has a slot in the engine
@@ -57,7 +83,11 @@ class Generation:
         self._late: asyncio.TimerHandle | None = None
         self._ahead: asyncio.TimerHandle | None = None
         self._is_paused = False
+        self._meter = meter  # until it has received the end
+        self._sent = system.now()
+        self._timings: Timings | None = None  # the last known ones of a metered request
         self.relaxed: list[str] = []
+        self.queue: Queued | None = None
 
     @property
     def ready(self) -> bool:
@@ -94,7 +124,7 @@ class Generation:
             return event
         raise RuntimeError("this generation has begun before")
 
-    async def _next(self) -> Accepted | Begun | Delta | Finished:
+    async def _next(self) -> Event:
         while True:
             while not self._events:
                 await self._coming()
@@ -107,7 +137,7 @@ class Generation:
         self._waiter = asyncio.get_running_loop().create_future()
         return self._waiter
 
-    def _take(self) -> Accepted | Relaxed | Begun | Delta | Finished:
+    def _take(self) -> Event:
         """Returns the oldest unread event. Raises `EngineError` if it is a failure."""
         event = self._events.popleft()
         self._n_waiting -= _weight(event)
@@ -140,19 +170,57 @@ class Generation:
     def move(self, client: "GenerationClient") -> None:
         """Moves the request to the process of `client`, as its engine process has ended."""
         self.client, self.has_moved = client, True
+        now = system.now()
+        self._change(terms=_later(self.request.terms, now - self._sent))
+        self._sent = now
         self.put(Relaxed(self.request.id, []))  # resets what the last process reported
+
+    @property
+    def is_metered(self) -> bool:
+        """True if a meter waits for its end."""
+        return self._meter is not None
+
+    def settle(self, timings: Timings | None) -> None:
+        """Passes the tokens that the request has used to its meter. Only the first call has an
+        effect."""
+        meter, self._meter = self._meter, None
+        if meter is not None:
+            meter.ended(timings or self._timings)
 
     def put(self, event: Event) -> None:
         """Adds the next event."""
-        if isinstance(event, Accepted):  # after a restart, no reader waits for the confirmation
-            self.request = msgspec.structs.replace(self.request, confirm=False)
-        self.has_begun |= isinstance(event, _BEGUN)
+        if not self.has_begun and self._is_taken(event):
+            return
+        if self._meter is not None and isinstance(event, Delta):
+            self._timings = event.timings
         self._events.append(event)
         self._n_waiting += _weight(event)
         if self._n_waiting > AHEAD:
             self._set_timers()
         if self._waiter is not None and not self._waiter.done():
             self._waiter.set_result(None)
+
+    def _is_taken(self, event: Event) -> bool:
+        """Records an event before the end of the wait for a slot. Returns True if it isn't for the
+        reader."""
+        if isinstance(event, Queued):
+            self.queue = event
+            return True
+        if isinstance(event, Accepted):
+            request = self.request
+            if self._meter is not None and not request.terms.is_accepted:
+                self._meter.accepted(event.n_tokens)
+            # After a restart, no reader waits for the confirmation, and nothing is reserved again.
+            terms = msgspec.structs.replace(request.terms, is_accepted=True)
+            self._change(confirm=False, terms=terms)
+            return not request.confirm
+        if isinstance(event, _BEGUN):
+            self.has_begun, self.queue = True, None
+        return False
+
+    def _change(self, **changes: object) -> None:
+        """Changes the request, in case it is sent to another process."""
+        self.request = msgspec.structs.replace(self.request, **changes)
 
     def _set_timers(self) -> None:
         """Starts the reader's grace periods if too many events are unread."""
@@ -184,6 +252,18 @@ class Generation:
         self._events.clear()
         self._n_waiting = 0
         self.put(Failed(self.request.id, invalid_request(_NOT_READ).info))
+
+
+def _later(terms: Terms, seconds: float) -> Terms:
+    """Returns `terms` with the deadlines that are left after `seconds`."""
+    if not (terms.prompt_ms or terms.timeout_ms):
+        return terms
+    gone = int(1e3 * seconds)
+    return msgspec.structs.replace(
+        terms,
+        prompt_ms=max(1, terms.prompt_ms - gone) if terms.prompt_ms else 0,
+        timeout_ms=max(1, terms.timeout_ms - gone) if terms.timeout_ms else 0,
+    )
 
 
 def _weight(event: Event) -> int:

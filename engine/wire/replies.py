@@ -16,6 +16,7 @@ from specllama.engine.wire.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
 Modality = Literal["vision", "audio"]
+MAX_WAITING_SHOWN = 100
 
 
 class ModelInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -116,7 +117,8 @@ class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
 
 class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
     """The request is valid, and waits for a slot. `n_tokens` is the largest number of tokens that
-    it may use: the prompt's tokens that aren't cached now, and those of the answer."""
+    it may use: the prompt's tokens that aren't cached now, and those of the answer. It is set if
+    the request is metered."""
 
     id: int
     n_tokens: int = 0
@@ -131,7 +133,9 @@ class Queued(msgspec.Struct, tag="w", frozen=True, array_like=True):
 
 
 class Ended(msgspec.Struct, tag="n", frozen=True, array_like=True):
-    """The reply to `Cancel` of a metered request: the tokens that it has used."""
+    """The reply to `Cancel` of a metered request that hasn't ended yet: the tokens that it has
+    used. A metered request ends with exactly one of `Finished`, `Vectors`, `Failed` and `Ended`.
+    """
 
     id: int
     timings: Timings
@@ -212,16 +216,18 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     """The vectors of all inputs of one request, in their order.
 
     `values` has 32-bit floats, little-endian, row by row; input i has `n_rows[i]` rows: one, or
-    without pooling one for each token. `n_tokens` is the number of tokens of all inputs.
+    without pooling one for each token. `n_tokens` is the number of tokens of all inputs, `ms` their
+    part of the time of the steps.
     """
 
     id: int
     values: bytes
     n_rows: list[int]
     n_tokens: int
+    ms: float = 0.0
 
 
-Event = Accepted | Relaxed | Begun | Delta | Finished | Failed
+Event = Accepted | Queued | Relaxed | Begun | Delta | Finished | Failed | Ended
 
 
 class Step(msgspec.Struct, tag="step", frozen=True, array_like=True):
@@ -267,11 +273,32 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens_shared: int = 0
     n_prompt_tokens_restored: int = 0
     generated: str = ""
+    key_name: str = ""
+    priority: int = 0
+
+
+class WaitingState(msgspec.Struct, frozen=True, kw_only=True):
+    """A snapshot of one request that waits for a slot: its `place` in the queue (1: the next one),
+    the number of its tokens, those of them that aren't cached, its age and the estimated wait."""
+
+    id: int
+    place: int
+    key_name: str = ""
+    n_tokens: int
+    n_uncached: int
+    priority: int = 0
+    age_ms: float
+    wait_ms: float
 
 
 class Slots(msgspec.Struct, tag="slots", frozen=True, array_like=True):
+    """All slots, the first `MAX_WAITING_SHOWN` waiting requests, and the number of all that
+    wait."""
+
     id: int
     slots: list[SlotState]
+    waiting: list[WaitingState] = []
+    n_waiting: int = 0
 
 
 class SlotDone(msgspec.Struct, tag="slot_done", frozen=True, array_like=True):

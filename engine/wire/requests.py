@@ -50,10 +50,12 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     The waiting requests of a key get a share of the work in proportion to `weight`. A request with
     a lower `priority` is admitted first. Its prompt must be evaluated within `prompt_ms`, and its
     text ends after `timeout_ms`, both from the moment at which the message is sent (0: no limit).
-    `allowance` is the number of tokens that it may use at most (-1: any number): if it needs more,
-    it fails with `rate_limit_error`. With `is_metered`, an `Accepted` reports how many tokens it
-    may use, and an `Ended` answers its `Cancel`. With `shows_queue`, `Queued` events report its
-    place while it waits. `key_name` is the name of the key, for `GetSlots`.
+    `allowance` is the number of tokens that all texts of the message may use (-1: any number): if
+    they need more, the text that exceeds it fails with `rate_limit_error`. With `is_metered`, an
+    `Accepted` reports how many tokens each text may use, and an `Ended` answers its `Cancel`. With
+    `shows_queue`, `Queued` events report its place while it waits. `key_name` is the name of the
+    key, for `GetSlots`. The limits of the queue and `allowance` don't apply to a request that
+    `is_accepted`: an earlier process has accepted it.
     """
 
     weight: float = 1.0
@@ -65,6 +67,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     shows_queue: bool = False
     key_name: str = ""
     cache_bytes: int = 0  # limit of the key's cached texts; 0: no limit
+    is_accepted: bool = False
 
 
 NO_TERMS = Terms()
@@ -78,7 +81,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     vocabulary requires them); special-token syntax in texts is parsed. With `echo_prompt`, the
     answer contains the prompt as text, including special tokens. With `confirm`, an `Accepted` or a
     `Failed` comes first, only after a `Relaxed` if there is one. Texts with the same `group` belong
-    to one call of a client; free slots go to the groups with the fewest running texts. `others` are
+    to one call of a client; the calls of an owner get equal shares of the work. `others` are
     (id, seed) of further texts of that group, which are equal except for the seed and
     `params.id_slot`. Proposals for a text never come from texts of another `owner`; a `private`
     text doesn't share cached prefixes with texts of another owner, either. With `prompt_probs` and
@@ -103,7 +106,9 @@ class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
     """Turn each of `inputs`, in the form of `Submit.prompt`, into `Vectors`.
 
     Pooled vectors are cut to their first `dimensions` numbers (0: all), then divided by their
-    `normalize`-norm, as `POST /embedding` describes it.
+    `normalize`-norm, as `POST /embedding` describes it. Messages with the same `group` belong to
+    one call of a client (0: this one alone); the limits of the queue apply to the first one, whose
+    `id` is the group.
     """
 
     id: int
@@ -111,22 +116,25 @@ class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
     normalize: int
     dimensions: int = 0
     owner: int = 0
+    group: int = 0
     terms: Terms = NO_TERMS
 
 
 class Rerank(msgspec.Struct, tag="rerank", frozen=True, array_like=True):
     """Score how well each document answers the query. The answer is `Vectors`, whose first number
-    is the score."""
+    is the score. `owner`, `group` and `terms` are as in `Embed`."""
 
     id: int
     query: str
     documents: list[str]
     owner: int = 0
+    group: int = 0
     terms: Terms = NO_TERMS
 
 
 class Cancel(msgspec.Struct, tag="cancel", frozen=True, array_like=True):
-    """Cancel a submitted request. It gets no further events."""
+    """Cancel a submitted request. It gets no further events, except for the `Ended` of a metered
+    request that hasn't ended yet."""
 
     id: int
 
@@ -233,10 +241,14 @@ def joined(requests: Iterable[Submit]) -> Iterator[Submit]:
     """The same requests in fewer messages: consecutive ones of one group with the same prompt
     object are merged. Their parameters must be equal except for the seed and for `id_slot`, which
     only the first request of a group may set."""
-    for _, run in groupby(requests, lambda each: (each.group, id(each.prompt), each.confirm)):
+    for _, run in groupby(requests, _kind):
         first, *others = run
         pairs = [(each.id, each.params.seed) for each in others]
         yield msgspec.structs.replace(first, others=pairs) if pairs else first
+
+
+def _kind(submit: Submit) -> tuple[object, ...]:
+    return submit.group, id(submit.prompt), submit.confirm, submit.terms
 
 
 def apart(submit: Submit, prompt: Prompt) -> Iterator[Submit]:

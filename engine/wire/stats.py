@@ -72,6 +72,8 @@ class Stats(msgspec.Struct, kw_only=True):
     n_drafts: int = 0  # proposals that were evaluated
     n_drafted: int = 0  # tokens of these
     n_drafts_accepted: int = 0  # of these, confirmed ones
+    n_preempted: int = 0  # requests that gave their slots to requests with better priorities
+    n_refused: int = 0  # requests refused by the limits of the queue, or by their deadlines
     queue: Histogram = msgspec.field(default_factory=_waits)
     first_token: Histogram = msgspec.field(default_factory=_waits)
     step: Histogram = msgspec.field(default_factory=lambda: Histogram.of(TOKEN_BOUNDS))
@@ -80,6 +82,8 @@ class Stats(msgspec.Struct, kw_only=True):
     # Filled in on request:
     n_processing: int = 0
     n_deferred: int = 0
+    n_tokens_waiting: int = 0  # uncached prompt tokens of the requests that wait
+    wait_seconds: float = 0.0  # estimated wait for a slot, of a request that arrives now
     n_cells_used: int = 0
     n_cells: int = 0
     n_bytes_cache_ram: int = 0  # texts of the second tier in host memory

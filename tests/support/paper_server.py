@@ -28,6 +28,7 @@ from specllama.engine.wire.replies import (
     Delta,
     Finished,
     ModelInfo,
+    Slots,
     SlotState,
     Timings,
     Tokens,
@@ -155,6 +156,8 @@ class PaperEngine:
     ) -> list[PaperGeneration]:
         options.pop("group")
         options.pop("prompt_probs")
+        options.pop("terms", None)
+        options.pop("meter", None)
         self.owners.append((options.pop("owner"), options.pop("private")))
         return [self.generate(prompt, params, **options) for params in variants]
 
@@ -175,6 +178,9 @@ class PaperEngine:
         self, template: str, messages: list[tuple[str, str]], add_generation_prompt: bool
     ) -> str:
         return f"{template}{messages}{add_generation_prompt}"
+
+    async def slots_and_queue(self) -> Slots:
+        return Slots(0, await self.slots())
 
     async def slots(self) -> list[SlotState]:
         used = replace_struct(unused_slot(64), id=1, id_task=5, params=GenerationParams(seed=3))

@@ -42,7 +42,7 @@ SHA256 = 64  # hexadecimal digits
 ServerLink = Link[Wanted, Report]
 
 
-class Meter:
+class TransferMeter:
     """Adds up the bytes of all files, and reports the sum from time to time."""
 
     def __init__(self, items: Sequence[Item], link: ServerLink) -> None:
@@ -142,7 +142,7 @@ def fetch(wanted: Wanted, link: ServerLink) -> Fetched:
 
 def _obtain_all(client: httpx2.Client, items: Sequence[Item], link: ServerLink) -> None:
     check_space(items)
-    meter = Meter(items, link)
+    meter = TransferMeter(items, link)
     for index, item in enumerate(items):
         report = meter.of(index, item)
         obtain(client, item, report)
