@@ -14,7 +14,7 @@ from specllama.handlers.apis.generate import Dialect, count_input, generate
 from specllama.handlers.apis.ollama.details import facts
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.resolve_model import not_found
+from specllama.handlers.running.resolve_model import is_allowed, listed, not_found
 from specllama.handlers.running.runtime import Runtime, runtime
 
 PREFIX = "models/"
@@ -62,15 +62,15 @@ count_gemini_tokens_alias = count_gemini_tokens
 async def list_gemini_models(pageSize: int = 0, pageToken: str = "0") -> Response:  # noqa: N803
     """One page of the models; without `pageSize`, all of them. Doesn't wait."""
     current = runtime()
-    entries = current.catalog.listed()
+    entries = listed(current)
     first = int(pageToken)
     end = first + pageSize if pageSize else len(entries)
-    listed: schemas.GeminiModelList = {
+    page: schemas.GeminiModelList = {
         "models": [_model(current, entry) for entry in entries[first:end]]
     }
     if end < len(entries):
-        listed["nextPageToken"] = str(end)
-    return JSONAnswer(listed)
+        page["nextPageToken"] = str(end)
+    return JSONAnswer(page)
 
 
 async def get_gemini_model(model_id: str) -> Response:
@@ -78,7 +78,7 @@ async def get_gemini_model(model_id: str) -> Response:
     even in a server of one model."""
     current, name = runtime(), _name(model_id)
     for entry in current.catalog.entries.values():
-        if name in (entry.name, *entry.aliases):
+        if name in (entry.name, *entry.aliases) and is_allowed(entry):
             return JSONAnswer(_model(current, entry))
     raise EngineError.of("not_found_error", not_found(current, name))
 

@@ -11,7 +11,7 @@ from starlette.responses import Response
 
 from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, not_supported
-from specllama.engine.models.events import ModelStatus
+from specllama.engine.models.events import EVERY_MODEL, ModelStatus
 from specllama.handlers.apis.ollama.details import (
     details,
     digest,
@@ -22,12 +22,18 @@ from specllama.handlers.apis.ollama.details import (
     modified_at,
 )
 from specllama.handlers.http import schemas
-from specllama.handlers.http.api_keys import is_known, require_key
+from specllama.handlers.http.api_keys import current_key, is_known, require_access, require_key
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import Ping, event_stream, sse_event
 from specllama.handlers.options.arguments import arguments, preset
-from specllama.handlers.running.resolve_model import find, not_found
+from specllama.handlers.running.resolve_model import (
+    check_allowed,
+    find,
+    is_allowed,
+    listed,
+    not_found,
+)
 from specllama.handlers.running.runtime import Runtime, runtime
 
 _KINDS: Mapping[str, schemas.ModelModality] = {"vision": "image", "audio": "audio"}
@@ -37,11 +43,13 @@ PING = Ping(10.0, b": still here\n\n")
 async def list_models(reload: str = "") -> Response:
     """The models in OpenAI's format (`data`) and in Ollama's (`models`). Doesn't wait: until a
     model's file has been read, its `meta` is null, and its `details` are mostly empty. With
-    `reload`, a router first looks for models again. Raises EngineError (server_error) if that
-    fails, and HTTPException (401) for `reload` without an API key."""
+    `reload`, a router first looks for models again. Raises EngineError: server_error if that
+    fails, permission_error for `reload` with a key that isn't an administrator's; and HTTPException
+    (401) for `reload` without an API key."""
     current = runtime()
     if reload:
         require_key(current_scope())
+        require_access("admin")
         if current.catalog.router:
             await current.inventory.reload()
     return JSONAnswer(model_list(current))
@@ -53,7 +61,7 @@ list_openai_models = list_models
 async def list_lmstudio_models() -> Response:
     """The models in the form of LM Studio's list."""
     current = runtime()
-    data = [_lmstudio_model(current, entry) for entry in current.catalog.listed()]
+    data = [_lmstudio_model(current, entry) for entry in listed(current)]
     return JSONAnswer({"object": "list", "data": data})
 
 
@@ -62,7 +70,8 @@ async def get_model(model_id: str) -> Response:
     even in a server of one model: the request asks whether the name exists."""
     current = runtime()
     for entry in current.catalog.entries.values():
-        if model_id.removesuffix(":latest") in (entry.name, *entry.aliases):
+        names = (entry.name, *entry.aliases)
+        if model_id.removesuffix(":latest") in names and is_allowed(entry):
             return JSONAnswer(_model(current, entry))
     raise EngineError.of("not_found_error", not_found(current, model_id))
 
@@ -72,6 +81,7 @@ async def download_model(body: schemas.ModelDownload) -> Response:
     invalid_request_error for a model that is here already or doesn't exist, not_supported_error in
     a server of one model."""
     current = _router()
+    check_allowed(body["model"])
     await until_disconnect(current.inventory.download(body["model"]))
     return JSONAnswer({"success": True})
 
@@ -81,6 +91,8 @@ async def remove_model(model: str) -> Response:
     an unknown name, invalid_request_error for a model that wasn't downloaded, server_error if its
     files can't be removed, not_supported_error in a server of one model."""
     current = _router()
+    entry = current.catalog.named(model)
+    check_allowed(model, *(entry.aliases if entry else ()))
     await current.inventory.remove(model)
     return JSONAnswer({"success": True})
 
@@ -103,16 +115,22 @@ async def unload_model(body: schemas.ModelRequest) -> Response:
 
 
 async def stream_model_events() -> Response:
-    """The status of every model, then every change, until the client disconnects."""
-    current = runtime()
+    """The status of every model, then every change, until the client disconnects. Only of the
+    models that its API key allows."""
+    current, key = runtime(), current_key()
+
+    def is_shown(name: str) -> bool:
+        entry = current.catalog.entries.get(name)
+        return key is None or key.may_use((name, *(entry.aliases if entry else ())))
 
     async def events() -> AsyncIterator[bytes]:
         with closing(current.pool.subscribe()) as events:
-            for entry in current.catalog.listed():
+            for entry in listed(current):
                 data = {"status": current.pool.status(entry.name).value}
                 yield sse_event({"model": entry.name, "event": "model_status", "data": data})
             async for event in events:
-                yield sse_event(msgspec.structs.asdict(event))
+                if event.model == EVERY_MODEL or is_shown(event.model):
+                    yield sse_event(msgspec.structs.asdict(event))
 
     return event_stream(events(), ping=PING)
 
@@ -127,8 +145,9 @@ def _router() -> Runtime:
 
 
 def model_list(current: Runtime) -> schemas.ModelList:
-    entries = current.catalog.listed()
-    has_key = is_known(current_scope())
+    entries = listed(current)
+    key = current_key()
+    has_key = is_known(current_scope()) and (key is None or "read" in key.access)
     return {
         "object": "list",
         "data": [(_model if has_key else _named)(current, entry) for entry in entries],
@@ -137,7 +156,8 @@ def model_list(current: Runtime) -> schemas.ModelList:
 
 
 def _named(current: Runtime, entry: CatalogEntry) -> schemas.NamedModel:
-    """Returns the minimum that OpenAI's clients need, for requests without a valid API key."""
+    """Returns the minimum that OpenAI's clients need, for requests without an API key that may read
+    more."""
     return {
         "id": entry.name,
         "aliases": _aliases(current, entry),

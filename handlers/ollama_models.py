@@ -27,7 +27,7 @@ from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.http.streams import event_stream, line
 from specllama.handlers.models import model_list
 from specllama.handlers.running.chat_batch import description
-from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
+from specllama.handlers.running.resolve_model import ResolvedModel, is_allowed, resolve_model
 from specllama.handlers.running.runtime import runtime
 
 API_VERSION = "0.12.11"
@@ -50,7 +50,7 @@ async def list_ollama_processes() -> Response:
     loaded = [
         entry
         for entry in current.catalog.entries.values()
-        if current.pool.status(entry.name).value == "loaded"
+        if current.pool.status(entry.name).value == "loaded" and is_allowed(entry)
     ]
     paths = [path for entry in loaded if (path := model_path(current, entry))]
     await current.files.read_all(paths)  # models that were added after the server's start

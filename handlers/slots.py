@@ -9,6 +9,7 @@ from specllama.engine.wire.replies import SlotDone, SlotState
 from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.results import settings_json
 from specllama.handlers.http import schemas
+from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
@@ -16,7 +17,8 @@ from specllama.handlers.running.resolve_model import ResolvedModel, resolve_mode
 
 async def list_slots(fail_on_no_slot: int = 0) -> Response:
     """All slots of a model. The model is loaded for that, but neither woken nor kept awake: for a
-    sleeping model, the slots have their last state. Raises EngineError: not_supported_error with
+    sleeping model, the slots have their last state. They have texts only with `--slots-text`, and
+    only for administrators. Raises EngineError: not_supported_error with
     `--no-slots`, and unavailable_error if `fail_on_no_slot` is set and all slots are busy."""
     model = resolve_model()
     if not model.options.operations.slots:
@@ -29,7 +31,9 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
         slots = await (awake or await model.engine()).slots()
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
-    with_texts = model.options.operations.slots_text
+    key = current_key()
+    is_admin = key is None or "admin" in key.access
+    with_texts = model.options.operations.slots_text and is_admin
     return JSONAnswer([_shown(slot, model, with_texts) for slot in slots])
 
 

@@ -426,6 +426,23 @@ def security_is_consistent(document: Document) -> Iterator[str]:
             yield f"{operation.name} is {'public' if public else 'protected'}, unlike its 401"
 
 
+GROUPS = {"generate", "embed", "read", "admin", "public"}
+
+
+def operations_have_a_group(document: Document) -> Iterator[str]:
+    """An operation has one `x-access`. It is `public` exactly if a request needs no API key;
+    otherwise the operation documents the status 403, for keys without that group."""
+    for operation in operations(document):
+        definition = operation.definition
+        access, security = definition.get("x-access"), definition.get("security", None)
+        if access not in GROUPS:
+            yield f"{operation.name}: x-access is {access}, not one of {', '.join(sorted(GROUPS))}"
+        elif (access == "public") != (security is not None and ({} in security or not security)):
+            yield f"{operation.name} is {access}, unlike its security"
+        elif access != "public" and "403" not in definition["responses"]:
+            yield f"{operation.name} needs {access}, but has no 403"
+
+
 def streams_name_their_events(document: Document) -> Iterator[str]:
     """A stream's schema is one event, an object with `data`. The data has a schema, too."""
     for each in all_media(document):
@@ -525,6 +542,7 @@ RULES: tuple[Rule, ...] = (
     schemas_keep_to_what_works,
     errors_have_the_envelope,
     security_is_consistent,
+    operations_have_a_group,
     streams_name_their_events,
     lines_have_a_schema,
     links_lead_somewhere,

@@ -28,6 +28,7 @@ from contract_tests.kit.bodies import (
     STREAMING,
     body,
     path,
+    with_query,
     with_text,
 )
 from contract_tests.kit.provocations_of_bodies import bad_request
@@ -340,6 +341,24 @@ def foreign_origin(server: Server, name: str) -> list[httpx.Response]:
     ]
 
 
+def not_allowed(situations: Situations, name: str) -> list[httpx.Response]:
+    """Sends the request with a key that lacks the operation's group, and one that is invalid: the
+    key is checked first."""
+    operation, server = contract.operations()[name], situations.limited
+    group = operation.definition["x-access"]
+    headers = {"Authorization": f"Bearer no-{group}"}
+    where, method = path(name), operation.method
+    return [
+        server.http.request(method, where, json=BODIES.get(name), headers=headers),
+        server.http.request(method, where, content=b"{", headers=headers),
+    ]
+
+
+def not_allowed_to_reload(situations: Situations, name: str) -> list[httpx.Response]:
+    headers = {"Authorization": "Bearer no-admin"}
+    return [situations.limited.get(with_query(name, reload="1"), headers=headers)]
+
+
 def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.without_tables[name]]
 
@@ -433,17 +452,29 @@ def is_documented(name: str, status: int) -> bool:
 
 GEMINI_ANSWERS = [name for name in GEMINI if "count" not in name]
 
+OWN_PAGES_ONLY = [
+    name
+    for name, each in contract.operations().items()
+    if each.definition.get("x-refuses-foreign-origins")
+]
+
+
+def _is_admin(name: str) -> bool:
+    return bool(contract.operations()[name].definition["x-access"] == "admin")
+
+
 BY_STATUS: dict[int, list[Provoke]] = {
     200: [ok],
     204: [],
     400: [bad_request],
     401: [unauthorized],
-    403: [foreign_origin],
+    403: [],
     404: [],
     415: [wrong_media_type],
     501: [not_supported],
 }
 BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
+    403: [not_allowed],
     404: [unknown_model],
     408: [stalled],
     413: [too_large],
@@ -504,13 +535,17 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("unload_model", 200): ([], [in_router]),
     ("unload_model", 400): ([], [bad_model_change]),
     ("unload_model", 501): ([of_no_router], []),
-    **{(name, 403): ([ok], []) for name in REFUSED if is_documented(name, 403)},
+    **{(name, 403): ([foreign_origin], [not_allowed]) for name in OWN_PAGES_ONLY},
+    **{(name, 403): ([ok], [not_allowed]) for name in REFUSED if _is_admin(name)},
     **{(name, 404): ([ok], []) for name in REFUSED if is_documented(name, 404)},
     **{(name, 501): ([ok], []) for name in REFUSED if is_documented(name, 501)},
     ("get_model", 200): ([listed_models], [in_routers_list]),
     ("get_model", 400): ([too_long_a_name], []),
     ("get_model", 404): ([no_model], [no_model_of_router]),
     **{(name, 401): ([without_key], []) for name in ("list_models", "list_openai_models")},
+    **{
+        (name, 403): ([], [not_allowed_to_reload]) for name in ("list_models", "list_openai_models")
+    },
     **{(name, 500): ([], [models_fail]) for name in ("list_models", "list_openai_models")},
     ("download_model", 200): ([], [ok_with_cache]),
     ("download_model", 400): ([], [bad_download]),

@@ -31,6 +31,7 @@ from contract_tests.kit.bodies import (
     path,
     with_query,
 )
+from contract_tests.kit.lint import GROUPS as GROUPS_OF_OPERATIONS
 from contract_tests.kit.server import (
     SECONDS,
     Launcher,
@@ -43,6 +44,8 @@ from contract_tests.kit.server import (
 N_CTX = 256
 PRESETS = "[{0}]\n[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
 ROOT = Path(__file__).parents[2]
+GROUPS = sorted(GROUPS_OF_OPERATIONS - {"public"})
+"""The groups of operations that need an API key."""
 STOPPING = """
 import os, signal, sys
 
@@ -125,6 +128,15 @@ class Situations:
     def open(self) -> OwnServer:
         """A server with everything switched on."""
         return self._start(*self._switched_on, api_key="key")
+
+    @cached_property
+    def limited(self) -> OwnServer:
+        """A server whose keys each lack one group of operations, and that name it: `no-read`."""
+        keys = self._directory / "keys.toml"
+        keys.write_text("\n".join(map(_key_without, GROUPS)), "ascii")
+        keys.chmod(0o600)
+        options = (*self._switched_on, "--keys-file", str(keys))
+        return self._start(*options, api_key="key")
 
     @cached_property
     def narrow(self) -> OwnServer:
@@ -283,6 +295,11 @@ class Situations:
             name: read_response(connection, name, server)
             for name, connection in connections.items()
         }
+
+
+def _key_without(group: str) -> str:
+    rest = [each for each in GROUPS if each != group]
+    return f'[keys.no-{group}]\nkey = "no-{group}"\noperations = {rest}\n'
 
 
 @contextlib.contextmanager

@@ -6,7 +6,7 @@ description are for Connexion's command line (`handlers.binding.connexion_comman
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Literal
 
 from connexion.lifecycle import ConnexionRequest
 from connexion.middleware.abstract import ROUTING_CONTEXT
@@ -17,9 +17,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specllama.handlers.binding.errors import METHODS
-from specllama.handlers.http.api_keys import KeyRing, is_known
+from specllama.handlers.http.api_keys import KeyRing, key_of, refused
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import is_foreign
+from specllama.handlers.http.log_fields import log_fields_of
+from specllama.handlers.options.keys_file import Access
 
 Verify = Callable[[ConnexionRequest], Any]
 
@@ -68,32 +70,42 @@ SECURITY_MAP = {"bearer": _Bearer, "apiKey": _ApiKey}
 
 class Security(SecurityMiddleware):  # type: ignore[misc]
     """Checks API keys and origins. A server without keys accepts every request. With keys, unknown
-    paths need one, too. Operations with `x-refuses-foreign-origins` reject pages of other
-    origins."""
+    paths need one, too, and a key must allow the operation's group, `x-access`. Operations with
+    `x-refuses-foreign-origins` reject pages of other origins."""
 
     def __init__(self, app: ASGIApp) -> None:
         super().__init__(app)
         self._own_pages_only: set[str] = set()  # by operationId
+        self._access: dict[str, Access | Literal["public"]] = {}  # by operationId
 
     def add_api(self, specification: Specification, **options: Any) -> None:
         super().add_api(specification, **options)
         for item in specification["paths"].values():
             for method in item.keys() & METHODS:
-                if item[method].get("x-refuses-foreign-origins"):
-                    self._own_pages_only.add(item[method]["operationId"])
+                operation = item[method]
+                self._access[operation["operationId"]] = operation.get("x-access", "admin")
+                if operation.get("x-refuses-foreign-origins"):
+                    self._own_pages_only.add(operation["operationId"])
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             await super().__call__(scope, receive, send)
             return
-        operation = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
-        if operation and operation.rpartition(".")[2] in self._own_pages_only and is_foreign(scope):
+        operation: str | None = scope["extensions"][ROUTING_CONTEXT]["operation_id"]
+        name = operation.rpartition(".")[2] if operation else ""
+        if name in self._own_pages_only and is_foreign(scope):
             raise RequestError(
                 403, "pages of this origin may not do this unless --cors-origins names the origin"
             )
         if not scope["state"]["runtime"].api_keys:
             await self.app(scope, receive, send)
-        elif operation is None and not is_known(scope):
+            return
+        key = key_of(scope)
+        if key is not None:
+            log_fields_of(scope).key = key.name
+            access = self._access.get(name, "public")
+            if access != "public" and access not in key.access:
+                raise RequestError(403, refused(key, access))
+        elif operation is None:
             raise HTTPException(401)
-        else:
-            await super().__call__(scope, receive, send)
+        await super().__call__(scope, receive, send)

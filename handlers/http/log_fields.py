@@ -33,6 +33,7 @@ class LogFields:
     """The fields of one request. Counts are sums over all its prompts and texts, in tokens."""
 
     id: str
+    key: str = ""  # the name of the request's API key
     model: str = ""  # by its name in the catalog
     n_prompt: int = 0  # cached ones included
     n_cached: int = 0

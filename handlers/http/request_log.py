@@ -1,6 +1,6 @@
 """The outermost middleware: an id for every request, and a line about it in the log.
 
-POST /v1/chat/completions 200 model=tiny in=12 cached=4 out=32 ms=45.2 tokens/s=820.1 id=req_...
+POST /v1/chat/completions 200 key=me model=tiny in=12 cached=4 out=32 ms=45.2 id=req_...
 """
 
 import logging
@@ -89,6 +89,8 @@ def request_fields(
         "path": escaped(raw.decode("latin-1"), MAX_PATH),
         "status": status,
     }
+    if collected.key:
+        fields["key"] = collected.key
     if collected.model:
         fields["model"] = collected.model
     if collected.n_prompt:
@@ -124,7 +126,7 @@ def request_line(fields: dict[str, Any]) -> str:
     for name, value in fields.items():
         if name == "client_gone":
             words.append("client=gone")
-        elif name in ("model", "error", "relaxed"):
+        elif name in ("key", "model", "error", "relaxed"):
             words.append(f"{name}={_quoted(value)}")
         elif name not in ("method", "path", "status"):
             words.append(f"{_NAMES.get(name, name)}={value}")

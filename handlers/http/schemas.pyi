@@ -38,6 +38,11 @@ class AnthropicOverloadedError(TypedDict):
     message: str
     code: int
 
+class AnthropicPermissionError(TypedDict):
+    type: Literal["permission_error"]
+    message: str
+    code: int
+
 class AnthropicTimeoutError(TypedDict):
     type: Literal["timeout_error"]
     message: str
@@ -329,6 +334,11 @@ class GeminiOtherMediaStatus(TypedDict):
     code: Literal[415]
     message: str
     status: Literal["INVALID_ARGUMENT"]
+
+class GeminiPermissionDeniedStatus(TypedDict):
+    code: Literal[403]
+    message: str
+    status: Literal["PERMISSION_DENIED"]
 
 class GeminiResponsePart(TypedDict):
     inlineData: NotRequired[GeminiBlob | None]
@@ -1385,6 +1395,11 @@ class AnthropicOverloaded(TypedDict):
     error: AnthropicOverloadedError
     request_id: str
 
+class AnthropicPermission(TypedDict):
+    type: Literal["error"]
+    error: AnthropicPermissionError
+    request_id: str
+
 class AnthropicTimeout(TypedDict):
     type: Literal["error"]
     error: AnthropicTimeoutError
@@ -1451,6 +1466,8 @@ class CustomTool(TypedDict):
 class DetokenizeRequest(TypedDict):
     model: NotRequired[ModelChoice | None]
     tokens: NotRequired[list[TokenId] | None]
+
+DisabledOrNotAllowedError: TypeAlias = DisabledError | PermissionError
 
 DocumentContent: TypeAlias = str | TextBlocks
 
@@ -1551,6 +1568,9 @@ class GeminiPart(TypedDict):
     functionResponse: NotRequired[GeminiFunctionResponse | None]
     executableCode: NotRequired[GeminiCode | None]
     codeExecutionResult: NotRequired[GeminiCodeResult | None]
+
+class GeminiPermissionDenied(TypedDict):
+    error: GeminiPermissionDeniedStatus
 
 class GeminiTooLarge(TypedDict):
     error: GeminiTooLargeStatus
@@ -1766,6 +1786,8 @@ class OllamaGeneratePiece(TypedDict):
     logprobs: NotRequired[list[TokenProbability]]
 
 OllamaGenerateResponse: TypeAlias = OllamaGenerateAnswer | OllamaGenerateLoaded
+
+OllamaPermissionError: TypeAlias = PermissionError | OllamaError
 
 OllamaPullLine: TypeAlias = OllamaPullProgress | OllamaError
 

@@ -27,6 +27,8 @@ def check_server_files(options: ServerOptions) -> None:
     log = options.log
     if log.log_file and not log.log_disable:
         named("--log-file", lambda: files.check_writable(log.log_file))
+    if options.http.keys_file:
+        named("--keys-file", options.http.named_keys)
     certificate, key = options.http.ssl_cert_file, options.http.ssl_key_file
     if certificate:
         named("--ssl-cert-file, --ssl-key-file", lambda: files.check_tls(certificate, key))
@@ -68,11 +70,11 @@ def remarks(options: ServerOptions, argv: Sequence[str], environ: Mapping[str, s
     engine, router = options.model.engine, options.router
     http = options.http
     open_to = [host for host in http.hosts() if not is_local(host)]
-    if open_to and not http.api_keys():
+    if open_to and not (http.keys_file or http.api_keys()):
         where = ", ".join(open_to)
         found.append(
-            f"--host {where}: every client that can reach it may use the server; set --api-key to "
-            "require a key"
+            f"--host {where}: every client that can reach it may use the server; set --api-key or "
+            "--keys-file to require a key"
         )
     drafts = bool(engine.draft.model_draft or options.model.source.hf_repo_draft)
     if drafts and engine.embedding.embeds():

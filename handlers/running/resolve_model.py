@@ -13,9 +13,12 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import ModelInfo
+from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.log_fields import log_fields
 from specllama.handlers.running.runtime import Runtime, runtime
+
+MAX_ALLOWED = 20  # names in the message about a model that a key doesn't allow
 
 
 @dataclass(frozen=True)
@@ -69,7 +72,8 @@ def resolve_model(
     """Returns the model that the current request names in its `body` or by `?model=`; the default
     model if it names none.
 
-    Raises EngineError of type `unknown` for a name that the catalog doesn't have.
+    Raises EngineError: of type `unknown` for a name that the catalog doesn't have,
+    permission_error for a model that the request's API key doesn't allow.
     """
     current = runtime()
     string = current_scope()["query_string"]
@@ -89,19 +93,46 @@ def find(current: Runtime, name: str | None, unknown: ErrorType) -> CatalogEntry
     """Returns the entry with the name or alias `name`; the default model without a name. A suffix
     `:latest`, which Ollama's clients add to names without a tag, is ignored unless a model has it.
 
-    Raises EngineError of type `unknown`, whose message has similar names.
+    Raises EngineError: of type `unknown`, whose message has similar names, or permission_error for
+    a model that the current request's API key doesn't allow.
     """
     catalog = current.catalog
-    if not name:
-        return catalog.entries[catalog.default]
+    name = name or catalog.default
     entry = catalog.find(name) or catalog.find(name.removesuffix(":latest"))
     if entry is None:
         raise EngineError.of(unknown, not_found(current, name))
+    check_allowed(entry.name, *entry.aliases)
     return entry
+
+
+def check_allowed(*names: str) -> None:
+    """Raises EngineError (permission_error) if the current request's API key doesn't allow the
+    model with these names."""
+    key = current_key()
+    if key is None or key.models is None or key.may_use(names):
+        return
+    allowed = sorted(key.models)
+    shown = ", ".join([*allowed[:MAX_ALLOWED], "..."] if len(allowed) > MAX_ALLOWED else allowed)
+    raise EngineError.of(
+        "permission_error",
+        f"the key {key.name!r} may not use the model {names[0][:200]!r}, only {shown or 'none'}",
+    )
+
+
+def is_allowed(entry: CatalogEntry) -> bool:
+    """True unless the current request's API key doesn't allow the model."""
+    key = current_key()
+    return key is None or key.may_use((entry.name, *entry.aliases))
+
+
+def listed(current: Runtime) -> list[CatalogEntry]:
+    """Returns the models that the client of the current request can list."""
+    return [entry for entry in current.catalog.listed() if is_allowed(entry)]
 
 
 def not_found(current: Runtime, name: str) -> str:
     """Returns the error message for a model name that doesn't exist."""
-    near = ", ".join(current.catalog.near(name))
+    entries = current.catalog.entries
+    near = ", ".join(each for each in current.catalog.near(name) if is_allowed(entries[each]))
     hint = f"did you mean one of these: {near}?" if near else "GET /models lists all models"
     return f"model {name[:200]!r} not found; {hint}"

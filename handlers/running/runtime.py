@@ -28,6 +28,7 @@ from specllama.engine.shipped import model_file
 from specllama.handlers.http.api_keys import KeyRing
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.key_reload import ServerKeys
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
 from specllama.handlers.running.response_store import ResponseStore, StoreError
 from specllama.handlers.running.run_in_thread import TURN
@@ -41,7 +42,7 @@ log = logging.getLogger("specllama.handlers.running.runtime")
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
-    `catalog` has options of its own. `api_keys` is empty for a server without authentication;
+    `catalog` has options of its own. `keys` are the API keys;
     `metrics` is None without `--metrics`. `responses` stores responses of the Responses API, `jobs`
     has the responses in the background, `streams` the resumable streams; `control` ends the
     thoughts of running answers. `page_settings` are the initial settings of the page for chats."""
@@ -53,7 +54,7 @@ class Runtime:
     files: MetadataReader  # the metadata of the models' files
     started: int  # seconds since 1970
     responses: ResponseStore
-    api_keys: KeyRing = field(default_factory=KeyRing)
+    keys: ServerKeys
     jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
@@ -69,10 +70,10 @@ class Runtime:
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if the file of API keys or the file of the page's settings can't be
+        Raises OptionError if a file of API keys or the file of the page's settings can't be
         read, or the database of responses can't be opened.
         """
-        api_keys = KeyRing.of_secrets(options.http.api_keys())
+        keys = ServerKeys(options.http)
         try:
             responses = ResponseStore(options.responses.responses_db)
         except StoreError as error:
@@ -94,12 +95,17 @@ class Runtime:
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
-            api_keys=api_keys,
+            keys=keys,
             renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
             page_settings=options.page.settings(),
         )
+
+    @property
+    def api_keys(self) -> KeyRing:
+        """The valid keys; empty for a server without authentication."""
+        return self.keys.ring
 
 
 def _metrics() -> "Metrics":
@@ -134,6 +140,7 @@ async def lifespan(
         background = {
             asyncio.create_task(_watch_loading(current, on_fatal)),
             asyncio.create_task(_read_files(current)),
+            asyncio.create_task(current.keys.watch()),
         }
 
         def look_again() -> None:

@@ -26,6 +26,7 @@ FILES = {
     "model",
     "model_draft",
     "api_key_file",
+    "keys_file",
     "ssl_key_file",
     "ssl_cert_file",
     "chat_template_file",

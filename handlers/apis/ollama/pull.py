@@ -10,7 +10,7 @@ from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.options import OptionError, Options, replaced, text_values
 from specllama.handlers.http import schemas
-from specllama.handlers.running.resolve_model import not_found
+from specllama.handlers.running.resolve_model import check_allowed, not_found
 from specllama.handlers.running.runtime import Runtime
 
 SUCCESS: Final = "success"
@@ -26,7 +26,8 @@ def wanted(current: Runtime, name: str) -> Options | None:
 
     A router looks for the name even if it has a single model, because the name may be that of a
     model to download. Raises EngineError (not_found_error) for a name that is neither a model of
-    the server nor a repository.
+    the server nor a repository, and permission_error for a model that the request's API key doesn't
+    allow.
     """
     catalog = current.catalog
     plain = _without_hub(name)
@@ -35,7 +36,9 @@ def wanted(current: Runtime, name: str) -> Options | None:
     else:
         entry = catalog.find(name)
     if entry is None:
+        check_allowed(plain)
         return replaced(current.options.model, hf_repo=_repository(current, plain))
+    check_allowed(entry.name, *entry.aliases)
     options = current.pool.options(entry)
     return options if wants_fetch(options) else None
 

@@ -19,7 +19,7 @@ from specllama.handlers.http.streams import sse_event
 class UndescribedError(TypedDict):
     """An error before the request reached an operation; the description has no schema for it."""
 
-    type: Literal["permission_error", "not_found_error"]
+    type: Literal["not_found_error"]
     message: str
     code: int
 
@@ -27,6 +27,7 @@ class UndescribedError(TypedDict):
 ErrorDetails: TypeAlias = (
     schemas.AnthropicInvalidRequestError
     | schemas.AnthropicAuthenticationError
+    | schemas.AnthropicPermissionError
     | schemas.AnthropicTimeoutError
     | schemas.AnthropicTooLargeError
     | schemas.AnthropicApiError

@@ -8,6 +8,7 @@ import msgspec
 from specllama.engine.options import values
 from specllama.engine.options.declaration import INT32_MAX, Opt
 from specllama.handlers.options import addresses, files
+from specllama.handlers.options.keys_file import KeyTable, read_keys
 
 _http = partial(Opt, group="Server")
 
@@ -80,13 +81,26 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
             file=files.api_keys,
         ),
     ] = ""
+    keys_file: Annotated[
+        str,
+        _http(
+            names="--keys-file",
+            env="LLAMA_ARG_KEYS_FILE",
+            metavar="FILE",
+            help="TOML file of API keys with names, and what each may do: see docs/keys.md. A "
+            "change of the file takes effect without a restart. Beside it, the keys of --api-key "
+            "and --api-key-file may do everything.",
+            default="none",
+        ),
+    ] = ""
     cache_per_key: Annotated[
         bool,
         _http(
             names="--cache-per-key",
             env="LLAMA_ARG_CACHE_PER_KEY",
             help="Don't share cached prompts between API keys. Otherwise a client could infer "
-            "from response times what others have sent.",
+            "from response times what others have sent. `cache` in --keys-file overrides this for "
+            "a key.",
         ),
     ] = False
     ssl_key_file: Annotated[
@@ -226,3 +240,13 @@ class HttpOptions(msgspec.Struct, kw_only=True, frozen=True):
         if self.api_key_file:
             keys += files.api_keys(self.api_key_file)
         return list(dict.fromkeys(keys))
+
+    def named_keys(self) -> dict[str, KeyTable]:
+        """Returns the tables in the file of `--keys-file`, by the names of the keys.
+
+        Raises `OptionError` if the file is invalid, or has a key of `--api-key` or
+        `--api-key-file`.
+        """
+        if not self.keys_file:
+            return {}
+        return read_keys(self.keys_file, self.api_keys())
