@@ -56,11 +56,11 @@ def _main(words: Sequence[str]) -> int:
         elif options.general.license:
             _print_licenses()
         elif options.general.completion_bash:
-            print(bash_completion(["serve", *COMMANDS]), end="")
+            print(bash_completion(_words()), end="")
         elif options.general.completion_zsh:
-            print(zsh_completion(["serve", *COMMANDS]), end="")
+            print(zsh_completion(_words()), end="")
         elif options.general.completion_fish:
-            print(fish_completion(["serve", *COMMANDS]), end="")
+            print(fish_completion(_words()), end="")
         elif options.general.list_devices:
             return _print_devices(options)
         elif options.general.cache_list:
@@ -74,6 +74,11 @@ def _main(words: Sequence[str]) -> int:
     except KeyboardInterrupt:
         pass
     return 0
+
+
+def _words() -> dict[str, tuple[str, ...]]:
+    """Returns the commands, each with the words that may come next."""
+    return {"serve": (), **{name: each.actions for name, each in COMMANDS.items()}}
 
 
 def _run(options: ServerOptions, argv: Sequence[str]) -> int:
@@ -152,7 +157,8 @@ def _print_help() -> None:
     terminal = sys.stdout.isatty()
     width = max(80, min(120, shutil.get_terminal_size().columns)) if terminal else 100
     bold = terminal and not os.environ.get("NO_COLOR")
-    sys.stdout.write(help_text(width, bold, COMMANDS))
+    shown = {name: (each.arguments, each.summary) for name, each in COMMANDS.items()}
+    sys.stdout.write(help_text(width, bold, shown))
 
 
 def _versions() -> str:

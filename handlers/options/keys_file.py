@@ -36,7 +36,7 @@ _FORM = "letters, digits, '.', '_' and '-', at most 64, the first a letter or di
 Count = Annotated[int, Meta(ge=0, le=2**53, description="a whole number from 0 (no limit) to 2^53")]
 Priority = Annotated[
     int,
-    Meta(ge=-INT32_MAX, le=INT32_MAX, description="a whole number of at most 31 bits and a sign"),
+    Meta(ge=-INT32_MAX, le=INT32_MAX, description="a whole number from -2147483647 to 2147483647"),
 ]
 
 

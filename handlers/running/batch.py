@@ -14,8 +14,9 @@ from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, Timings, Vectors
 from specllama.engine.wire.requests import Infill, Prompt
-from specllama.handlers.http.api_keys import ApiKey, current_key, current_owner
+from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.log_fields import LogFields, log_fields
+from specllama.handlers.running.admission import keeps_to_itself
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
 
@@ -129,14 +130,6 @@ def _length(prompt: Prompt) -> int:
             len(part) for part in (*prompt.prefix, *prompt.suffix) if isinstance(part, str)
         )
     return sum(len(part) if isinstance(part, str) else BYTES_PER_TOKEN for part in prompt)
-
-
-def keeps_to_itself(key: ApiKey | None) -> bool:
-    """True if the cached texts of a key serve only its own requests: by its `cache`, otherwise by
-    `--cache-per-key`."""
-    if key is None or key.cache is None:
-        return runtime().options.http.cache_per_key
-    return key.cache == "own"
 
 
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]

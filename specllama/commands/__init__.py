@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 
 class Command(NamedTuple):
-    """A subcommand: its arguments, and its sentence in `specllama --help`."""
+    """A subcommand: its arguments, its sentence in `specllama --help`, and its own subcommands."""
 
     arguments: str
     summary: str
+    actions: tuple[str, ...] = ()  # the words that may come next
 
 
 COMMANDS = {
@@ -20,6 +21,11 @@ COMMANDS = {
     "list": Command("[--json]", "lists the downloaded models"),
     "rm": Command("NAME...", "removes downloaded models"),
     "ps": Command("[--url URL]", "shows the models and slots of a running server"),
+    "keys": Command(
+        "add|list|revoke [NAME]",
+        "adds, lists and removes API keys in the file of --keys-file",
+        ("add", "list", "revoke"),
+    ),
     "doctor": Command("[--json]", "checks whether specllama can run well on this machine"),
     "spec": Command(
         "[--openapi VERSION] [--format FORMAT] [--tag TAG]...",

@@ -1,6 +1,7 @@
 """The owner of a text, as the engine receives it."""
 
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
@@ -32,3 +33,40 @@ def test_each_key_has_a_number_of_its_own(locked: tuple[Server, bool]) -> None:
 def test_without_keys_there_is_one_owner(server: Server) -> None:
     assert asked(server, "") == (0, False)
     assert asked(server, "any") == (0, False)
+
+
+NAMED = """
+[keys.plain]
+key = "sk-plain"
+[keys.own]
+key = "sk-own"
+cache = "own"
+[keys.shared]
+key = "sk-shared"
+cache = "shared"
+"""
+
+
+@pytest.fixture(params=[False, True])
+def named(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[Server, bool]]:
+    (file := tmp_path / "keys.toml").write_text(NAMED, "utf-8")
+    for server in serve(keys_file=str(file), api_key=("root",), cache_per_key=request.param):
+        yield server, request.param
+
+
+def test_a_key_may_share_its_texts_or_not(named: tuple[Server, bool]) -> None:
+    server, is_private = named
+    assert asked(server, "sk-own")[1]
+    assert not asked(server, "sk-shared")[1]
+    assert asked(server, "sk-plain")[1] == asked(server, "root")[1] == is_private
+    assert len({asked(server, key)[0] for key in ("sk-own", "sk-shared", "sk-plain", "root")}) == 4
+
+
+def test_a_new_secret_has_the_same_owner(named: tuple[Server, bool], tmp_path: Path) -> None:
+    server, _ = named
+    before = asked(server, "sk-own")
+    (tmp_path / "keys.toml").write_text(NAMED.replace("sk-own", "sk-new-own"), "utf-8")
+    server.runtime.keys.look_again()
+    assert asked(server, "sk-new-own") == before
+    response = server.http.post("/completion", headers={"Authorization": "Bearer sk-own"})
+    assert response.status_code == 401

@@ -251,7 +251,9 @@ def test_the_banner_names_the_page_where_there_is_one(start: Start, tmp_path: Pa
 def test_the_script_for_bash_is_printed() -> None:
     done = run("--completion-bash", "--port", "1")
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout == bash_completion(["serve", *COMMANDS])
+    assert done.stdout == bash_completion(
+        {"serve": (), **{n: c.actions for n, c in COMMANDS.items()}}
+    )
     assert run("--completion-fish").stdout.count("__fish_use_subcommand") == len(COMMANDS) + 1
     assert "_files" in run("--completion-zsh").stdout
 

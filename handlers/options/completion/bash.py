@@ -1,6 +1,6 @@
 """The completion script for bash: `--completion-bash`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from specllama.engine.options.declaration import Field
 from specllama.engine.options.shortcuts import SHORTCUTS
@@ -23,7 +23,7 @@ _specllama() {{
 {cases}
     esac
     if [[ $COMP_CWORD == 1 && $current != -* ]]; then
-        COMPREPLY=($(compgen -W '{commands}' -- "$current"))
+        COMPREPLY=($(compgen -W '{commands}' -- "$current")){actions}
     else
         COMPREPLY=($(compgen -W '{words}' -- "$current"))
     fi
@@ -34,9 +34,10 @@ complete -F _specllama specllama
 _FILES = 'compopt -o filenames 2>/dev/null; COMPREPLY=($(compgen {} -- "$current"))'
 
 
-def bash_completion(commands: Iterable[str] = ()) -> str:
-    """Returns the script. It completes commands, names of options, and values that are files or
-    choices."""
+def bash_completion(commands: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Returns the script. It completes `commands`, the words after them, names of options, and
+    values that are files or choices."""
+    commands = commands or {}
     fields = NAMES.fields.values()
     cases = [
         f"        {'|'.join(field.names)}) {_values(field)}; return ;;"
@@ -45,7 +46,18 @@ def bash_completion(commands: Iterable[str] = ()) -> str:
     ]
     words = [name for field in fields for name in (*field.names, *field.negative_names)]
     return _SCRIPT.format(
-        cases="\n".join(cases), words=_lines((*words, *SHORTCUTS)), commands=_lines(commands)
+        cases="\n".join(cases),
+        words=_lines((*words, *SHORTCUTS)),
+        commands=_lines(commands),
+        actions="".join(_actions(name, each) for name, each in commands.items() if each),
+    )
+
+
+def _actions(command: str, words: Iterable[str]) -> str:
+    condition = f"$COMP_CWORD == 2 && $current != -* && ${{COMP_WORDS[1]}} == {command}"
+    return (
+        f"\n    elif [[ {condition} ]]; then\n"
+        f"        COMPREPLY=($(compgen -W '{_lines(words)}' -- \"$current\"))"
     )
 
 

@@ -1,6 +1,6 @@
 """The completion script for fish: `--completion-fish`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from specllama.engine.options.declaration import Field
 from specllama.engine.options.shortcuts import SHORTCUTS
@@ -13,10 +13,17 @@ complete -c specllama -f
 """
 
 
-def fish_completion(commands: Iterable[str] = ()) -> str:
-    """Returns the script. It completes commands, names of options with their descriptions, and
-    values that are files or choices."""
+def fish_completion(commands: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Returns the script. It completes `commands`, the words after them, names of options with
+    their descriptions, and values that are files or choices."""
+    commands = commands or {}
     lines = [f"complete -c specllama -n __fish_use_subcommand -a {name}" for name in commands]
+    lines += [
+        f"complete -c specllama -n '__fish_seen_subcommand_from {name}' "
+        f"-a {_quoted(' '.join(each))}"
+        for name, each in commands.items()
+        if each
+    ]
     for field in NAMES.fields.values():
         lines.append(_line(field.names, field.opt.help, _value(field)))
         if field.negative_names:

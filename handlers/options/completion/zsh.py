@@ -1,6 +1,6 @@
 """The completion script for zsh: `--completion-zsh`."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 
 from specllama.engine.options.declaration import Field
 from specllama.engine.options.shortcuts import SHORTCUTS
@@ -15,20 +15,31 @@ _specllama() {{
         compadd -- {commands}
         return
     fi
-    _arguments -S \\
+{actions}    _arguments -S \\
 {options}
 }}
 compdef _specllama specllama
 """
 
 
-def zsh_completion(commands: Iterable[str] = ()) -> str:
-    """Returns the script. It completes commands, names of options with their descriptions, and
-    values that are files or choices."""
+def zsh_completion(commands: Mapping[str, Sequence[str]] | None = None) -> str:
+    """Returns the script. It completes `commands`, the words after them, names of options with
+    their descriptions, and values that are files or choices."""
+    commands = commands or {}
     options = [line for field in NAMES.fields.values() for line in _options(field)]
     options += [_quoted(f"{name}[{_plain(s.help)}]") for name, s in SHORTCUTS.items()]
     lines = " \\\n".join(f"        {line}" for line in options)
-    return _SCRIPT.format(commands=" ".join(commands), options=lines)
+    actions = "".join(_actions(name, each) for name, each in commands.items() if each)
+    return _SCRIPT.format(commands=" ".join(commands), actions=actions, options=lines)
+
+
+def _actions(command: str, words: Iterable[str]) -> str:
+    return (
+        f"    if (( CURRENT == 3 )) && [[ $words[2] == {command} ]]; then\n"
+        f"        compadd -- {' '.join(words)}\n"
+        "        return\n"
+        "    fi\n"
+    )
 
 
 def _options(field: Field) -> list[str]:

@@ -15,6 +15,7 @@ pytestmark = [
     pytest.mark.skipif(shutil.which("bash") is None, reason="there is no bash"),
 ]
 
+COMMANDS = {"serve": (), "keys": ("add", "list", "revoke")}
 ASK = """
 source "$1"
 shift
@@ -28,7 +29,7 @@ printf '%s\\n' "${COMPREPLY[@]}"
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "specllama.bash"
-    path.write_text(bash_completion(), "utf-8")
+    path.write_text(bash_completion(COMMANDS), "utf-8")
     return path
 
 
@@ -61,6 +62,10 @@ def test_every_option_is_offered(script: Path) -> None:
         (["--ctx-size", ""], []),
         (["--hf-file", ""], []),
         (["nothing"], []),
+        (["ke"], ["keys"]),
+        (["keys", ""], ["add", "list", "revoke"]),
+        (["keys", "re"], ["revoke"]),
+        (["keys", "--keys-fi"], ["--keys-file"]),
     ],
 )
 def test_completions(script: Path, words: list[str], expected: list[str]) -> None:

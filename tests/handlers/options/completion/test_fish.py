@@ -10,6 +10,7 @@ from specllama.engine.options.shortcuts import SHORTCUTS
 from specllama.handlers.options import NAMES
 from specllama.handlers.options.completion import fish_completion
 
+KEYS = {"keys": ("add", "list")}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("fish") is None, reason="there is no fish"),
@@ -19,7 +20,9 @@ pytestmark = [
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "specllama.fish"
-    path.write_text(fish_completion(["serve", "pull", "ps"]), "utf-8")
+    path.write_text(
+        fish_completion({"serve": (), "pull": (), "ps": (), "keys": ("add", "list")}), "utf-8"
+    )
     return path
 
 
@@ -45,6 +48,7 @@ def test_every_long_option_is_offered(script: Path) -> None:
     ("line", "expected"),
     [
         ("specllama p", {"pull", "ps"}),
+        ("specllama keys ", {"add", "list"}),
         ("specllama --models-a", {"--models-autoload"}),
         ("specllama -m x --mlo", {"--mlock"}),
         ("specllama --split-mode ro", {"row"}),

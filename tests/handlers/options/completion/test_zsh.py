@@ -11,6 +11,7 @@ from specllama.engine.options.shortcuts import SHORTCUTS
 from specllama.handlers.options import NAMES
 from specllama.handlers.options.completion import zsh_completion
 
+KEYS = {"keys": ("add", "list")}
 pytestmark = [
     pytest.mark.slow,
     pytest.mark.skipif(shutil.which("zsh") is None, reason="there is no zsh"),
@@ -51,7 +52,9 @@ done
 @pytest.fixture(scope="module")
 def script(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("completion") / "specllama.zsh"
-    path.write_text(zsh_completion(["serve", "pull", "ps"]), "utf-8")
+    path.write_text(
+        zsh_completion({"serve": (), "pull": (), "ps": (), "keys": ("add", "list")}), "utf-8"
+    )
     return path
 
 
@@ -77,6 +80,7 @@ def test_every_long_option_is_offered(script: Path) -> None:
     ("line", "expected"),
     [
         ("specllama p", {"pull", "ps"}),
+        ("specllama keys ", {"add", "list"}),
         ("specllama --models-a", {"--models-autoload"}),
         ("specllama -m x --mlo", {"--mlock"}),
         ("specllama --split-mode ro", {"row"}),
