@@ -221,7 +221,7 @@ def test_slots_show_texts_to_administrators_only(router: OwnServer) -> None:
 
 
 def test_the_log_has_names_and_no_keys(router: OwnServer) -> None:
-    for key in ("sk-alice", "sk-writer", "root", "sk-nobody"):
+    for key in ("sk-alice", "sk-writer", "root", "sk-wrong"):
         headers = auth(key) | {"X-Request-Id": f"by-{key}"}
         router.post("/v1/messages", {**CHAT, "model": "other"}, headers=headers)
 
@@ -233,8 +233,8 @@ def test_the_log_has_names_and_no_keys(router: OwnServer) -> None:
     assert " 200 key=alice model=second " in lines["sk-alice"]
     assert " 200 key=writer " in lines["sk-writer"]
     assert " 200 key=api-key-1 " in lines["root"]
-    assert " 401 " in lines["sk-nobody"]
-    assert "key=" not in lines["sk-nobody"]
+    assert " 401 " in lines["sk-wrong"]
+    assert "key=" not in lines["sk-wrong"]
 
 
 # ---- changes of the file -------------------------------------------------------------------------
