@@ -1,6 +1,7 @@
 """The ASGI application: the description, its handlers, and the engines."""
 
 import asyncio
+import logging
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from starlette.types import ASGIApp
 from specllama.engine.catalog.catalog import Catalog
 from specllama.handlers.binding.application import serve_description
 from specllama.handlers.description import description_path
+from specllama.handlers.http.log_fields import WithTraceId
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import lifespan
 from specllama.progress import show_progress
@@ -27,6 +29,9 @@ def create_app(
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
         async with lifespan(options, catalog, on_fatal) as runtime:
+            if runtime.tracer is not None:
+                for handler in logging.getLogger().handlers:
+                    handler.addFilter(WithTraceId())
             if options.log.log_disable:
                 yield {"runtime": runtime}
                 return
@@ -37,5 +42,7 @@ def create_app(
                 showing.cancel()
                 await asyncio.wait({showing})
 
-    app: ASGIApp = serve_description(description_path(), options.http.api_prefix, states)
+    app: ASGIApp = serve_description(
+        description_path(), options.http.api_prefix, states, traced=options.tracing.is_on()
+    )
     return app

@@ -104,13 +104,17 @@ class _TextFormatter(logging.Formatter):
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
+        trace_id = getattr(record, "trace_id", "")
+        if trace_id and not hasattr(record, "fields"):  # the line of a request has it in its text
+            line += f" trace_id={trace_id}"
         color = _COLORS.get(record.levelno, "") if self._colored else ""
         return f"{color}{line}\x1b[0m" if color else line
 
 
 class _JsonFormatter(logging.Formatter):
     """Formats a record as one line with a JSON object: `time` (ISO 8601, UTC), `level`, `logger`,
-    `message`, for an exception also `traceback`, and the members of the record's `fields`."""
+    `message`, for an exception also `traceback`, for a traced request `trace_id`, and the members
+    of the record's `fields`."""
 
     def format(self, record: logging.LogRecord) -> str:
         time = datetime.fromtimestamp(record.created, UTC)
@@ -122,6 +126,8 @@ class _JsonFormatter(logging.Formatter):
         }
         if record.exc_info:
             line["traceback"] = _encodable(self.formatException(record.exc_info))
+        if trace_id := getattr(record, "trace_id", ""):
+            line["trace_id"] = trace_id
         return msgspec.json.encode(line | getattr(record, "fields", {})).decode()
 
 

@@ -114,6 +114,8 @@ ONLY = {
     "miniaudio": ("specllama.engine.helpers.decode",),
     "pypdfium2": ("specllama.engine.helpers.decode",),
     "httpcore2": ("specllama.engine.helpers.fetch",),
+    # An optional dependency.
+    "opentelemetry": ("specllama.handlers.http.otel",),
 }
 """Libraries with one way in."""
 

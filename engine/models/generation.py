@@ -75,6 +75,8 @@ class Generation:
         self.request = request
         self.client = client
         self.has_begun = False  # it has a slot in the engine
+        self.last: Finished | Failed | None = None  # the last event, even if it isn't read yet
+        self.ended = 0.0  # when the last event arrived, by `engine.system.now`
         self.has_moved = False  # handed from an ended process to the next one
         self._events: deque[Event] = deque()
         self._waiter: asyncio.Future[None] | None = None
@@ -189,10 +191,11 @@ class Generation:
 
     def put(self, event: Event) -> None:
         """Adds the next event."""
-        if not self.has_begun and self._is_taken(event):
-            return
-        if self._meter is not None and isinstance(event, Delta):
-            self._timings = event.timings
+        if isinstance(event, Accepted):  # after a restart, no reader waits for the confirmation
+            self.request = msgspec.structs.replace(self.request, confirm=False)
+        self.has_begun |= isinstance(event, _BEGUN)
+        if isinstance(event, _LAST):
+            self.last, self.ended = event, system.now()
         self._events.append(event)
         self._n_waiting += _weight(event)
         if self._n_waiting > AHEAD:

@@ -16,6 +16,8 @@ from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.apis.generate import B, unload_afterwards
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer, lazy
+from specllama.handlers.http.log_fields import log_fields
+from specllama.handlers.http.request_trace import OPERATION
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.media import UnresolvedParts, resolved
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
@@ -118,6 +120,8 @@ async def _embedded(
     inputs = await resolved(model, engine, request.inputs, watch=False)
     if request.shortens:
         inputs = [await shortened(engine, str(text)) for [text] in inputs]
+    if (trace := log_fields().trace) is not None:
+        trace.attributes[OPERATION] = "embeddings"
     found: list[Rows] = []
     n_tokens = 0
     work = engine.embed(inputs, normalize=normalize, dimensions=request.dimensions)

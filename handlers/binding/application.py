@@ -15,7 +15,7 @@ from connexion.spec import OpenAPISpecification
 
 from specllama.handlers.binding.errors import HANDLED, answer
 from specllama.handlers.binding.security import SECURITY_MAP
-from specllama.handlers.binding.stack import MIDDLEWARES, Api
+from specllama.handlers.binding.stack import Api, middlewares
 from specllama.handlers.binding.validation import validator_map
 from specllama.handlers.http.description import bundled
 
@@ -23,12 +23,13 @@ Node = dict[str, Any]
 Lifespan = Callable[[Any], AbstractAsyncContextManager[dict[str, Any]]]
 
 
-def application(lifespan: Lifespan) -> AsyncApp:
-    """Returns an application without operations; `lifespan` yields `{"runtime": Runtime}`."""
+def application(lifespan: Lifespan, *, traced: bool = False) -> AsyncApp:
+    """Returns an application without operations; `lifespan` yields `{"runtime": Runtime}`, with a
+    `tracer` if `traced`."""
     app = AsyncApp(
         __name__,
         lifespan=lifespan,
-        middlewares=list(MIDDLEWARES),
+        middlewares=middlewares(traced=traced),
         validator_map=validator_map(),
         security_map=SECURITY_MAP,
     )
@@ -38,9 +39,12 @@ def application(lifespan: Lifespan) -> AsyncApp:
     return app
 
 
-def serve_description(path: Path, base_path: str, lifespan: Lifespan) -> AsyncApp:
-    """Returns the application that serves the description at `path` below `base_path`."""
-    app = application(lifespan)
+def serve_description(
+    path: Path, base_path: str, lifespan: Lifespan, *, traced: bool = False
+) -> AsyncApp:
+    """Returns the application that serves the description at `path` below `base_path`; `traced` is
+    as in `application`."""
+    app = application(lifespan, traced=traced)
     options = dataclasses.replace(app.middleware.options)
     app.middleware.apis.append(
         API(Resolved.at(path), base_path=base_path.rstrip("/"), **vars(options))

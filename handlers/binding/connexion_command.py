@@ -87,7 +87,7 @@ async def _replacement(launched: ConnexionMiddleware) -> Any:
         async with lifespan(options, catalog) as runtime:
             yield {"runtime": runtime}
 
-    app = application(states)
+    app = application(states, traced=options.tracing.is_on())
     serve_again(app, launched.apis)
     return app
 

@@ -43,7 +43,10 @@ class Cors:
     errors, too.
     """
 
-    _EXPOSED = (b"access-control-expose-headers", b"X-Request-Id, X-Specllama-Relaxed")
+    _EXPOSED = (
+        b"access-control-expose-headers",
+        b"X-Request-Id, X-Specllama-Relaxed, traceresponse",
+    )
 
     def __init__(self, app: ASGIApp) -> None:
         self.app = app

@@ -259,6 +259,16 @@ MIDDLEWARES = [
     ContextMiddleware,
     Current,
 ]
-"""All middlewares, from the outermost to the innermost. Connexion's middlewares that serve the
+"""The middlewares of every server, from the outermost on. Connexion's middlewares that serve the
 description and validate answers are left out: a handler serves the description, and the contract
 tests validate answers."""
+
+
+def middlewares(*, traced: bool) -> list[Any]:
+    """Returns all middlewares, from the outermost to the innermost; `traced`: with that for
+    traces."""
+    if not traced:
+        return [*MIDDLEWARES]
+    from specllama.handlers.binding.tracing import Tracing
+
+    return [RequestLog, Tracing, *MIDDLEWARES[1:]]

@@ -8,6 +8,7 @@ import logging
 import re
 import secrets
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 from urllib.parse import quote
@@ -15,6 +16,7 @@ from urllib.parse import quote
 from starlette.types import Scope
 
 from specllama.handlers.http.current import current_scope
+from specllama.handlers.http.request_trace import RequestTrace
 
 HEADER = b"x-request-id"
 RELAXED_HEADER = b"x-specllama-relaxed"
@@ -43,6 +45,7 @@ class LogFields:
     relaxed: Sequence[str] = ()  # keywords of schemas that are not enforced
     error: str = ""  # the reason for a failure, without the client's own values
     gone: bool = False  # the client disconnected before the answer was complete
+    trace: RequestTrace | None = None  # None if the server exports no trace of this request
 
     def failed(self, status: int, error: str) -> None:
         self.status, self.error = status, error
@@ -89,6 +92,16 @@ def warn_ignored(text: str, *values: Any) -> None:
     """Logs a warning about a part of the current request that is ignored, because the answer is
     still useful without it. `values` are formatted into `text` as by `logging`."""
     log.warning(text, *map(_one_line, values))
+
+
+class WithTraceId(logging.Filter):
+    """Adds the `trace_id` of the current request to log records; drops none."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        with suppress(LookupError):
+            if (trace := log_fields().trace) is not None:
+                record.trace_id = trace.trace_id
+        return True
 
 
 def _one_line(value: Any) -> Any:

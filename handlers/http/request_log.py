@@ -26,7 +26,8 @@ log = logging.getLogger("http")
 CLIENT_GONE = 499  # nginx' status for a client that disconnects before the answer
 MAX_ERROR = 300  # characters of an error's message in the log
 MAX_PATH = 200
-_POLLED = ("health", "metrics", "slots")  # requested every few seconds by programs and pages
+_POLLED = ("health", "metrics", "slots", "loads", "get_load")
+"""The ends of paths that programs and pages request every few seconds."""
 _AS_EVER = (200, 503, CLIENT_GONE)  # their usual statuses, also while the server starts or ends
 
 
@@ -72,11 +73,15 @@ class RequestLog:
 def _level(scope: Scope, status: int, collected: LogFields) -> int:
     if 500 in (status, collected.status):
         return logging.WARNING  # a fault of the server, unlike 501 and 503
-    before, _, last = scope["path"].rpartition("/")
-    polled = last in _POLLED or scope["method"] == "OPTIONS"
-    if (polled and status in _AS_EVER) or (before.endswith("/ui") and status in (200, 304)):
+    of_page = scope["path"].rpartition("/")[0].endswith("/ui")
+    if (is_polled(scope) and status in _AS_EVER) or (of_page and status in (200, 304)):
         return logging.DEBUG
     return logging.INFO
+
+
+def is_polled(scope: Scope) -> bool:
+    """Returns whether programs send such a request again and again."""
+    return scope["path"].rpartition("/")[2] in _POLLED or scope["method"] == "OPTIONS"
 
 
 def request_fields(
@@ -104,6 +109,8 @@ def request_fields(
     if collected.relaxed:
         fields["relaxed"] = relaxed_header(collected.relaxed)
     fields["request_id"] = collected.id
+    if collected.trace is not None:
+        fields["trace_id"] = collected.trace.trace_id
     if not complete:
         fields["client_gone"] = True
     if collected.error:

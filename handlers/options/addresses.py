@@ -13,6 +13,7 @@ from specllama.engine.options.values import OptionError, comma_separated, quote
 _ORIGIN = re.compile(r"[a-z][a-z0-9+.-]*://[A-Za-z0-9._\[\]:-]+|null")
 _HOST_NAME = re.compile(r"[A-Za-z0-9_-]+(\.[A-Za-z0-9_-]+)*")
 _TOKEN = re.compile(r"[A-Za-z0-9!#$%&'*+.^_`|~-]+")
+_COLLECTOR = re.compile(r"https?://[A-Za-z0-9._\[\]:-]+(/[A-Za-z0-9._~/-]*)?")
 _API_PREFIX = re.compile(r"(/[A-Za-z0-9._~-]+)*")
 
 
@@ -47,6 +48,13 @@ def header_list(text: str) -> tuple[str, ...]:
         if not _TOKEN.fullmatch(name):
             raise OptionError(f"{quote(name)} is not a valid name in an HTTP header")
     return found
+
+
+def collector(text: str) -> str:
+    """Returns the address of a collector, without a trailing slash."""
+    if not _COLLECTOR.fullmatch(text):
+        raise OptionError(f"{quote(text)} is not an address such as http://localhost:4318")
+    return text.rstrip("/")
 
 
 def api_prefix(text: str) -> str:

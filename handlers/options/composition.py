@@ -19,6 +19,7 @@ from specllama.handlers.options.tables.general import GeneralOptions, ResponsesO
 from specllama.handlers.options.tables.http import HttpOptions
 from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.options.tables.page import PageOptions
+from specllama.handlers.options.tables.tracing import TracingOptions
 
 
 class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
@@ -31,6 +32,7 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
     log: LogOptions = LogOptions()
+    tracing: TracingOptions = TracingOptions()
     general: GeneralOptions = GeneralOptions()
 
 
@@ -57,6 +59,7 @@ NAMES = Names(
         ResponsesOptions,
         ChatOptions,
         LogOptions,
+        TracingOptions,
         GeneralOptions,
     ),
 )

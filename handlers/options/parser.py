@@ -20,6 +20,7 @@ def check_server(options: ServerOptions) -> None:
     if bool(http.ssl_cert_file) != bool(http.ssl_key_file):
         given, missing = ("cert", "key") if http.ssl_cert_file else ("key", "cert")
         raise OptionError(f"--ssl-{given}-file needs --ssl-{missing}-file as well")
+    options.tracing.check()
 
 
 def check_server_files(options: ServerOptions) -> None:

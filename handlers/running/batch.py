@@ -8,6 +8,7 @@ from typing import Any, Self
 
 import msgspec
 
+from specllama.engine import system
 from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
@@ -16,7 +17,7 @@ from specllama.engine.wire.replies import Begun, Delta, Finished, Timings, Vecto
 from specllama.engine.wire.requests import Infill, Prompt
 from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.log_fields import LogFields, log_fields
-from specllama.handlers.running.admission import keeps_to_itself
+from specllama.handlers.http.request_trace import FINISH_REASONS, GenerationTimes, RequestTrace
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
 
@@ -195,6 +196,7 @@ class AnswerBatch:
         self._context = ExitStack()
         self._log_fields = log_fields()
         self._timings: list[Timings | None] = [None] * len(self._generations)
+        self._submitted = system.now()
 
     async def __aenter__(self) -> Self:
         if self._id is not None:
@@ -211,6 +213,29 @@ class AnswerBatch:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         log_token_counts(self._log_fields, self._timings, self._n)
+        if (trace := self._log_fields.trace) is not None:
+            self._add_stages(trace)
+
+    def _add_stages(self, trace: RequestTrace) -> None:
+        now = system.now()  # the end of generations that are cancelled
+        trace.computed(
+            [
+                GenerationTimes(self._submitted, generation.ended or now, timings)
+                for generation, timings in zip(self._generations, self._timings, strict=True)
+                if timings is not None
+            ]
+        )
+        if not any(generation.has_begun for generation in self._generations):
+            trace.waited(self._submitted, now)
+        trace.asked("text_completion", self._generations[0].request.params, self._n)
+        trace.attributes[FINISH_REASONS] = [
+            "stop" if end.stop_type in ("eos", "word") else "length" for end in self.ends()
+        ]
+
+    def ends(self) -> list[Finished]:
+        """Returns the ends of the texts that are complete."""
+        lasts = (generation.last for generation in self._generations)
+        return [last for last in lasts if isinstance(last, Finished)]
 
     async def results(self) -> list[Finished]:
         """Returns all results, in order. Raises the first EngineError of any generation."""

@@ -31,6 +31,8 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, ModelInfo, TokenProbs
 from specllama.engine.wire.requests import Prompt, PromptParts
+from specllama.handlers.http.log_fields import log_fields
+from specllama.handlers.http.request_trace import FINISH_REASONS, OPERATION
 from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.content_tokens import ContentTokens
 from specllama.handlers.running.media import (
@@ -378,6 +380,13 @@ class ChatBatch:
 
     async def __aexit__(self, *exc_info: object) -> None:
         await self._batch.__aexit__(*exc_info)
+        if (trace := log_fields().trace) is not None:
+            trace.attributes[OPERATION] = "chat"
+            if len(ends := self._batch.ends()) == len(self._readers):
+                trace.attributes[FINISH_REASONS] = [
+                    finish_reason(reader.message, end)
+                    for reader, end in zip(self._readers, ends, strict=True)
+                ]
 
     async def results(self) -> list[ChatAnswer]:
         """Returns all answers, in order. Raises the first EngineError of any answer."""

@@ -34,6 +34,7 @@ from specllama.handlers.running.response_store import ResponseStore, StoreError
 from specllama.handlers.running.run_in_thread import TURN
 
 if TYPE_CHECKING:
+    from specllama.handlers.http.otel import Tracer
     from specllama.handlers.running.metrics import Metrics
 
 log = logging.getLogger("specllama.handlers.running.runtime")
@@ -42,10 +43,11 @@ log = logging.getLogger("specllama.handlers.running.runtime")
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
-    `catalog` has options of its own. `keys` are the API keys;
-    `metrics` is None without `--metrics`. `responses` stores responses of the Responses API, `jobs`
-    has the responses in the background, `streams` the resumable streams; `control` ends the
-    thoughts of running answers. `page_settings` are the initial settings of the page for chats."""
+    `catalog` has options of its own. `api_keys` is empty for a server without authentication;
+    `metrics` is None without `--metrics`, `tracer` without `--otel`. `responses` stores responses
+    of the Responses API, `jobs` has the responses in the background, `streams` the resumable
+    streams; `control` ends the thoughts of running answers. `page_settings` are the initial
+    settings of the page for chats."""
 
     options: ServerOptions
     catalog: Catalog
@@ -60,6 +62,7 @@ class Runtime:
     checker: Checker = field(default_factory=Checker)
     media: MediaDecoder = field(default_factory=MediaDecoder)
     metrics: "Metrics | None" = None
+    tracer: "Tracer | None" = None
     streams: KeptStreams = field(default_factory=KeptStreams)
     control: GenerationControl = field(default_factory=GenerationControl)
     page_settings: dict[str, Any] = field(default_factory=dict)
@@ -70,8 +73,9 @@ class Runtime:
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if a file of API keys or the file of the page's settings can't be
-        read, or the database of responses can't be opened.
+        Raises OptionError if the file of API keys or the file of the page's settings can't be
+        read, the database of responses can't be opened, or the standard variables for traces are
+        invalid.
         """
         keys = ServerKeys(options.http)
         try:
@@ -99,6 +103,7 @@ class Runtime:
             renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
+            tracer=_tracer(options.tracing.otel_endpoint) if options.tracing.is_on() else None,
             page_settings=options.page.settings(),
         )
 
@@ -112,6 +117,15 @@ def _metrics() -> "Metrics":
     from specllama.handlers.running.metrics import Metrics  # imports Prometheus' client
 
     return Metrics()
+
+
+def _tracer(endpoint: str) -> "Tracer":
+    from specllama.handlers.http.otel import Tracer  # imports OpenTelemetry
+
+    try:
+        return Tracer.to_collector(endpoint)
+    except ValueError as error:
+        raise OptionError(f"--otel: {error}") from error
 
 
 def runtime() -> Runtime:
@@ -166,6 +180,8 @@ async def lifespan(
             )
     finally:
         current.responses.close()
+        if current.tracer is not None:
+            await current.tracer.stop()
 
 
 async def _watch_loading(current: Runtime, on_fatal: Callable[[str], None] | None) -> None:

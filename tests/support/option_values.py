@@ -81,6 +81,7 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         ("cors_methods", "cors_headers"),
         st.lists(st.sampled_from(["*", "GET", "x-a"]), min_size=1).map(tuple),
     ),
+    "otel_endpoint": st.from_regex(r"https?://[a-z0-9.]{1,9}(:[0-9]{1,5})?", fullmatch=True),
     "api_prefix": st.lists(st.text("az09._~-", min_size=1), max_size=3).map(
         lambda parts: "".join(f"/{part}" for part in parts)
     ),
