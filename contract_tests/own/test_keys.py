@@ -303,6 +303,40 @@ def test_a_hangup_reads_the_file(own_server: Start, tmp_path: Path) -> None:
     assert server.process.poll() is None
 
 
+@posix
+def test_the_end_of_its_terminal_ends_the_server(tmp_path: Path) -> None:
+    """SIGHUP has two meanings; the second one is that the terminal of the server is closed."""
+    import fcntl
+    import pty
+    import termios
+
+    write(keys := tmp_path / "keys.toml", KEYS)
+    terminal, line = pty.openpty()
+    argv = ("--model", servers.MODEL, "--keys-file", str(keys))
+    with (log := tmp_path / "log").open("wb") as sink:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "specllama", *servers.FRUGAL, *argv],
+            env=servers.environment(),
+            stdin=line,
+            stdout=sink,
+            stderr=sink,
+            start_new_session=True,
+            preexec_fn=lambda: fcntl.ioctl(0, termios.TIOCSCTTY, 0),
+        )
+    os.close(line)
+    try:
+        wait_until(lambda: b"ready in" in log.read_bytes(), "the server is ready")
+        process.send_signal(signal.SIGHUP)
+        wait_until(lambda: b"read the API keys again" in log.read_bytes(), "it reads the file")
+        assert process.poll() is None
+        os.close(terminal)
+        wait_until(lambda: process.poll() is not None, "the server has ended")
+        assert process.returncode == 0
+    finally:
+        process.kill()
+        process.wait()
+
+
 def test_a_file_without_keys_opens_nothing(own_server: Start, tmp_path: Path) -> None:
     write(keys := tmp_path / "keys.toml", "# later\n")
     server = own_server("--keys-file", str(keys), wait=False)

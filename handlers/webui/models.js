@@ -17,7 +17,7 @@ export class Models extends EventTarget {
   // Reads the properties of the server.
   async identify() {
     this.server = await json("props").catch((error) => {
-      if (error instanceof ApiError && error.status === 503) return {};
+      if (error instanceof ApiError && [403, 503].includes(error.status)) return {};
       throw error;
     });
     this.router = this.server.role === "router";
