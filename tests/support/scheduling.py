@@ -15,7 +15,7 @@ A, B = ((0, 1.0),), ((0, 0.5), (1, 1.0))
 
 def sequence(id: int, tokens: list[int], **kwargs: Any) -> Sequence:
     array = np.array(tokens, np.int32)
-    given = {"spans": spans(tokens), **kwargs}
+    given = {"spans": spans(tokens), "group": id, **kwargs}
     return Sequence(id=id, tokens=TokenBuffer(array), n_prompt=len(tokens), **given)
 
 

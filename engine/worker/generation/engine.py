@@ -225,6 +225,9 @@ class Engine:
         """The batches of the step, one for each decode; empty if no request can advance."""
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
+        for request in self._requests.take_preempted():
+            request.proposals.detach()
+            self._counting.preempted()
         self._look_for_embeddings()  # for requests that have just got a slot
         if not chunks:
             self._events += self._requests.answer_late()

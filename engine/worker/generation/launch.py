@@ -112,6 +112,10 @@ class Counting:
         """`request` has got its first slot."""
         self._stats.queue.observe(now - request.arrived)
 
+    def preempted(self) -> None:
+        """A request has given its slot to one with a better priority."""
+        self._stats.n_preempted += 1
+
     def read(self, request: Request) -> None:
         """The whole prompt of `request` is evaluated. Counted here rather than at admission, since
         a preempted request is placed again, with other cached parts."""

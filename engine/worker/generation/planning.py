@@ -217,12 +217,12 @@ class StepPlanner:
         return chunks
 
     def _plan(self) -> list[Chunk]:
-        scheduler = self.scheduler
+        scheduler, now = self.scheduler, system.now()
         if not scheduler.has_prompts:
-            return scheduler.plan()
+            return scheduler.plan(now=now)
         n_generating, length = scheduler.n_generating, scheduler.prompt_length
         limit = self._budget.limit(n_generating, length)
-        return scheduler.plan(limit, self._budget.burst(n_generating, length))
+        return scheduler.plan(limit, self._budget.burst(n_generating, length), now=now)
 
     def measure(self, chunks: Sequence[Chunk], started: float, n_waiting: int = 0) -> float:
         """Measures the duration of a step in seconds, and corrects the clock by it. Synchronizes

@@ -185,6 +185,9 @@ class Request:
             n_reuse=params.n_cache_reuse,
             key=key_of(params.lora, submit.owner if submit.private else 0),
             owner=submit.owner,
+            weight=submit.terms.weight,
+            priority=submit.terms.priority,
+            n_predict=params.n_predict,
             spans=prompt.spans,
             n_outputs=prompt_probs.n_outputs if prompt_probs is not None else 0,
         )

@@ -28,6 +28,13 @@ class Requests:
     def of(self, chunks: Sequence[Chunk]) -> list[Request]:
         return [self.running[chunk.sequence.id] for chunk in chunks]
 
+    def take_preempted(self) -> list[Request]:
+        """The requests that have given their slots to others since the last call."""
+        preempted = self._scheduler.slots.preempted
+        found = [self.running[sequence.id] for sequence in preempted]
+        preempted.clear()
+        return found
+
     # ---- ends ----------------------------------------------------------------------------
 
     def stop(self, request: Request, why: StopType) -> list[Event]:

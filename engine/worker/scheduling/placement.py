@@ -214,7 +214,8 @@ class Placement:
         else:
             self._share(sequence, source, slot)
         if not sequence.generating:
-            sequence.n_cached = min(sequence.n_past, sequence.n_prompt)
+            n_cached = min(sequence.n_past, sequence.n_prompt)
+            sequence.n_cached = max(0, n_cached - sequence.n_own)
             self._cutting.begin(
                 sequence, lambda: max(source.n_same, self._n_same_in_second_tier(sequence))
             )

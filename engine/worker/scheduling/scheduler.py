@@ -23,39 +23,27 @@ After the token of a generating sequence, a chunk can have proposed tokens
 part of its text.
 """
 
-from bisect import insort
-from collections import Counter
-from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
-from operator import itemgetter
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import (
-    ALL,
     CachedText,
-    Found,
     Key,
     KVCache,
     PrefixCache,
     Tier,
 )
 from specllama.engine.worker.scheduling.memory import (
-    MIN_FOLLOW,
-    PrefixOrigin,
     cutting_of,
     layout_of,
 )
 from specllama.engine.worker.scheduling.placement import (
     IdleTexts,
-    Placement,
 )
-from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence, next_start, uncut
-from specllama.engine.worker.scheduling.sharing import Ahead, PrefillPlanner
+from specllama.engine.worker.scheduling.sequences import Chunk, Phase, Sequence, uncut
+from specllama.engine.worker.scheduling.sharing import AdapterTurns, Ahead, PrefillPlanner, first_of
+from specllama.engine.worker.scheduling.slots import SlotTable
 from specllama.engine.worker.tokens import TokenArray
-
-KEY_STEPS = 4
-"""Maximum number of consecutive steps of one key while another one waits. Changing the LoRA
-adapters of a context takes up to a few milliseconds, too long for every step."""
 
 
 class Scheduler:
@@ -93,18 +81,21 @@ class Scheduler:
         self.texts = IdleTexts(self.cache, self._layout)
         """The last texts of idle slots."""
         self._n_batch = n_batch
-        self._similarity = similarity
         self._continuous = continuous
-        self._waiting: list[Sequence] = []  # by id
         self.n_paused = 0
-        self._active: dict[int, Sequence] = {}  # by slot, in the order of admission
-        self._running: dict[int, Sequence] = {}  # the same sequences, by sequence id
-        self._placement = Placement(
-            self.cache, self._layout, self._cutting, tier, self._running, n_ctx=n_ctx
+        self.slots = SlotTable(
+            self.cache,
+            self._layout,
+            self._cutting,
+            tier,
+            self.finish,
+            n_slots=n_slots,
+            n_ctx=n_ctx,
+            similarity=similarity,
         )
-        self._idle = list(range(n_slots))  # least recently used first
-        self._turns: list[Key] = []  # adapters of active sequences; the current one first
-        self._steps = 0  # consecutive steps of the current adapters
+        """The sequences in slots, and the waiting ones."""
+        self._active = self.slots.active
+        self._turns = AdapterTurns()
         self._prefill_planner = PrefillPlanner(self.cache, self._layout, n_batch=n_batch)
         self._is_full = False  # a sequence was preempted, as llama.cpp had no cells
 
@@ -112,7 +103,7 @@ class Scheduler:
 
     @property
     def has_work(self) -> bool:
-        return bool(self._waiting or self._active)
+        return bool(self.slots.queue.n_waiting or self._active)
 
     @property
     def active(self) -> list[Sequence]:
@@ -121,7 +112,7 @@ class Scheduler:
 
     @property
     def n_waiting(self) -> int:
-        return len(self._waiting)
+        return self.slots.queue.n_waiting
 
     @property
     def n_cells_used(self) -> int:
@@ -131,9 +122,10 @@ class Scheduler:
     def in_slot(self, slot: int) -> Sequence | None:
         return self._active.get(slot)
 
-    def submit(self, sequence: Sequence) -> None:
-        """Put `sequence` (1 <= tokens < n_ctx) into the queue."""
-        insort(self._waiting, sequence, key=lambda waiting: waiting.id)
+    def submit(self, sequence: Sequence, n_uncached: int | None = None) -> None:
+        """Put `sequence` (1 <= tokens < n_ctx) into the queue. `n_uncached` is as in
+        `SlotTable.submit`."""
+        self.slots.submit(sequence, n_uncached)
 
     def cancel(self, sequence: Sequence) -> None:
         """Remove the sequence from the queue or from its slot; its cells stay cached. Has no effect
@@ -147,14 +139,14 @@ class Scheduler:
         sequence that is paused or has ended."""
         if sequence.phase not in ("paused", "ended"):
             self._withdraw(sequence, "paused")
-            _start_again(sequence)
+            sequence.start_again(is_cached=True)
             self.n_paused += 1
 
     def resume(self, sequence: Sequence) -> None:
         """Queue the sequence again, if it is paused."""
         if sequence.phase == "paused":
             self._withdraw(sequence, "queued")
-            self.submit(sequence)
+            self.slots.submit(sequence, 1)
 
     def _withdraw(self, sequence: Sequence, phase: Phase) -> None:
         """Remove the sequence from its slot, the queue or the paused ones; it enters `phase`."""
@@ -162,7 +154,7 @@ class Scheduler:
             self.finish(sequence, phase)
             return
         if sequence.phase == "queued":
-            self._waiting.remove(sequence)
+            self.slots.withdraw(sequence)
         else:
             self.n_paused -= 1
         sequence.enter(phase)
@@ -203,6 +195,7 @@ class Scheduler:
         evaluated again."""
         self.ahead.take_back(sequence)
         self.ahead.drop_proposed(sequence)
+        self.slots.charge(sequence)
         stop, id = n_keep + n_discard, sequence.seq_id
         if not self.cache.is_alone(id, stop):
             sequence.n_past = n_keep if self.cache.cut(id, n_keep) else 0
@@ -212,17 +205,13 @@ class Scheduler:
         else:
             return False
         sequence.tokens.remove(n_keep, stop)
+        sequence.n_charged = sequence.n_past
         sequence.settle()
         self.cache.retext(sequence.seq_id, sequence.tokens.view())
         return True
 
     def _free_slot(self, sequence: Sequence, phase: Phase) -> None:
-        sequence.enter(phase)
-        del self._active[sequence.slot]
-        del self._running[sequence.seq_id]
-        self._idle.append(sequence.slot)
-        sequence.slot = sequence.seq_id = -1
-        sequence.n_ahead = 0
+        self.slots.free(sequence, phase)
         self.ahead.drop_proposed(sequence)
 
     def finished(self) -> list[tuple[int, TokenArray, Key, SequenceOf[Checkpoint]]]:
@@ -241,7 +230,9 @@ class Scheduler:
 
     # ---- the step ------------------------------------------------------------------------
 
-    def plan(self, n_prompt: int | None = None, n_burst: int = 0) -> list[Chunk]:
+    def plan(
+        self, n_prompt: int | None = None, n_burst: int = 0, *, now: float = 0.0
+    ) -> list[Chunk]:
         """Admit waiting sequences, and return the chunks of the next step.
 
         The chunks have at most `n_batch` tokens, need at most the free cells, and all have the same
@@ -253,11 +244,12 @@ class Scheduler:
         exceed the limits of prompts. The caller evaluates the chunks and then calls `advance`, or
         `relieve` if llama.cpp found no cells.
         """
-        self._admit()
+        if not (self._is_full and self._active):
+            self.slots.admit(now)
         n_most = self._n_batch if n_prompt is None else n_prompt
         while self._active:
             n_active = len(self._active)
-            for key in self._take_turns():
+            for key in self._turns.next(self._active.values()):
                 if chunks := self._plan_key(key, n_most, n_burst):
                     return chunks
             if self.n_in("choosing") or self.n_in("encoding"):
@@ -279,37 +271,22 @@ class Scheduler:
     @property
     def has_prompts(self) -> bool:
         """True if the next step may evaluate prompt tokens."""
-        return bool(self._waiting and self._idle) or self.n_in("prefill") > 0
+        return self.slots.may_admit or self.n_in("prefill") > 0
 
     @property
     def is_fresh(self) -> bool:
         """True if requests wait and no slot is in use: the next step is for new requests only."""
-        return bool(self._waiting) and not self._active
+        return self.slots.queue.n_waiting > 0 and not self._active
 
     @property
     def n_pending(self) -> int:
-        """The number of tokens that aren't evaluated yet, of all waiting and active sequences."""
-        return sum(s.n_pending for s in (*self._waiting, *self._active.values()))
+        """The number of tokens that have to be evaluated, of all waiting and active sequences."""
+        return self.slots.queue.n_tokens + sum(s.n_pending for s in self._active.values())
 
     @property
     def prompt_length(self) -> int:
         """The largest number of cached tokens before a prompt chunk of the next step."""
         return max((s.n_past for s in self._active.values() if s.phase == "prefill"), default=0)
-
-    def _take_turns(self) -> list[Key]:
-        """The adapters of all active sequences, in the order of their turns."""
-        keys = dict.fromkeys(s.adapters for s in self._active.values())
-        if len(keys) < 2:
-            self._turns, self._steps = list(keys), 0
-            return self._turns
-        last = self._turns[:1]
-        known = [key for key in self._turns if key in keys]
-        self._turns = known + [key for key in keys if key not in known]
-        self._steps = self._steps + 1 if self._turns[:1] == last else 1
-        if self._steps > KEY_STEPS:
-            self._turns.append(self._turns.pop(0))
-            self._steps = 1
-        return self._turns
 
     def _plan_key(self, key: Key, n_prompt: int, n_burst: int) -> list[Chunk]:
         """The chunks of the sequences with the adapters `key`; empty if no such sequence can
@@ -330,6 +307,7 @@ class Scheduler:
                     line.remove(preempted)
         parts: list[Chunk] = []
         if prompts and (self._continuous or not ready):
+            prompts = first_of(prompts, n_prompt)
             parts = self._prefill_planner.plan(prompts, len(ready), n_prompt, n_burst)
         n_others = len(ready) + sum(part.n_tokens for part in parts)
         chunks = [*self.ahead.plan(ready, n_others), *parts]
@@ -379,81 +357,10 @@ class Scheduler:
                 sequence.settle()
         return largest
 
-    # ---- admission -----------------------------------------------------------------------
-
-    def _admit(self) -> None:
-        if not (self._waiting and self._idle) or (self._is_full and self._active):
-            return
-        for sequence in self._queue():
-            if not self._idle:
-                break
-            if sequence.id_slot >= 0 and sequence.id_slot not in self._idle:
-                continue  # waits for its own slot; later ones may overtake it
-            source = self._placement.find(sequence)
-            if source.n_soon >= MIN_FOLLOW:
-                continue  # follows a sequence that evaluates their common prefix
-            found = self._placement.find_in_second_tier(sequence, source)
-            if found is not None and found.text is None:
-                continue  # still being fetched
-            if not self._fits(sequence, source, found):
-                break
-            self._waiting.remove(sequence)
-            slot = self._choose_slot(sequence, source)
-            self._placement.place(sequence, source, found, slot)
-            self._occupy(slot, sequence)
-
-    def _queue(self) -> Iterator[Sequence]:
-        """The waiting sequences in the order of admission: a sequence of the client call with the
-        fewest running ones comes first, so a call with a thousand completions can't occupy every
-        slot."""
-        running = Counter(sequence.group for sequence in self._active.values())
-        groups: dict[int, list[Sequence]] = {}
-        for sequence in self._waiting:
-            groups.setdefault(sequence.group, []).append(sequence)
-        turns: list[tuple[int, int, Sequence]] = []
-        for group, waiting in groups.items():
-            turns += [(n, each.id, each) for n, each in enumerate(waiting, running[group])]
-        for _, _, sequence in sorted(turns, key=itemgetter(0, 1)):
-            yield sequence
-
-    def _choose_slot(self, sequence: Sequence, source: PrefixOrigin) -> int:
-        if sequence.id_slot >= 0:
-            return sequence.id_slot
-        entry = self.cache.entries.get(source.seq_id)
-        wanted = self._similarity * len(sequence.tokens)
-        if entry is not None and entry.slot >= 0 and 0 < wanted < source.n:
-            return entry.slot
-        return self._layout.choose_slot(self._idle, self._active)
-
-    def _occupy(self, slot: int, sequence: Sequence) -> None:
-        self.cache.unlabel(slot)
-        self._idle.remove(slot)
-        self._active[slot] = self._running[sequence.seq_id] = sequence
-        sequence.slot = slot
-        start = next_start(sequence.spans, sequence.n_past)
-        sequence.n_ready = ALL if start is None else start
-        sequence.settle()
-
-    # ---- cells ---------------------------------------------------------------------------
-
-    def _fits(self, sequence: Sequence, source: PrefixOrigin, found: Found | None) -> bool:
-        """True if there are cells for the whole text in addition to the cells that running
-        sequences still need. A prefix `found` in the second tier needs cells of its own."""
-        if not self._active:
-            return True
-        shared = source.n if found is None and source.seq_id in self._running else 0
-        needed = len(sequence.tokens) - shared + sum(s.n_pending for s in self._active.values())
-        return self._layout.has_room(self.cache, self._running, needed)
-
     def _preempt_youngest(self) -> Sequence:
         """Preempt the sequence admitted last: it goes back to the queue, with its text."""
         sequence = next(reversed(self._active.values()))
         self.discard(sequence, "queued")
-        _start_again(sequence)
+        sequence.start_again()
         self.submit(sequence)
         return sequence
-
-
-def _start_again(sequence: Sequence) -> None:
-    """Reset `sequence`, which no longer has cells in the KV cache."""
-    sequence.n_past, sequence.n_exact, sequence.checkpoints_at = 0, ALL, []

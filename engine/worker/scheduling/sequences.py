@@ -8,6 +8,7 @@ from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
 from specllama.engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
+from specllama.engine.worker.scheduling.fairness import QueueTicket
 from specllama.engine.worker.tokens import TokenBuffer
 
 # ---- The spans of media in texts, and where they limit chunks.
@@ -104,6 +105,10 @@ class Sequence:
     `owner` identifies the client. `checkpoints_at` are the sorted positions in the prompt at which
     checkpoints will be made.
 
+    `weight` and `priority` are as in `engine.wire.requests.Terms`. At most `n_predict` tokens are
+    generated (-1: no limit). `ticket` is its place in the queue, or its account while it has a
+    slot; `n_charged` of its tokens are charged to that, or were cached.
+
     `spans` are the sorted spans of media in the prompt. The first `n_ready` tokens can be
     evaluated: the embeddings of their media are available.
 
@@ -125,11 +130,15 @@ class Sequence:
     n_exact: int = ALL
     key: Key = ()
     owner: int = 0
+    weight: float = 1.0
+    priority: int = 0
+    n_predict: int = -1
     phase: Phase = "queued"
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
     n_restored: int = 0
+    n_own: int = 0  # tokens that it had evaluated itself when it left its slot
     slot: int = -1
     seq_id: int = -1
     generating: bool = False
@@ -141,6 +150,13 @@ class Sequence:
     proposed: tuple[int, ...] = ()
     n_forced: int = 0
     n_ahead: int = 0
+    ticket: "QueueTicket[Sequence] | None" = None
+    n_charged: int = 0
+
+    @property
+    def rank(self) -> float:
+        """The aged priority at its admission to a slot."""
+        return self.ticket.rank if self.ticket is not None else self.priority
 
     @property
     def adapters(self) -> Key:
@@ -163,6 +179,12 @@ class Sequence:
         if phase not in TRANSITIONS[self.phase]:
             raise PhaseError(f"a sequence that is {self.phase} can't become {phase}")
         self.phase = phase
+
+    def start_again(self, *, is_cached: bool = False) -> None:
+        """Reset a sequence that no longer has cells in the KV cache; `is_cached`: other sequences
+        can share them."""
+        self.n_own = max(0, self.n_past - self.n_cached) if is_cached else 0
+        self.n_past, self.n_exact, self.checkpoints_at = 0, ALL, []
 
     def settle(self) -> None:
         """Update the phase of a sequence in a slot, after its text or its part of the KV cache has

@@ -1,9 +1,10 @@
 """Divides a step among prompts, and plans proposed tokens into the remaining room."""
 
-import math
+from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
+from math import ceil
 
-from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.prefix_cache import Key, PrefixCache
 from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
@@ -14,6 +15,47 @@ saves a further step for the rest: few rows of a long text can take longer than 
 `engine.worker.scheduling.step_clock.FEW_ROWS`)."""
 LAST_STEPS = 3
 """The number of last steps that share the rest of a prompt evenly."""
+
+
+KEY_STEPS = 4
+"""Maximum number of consecutive steps of one key while another one waits. Changing the LoRA
+adapters of a context takes up to a few milliseconds, too long for every step."""
+
+
+class AdapterTurns:
+    """The order in which the adapters of the active sequences get steps."""
+
+    def __init__(self) -> None:
+        self._turns: list[Key] = []  # the current one first
+        self._steps = 0  # consecutive steps of the current adapters
+
+    def next(self, active: Iterable[Sequence]) -> list[Key]:
+        """The adapters of all active sequences, in the order of their turns."""
+        keys = dict.fromkeys(s.adapters for s in active)
+        if len(keys) < 2:
+            self._turns, self._steps = list(keys), 0
+            return self._turns
+        last = self._turns[:1]
+        known = [key for key in self._turns if key in keys]
+        self._turns = known + [key for key in keys if key not in known]
+        self._steps = self._steps + 1 if self._turns[:1] == last else 1
+        if self._steps > KEY_STEPS:
+            self._turns.append(self._turns.pop(0))
+            self._steps = 1
+        return self._turns
+
+
+def first_of(prompts: list[Sequence], n_prompt: int) -> list[Sequence]:
+    """The sequences with the best rank, if they have `n_prompt` tokens to evaluate; otherwise all,
+    the best ones first. An aged rank counts as the priority that it has just passed."""
+    ranks = [ceil(s.rank) for s in prompts]
+    best = min(ranks)
+    if best == max(ranks):
+        return prompts
+    first = [s for s, rank in zip(prompts, ranks, strict=True) if rank == best]
+    if sum(s.n_next for s in first) >= n_prompt:
+        return first
+    return sorted(prompts, key=lambda s: ceil(s.rank))
 
 
 class PrefillPlanner:
@@ -140,12 +182,12 @@ def shares(
 def evenly(n_pending: int, n_prompt: int) -> int:
     """The number of pending tokens to evaluate, about `n_prompt`. The last steps share the rest
     evenly, so that the very last one doesn't have only a few."""
-    n_steps = math.ceil(n_pending / (LITTLE_MORE * n_prompt))
+    n_steps = ceil(n_pending / (LITTLE_MORE * n_prompt))
     if n_steps > 1 and (n_steps > LAST_STEPS or n_prompt <= FEW_ROWS):
         return n_prompt
-    while n_steps > 1 and n_pending <= FEW_ROWS * n_steps:
+    while n_steps > 1 and n_pending < (FEW_ROWS + 1) * n_steps:
         n_steps -= 1
-    return math.ceil(n_pending / n_steps)
+    return ceil(n_pending / n_steps)
 
 
 # ---- Proposed tokens, which chunks have after the texts of their sequences.

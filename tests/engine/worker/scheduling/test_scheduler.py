@@ -6,8 +6,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.cache.prefix_cache import ALL
-from specllama.engine.worker.scheduling.scheduler import KEY_STEPS
-from specllama.engine.worker.scheduling.sharing import LAST_STEPS, LITTLE_MORE, evenly, shares
+from specllama.engine.worker.scheduling.sharing import (
+    KEY_STEPS,
+    LAST_STEPS,
+    LITTLE_MORE,
+    evenly,
+    shares,
+)
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 from tests.support.fake_kv import FakeKV
 from tests.support.scheduling import A, B, run_step, scheduler, sequence, together
@@ -264,7 +269,7 @@ def test_prompts_share_a_limited_step() -> None:
     s.submit(sequence(1, [1]))
     run_step(s, kv)
     for id, n in ((2, 100), (3, 3), (4, 50)):
-        s.submit(sequence(id, [id] * n))
+        s.submit(sequence(id, [id] * n, group=2))
     assert {c.sequence.id: c.stop - c.start for c in s.plan(20)} == {1: 1, 2: 10, 3: 3, 4: 7}
 
 

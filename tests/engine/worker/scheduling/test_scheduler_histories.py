@@ -94,6 +94,8 @@ class Histories(RuleBasedStateMachine):
         n_reuse=st.integers(0, 3),
         key=st.sampled_from([(), (), A, B]),
         slow=st.booleans(),
+        priority=st.sampled_from([0, 0, 0, 1, -1, 2]),
+        owner=st.integers(0, 2),
     )
     def submit(
         self,
@@ -104,13 +106,23 @@ class Histories(RuleBasedStateMachine):
         n_reuse: int,
         key: Key,
         slow: bool = False,
+        priority: int = 0,
+        owner: int = 0,
     ) -> None:
         self.next_id += 1
         if slow:
             self.slow.add(self.next_id)
         slot = self.next_id % self.n_slots if pinned else -1
         new = sequence(
-            self.next_id, tokens, id_slot=slot, cache_prompt=cache, n_reuse=n_reuse, key=key
+            self.next_id,
+            tokens,
+            id_slot=slot,
+            cache_prompt=cache,
+            n_reuse=n_reuse,
+            key=key,
+            priority=priority,
+            owner=owner,
+            n_predict=n_predict,
         )
         self.alive[new.id] = new
         self.limits[new.id] = n_predict
@@ -152,7 +164,12 @@ class Histories(RuleBasedStateMachine):
         self._propose()
         entries, running = [*self.s.cache.entries], {q.id for q in self.s.active}
         self._encode()
-        chunks = self.s.plan(self.n_prompt)
+        texts = {id: one.tokens.view().tolist() for id, one in self.alive.items()}
+        chunks = self.s.plan(self.n_prompt, now=float(self.n_steps))
+        assert texts == {id: one.tokens.view().tolist() for id, one in self.alive.items()}
+        for preempted in self.s.slots.preempted:
+            assert preempted.phase != "ended"
+        self.s.slots.preempted.clear()
         if not chunks and self.s.n_in("encoding"):
             return
         if not chunks and any(not q.n_pending for q in self.s.active):
