@@ -15,6 +15,9 @@ from specllama.engine.wire.devices import CPU, DeviceUse
 from specllama.engine.wire.stats import Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
+Deadline = Literal["", "prompt", "total"]
+"""The deadline that ended a text: that of its prompt, that of the whole request, or none (""), as
+in `engine.wire.requests.Terms`."""
 Modality = Literal["vision", "audio"]
 MAX_WAITING_SHOWN = 100
 
@@ -184,6 +187,8 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     `Delta`s have contained them. `n_prompt` counts the whole prompt, including cached tokens.
     `params` are the effective parameters (biased texts are replaced by token ids). `probs` and
     `prompt_probs` contain the entries that no `Delta` has contained, or are empty if not requested.
+    With a `deadline`, the text ends where it was when that passed (`stop_type` is `limit`); it is
+    empty if the prompt wasn't evaluated by then.
     """
 
     id: int
@@ -201,6 +206,7 @@ class Finished(msgspec.Struct, tag="f", frozen=True, array_like=True, kw_only=Tr
     params: GenerationParams
     probs: list[TokenProbs] = []
     prompt_probs: list[TokenProbs] = []
+    deadline: Deadline = ""
 
 
 class Failed(msgspec.Struct, tag="e", frozen=True, array_like=True):

@@ -8,7 +8,7 @@ ends the process.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty
 from typing import TypeVar
@@ -56,6 +56,7 @@ from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.jobs import EmbeddingJob
+from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.preparation import Preparing
 from specllama.engine.worker.generation.prompts import check_tokens, tokenize_prompt
@@ -69,7 +70,16 @@ P = TypeVar("P", bound=Prepared)
 ServerLink = Link[ToEngine, ToServer]
 
 Incoming = (
-    Request | EmbeddingJob | Cancel | EndThoughts | Pause | Resume | GetSlots | SlotTask | GetStats
+    Request
+    | Preparing
+    | EmbeddingJob
+    | Cancel
+    | EndThoughts
+    | Pause
+    | Resume
+    | GetSlots
+    | SlotTask
+    | GetStats
 )
 """Messages that the main thread handles between two steps."""
 
@@ -85,8 +95,9 @@ LAST_STEP_SECONDS = 5.0  # grace for a running step after the server has closed 
 
 @dataclass(eq=False)
 class Arrival:
-    """A request that is being prepared for the main thread."""
+    """A request that is being prepared for the main thread. It arrived `at` this time."""
 
+    at: float = field(default_factory=system.now)
     is_cancelled: bool = False
     compiling: Preparing | None = None
     """The prepared part, while the request's constraint is compiled."""
@@ -101,11 +112,14 @@ class Worker:
         self._slot_actions = SlotActions(engine, options, link.send)
         self._inbox: system.SimpleQueue[Incoming | None] = system.SimpleQueue()
         self._arriving: dict[int, Arrival] = {}
+        self._next_deadline = NEVER  # the first of requests whose constraints are compiled
         self._lanes = PreparationQueue()
 
     def run(self) -> None:
         system.start_thread(self._read, "reader")
         while self._take_messages():
+            if self._next_deadline <= system.now():
+                self._expire()
             if self._slot_actions.pending:
                 stepping.begin("an action on a slot")
                 self._slot_actions.run()
@@ -134,14 +148,14 @@ class Worker:
     # ---- the main thread -----------------------------------------------------------------
 
     def _take_messages(self) -> bool:
-        """Handle all received messages; wait for one if there is nothing else to do. Returns False
-        at the end of the messages."""
+        """Handle all received messages; if there is nothing else to do, wait for one, or for the
+        next deadline. Returns False at the end of the messages."""
         block = not (self._engine.has_work or self._slot_actions.pending)
         while True:
             if block:
                 stepping.rest()
             try:
-                message = self._inbox.get(block)
+                message = self._inbox.get(block, self._patience() if block else None)
             except Empty:
                 return True
             if message is None:
@@ -150,6 +164,13 @@ class Worker:
                 stepping.begin("a message")
             self._handle(message)
             block = block and not (self._engine.has_work or self._slot_actions.pending)
+
+    def _patience(self) -> float | None:
+        """Seconds until the next deadline; None if no request has one."""
+        following = self._next_deadline
+        if isinstance(self._engine, Engine):
+            following = min(following, self._engine.next_deadline)
+        return max(0.0, following - system.now()) if following < NEVER else None
 
     def _gather(self) -> bool:
         """Before a step that only has new requests: wait a little for further requests that are
@@ -187,6 +208,8 @@ class Worker:
                 else:
                     self._engine.cancel(id)
                     self._slot_actions.cancel(id)
+            case Preparing(deadlines=deadlines):
+                self._next_deadline = min(self._next_deadline, deadlines.first)
             case EndThoughts(id=id):
                 self._generator.end_thoughts(id)
             case Pause(id=id):
@@ -204,6 +227,21 @@ class Worker:
         """Record that a request is prepared. Returns False if it was cancelled meanwhile."""
         arrival = self._arriving.pop(id, None)
         return arrival is None or not arrival.is_cancelled
+
+    def _expire(self) -> None:
+        """End the requests whose deadlines pass while their constraints are compiled."""
+        now, following = system.now(), NEVER
+        for arrival in [*self._arriving.values()]:
+            preparing = arrival.compiling
+            if preparing is None or arrival.is_cancelled:
+                continue
+            if passed := preparing.deadlines.passed(now, in_prompt=True):
+                arrival.is_cancelled = True
+                self._drop(arrival)
+                self._send(preparing.expired(passed))
+            else:
+                following = min(following, preparing.deadlines.first)
+        self._next_deadline = following
 
     def _step(self) -> None:
         stepping.begin("a step")
@@ -289,12 +327,14 @@ class Worker:
     def _prepare(self, message: Submit) -> None:
         """Prepare a request, up to the wait for its constraint: the thread must not wait, as it
         prepares other requests."""
-        preparing = self._generator.preparation.begin(message)
+        arrival = self._arriving[message.id]
+        preparing = self._generator.preparation.begin(message, arrival.at)
         if preparing.order.is_ready:
             self._complete(preparing)
             return
-        arrival = self._arriving[message.id]
         arrival.compiling = preparing
+        if preparing.deadlines.first < NEVER:
+            self._inbox.put(preparing)  # the main thread waits for its deadline
         if arrival.is_cancelled:  # in the meantime
             self._drop(arrival)
         preparing.order.when_ready(partial(self._continue, preparing))

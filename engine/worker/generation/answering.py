@@ -173,4 +173,5 @@ def _finished(request: Request) -> Finished:
         params=request.params,
         probs=request.probs.take(all=not request.is_cut) if request.probs is not None else [],
         prompt_probs=request.take_prompt_probs(),
+        deadline=request.deadline if request.stop_type == "limit" else "",
     )

@@ -147,7 +147,7 @@ class Engine:
         events: list[Event] = [Accepted(request.id)] if request.confirm else []
         if request.relaxed:
             events.insert(0, Relaxed(request.id, list(request.relaxed)))
-        self._requests.running[request.id] = request
+        self._requests.add(request)
         if not request.sequence.n_prompt:
             return [*events, Begun(request.id), *self._requests.finish(request)]
         self.scheduler.submit(request.sequence)
@@ -183,7 +183,17 @@ class Engine:
 
     @property
     def has_work(self) -> bool:
-        return self.scheduler.has_work or bool(self._events)
+        return self.scheduler.has_work or bool(self._events) or self._has_overdue
+
+    @property
+    def next_deadline(self) -> float:
+        """A time of `system.now` at which `has_work` becomes true even without messages."""
+        return self._requests.next_deadline
+
+    @property
+    def _has_overdue(self) -> bool:
+        """True if the deadline of a request may have passed."""
+        return system.now() >= self._requests.next_deadline
 
     @property
     def gather_seconds(self) -> float:
@@ -199,6 +209,8 @@ class Engine:
 
         On a device that computes in parallel with the host, the next step is launched before the
         texts of the last one are made: `send` gets these events while the device computes."""
+        if self._has_overdue:
+            self._events += self._requests.expire(system.now())
         self._answer_postponed()
         self._look_for_embeddings()
         with self._embeddings.turn(self._planner.seconds_left(self._step_seconds)):

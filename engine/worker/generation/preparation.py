@@ -18,6 +18,7 @@ from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.options.model_values import log_left_out
 from specllama.engine.params import RANDOM_SEED, GenerationParams, SamplerName
+from specllama.engine.wire.replies import Accepted, Begun, Deadline, Event, Finished, Timings
 from specllama.engine.wire.requests import Infill, Submit
 from specllama.engine.worker.backend import (
     Context,
@@ -29,6 +30,7 @@ from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales
+from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.generation.prompts import (
     Room,
@@ -65,6 +67,31 @@ class Preparing(NamedTuple):
     order: CompileOrder
     arrived: float
 
+    @property
+    def deadlines(self) -> Deadlines:
+        return Deadlines.of(self.submit.terms, self.arrived)
+
+    def expired(self, deadline: Deadline) -> list[Event]:
+        """Returns the events of the request if `deadline` passes now: an empty text."""
+        id, confirm = self.submit.id, self.submit.confirm
+        finished = Finished(
+            id=id,
+            text="",
+            tokens=[],
+            stop_type="limit",
+            stopping_word="",
+            truncated=False,
+            has_new_line=False,
+            id_slot=-1,
+            prompt=self.prompt.text,
+            n_prompt=len(self.prompt.tokens),
+            n_decoded=0,
+            timings=Timings(cache_n=0, prompt_n=0, prompt_ms=0.0, predicted_n=0, predicted_ms=0.0),
+            params=self.submit.params,
+            deadline=deadline,
+        )
+        return [*([Accepted(id)] if confirm else []), Begun(id), finished]
+
 
 class Preparation:
     """Prepares requests for slots of `n_ctx` tokens each."""
@@ -97,11 +124,11 @@ class Preparation:
 
     def prepare(self, submit: Submit) -> Request:
         """`begin`, then `finish`: blocks until the constraint is compiled. Raises `EngineError`."""
-        return self.finish(self.begin(submit))
+        return self.finish(self.begin(submit, system.now()))
 
-    def begin(self, submit: Submit) -> "Preparing":
-        """Tokenize, check, and order the constraint. Raises `EngineError`."""
-        arrived = system.now()
+    def begin(self, submit: Submit, arrived: float) -> "Preparing":
+        """Tokenize, check, and order the constraint of a request that `arrived` at that time.
+        Raises `EngineError`."""
         prompt = self.tokenize(submit)
         shown = self._preserved(submit.params.preserved_tokens)
         params = self._in_force(submit.params, shown)

@@ -10,12 +10,20 @@ import numpy as np
 
 from specllama.engine import system
 from specllama.engine.params import GenerationParams, StopScope
-from specllama.engine.wire.replies import PromptProgress, SlotState, StopType, Timings, TokenProbs
+from specllama.engine.wire.replies import (
+    Deadline,
+    PromptProgress,
+    SlotState,
+    StopType,
+    Timings,
+    TokenProbs,
+)
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
 from specllama.engine.worker.constraints.compiler import Guided
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.generation.asides import AnswerParts, Texts
+from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.media.encoder import EncodeOrder
 from specllama.engine.worker.scheduling.sequences import ProposalRun, Sequence, Span
@@ -214,6 +222,9 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
+        self.deadlines = Deadlines.of(submit.terms, arrived)
+        self.deadline: Deadline = ""  # that has ended the text
+        self._n_unread = 0  # tokens of the prompt that weren't evaluated before the end
         self.arrived = arrived  # s
         self.started = 0.0  # s; admission to a slot
         self.first_token = 0.0
@@ -266,6 +277,19 @@ class Request:
         self.first_token = self.first_token or now
 
     @property
+    def in_prompt(self) -> bool:
+        """True until the whole prompt has been evaluated for the first time."""
+        return not self.n_decoded and self.sequence.n_pending > 0
+
+    def expire(self, deadline: Deadline, now: float) -> None:
+        """End the text as it is at `now`, because a deadline has passed."""
+        self.deadline, self.stop_type = deadline, "limit"
+        sequence = self.sequence
+        if not self.n_decoded:
+            self.first_token = self.last_token = now
+            self._n_unread = sequence.n_prompt - max(sequence.n_past, sequence.n_cached)
+
+    @property
     def has_ended(self) -> bool:
         """True if no token follows any more."""
         return self.stop_type != "none"
@@ -293,7 +317,7 @@ class Request:
         end_of_prompt = self.first_token or system.now()
         return Timings(
             cache_n=sequence.n_cached,
-            prompt_n=sequence.n_prompt - sequence.n_cached,
+            prompt_n=sequence.n_prompt - sequence.n_cached - self._n_unread,
             prompt_ms=1e3 * (end_of_prompt - self.started) if self.started else 0.0,
             predicted_n=self.n_decoded,
             predicted_ms=1e3 * (self.last_token - self.first_token),

@@ -5,8 +5,9 @@ from itertools import chain
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.wire.replies import Event, Failed, SlotState, StopType
+from specllama.engine.wire.replies import Begun, Event, Failed, SlotState, StopType
 from specllama.engine.worker.generation.answering import Answering, finish
+from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
@@ -20,10 +21,16 @@ class Requests:
     def __init__(self, scheduler: Scheduler, answering: Answering) -> None:
         self.running: dict[int, Request] = {}
         """The requests that wait for a slot or have one."""
+        self.next_deadline = NEVER
+        """A time of `system.now` before which no deadline passes."""
         self._late: list[Request] = []  # requests of the last step whose newest tokens are late
         self._last: list[Request | None] = [None] * scheduler.n_slots  # of each slot
         self._scheduler = scheduler
         self._answering = answering
+
+    def add(self, request: Request) -> None:
+        self.running[request.id] = request
+        self.next_deadline = min(self.next_deadline, request.deadlines.first)
 
     def of(self, chunks: Sequence[Chunk]) -> list[Request]:
         return [self.running[chunk.sequence.id] for chunk in chunks]
@@ -48,6 +55,25 @@ class Requests:
         if request.sequence.slot >= 0:
             self._scheduler.finish(request.sequence)
         self.release(request)
+        return events
+
+    def expire(self, now: float) -> list[Event]:
+        """End the texts whose deadlines have passed, whatever their requests wait for. Returns
+        their events, after those of late tokens."""
+        events = self.answer_late()
+        self.free_finished()
+        for request in [*self.running.values()]:
+            if not (passed := request.deadlines.passed(now, in_prompt=request.in_prompt)):
+                continue
+            request.expire(passed, now)
+            if not request.started:
+                events.append(Begun(request.id))
+            events += finish(request)
+            self.cancel(request)
+        left = (
+            each.deadlines.following(in_prompt=each.in_prompt) for each in self.running.values()
+        )
+        self.next_deadline = min(left, default=NEVER)
         return events
 
     def fail(self, request: Request, error: ErrorInfo) -> Failed:
