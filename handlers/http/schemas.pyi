@@ -186,6 +186,8 @@ class CustomToolCall(TypedDict):
     type: Literal["custom"]
     custom: CalledCustomTool
 
+Deadline: TypeAlias = Literal["timeout_ms", "t_max_prompt_ms"]
+
 class DeletedResponse(TypedDict):
     id: str
     object: Literal["response"]
@@ -433,6 +435,8 @@ class InputEmbedding(TypedDict):
 class InputJsonDelta(TypedDict):
     type: Literal["input_json_delta"]
     partial_json: str
+
+InputTimeout: TypeAlias = float | None
 
 class InputTokens(TypedDict):
     input_tokens: int
@@ -829,6 +833,8 @@ class PromptProgress(TypedDict):
     processed: int
     time_ms: float
 
+PromptTimeout: TypeAlias = float | None
+
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
 
@@ -847,6 +853,10 @@ class RedactedThinkingBlock(TypedDict):
     type: Literal["redacted_thinking"]
     data: NotRequired[str | None]
 
+RequestPriority: TypeAlias = float | None
+
+RequestTimeout: TypeAlias = float | None
+
 class RequestTimeoutDetails(TypedDict):
     code: Literal[408]
     message: str
@@ -863,6 +873,8 @@ class RerankRequest(TypedDict):
     return_documents: NotRequired[bool | None]
     return_text: NotRequired[bool | None]
     raw_scores: NotRequired[bool | None]
+    priority: NotRequired[RequestPriority | None]
+    timeout_ms: NotRequired[InputTimeout | None]
     model: NotRequired[str | None]
 
 ResponseAllowedToolsMode: TypeAlias = Literal["auto", "required"]
@@ -909,6 +921,7 @@ class ResponseFunctionTool(TypedDict):
 
 class ResponseIncompleteDetails(TypedDict):
     reason: Literal["max_output_tokens"]
+    deadline: NotRequired[Deadline]
 
 class ResponseInputAudio(TypedDict):
     data: str
@@ -1535,6 +1548,9 @@ class GeminiGenerationConfig(TypedDict):
     logprobs: NotRequired[float | None]
     responseModalities: NotRequired[list[str] | None]
     thinkingConfig: NotRequired[GeminiThinkingConfig | None]
+    priority: NotRequired[RequestPriority | None]
+    timeoutMs: NotRequired[RequestTimeout | None]
+    tMaxPromptMs: NotRequired[PromptTimeout | None]
     mediaResolution: NotRequired[str | None]
 
 class GeminiInternal(TypedDict):
@@ -1637,6 +1653,7 @@ class MessageDelta(TypedDict):
     stop_sequence: str | None
     stop_details: dict[str, Any] | None
     container: dict[str, Any] | None
+    deadline: NotRequired[Deadline]
 
 class MessageDeltaEvent(TypedDict):
     type: Literal["message_delta"]
@@ -1678,6 +1695,7 @@ class MessagesResponse(TypedDict):
     stop_sequence: str | None
     stop_details: dict[str, Any] | None
     container: dict[str, Any] | None
+    deadline: NotRequired[Deadline]
     usage: MessagesUsage
 
 class MessagesTool(TypedDict):
@@ -1731,6 +1749,7 @@ class OllamaChatAnswer(TypedDict):
     done: Literal[True]
     logprobs: NotRequired[list[TokenProbability]]
     done_reason: OllamaDoneReason
+    deadline: NotRequired[Deadline]
     total_duration: int
     load_duration: int
     prompt_eval_count: int
@@ -1763,6 +1782,7 @@ class OllamaGenerateAnswer(TypedDict):
     logprobs: NotRequired[list[TokenProbability]]
     context: NotRequired[list[int]]
     done_reason: OllamaDoneReason
+    deadline: NotRequired[Deadline]
     total_duration: int
     load_duration: int
     prompt_eval_count: int
@@ -2179,6 +2199,7 @@ class ChatCompletionChoice(TypedDict):
     message: ChatCompletionMessage
     logprobs: ChatLogprobs | None
     finish_reason: ChatFinishReason
+    deadline: NotRequired[Deadline]
 
 class ChatCompletionDelta(TypedDict):
     role: NotRequired[Literal["assistant"]]
@@ -2267,6 +2288,10 @@ GenerationOptions = TypedDict(
         "lora": NotRequired[list[LoraScale] | None],
         "n_indent": NotRequired[float | None],
         "t_max_predict_ms": NotRequired[float | None],
+        "priority": NotRequired[RequestPriority | None],
+        "timeout_ms": NotRequired[RequestTimeout | None],
+        "t_max_prompt_ms": NotRequired[PromptTimeout | None],
+        "return_queue": NotRequired[bool | None],
         "n_cache_reuse": NotRequired[float | None],
         "return_progress": NotRequired[bool | None],
         "response_fields": NotRequired[list[str] | None],
@@ -2419,6 +2444,7 @@ class OpenAICompletionChoice(TypedDict):
     text: str
     logprobs: TextLogprobs | None
     finish_reason: TextFinishReason
+    deadline: NotRequired[Deadline]
 
 class OpenAICompletionDelta(TypedDict):
     index: int
@@ -2503,6 +2529,7 @@ class SelectedFields(TypedDict):
     tokens: NotRequired[list[int]]
     stop: NotRequired[Literal[True]]
     stop_type: NotRequired[StopType]
+    deadline: NotRequired[Deadline]
     generation_settings: NotRequired[GenerationSettings]
     timings: NotRequired[Timings]
     completion_probabilities: NotRequired[list[TokenProbability]]
@@ -2539,6 +2566,7 @@ class ChatCompletionChunkChoice(TypedDict):
     delta: ChatCompletionDelta
     logprobs: NotRequired[ChatLogprobs | None]
     finish_reason: ChunkFinishReason | None
+    deadline: NotRequired[Deadline]
 
 class ChatMessage(TypedDict):
     role: str
@@ -2567,6 +2595,7 @@ class CompletionResult(TypedDict):
     truncated: bool
     stop_type: StopType
     stopping_word: str
+    deadline: NotRequired[Deadline]
     timings: Timings
     completion_probabilities: NotRequired[list[TokenProbability]]
 
@@ -2881,6 +2910,9 @@ class OllamaOptions(SamplingOptions):
     num_predict: NotRequired[int | None]
     num_keep: NotRequired[int | None]
     stop: NotRequired[Stop]
+    priority: NotRequired[RequestPriority | None]
+    timeout_ms: NotRequired[RequestTimeout | None]
+    t_max_prompt_ms: NotRequired[PromptTimeout | None]
     num_ctx: NotRequired[int | None]
     num_batch: NotRequired[int | None]
     num_gpu: NotRequired[int | None]
@@ -2995,6 +3027,8 @@ class EmbeddingRequest(TypedDict):
     embd_normalize: NotRequired[int | None]
     encoding_format: NotRequired[EmbeddingEncoding | None]
     dimensions: NotRequired[int | None]
+    priority: NotRequired[RequestPriority | None]
+    timeout_ms: NotRequired[InputTimeout | None]
     user: NotRequired[str | None]
 
 OllamaGenerationOptions: TypeAlias = OllamaNoOptions | OllamaOptions
@@ -3025,6 +3059,8 @@ class OpenAIEmbeddingRequest(TypedDict):
     embd_normalize: NotRequired[int | None]
     encoding_format: NotRequired[EmbeddingEncoding | None]
     dimensions: NotRequired[int | None]
+    priority: NotRequired[RequestPriority | None]
+    timeout_ms: NotRequired[InputTimeout | None]
     user: NotRequired[str | None]
 
 class ResponseCompletedEvent(TypedDict):
