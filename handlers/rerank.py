@@ -1,18 +1,21 @@
 """POST /rerank: documents ranked by their relevance to a query, in Jina's format and in TEI's."""
 
 import math
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
-from specllama.engine.models.client import EngineClient
+from specllama.engine.wire.replies import Vectors
 from specllama.handlers.apis.embed import split
+from specllama.handlers.apis.wishes import wishes_in, with_headers
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.batch import counted
 from specllama.handlers.running.resolve_model import resolve_model
+from specllama.handlers.running.terms import in_time
 
 
 async def create_rerank(body: schemas.RerankRequest) -> Response:
@@ -22,9 +25,12 @@ async def create_rerank(body: schemas.RerankRequest) -> Response:
     documents = body.get("documents") or body.get("texts")
     if not documents:
         raise invalid_request('"documents" must be a non-empty string array')
-    engine = await model.engine()
-    engine.check_reranks()
-    scores, n_tokens = await until_disconnect(_scores(engine, body["query"], documents))
+    wishes = with_headers(wishes_in(body))
+    async with in_time(wishes.timeout_ms):
+        engine = await model.engine()
+        engine.check_reranks()
+        work = engine.rerank(body["query"], documents, terms=model.terms(wishes))
+        scores, n_tokens = await until_disconnect(_scores(work))
     best = sorted(enumerate(scores), key=lambda each: -each[1])
     if (top_n := body.get("top_n")) is not None:
         best = best[: int(top_n)]
@@ -44,13 +50,11 @@ create_versioned_rerank = create_rerank
 create_versioned_reranking = create_rerank
 
 
-async def _scores(
-    engine: EngineClient, query: str, documents: list[str]
-) -> tuple[list[float], int]:
+async def _scores(scored: AsyncGenerator[Vectors, None]) -> tuple[list[float], int]:
     """Returns the score of each document, and the total number of tokens."""
     scores: list[float] = []
     n_tokens = 0
-    async with aclosing(counted(engine.rerank(query, documents))) as work:
+    async with aclosing(counted(scored)) as work:
         async for vectors in work:
             scores += [float(rows[0, 0]) for rows in split(vectors)]
             n_tokens += vectors.n_tokens

@@ -14,6 +14,7 @@ from specllama.engine.options import Options
 from specllama.engine.wire.replies import Vectors
 from specllama.engine.wire.requests import PromptParts
 from specllama.handlers.apis.generate import B, unload_afterwards
+from specllama.handlers.apis.wishes import with_headers
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer, lazy
 from specllama.handlers.http.log_fields import log_fields
@@ -22,6 +23,7 @@ from specllama.handlers.running.batch import counted
 from specllama.handlers.running.media import UnresolvedParts, resolved
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
+from specllama.handlers.running.terms import NO_WISHES, Wishes, in_time
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, one row per vector."""
@@ -45,6 +47,8 @@ class EmbeddingsRequest:
     """Whether inputs that are too long are cut off at the end. Each input is one text then."""
     unloads: bool = False
     """Whether a router unloads the model after this request, unless others use it."""
+    wishes: Wishes = NO_WISHES
+    """The priority and the time limit that the body chooses."""
 
 
 A = TypeVar("A", bound=EmbeddingsRequest)
@@ -91,14 +95,16 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
     request = await run_in_thread(dialect.read, body, model.options)
     if request.unloads:
         unload_afterwards(model)
-    engine = await model.engine()
-    loaded = system.now()
-    engine.check_embeds()
-    if dialect.one_each and engine.info.pooling == "none":
-        raise invalid_request(dialect.one_each)
-    if request.dimensions > engine.info.n_vector:
-        raise invalid_request(f"dimensions: the model's vectors have only {engine.info.n_vector}")
-    rows, n_tokens = await until_disconnect(_embedded(model, engine, request))
+    wishes = with_headers(request.wishes)
+    async with in_time(wishes.timeout_ms):
+        engine = await model.engine()
+        loaded = system.now()
+        engine.check_embeds()
+        if dialect.one_each and engine.info.pooling == "none":
+            raise invalid_request(dialect.one_each)
+        if request.dimensions > (n_vector := engine.info.n_vector):
+            raise invalid_request(f"dimensions: the model's vectors have only {n_vector}")
+        rows, n_tokens = await until_disconnect(_embedded(model, engine, request, wishes))
     made = Embedded(
         model=model.name,
         n_vector=engine.info.n_vector,
@@ -111,7 +117,7 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
 
 
 async def _embedded(
-    model: ResolvedModel, engine: EngineClient, request: EmbeddingsRequest
+    model: ResolvedModel, engine: EngineClient, request: EmbeddingsRequest, wishes: Wishes
 ) -> tuple[list[Rows], int]:
     """Returns the vectors of all inputs, and their total number of tokens."""
     normalize = request.normalize
@@ -124,7 +130,8 @@ async def _embedded(
         trace.attributes[OPERATION] = "embeddings"
     found: list[Rows] = []
     n_tokens = 0
-    work = engine.embed(inputs, normalize=normalize, dimensions=request.dimensions)
+    terms = model.terms(wishes)
+    work = engine.embed(inputs, normalize=normalize, dimensions=request.dimensions, terms=terms)
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens

@@ -21,6 +21,7 @@ from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.requests import Infill, Prompt, PromptParts
 from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.wishes import with_headers
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.http.streams import EVENT_STREAM, Ping
@@ -37,6 +38,7 @@ from specllama.handlers.running.prompt_text import prompts_with_probabilities, t
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.respond import Format, Running, respond
 from specllama.handlers.running.run_in_thread import run_in_thread
+from specllama.handlers.running.terms import NO_WISHES, Wishes, in_time
 
 VERBOSE = 10
 """The lowest verbosity of the server at which answers have `__verbose`."""
@@ -105,6 +107,11 @@ class GenerationRequest:
     the content be separated from those of thoughts and calls."""
     unloads: bool = False
     """Whether a router unloads the model after this request, unless others use it."""
+    wishes: Wishes = NO_WISHES
+    """The priority and the time limits that the body chooses."""
+    shows_queue: bool = False
+    """Whether a stream of server-sent events begins before the request has a slot, and reports its
+    place in the queue."""
 
 
 A = TypeVar("A", bound=GenerationRequest)
@@ -138,8 +145,8 @@ class GenerationFacts:
     """Returns the number of tokens of a generated text."""
 
 
-Start = Callable[[], Running[Any, Any]]
-"""Submits the request to the engine."""
+Begin = Callable[..., Running[Any, Any]]
+"""Submits the request to the engine, on the `terms` that are its only argument."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,8 +164,7 @@ class Dialect(Generic[B, A]):
     media_type: str = EVENT_STREAM
     """The media type of a stream."""
     respond: Callable[..., Awaitable[Response]] = respond
-    """Makes the response from `Start` and the format, with the arguments of
-    `handlers.running.respond.respond`."""
+    """Makes the response, with the arguments of `handlers.running.respond.respond`."""
 
 
 async def generate(
@@ -177,19 +183,31 @@ async def generate(
     request = await run_in_thread(dialect.read, body, model.options)
     if request.unloads:
         unload_afterwards(model)
-    engine = await model.engine()
-    new_facts = partial(
-        GenerationFacts,
-        model=model.name,
-        n_ctx=engine.info.n_ctx,
-        verbose=_is_verbose(model) if request.verbose is None else request.verbose,
-        request_id=request_id,
-        arrived=arrived,
-        loaded=system.now(),
-        tokens=partial(_tokens, engine),
-        n_written=partial(_n_written, engine),
+    wishes = with_headers(request.wishes)
+    if request.params.n_predict == 0:
+        wishes = wishes._replace(prompt_ms=None)  # the request is only for its prompt
+    shows_queue = (
+        request.shows_queue and request.params.stream and dialect.media_type == EVENT_STREAM
     )
-    start, facts = await _prepared(model, engine, request, new_facts)
+    async with in_time(wishes.first_ms):
+        engine = await model.engine()
+        new_facts = partial(
+            GenerationFacts,
+            model=model.name,
+            n_ctx=engine.info.n_ctx,
+            verbose=_is_verbose(model) if request.verbose is None else request.verbose,
+            request_id=request_id,
+            arrived=arrived,
+            loaded=system.now(),
+            tokens=partial(_tokens, engine),
+            n_written=partial(_n_written, engine),
+        )
+        begin, facts = await _prepared(model, engine, request, new_facts)
+
+    def start() -> Running[Any, Any]:
+        terms = model.terms(wishes)
+        return begin(terms=structs.replace(terms, shows_queue=True) if shows_queue else terms)
+
     form = dialect.form(request, facts)
     return await dialect.respond(
         start,
@@ -198,6 +216,7 @@ async def generate(
         media_type=dialect.media_type,
         ping=request.ping,
         headers=headers,
+        shows_queue=shows_queue,
     )
 
 
@@ -253,7 +272,7 @@ async def _prepared(
     engine: EngineClient,
     request: GenerationRequest,
     new_facts: Callable[..., GenerationFacts],
-) -> tuple[Start, GenerationFacts]:
+) -> tuple[Begin, GenerationFacts]:
     """Returns the function that submits the request, and the facts, made by `new_facts`."""
     if isinstance(request.what, Prompts) and not request.what.is_chat:
         prompts, echoes = await _texts(model, engine, request, request.what)

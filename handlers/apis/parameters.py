@@ -320,6 +320,11 @@ def _speculative(body: Mapping[str, Any], defaults: Speculative) -> Speculative:
     return msgspec.structs.replace(defaults, **changes)
 
 
+def shows_queue(body: Mapping[str, Any]) -> bool:
+    """Whether the stream that `body` requests reports its place in the queue."""
+    return bool(body.get("return_queue"))
+
+
 def ping_of(body: Mapping[str, Any], options: Options, data: bytes = COMMENT) -> Ping | None:
     """Returns the keep-alive frame for the stream that `body` requests, with its interval; None if
     the interval is not positive, which disables these frames."""

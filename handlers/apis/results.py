@@ -1,17 +1,33 @@
 """The settings, the timings and the progress of a result, as JSON for formats."""
 
 import json
+from collections.abc import Mapping
 from ctypes import c_float
-from typing import Any, cast
+from typing import Any, NotRequired, TypedDict, cast
 
 import msgspec
 
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import PromptProgress, Timings
+from specllama.engine.wire.replies import Deadline, Finished, PromptProgress, Timings
 from specllama.handlers.apis.parameters import triggers_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
+
+DEADLINES: Mapping[Deadline, schemas.Deadline] = {
+    "prompt": "t_max_prompt_ms",
+    "total": "timeout_ms",
+}
+"""The names of the time limits that can end a text."""
+
+
+class EndedByDeadline(TypedDict):
+    deadline: NotRequired[schemas.Deadline]
+
+
+def deadline_json(finished: Finished) -> EndedByDeadline:
+    """Returns the member `deadline` of an answer, if a time limit has ended the text."""
+    return {"deadline": DEADLINES[finished.deadline]} if finished.deadline else {}
 
 
 def float32(value: float) -> float:

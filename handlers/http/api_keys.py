@@ -23,6 +23,9 @@ from specllama.handlers.options.keys_file import ACCESS, Access, KeyTable, diges
 
 ALL_ACCESS: frozenset[Access] = frozenset(ACCESS)
 
+BEST_PRIORITY = -128
+"""The lowest priority of all."""
+
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
     """A key, and what its requests may do. The key itself is not stored, only its SHA-256.
@@ -105,8 +108,16 @@ class KeyRing:
 
     @classmethod
     def of_secrets(cls, secrets: Iterable[str]) -> "KeyRing":
-        """Returns the keys of `--api-key` and `--api-key-file`."""
-        return cls(administrators(secrets))
+        """Returns the keys of `--api-key` and `--api-key-file`: administrators named `api-key-1`,
+        `api-key-2`, ..."""
+        keys: list[ApiKey] = []
+        for number, secret in enumerate(secrets, 1):
+            digest = hashlib.sha256(secret.encode()).digest()
+            name = f"api-key-{number}"
+            keys.append(
+                ApiKey(name=name, id=digest.hex(), digest=digest, best_priority=BEST_PRIORITY)
+            )
+        return cls(keys)
 
     def __bool__(self) -> bool:
         return self._is_needed or bool(self._by_digest)

@@ -15,6 +15,7 @@ from urllib.parse import quote
 
 from starlette.types import Scope
 
+from specllama.engine import system
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.request_trace import RequestTrace
 
@@ -35,7 +36,7 @@ class LogFields:
     """The fields of one request. Counts are sums over all its prompts and texts, in tokens."""
 
     id: str
-    key: str = ""  # the name of the request's API key
+    arrived: float = 0.0  # when the head of the request was complete (`system.now`)
     model: str = ""  # by its name in the catalog
     n_prompt: int = 0  # cached ones included
     n_cached: int = 0
@@ -53,7 +54,7 @@ class LogFields:
 
 def begin_log_fields(scope: Scope) -> LogFields:
     """Returns new fields for the request of `scope`, with the id from its header or a new one."""
-    fields = scope["state"][_STATE] = LogFields(request_id(scope["headers"]))
+    fields = scope["state"][_STATE] = LogFields(request_id(scope["headers"]), system.now())
     return fields
 
 

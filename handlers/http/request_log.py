@@ -57,11 +57,10 @@ class RequestLog:
                 complete = not message.get("more_body", False)
             await send(message)
 
-        begin = system.now()
         try:
             return await self.app(scope, receive, send_with_headers)
         finally:
-            ms = 1000 * (system.now() - begin)
+            ms = 1000 * (system.now() - collected.arrived)
             if not status or collected.gone:
                 status, complete = CLIENT_GONE, False
             level = _level(scope, status, collected)

@@ -2181,6 +2181,7 @@ class Transcription(TypedDict):
     type: Literal["transcript.text.done"]
     text: str
     usage: TranscriptionUsage
+    deadline: NotRequired[Deadline]
 
 TranscriptionEvent: TypeAlias = (
     TranscriptionDelta | Transcription | InvalidRequestError | ServerError

@@ -13,8 +13,8 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.replies import Begun, Delta, Finished, Timings, Vectors
-from specllama.engine.wire.requests import Infill, Prompt
+from specllama.engine.wire.replies import Begun, Delta, Finished, Queued, Timings, Vectors
+from specllama.engine.wire.requests import NO_TERMS, Infill, Prompt, Terms
 from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.log_fields import LogFields, log_fields
 from specllama.handlers.http.request_trace import FINISH_REASONS, GenerationTimes, RequestTrace
@@ -161,6 +161,7 @@ class AnswerBatch:
         echo_prompt: bool = False,
         prompt_probs: bool = False,
         id: str | None = None,
+        terms: Terms = NO_TERMS,
     ) -> None:
         """`id` is the answer's id, with which a client can end the thoughts of all texts."""
         self._tasks: Sequence[asyncio.Task[Any]] = ()
@@ -170,7 +171,7 @@ class AnswerBatch:
         if not params.stream:
             params = bound_probabilities(params, n_texts, n_ctx)
         self._queue: _Queue = asyncio.Queue(_AHEAD)
-        confirm = params.stream and self._several
+        self._confirms = params.stream and (self._several or terms.shows_queue)
         self._generations: list[Generation] = []
         group = 0
         key = current_key()
@@ -181,11 +182,12 @@ class AnswerBatch:
                 prompt,
                 variants(params, n),
                 echo_prompt=echo_prompt,
-                confirm=confirm,
+                confirm=self._confirms,
                 group=group,
                 owner=owner,
                 private=private,
                 prompt_probs=prompt_probs,
+                terms=terms,
             )
             group = self._generations[0].request.id
         self._n_unfinished = len(self._generations)
@@ -249,16 +251,30 @@ class AnswerBatch:
         self._timings = [result.timings for result in results]
         return results
 
+    async def accepted(self) -> None:
+        """Waits until the engine has accepted all texts of a stream, if it has several or shows the
+        queue. Raises the first EngineError of any generation."""
+        if self._confirms:
+            self._confirms = False
+            for generation in self._generations:
+                await generation.accepted()  # before the response begins: any error replaces it
+            self._log_relaxed()
+
+    @property
+    def queue(self) -> Queued | None:
+        """The best place of its texts in the queue; None if no text waits, or if the terms don't
+        show the queue."""
+        places = [each.queue for each in self._generations if each.queue is not None]
+        return min(places, key=lambda each: each.place, default=None)
+
     async def begun(self) -> Begun:
         """Waits until the first generation has a slot; to be called before `events`. Raises the
         first EngineError of any generation."""
+        await self.accepted()
         if not self._several:
             begun = await self._generations[0].begun()
             self._log_relaxed()
             return begun
-        for generation in self._generations:
-            await generation.accepted()  # before the response begins: any error replaces it
-        self._log_relaxed()
         self._tasks = [
             asyncio.create_task(self._pump(index, generation))
             for index, generation in enumerate(self._generations)

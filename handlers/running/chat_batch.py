@@ -29,10 +29,8 @@ from specllama.engine.helpers.render.renderer import (
 from specllama.engine.helpers.render.template.prompt import continued, plain_messages
 from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
-from specllama.engine.wire.replies import Begun, Delta, Finished, ModelInfo, TokenProbs
-from specllama.engine.wire.requests import Prompt, PromptParts
-from specllama.handlers.http.log_fields import log_fields
-from specllama.handlers.http.request_trace import FINISH_REASONS, OPERATION
+from specllama.engine.wire.replies import Begun, Delta, Finished, ModelInfo, Queued, TokenProbs
+from specllama.engine.wire.requests import NO_TERMS, Prompt, PromptParts, Terms
 from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.content_tokens import ContentTokens
 from specllama.handlers.running.media import (
@@ -364,12 +362,13 @@ class ChatBatch:
         echo_prompt: bool = False,
         prompt: Prompt | None = None,
         id: str | None = None,
+        terms: Terms = NO_TERMS,
     ) -> None:
-        """`prompt` replaces that of `prepared`; `id` is as in `AnswerBatch`."""
+        """`prompt` replaces that of `prepared`; `id` and `terms` are as in `AnswerBatch`."""
         if prompt is None:
             prompt = prepared.prompt
         self._batch = AnswerBatch(
-            engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id
+            engine, [prompt], prepared.params, n=n, echo_prompt=echo_prompt, id=id, terms=terms
         )
         self._streams = prepared.params.stream
         self._readers = [AnswerReader(prepared) for _ in range(n)]
@@ -413,6 +412,15 @@ class ChatBatch:
     def ready(self) -> bool:
         """As in `AnswerBatch`."""
         return self._batch.ready
+
+    async def accepted(self) -> None:
+        """As in `AnswerBatch`."""
+        await self._batch.accepted()
+
+    @property
+    def queue(self) -> Queued | None:
+        """As in `AnswerBatch`."""
+        return self._batch.queue
 
     async def begun(self) -> Begun:
         """Waits until the first answer has a slot; to be called before `events`. Raises the first

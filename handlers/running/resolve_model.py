@@ -13,10 +13,11 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import ModelInfo
-from specllama.handlers.http.api_keys import current_key
+from specllama.engine.wire.requests import Terms
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.log_fields import log_fields
 from specllama.handlers.running.runtime import Runtime, runtime
+from specllama.handlers.running.terms import Wishes, current_terms
 
 MAX_ALLOWED = 20  # names in the message about a model that a key doesn't allow
 
@@ -46,6 +47,10 @@ class ResolvedModel:
     def info(self) -> ModelInfo | None:
         """The facts about the model from its last loading; None if it was never loaded."""
         return self.current.pool.status(self.name).info
+
+    def terms(self, wishes: Wishes) -> Terms:
+        """Returns the terms of the current request."""
+        return current_terms(wishes, default_priority=self.options.operations.default_priority)
 
     async def engine(self) -> EngineClient:
         """Returns the model's engine, which stays loaded to the end of this request.

@@ -6,14 +6,14 @@ the client disconnects, and releases the engine.
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
-from contextlib import suppress
+from contextlib import aclosing, suppress
 from typing import Any, Protocol, Self, TypeVar
 
 from starlette.responses import Response
 from starlette.types import Receive, Scope, Send
 
 from specllama.engine import system
-from specllama.engine.wire.replies import Begun
+from specllama.engine.wire.replies import Begun, Queued
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.errors import HttpFailure, RequestError, describe
@@ -160,6 +160,12 @@ class Running(Protocol[EventOut, Result]):
     def ready(self) -> bool:
         """True if the next event has arrived already, or the last one has been read."""
 
+    @property
+    def queue(self) -> Queued | None:
+        """The best place of its texts in the queue; None if no text waits."""
+
+    async def accepted(self) -> None: ...
+
     async def begun(self) -> Begun: ...
 
     def events(self) -> AsyncIterator[EventOut]: ...
@@ -195,12 +201,14 @@ async def respond(
     media_type: str = EVENT_STREAM,
     ping: Ping | None = None,
     headers: Mapping[str, str] | None = None,
+    shows_queue: bool = False,
 ) -> Response:
     """Returns the response to a request whose generations `start` submits to the engine.
 
     A stream of `media_type` begins as soon as the engine begins with the prompt, so that an earlier
-    error is an ordinary error response. `ping` is its keep-alive frame
-    (`handlers.http.streams.event_stream`). `headers` are added to both kinds of response.
+    error is an ordinary error response. One that `shows_queue` begins as soon as the request is
+    accepted. `ping` is its keep-alive frame (`handlers.http.streams.event_stream`). `headers` are
+    added to both kinds of response.
 
     If the client disconnects, the generations are cancelled. Only a stream of server-sent events
     whose request names a conversation continues, so that the client can resume it.
@@ -212,11 +220,11 @@ async def respond(
         streams = runtime().streams
         streams.remove(owner)  # this answer replaces the conversation's stream
         if stream and (kept := streams.open(owner)) is not None:
-            made = frames(start, form)
+            made = frames(start, form, shows_queue=shows_queue)
             return await kept_response(kept, made, form.failed, ping=ping, headers=headers)
     if stream:
         return event_stream(
-            frames(start, form),
+            frames(start, form, shows_queue=shows_queue),
             failed=form.failed,
             ping=ping,
             headers=headers,
@@ -231,14 +239,45 @@ async def _whole(batch: Running[Event, Result], form: Format[Event, Result]) -> 
     return await form.whole(await batch.results())
 
 
+QUEUE_SECONDS = 1.0
+"""The time between two looks at the place of a request in the queue."""
+
+
+async def _queue_comments(batch: Running[Event, Result]) -> AsyncGenerator[bytes, None]:
+    """Yields a comment for each new place in the queue, until a text has a slot."""
+    beginning = asyncio.create_task(batch.begun())
+    last: Queued | None = None
+    try:
+        while not (await asyncio.wait({beginning}, timeout=QUEUE_SECONDS))[0]:
+            queue = batch.queue
+            if queue is not None and queue != last:
+                last = queue
+                yield b": queued %d, about %.1f s\n\n" % (queue.place, queue.wait_ms / 1e3)
+        await beginning
+    finally:
+        beginning.cancel()
+
+
 async def frames(
-    start: Callable[[], Running[Event, Result]], form: Format[Event, Result]
+    start: Callable[[], Running[Event, Result]],
+    form: Format[Event, Result],
+    *,
+    shows_queue: bool = False,
 ) -> AsyncGenerator[bytes, None]:
-    """Yields the frames of a stream, after an empty one as soon as the engine has begun."""
+    """Yields the frames of a stream, after an empty one as soon as the engine has begun. With
+    `shows_queue`, comments about the queue come first, after an empty frame as soon as the engine
+    has accepted the request."""
     begun: set[int] = set()
     async with start() as batch:
-        await batch.begun()
-        yield b""  # the response begins, with its headers
+        if shows_queue:
+            await batch.accepted()
+            yield b""
+            async with aclosing(_queue_comments(batch)) as comments:
+                async for comment in comments:
+                    yield comment
+        else:
+            await batch.begun()
+            yield b""  # the response begins, with its headers
         async for event in batch.events():
             data = b""
             if event.index not in begun:

@@ -59,6 +59,17 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
             "clients keep the connection open (-1 or 0: never).",
         ),
     ] = 30
+    default_priority: Annotated[
+        int,
+        _operation(
+            names="--default-priority",
+            metavar="N",
+            min=-128,
+            max=127,
+            help="Priority of requests for which neither the request nor its API key sets one. Of "
+            "the waiting requests, those with lower numbers are served first.",
+        ),
+    ] = 0
 
 
 # ---- The directory of saved slots.

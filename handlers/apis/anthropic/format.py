@@ -17,6 +17,7 @@ from specllama.engine.chat.output import CallArguments, CallStart, ChatMessage, 
 from specllama.engine.wire.replies import Finished, PromptProgress, Timings
 from specllama.handlers.apis.anthropic.request import CALL_PREFIX, MessageRequest
 from specllama.handlers.apis.generate import GenerationFacts
+from specllama.handlers.apis.results import deadline_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING, anthropic_error
 from specllama.handlers.http.errors import HttpFailure
@@ -82,6 +83,7 @@ class MessageFormat(msgspec.Struct, frozen=True):
             "stop_sequence": finished.stopping_word if reason == "stop_sequence" else None,
             "stop_details": None,
             "container": None,
+            **deadline_json(finished),
         }
 
     def _stop_reason(self, message: ChatMessage, finished: Finished) -> schemas.MessagesStopReason:

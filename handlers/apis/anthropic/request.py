@@ -25,9 +25,10 @@ from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.anthropic.tools import Block, change_line, is_result, shown_tools
 from specllama.handlers.apis.contents import Part, joined, plain, result_part, tool_reference, typed
 from specllama.handlers.apis.generate import NO_IMAGES, GenerationRequest, Supported
-from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.parameters import generation_params, ping_of, shows_queue
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.anthropic import PING
 from specllama.handlers.http.errors import RequestError
@@ -59,6 +60,8 @@ def read_message(body: schemas.MessagesRequest, options: Options) -> MessageRequ
         what=message_request(body, options, thinking_budget(body, options)),
         params=message_params(body, options.engine.generation_defaults()),
         ping=ping_of(body, options, PING),
+        wishes=wishes_in(body),
+        shows_queue=shows_queue(body),
         shows_thinking=(body.get("thinking") or {}).get("display") != "omitted",
     )
 

@@ -26,6 +26,7 @@ from specllama.engine.wire.replies import Finished, TokenProbs
 from specllama.handlers.apis.gemini.request import ContentRequest
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.probabilities import VALUES, Probabilities, whole_text
+from specllama.handlers.apis.results import DEADLINES
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.gemini import gemini_error
 from specllama.handlers.http.errors import HttpFailure
@@ -236,6 +237,8 @@ def _candidate(
     }
     if finish_reason(message, finished) == "length":
         candidate["finishReason"] = "MAX_TOKENS"
+        if finished.deadline:
+            candidate["finishMessage"] = f"deadline: {DEADLINES[finished.deadline]}"
     elif wrong := [call for call in message.calls if _arguments(call) is None]:
         candidate["finishReason"] = "MALFORMED_FUNCTION_CALL"
         said = [f"{call.name}: {call.arguments}" for call in wrong]

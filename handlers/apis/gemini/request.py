@@ -30,6 +30,7 @@ from specllama.handlers.apis.parameters import generation_params, ping_of
 from specllama.handlers.apis.probabilities import Probabilities
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.choices import texts_per_prompt
@@ -71,6 +72,7 @@ def read_content(
         n=texts_per_prompt({"n": config.get("candidateCount")}),
         probabilities=probabilities,
         ping=ping_of({}, options, PING),
+        wishes=wishes_in(_scheduling(config)),
         shows_thoughts=bool(thinking.get("includeThoughts")),
         is_enum=config.get("responseMimeType") == ENUM,
     )
@@ -142,6 +144,15 @@ def content_params(
     # The engine's 0 means no probabilities at all.
     params = msgspec.structs.replace(params, n_probs=max(n_top, 1), post_sampling_probs=False)
     return params, Probabilities(n_top, post_sampling=False)
+
+
+def _scheduling(config: schemas.GeminiGenerationConfig) -> dict[str, Any]:
+    """Returns the priority and the time limits of a request by their native names."""
+    return {
+        "priority": config.get("priority"),
+        "timeout_ms": config.get("timeoutMs"),
+        "t_max_prompt_ms": config.get("tMaxPromptMs"),
+    }
 
 
 def _constraint(config: schemas.GeminiGenerationConfig) -> dict[str, Any]:

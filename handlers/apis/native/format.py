@@ -12,7 +12,12 @@ from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.request import CompletionRequest
 from specllama.handlers.apis.probabilities import Probabilities
-from specllama.handlers.apis.results import progress_json, settings_json, timings_json
+from specllama.handlers.apis.results import (
+    DEADLINES,
+    progress_json,
+    settings_json,
+    timings_json,
+)
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode, lazy
@@ -156,6 +161,8 @@ class NativeFormat:
             "stopping_word": result.stopping_word,
             "timings": timings_json(result.timings),
         }
+        if result.deadline:
+            answer["deadline"] = DEADLINES[result.deadline]
         if self._probabilities and (result.probs or not self._stream):
             answer["completion_probabilities"] = self._probabilities.later(result.probs)
         return select(self._response_fields, answer) if self._response_fields else answer

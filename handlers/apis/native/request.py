@@ -13,8 +13,15 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.wire.requests import Infill
 from specllama.handlers.apis.generate import GenerationRequest, Prompts
-from specllama.handlers.apis.parameters import INT32_MAX, generation_params, is_token_id, ping_of
+from specllama.handlers.apis.parameters import (
+    INT32_MAX,
+    generation_params,
+    is_token_id,
+    ping_of,
+    shows_queue,
+)
 from specllama.handlers.apis.probabilities import text_probabilities
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import texts_per_prompt
 from specllama.handlers.running.media import MediaInput, UnresolvedParts, media_marker
@@ -62,6 +69,8 @@ def _request(
         n=n,
         probabilities=probabilities,
         ping=ping_of(body, options),
+        wishes=wishes_in(body),
+        shows_queue=shows_queue(body),
         shows_prompt=True,
         reasoning_format=_reasoning_format(body, options),
         response_fields=body.get("response_fields") or (),

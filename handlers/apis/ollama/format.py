@@ -24,6 +24,7 @@ from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.ollama.details import timestamp
 from specllama.handlers.apis.ollama.request import OllamaRequest
 from specllama.handlers.apis.probabilities import Probabilities
+from specllama.handlers.apis.results import EndedByDeadline, deadline_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.envelopes.ollama import ollama_error
 from specllama.handlers.http.errors import HttpFailure
@@ -181,7 +182,7 @@ def logprobs(form: Probabilities | None, probs: Sequence[TokenProbs]) -> Logprob
     return {"logprobs": form.later(probs)} if probs and form else {}
 
 
-class Ending(Durations):
+class Ending(Durations, EndedByDeadline):
     """The last fields of the last object of an answer."""
 
     done_reason: schemas.OllamaDoneReason
@@ -200,6 +201,7 @@ def ending(message: ChatMessage, result: Finished, watch: Watch) -> Ending:
         "prompt_eval_duration": int(result.timings.prompt_ms * _MILLISECOND),
         "eval_count": result.timings.predicted_n,
         "eval_duration": int(result.timings.predicted_ms * _MILLISECOND),
+        **deadline_json(result),
     }
 
 

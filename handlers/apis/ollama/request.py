@@ -22,6 +22,7 @@ from specllama.handlers.apis.generate import GenerationRequest, Prompts
 from specllama.handlers.apis.openai.request import chat_request
 from specllama.handlers.apis.parameters import generation_params
 from specllama.handlers.apis.probabilities import chat_probabilities
+from specllama.handlers.apis.wishes import RANGES, wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.running.media import PART, MediaInput
 
@@ -66,7 +67,7 @@ SAMPLING = (
     "jump_forward",
 )
 """Fields of `options` besides Ollama's own names; a test compares them with the description."""
-_PARAMETERS = {name: name for name in SAMPLING} | _RENAMED
+_PARAMETERS = {name: name for name in (*SAMPLING, *RANGES)} | _RENAMED
 OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stream", "unset"} | {
     "add_generation_prompt",
     "audio",
@@ -100,8 +101,10 @@ OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stre
     "reasoning_control",
     "reasoning_effort",
     "reasoning_format",
+    "priority",
     "response_fields",
     "response_format",
+    "return_queue",
     "safety_identifier",
     "service_tier",
     "speculative.n_max",
@@ -111,8 +114,10 @@ OPENAI_FIELDS = frozenset(GenerationParams.__struct_fields__) - {"answer", "stre
     "store",
     "stream_options",
     "thinking",
+    "t_max_prompt_ms",
     "thinking_budget_tokens",
     "thinking_forced_open",
+    "timeout_ms",
     "tool_choice",
     "user",
     "verbose",
@@ -172,6 +177,7 @@ def _request(
         probabilities=probabilities,
         unloads=frees_memory(body.get("keep_alive")),
         named=body.get("model"),
+        wishes=wishes_in(asked),
     )
 
 
@@ -375,6 +381,7 @@ def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> Em
         named=body.get("model"),
         shortens=body.get("truncate") is not False,
         unloads=frees_memory(body.get("keep_alive")),
+        wishes=wishes_in(body.get("options") or {}),
     )
 
 
@@ -387,4 +394,5 @@ def read_ollama_prompt(
         normalize=AS_IT_IS,
         shortens=True,
         unloads=frees_memory(body.get("keep_alive")),
+        wishes=wishes_in(body.get("options") or {}),
     )

@@ -16,6 +16,7 @@ from specllama.handlers.apis.embed import (
 )
 from specllama.handlers.apis.native.request import parse_prompts
 from specllama.handlers.apis.openai.messages import content_parts
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
 from specllama.handlers.running.media import PART, UnresolvedParts
@@ -38,6 +39,7 @@ def read_embeddings(body: Body, options: Options) -> OpenAIEmbeddings:
         dimensions=int(body.get("dimensions") or 0),
         normalize=None if norm is None else int(norm),
         named=body.get("model"),
+        wishes=wishes_in(body),
         as_base64=body.get("encoding_format") == "base64",
     )
 

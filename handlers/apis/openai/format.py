@@ -28,7 +28,7 @@ from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.native.format import NativeFormat, completion_form
 from specllama.handlers.apis.openai.request import ChatCompletionRequest
 from specllama.handlers.apis.probabilities import Probabilities
-from specllama.handlers.apis.results import progress_json, timings_json
+from specllama.handlers.apis.results import DEADLINES, deadline_json, progress_json, timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.build_info import build_info
 from specllama.handlers.http.errors import HttpFailure
@@ -200,6 +200,7 @@ class ChatFormat:
             "index": index,
             "message": chat_message(answer.message, old_calls=self._old_calls),
             "logprobs": {"content": probabilities.later(answer.probs)} if probabilities else None,
+            **deadline_json(answer.finished),
         }
 
     def _finish(self, result: Finished, message: ChatMessage, index: int) -> bytes:
@@ -210,6 +211,8 @@ class ChatFormat:
         chunk = self._last_chunk()
         reason = _reason(finish_reason(message, result), self._old_calls)
         chunk["choices"].append({"index": index, "delta": {}, "finish_reason": reason})
+        if result.deadline:
+            chunk["choices"][0]["deadline"] = DEADLINES[result.deadline]
         if self._native:
             chunk["__verbose"] = self._native.result(index, result)
         chunks = [chunk]

@@ -13,10 +13,11 @@ from specllama.engine.options import Options
 from specllama.handlers.apis.generate import NO_IMAGES, Prompts, Supported
 from specllama.handlers.apis.native.request import CompletionRequest, parse_prompts
 from specllama.handlers.apis.openai.messages import chat_messages
-from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.parameters import generation_params, ping_of, shows_queue
 from specllama.handlers.apis.probabilities import chat_probabilities, text_probabilities
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Choice, Tool, chosen, offered
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.running.choices import candidates, texts_per_prompt
 
@@ -57,6 +58,8 @@ def read_text_completion(
         probabilities=probabilities,
         id=answer_id(),
         ping=ping_of(body, options),
+        wishes=wishes_in(body),
+        shows_queue=shows_queue(body),
         verbose=body.get("verbose"),
         reasoning_format=options.chat.reasoning_format,
         response_fields=body.get("response_fields") or (),
@@ -88,6 +91,8 @@ def read_chat_completion(
         probabilities=probabilities,
         id=answer_id(),
         ping=ping_of(body, options),
+        wishes=wishes_in(body),
+        shows_queue=shows_queue(body),
         verbose=body.get("verbose"),
         reasoning_format=request.reasoning_format,
         response_fields=body.get("response_fields") or (),

@@ -16,7 +16,7 @@ from specllama.handlers.apis.native.format import NativeFormat, completion_form
 from specllama.handlers.apis.openai.format import Head, progress_field, timings_field, usage
 from specllama.handlers.apis.openai.request import TextCompletionRequest
 from specllama.handlers.apis.probabilities import Probabilities
-from specllama.handlers.apis.results import timings_json
+from specllama.handlers.apis.results import deadline_json, timings_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.http.json_answer import encode, lazy
@@ -143,6 +143,7 @@ class TextFormat:
             "index": index,
             "logprobs": logprobs,
             "finish_reason": text_finish_reason(result.stop_type),
+            **deadline_json(result),
         }
 
     def delta(self, index: int, event: Delta) -> bytes:
@@ -182,6 +183,7 @@ class TextFormat:
             "index": index,
             "logprobs": self._logprobs(index, result),
             "finish_reason": text_finish_reason(result.stop_type),
+            **deadline_json(result),
         }
         chunk: schemas.OpenAICompletionResponse = {
             "choices": [choice],

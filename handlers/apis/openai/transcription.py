@@ -7,6 +7,7 @@ from specllama.engine.options import Options
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.generate import GenerationRequest
 from specllama.handlers.apis.parameters import generation_params
+from specllama.handlers.apis.results import deadline_json
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
@@ -67,6 +68,7 @@ def transcription(text: str, finished: Finished) -> schemas.Transcription:
             "total_tokens": n_prompt + n_decoded,
             "input_tokens_details": {"cached_tokens": finished.timings.cache_n},
         },
+        **deadline_json(finished),
     }
 
 

@@ -7,6 +7,7 @@ from specllama.engine.chat.output import ChatMessage
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Finished
 from specllama.handlers.apis.responses.output import Item, Status
+from specllama.handlers.apis.results import deadline_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.errors import HttpFailure
 from specllama.handlers.running.chat_batch import finish_reason
@@ -126,12 +127,14 @@ def finished_response(
 ) -> schemas.ResponseObject:
     """Returns `response` with its final fields. If a stop string ended a call,
     `incomplete_details` is null, because OpenAI has no name for that reason."""
-    is_cut = status == "incomplete" and finished.stop_type != "word"
+    details: schemas.ResponseIncompleteDetails | None = None
+    if status == "incomplete" and finished.stop_type != "word":
+        details = {"reason": "max_output_tokens", **deadline_json(finished)}
     return {
         **response,
         "status": status,
         "completed_at": int(time.time()) if status == "completed" else None,
-        "incomplete_details": {"reason": "max_output_tokens"} if is_cut else None,
+        "incomplete_details": details,
         "output": output,
         "usage": {
             "input_tokens": finished.n_prompt,

@@ -13,12 +13,13 @@ from specllama.engine.errors import invalid_request
 from specllama.engine.options import Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.apis.generate import NO_IMAGES, GenerationRequest, Supported
-from specllama.handlers.apis.parameters import generation_params, ping_of
+from specllama.handlers.apis.parameters import generation_params, ping_of, shows_queue
 from specllama.handlers.apis.probabilities import Probabilities, native_probabilities
 from specllama.handlers.apis.responses.items import Item, Reference, input_items, new_id
 from specllama.handlers.apis.responses.messages import messages
 from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Chosen, Place, chosen, known, offered
+from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import run_in_thread
@@ -95,6 +96,8 @@ def read_response(
         probabilities=probabilities,
         id=new_id("resp"),
         ping=ping_of(body, options),
+        wishes=wishes_in(body),
+        shows_queue=shows_queue(body),
         truncates=body.get("truncation") == "auto",
         # In the background, only an event shows that a response has begun.
         reads_events=probabilities is not None or bool(body.get("background")),

@@ -36,6 +36,7 @@ from specllama.handlers.apis.parameters import (
 )
 from specllama.handlers.apis.responses import request as responses
 from specllama.handlers.apis.results import float32, settings_json, timings_json
+from specllama.handlers.apis.wishes import RANGES
 from specllama.handlers.http.json_answer import encode
 from specllama.handlers.running.media import MediaInput, media_marker
 
@@ -498,7 +499,7 @@ def test_ranges_are_those_of_the_description() -> None:
         for name, schema in described.items()
         if "x-clamped" in schema and not name.startswith("speculative")
     }
-    assert ranges == CLAMPED
+    assert ranges == {**CLAMPED, **RANGES}
     lora = described["lora"]["items"]["properties"]
     assert tuple(lora["id"]["x-clamped"]) == LORA_ID
     assert tuple(lora["scale"]["x-clamped"]) == LORA_SCALE

@@ -14,8 +14,9 @@ from starlette.responses import Response
 
 from contract_tests.kit.server import SECONDS
 from specllama.engine.errors import unavailable
-from specllama.engine.wire.replies import Begun
+from specllama.engine.wire.replies import Begun, Queued
 from specllama.handlers.http.errors import HttpFailure
+from specllama.handlers.running import respond as respond_module
 from specllama.handlers.running.respond import respond
 from tests.support.http_support import handlers_module, serving, small_app
 
@@ -30,11 +31,13 @@ class Word:
 
 @dataclass
 class Played:
-    """Generations whose events the request lists: words as [index, text]; "fail" and "hang"."""
+    """Generations whose events the request lists: words as [index, text]; "fail" and "hang".
+    Before these, they have the `places` in the queue, one after the other; "fail" is a refusal."""
 
     script: list[Any]
     log: "queue.Queue[str]"
     ready: bool = False
+    places: list[Any] = field(default_factory=list)
 
     async def __aenter__(self) -> Self:
         self.log.put("entered")
@@ -43,7 +46,18 @@ class Played:
     async def __aexit__(self, *exc_info: object) -> None:
         self.log.put("released")
 
+    @property
+    def queue(self) -> Queued | None:
+        place = self.places.pop(0) if self.places else None
+        return None if place is None else Queued(1, place, 1e3 * place)
+
+    async def accepted(self) -> None:
+        if self.places[0] == "fail":
+            raise unavailable("full")
+
     async def begun(self) -> Begun:
+        while self.places:
+            await asyncio.sleep(respond_module.QUEUE_SECONDS)
         if self.script[0] == "fail":
             raise unavailable("gone")
         return Begun(1)
@@ -90,12 +104,14 @@ log: "queue.Queue[str]" = queue.Queue()
 
 
 async def stream(body: dict[str, Any]) -> Response:
+    places = body.get("places")
     return await respond(
-        lambda: Played(body["script"], log),
+        lambda: Played(body["script"], log, places=places or []),
         Lines(log),
         stream=body["stream"],
         media_type="text/lines",
         headers={"x-a": "b"},
+        shows_queue=places is not None,
     )
 
 
@@ -166,5 +182,44 @@ def test_a_client_that_goes_away_releases_the_engine(client: httpx.Client, strea
     address = client.base_url.host, client.base_url.port
     with socket.create_connection(address, timeout=SECONDS) as connection:
         connection.sendall(head + content)
+        assert logged(1) == ["entered"]
+    assert logged(1) == ["released"]
+
+
+# ---- streams that show the queue ---------------------------------------------------------
+
+
+@pytest.fixture
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(respond_module, "QUEUE_SECONDS", 0.01)
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_stream_reports_each_new_place_in_the_queue(client: httpx.Client) -> None:
+    places = [7, None, 7, 3, 3, None, 1]
+    body = {"script": [[0, "a"]], "stream": True, "places": places}
+    answer = client.post("/stream", json=body)
+    assert answer.text == (
+        ": queued 7, about 7.0 s\n\n: queued 3, about 3.0 s\n\n: queued 1, about 1.0 s\n\n"
+        "begin 0\n0 a\nend 1\n"
+    )
+    assert logged(3) == ["entered", "end", "released"]
+
+
+@pytest.mark.usefixtures("quick")
+def test_a_refusal_has_a_status_and_a_later_failure_has_an_event(client: httpx.Client) -> None:
+    answer = client.post("/stream", json={"script": [], "stream": True, "places": ["fail"]})
+    assert (answer.status_code, answer.json()["error"]["message"]) == (503, "full")
+    assert logged(2) == ["entered", "released"]
+    answer = client.post("/stream", json={"script": ["fail"], "stream": True, "places": [1]})
+    assert answer.status_code == 200
+    assert answer.text == ": queued 1, about 1.0 s\n\nfailed 503\n"
+    assert logged(2) == ["entered", "released"]
+
+
+def test_a_client_that_leaves_the_queue_releases_the_engine(client: httpx.Client) -> None:
+    body = {"script": [[0, "a"]], "stream": True, "places": [None] * 1_000_000}
+    with client.stream("POST", "/stream", json=body) as answer:
+        assert answer.status_code == 200, "before there is a slot"
         assert logged(1) == ["entered"]
     assert logged(1) == ["released"]
