@@ -1,11 +1,12 @@
-"""GET /slots: the state of each slot. POST /slots/{id_slot}: saves, restores or erases its text."""
+"""GET /slots: the state of each slot. POST /slots/{id_slot}: saves, restores or erases its text.
+GET /queue: the requests that wait for a slot."""
 
 from typing import cast
 
 from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request, not_supported, unavailable
-from specllama.engine.wire.replies import SlotDone, SlotState
+from specllama.engine.wire.replies import SlotDone, Slots, SlotState, WaitingState
 from specllama.engine.wire.requests import check_name
 from specllama.handlers.apis.results import settings_json
 from specllama.handlers.http import schemas
@@ -21,20 +22,49 @@ async def list_slots(fail_on_no_slot: int = 0) -> Response:
     only for administrators. Raises EngineError: not_supported_error with
     `--no-slots`, and unavailable_error if `fail_on_no_slot` is set and all slots are busy."""
     model = resolve_model()
-    if not model.options.operations.slots:
-        raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
-    supervisor = model.current.pool.supervisor(model.name)
-    if supervisor and (asleep := supervisor.sleeping_snapshot()):
-        slots = asleep.slots
-    else:
-        awake = supervisor.awake_engine() if supervisor else None
-        slots = await (awake or await model.engine()).slots()
+    slots = (await _state(model)).slots
     if fail_on_no_slot and all(slot.is_processing for slot in slots):
         raise unavailable("no slot available")
     key = current_key()
     is_admin = key is None or "admin" in key.access
     with_texts = model.options.operations.slots_text and is_admin
     return JSONAnswer([_shown(slot, model, with_texts) for slot in slots])
+
+
+async def _state(model: ResolvedModel) -> Slots:
+    """Returns the slots and the queue of a model, without waking it. Raises EngineError."""
+    if not model.options.operations.slots:
+        raise not_supported("This server does not support slots endpoint. Start it with `--slots`")
+    supervisor = model.current.pool.supervisor(model.name)
+    if supervisor and (asleep := supervisor.sleeping_snapshot()):
+        return Slots(0, asleep.slots)
+    awake = supervisor.awake_engine() if supervisor else None
+    return await (awake or await model.engine()).slots_and_queue()
+
+
+async def list_queue() -> Response:
+    """The waiting requests of a model. Raises EngineError as `list_slots` does."""
+    model = resolve_model()
+    state = await _state(model)
+    answer: schemas.Queue = {
+        "model": model.name,
+        "n_waiting": state.n_waiting,
+        "waiting": [_waiting(each) for each in state.waiting],
+    }
+    return JSONAnswer(answer)
+
+
+def _waiting(state: WaitingState) -> schemas.WaitingRequest:
+    return {
+        "id_task": state.id,
+        "place": state.place,
+        "key_name": state.key_name,
+        "priority": state.priority,
+        "n_tokens": state.n_tokens,
+        "n_uncached_tokens": state.n_uncached,
+        "age_ms": state.age_ms,
+        "wait_ms": state.wait_ms,
+    }
 
 
 def _shown(slot: SlotState, model: ResolvedModel, with_texts: bool) -> schemas.ListedSlot:
@@ -120,6 +150,8 @@ def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
         "n_prompt_tokens_cache": slot.n_prompt_tokens_cache,
         "n_prompt_tokens_shared": slot.n_prompt_tokens_shared,
         "n_prompt_tokens_restored": slot.n_prompt_tokens_restored,
+        "key_name": slot.key_name,
+        "priority": slot.priority,
     }
 
 

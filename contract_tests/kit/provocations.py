@@ -557,6 +557,7 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     ("remove_model", 500): ([], [models_fail]),
     ("remove_model", 501): ([of_no_router], []),
     ("list_slots", 501): ([], [switched_off]),
+    ("list_queue", 501): ([], [switched_off]),
     ("act_on_slot", 200): ([], [slot_actions]),
     ("act_on_slot", 400): ([], [bad_slot_action, no_json]),
     ("act_on_slot", 404): ([no_number], []),

@@ -1383,6 +1383,16 @@ class VideoUrlPart(TypedDict):
     type: Literal["video_url"]
     video_url: InputVideo
 
+class WaitingRequest(TypedDict):
+    id_task: int
+    place: int
+    key_name: str
+    priority: int
+    n_tokens: int
+    n_uncached_tokens: int
+    age_ms: float
+    wait_ms: float
+
 class AllowedTool(TypedDict):
     type: str
     name: NotRequired[str]
@@ -1828,6 +1838,11 @@ class OtherDocumentSource(TypedDict):
     file_id: NotRequired[str | None]
 
 PromptString: TypeAlias = str | TokensAndTexts
+
+class Queue(TypedDict):
+    model: str
+    n_waiting: int
+    waiting: list[WaitingRequest]
 
 class RankedDocument(TypedDict):
     index: int
@@ -2554,6 +2569,8 @@ class Slot(TypedDict):
     n_prompt_tokens_cache: int
     n_prompt_tokens_shared: int
     n_prompt_tokens_restored: int
+    key_name: str
+    priority: int
 
 TokenList: TypeAlias = list[IdOrPiece]
 

@@ -222,6 +222,7 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
+        self._terms = submit.terms
         self.deadlines = Deadlines.of(submit.terms, arrived)
         self.deadline: Deadline = ""  # that has ended the text
         self._n_unread = 0  # tokens of the prompt that weren't evaluated before the end
@@ -358,6 +359,8 @@ class Request:
             n_prompt_tokens_shared=seq.n_shared,
             n_prompt_tokens_restored=seq.n_restored,
             generated=text(seq.tokens.view(self.n_prompt_kept)),
+            key_name=self._terms.key_name,
+            priority=self._terms.priority,
         )
 
     @property
