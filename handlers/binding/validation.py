@@ -313,6 +313,8 @@ def validator_map() -> dict[str, Any]:
             if value is None:
                 missing = f"{name}: this {parameter_type} parameter is required"
                 return missing if param.get("required") else None
+            if parameter_type == "header":  # Connexion converts only the other ones
+                value = _typed(value, param["schema"].get("type"))
             validator = compiled.get(param["schema"])  # small, so it compiles at once
             return None if validator.is_valid(value) else sentence(validator, value, name)
 
