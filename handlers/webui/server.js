@@ -1,4 +1,4 @@
-// The view of the server: the state and the speed of models and slots.
+// The view of the server: the state and the speed of models, slots and the queue.
 
 import { request, json } from "./api.js";
 import { h, number, percent, replace, svg } from "./dom.js";
@@ -70,14 +70,16 @@ export class ServerView {
 
   async modelView(name) {
     const query = this.models.router ? `?model=${encodeURIComponent(name)}&autoload=false` : "";
-    const [metrics, slots] = await Promise.all([
+    const [metrics, slots, queue] = await Promise.all([
       wanted(request(`metrics${query}`).then((response) => response.text())),
       wanted(json(`slots${query}`)),
+      wanted(json(`queue${query}`)),
     ]);
     return h("section", { class: "model-section", "aria-label": name },
       this.models.router && h("h2", { class: "model-title" }, name),
       metrics.missing ? missing("The engine's metrics", metrics.missing, "--metrics") : this.figures(name, parse(metrics.found)),
       slots.missing ? missing("The slots", slots.missing, "--slots") : slotsView(slots.found),
+      queue.missing ? null : queueView(queue.found),
       metrics.missing ? null : latencies(parse(metrics.found)));
   }
 
@@ -147,7 +149,8 @@ function slotsView(slots) {
     const decoded = slot.next_token?.n_decoded ?? slot.next_token?.[0]?.n_decoded;
     return h("tr", {},
       h("th", { scope: "row" }, String(slot.id)),
-      h("td", {}, h("span", { class: `dot ${slot.is_processing ? "busy" : "idle"}` }), slot.is_processing ? " busy" : " idle"),
+      h("td", {}, h("span", { class: `dot ${slot.is_processing ? "busy" : "idle"}` }), slot.is_processing ? " busy" : " idle",
+        slot.is_processing && slot.key_name ? ` (${slot.key_name})` : ""),
       h("td", {}, h("meter", { min: 0, max: 1, value: used, "aria-label": `Context of slot ${slot.id}` }), ` ${number(slot.n_prompt_tokens ?? 0)} of ${number(slot.n_ctx)}`),
       h("td", { class: "number" }, number(slot.n_prompt_tokens_processed ?? NaN)),
       h("td", { class: "number" }, number(slot.n_prompt_tokens_cache ?? NaN)),
@@ -156,6 +159,23 @@ function slotsView(slots) {
   });
   return h("section", { class: "card" }, h("h2", {}, "Slots"),
     table("Slots", ["Slot", "State", "Context", "Read", "Cached", "Shared", "Generated"], rows));
+}
+
+// The requests that wait. The server lists the first of them, and counts all.
+function queueView(queue) {
+  const { waiting, n_waiting: count } = queue;
+  if (!count) return h("section", { class: "card" }, h("h2", {}, "Queue"), h("p", { class: "hint" }, "No request waits."));
+  const rows = waiting.map((each) => h("tr", {},
+    h("th", { scope: "row" }, String(each.place)),
+    h("td", {}, each.key_name || "–"),
+    h("td", { class: "number" }, String(each.priority)),
+    h("td", { class: "number" }, number(each.n_tokens)),
+    h("td", { class: "number" }, number(each.n_uncached_tokens)),
+    h("td", { class: "number" }, duration(each.age_ms / 1000)),
+    h("td", { class: "number" }, duration(each.wait_ms / 1000))));
+  return h("section", { class: "card" }, h("h2", {}, "Queue"),
+    h("p", { class: "hint" }, count === 1 ? "1 request waits." : `${number(count)} requests wait.`),
+    rows.length ? table("Queue", ["Place", "Key", "Priority", "Tokens", "Not cached", "Age", "Estimated wait"], rows) : null);
 }
 
 function latencies(samples) {

@@ -137,6 +137,7 @@ def test_the_server(visit: Visit, plain: OwnServer) -> None:
     slots = visit.find(".card", has_text="Slots").locator("tbody tr")
     slots.nth(1).wait_for()  # from another operation than the tiles
     assert slots.count() == 2
+    visit.find(".card", has_text="Queue").get_by_text("No request waits.").wait_for()
     visit.find(".histogram").nth(3).wait_for()
     first = visit.find(".histogram", has_text="Time to the first token")
     assert "median" in first.inner_text()
