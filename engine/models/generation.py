@@ -191,9 +191,10 @@ class Generation:
 
     def put(self, event: Event) -> None:
         """Adds the next event."""
-        if isinstance(event, Accepted):  # after a restart, no reader waits for the confirmation
-            self.request = msgspec.structs.replace(self.request, confirm=False)
-        self.has_begun |= isinstance(event, _BEGUN)
+        if not self.has_begun and self._is_taken(event):
+            return
+        if self._meter is not None and isinstance(event, Delta):
+            self._timings = event.timings
         if isinstance(event, _LAST):
             self.last, self.ended = event, system.now()
         self._events.append(event)

@@ -108,16 +108,8 @@ class KeyRing:
 
     @classmethod
     def of_secrets(cls, secrets: Iterable[str]) -> "KeyRing":
-        """Returns the keys of `--api-key` and `--api-key-file`: administrators named `api-key-1`,
-        `api-key-2`, ..."""
-        keys: list[ApiKey] = []
-        for number, secret in enumerate(secrets, 1):
-            digest = hashlib.sha256(secret.encode()).digest()
-            name = f"api-key-{number}"
-            keys.append(
-                ApiKey(name=name, id=digest.hex(), digest=digest, best_priority=BEST_PRIORITY)
-            )
-        return cls(keys)
+        """Returns the keys of `--api-key` and `--api-key-file`."""
+        return cls(administrators(secrets))
 
     def __bool__(self) -> bool:
         return self._is_needed or bool(self._by_digest)
@@ -144,7 +136,8 @@ def administrators(secrets: Iterable[str]) -> list[ApiKey]:
     keys: list[ApiKey] = []
     for number, secret in enumerate(secrets, 1):
         hashed = digest(secret)
-        keys.append(ApiKey(name=f"api-key-{number}", id=hashed.hex(), digest=hashed))
+        name, best = f"api-key-{number}", BEST_PRIORITY
+        keys.append(ApiKey(name=name, id=hashed.hex(), digest=hashed, best_priority=best))
     return keys
 
 

@@ -37,6 +37,7 @@ class LogFields:
 
     id: str
     arrived: float = 0.0  # when the head of the request was complete (`system.now`)
+    key: str = ""  # the name of the request's API key
     model: str = ""  # by its name in the catalog
     n_prompt: int = 0  # cached ones included
     n_cached: int = 0

@@ -26,8 +26,8 @@ log = logging.getLogger("http")
 CLIENT_GONE = 499  # nginx' status for a client that disconnects before the answer
 MAX_ERROR = 300  # characters of an error's message in the log
 MAX_PATH = 200
-_POLLED = ("health", "metrics", "slots", "queue")
-"""Paths that programs and pages request every few seconds."""
+_POLLED = ("health", "metrics", "slots", "queue", "loads", "get_load")
+"""The ends of paths that programs and pages request every few seconds."""
 _AS_EVER = (200, 503, CLIENT_GONE)  # their usual statuses, also while the server starts or ends
 
 

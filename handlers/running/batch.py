@@ -18,6 +18,7 @@ from specllama.engine.wire.requests import NO_TERMS, Infill, Prompt, Terms
 from specllama.handlers.http.api_keys import current_key, current_owner
 from specllama.handlers.http.log_fields import LogFields, log_fields
 from specllama.handlers.http.request_trace import FINISH_REASONS, GenerationTimes, RequestTrace
+from specllama.handlers.running.admission import keeps_to_itself
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
 

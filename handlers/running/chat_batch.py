@@ -31,6 +31,8 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.params import AnswerRules, GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Finished, ModelInfo, Queued, TokenProbs
 from specllama.engine.wire.requests import NO_TERMS, Prompt, PromptParts, Terms
+from specllama.handlers.http.log_fields import log_fields
+from specllama.handlers.http.request_trace import FINISH_REASONS, OPERATION
 from specllama.handlers.running.batch import AnswerBatch
 from specllama.handlers.running.content_tokens import ContentTokens
 from specllama.handlers.running.media import (

@@ -14,6 +14,7 @@ from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import ModelInfo
 from specllama.engine.wire.requests import Terms
+from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.log_fields import log_fields
 from specllama.handlers.running.runtime import Runtime, runtime

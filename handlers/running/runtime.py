@@ -43,7 +43,7 @@ log = logging.getLogger("specllama.handlers.running.runtime")
 @dataclass(frozen=True)
 class Runtime:
     """One running server. `options` are those of the server as a whole; each model in the
-    `catalog` has options of its own. `api_keys` is empty for a server without authentication;
+    `catalog` has options of its own. `keys` are the API keys;
     `metrics` is None without `--metrics`, `tracer` without `--otel`. `responses` stores responses
     of the Responses API, `jobs` has the responses in the background, `streams` the resumable
     streams; `control` ends the thoughts of running answers. `page_settings` are the initial

@@ -5,8 +5,8 @@ Pure Python without a clock: the caller passes the time.
 **Priority.** The texts of a lower level come first. Levels age: while a better level is served, a
 level that waits becomes better by one for every `AGE_SECONDS`, until one of its texts is admitted.
 A level ages as a whole, not each text: otherwise the texts of a flood would become better than all
-later ones, and the owners would no longer get fair shares. `QueueTicket.rank` is the aged priority at
-the admission; a waiting text may only preempt a running one with a greater rank.
+later ones, and the owners would no longer get fair shares. `QueueTicket.rank` is the aged priority
+at the admission; a waiting text may only preempt a running one with a greater rank.
 
 **Fairness.** Within a level, `engine.worker.scheduling.fairness` has the order and its proof.
 """
