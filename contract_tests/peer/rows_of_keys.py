@@ -13,8 +13,9 @@ _OF_A_TEXT = (
     "preserved_tokens", "stop",
 )  # fmt: skip
 _OF_A_SLOT = (
-    "id_task", "n_prompt_tokens", "n_prompt_tokens_cache", "n_prompt_tokens_processed",
-    "n_prompt_tokens_restored", "n_prompt_tokens_shared", "next_token",
+    "id_task", "key_name", "n_prompt_tokens", "n_prompt_tokens_cache",
+    "n_prompt_tokens_processed", "n_prompt_tokens_restored", "n_prompt_tokens_shared", "next_token",
+    "priority",
 )  # fmt: skip
 _OF_ANY_SLOT = ("generated", "id", "is_processing", "prompt", "speculative")
 _OF_A_MESSAGE = (
