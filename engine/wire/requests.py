@@ -83,10 +83,11 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     `Failed` comes first, only after a `Relaxed` if there is one. Texts with the same `group` belong
     to one call of a client; the calls of an owner get equal shares of the work. `others` are
     (id, seed) of further texts of that group, which are equal except for the seed and
-    `params.id_slot`. Proposals for a text never come from texts of another `owner`; a `private`
-    text doesn't share cached prefixes with texts of another owner, either. With `prompt_probs` and
-    `params.n_probs`, the first event with text, or the last event, has the probabilities of the
-    prompt's tokens; then no prompt token is taken from the cache.
+    `params.id_slot`. `is_repeated`: its prompt is that of an earlier text of its call. Proposals
+    for a text never come from texts of another `owner`; a `private` text doesn't share cached
+    prefixes with texts of another owner, either. With `prompt_probs` and `params.n_probs`, the
+    first event with text, or the last event, has the probabilities of the prompt's tokens; then no
+    prompt token is taken from the cache.
     """
 
     id: int
@@ -100,6 +101,7 @@ class Submit(msgspec.Struct, tag="submit", frozen=True, array_like=True):
     private: bool = False
     prompt_probs: bool = False
     terms: Terms = NO_TERMS
+    is_repeated: bool = False
 
 
 class Embed(msgspec.Struct, tag="embed", frozen=True, array_like=True):
@@ -257,7 +259,7 @@ def apart(submit: Submit, prompt: Prompt) -> Iterator[Submit]:
     yield first
     for id, seed in submit.others:
         params = msgspec.structs.replace(submit.params, seed=seed, id_slot=-1)
-        yield msgspec.structs.replace(first, id=id, params=params)
+        yield msgspec.structs.replace(first, id=id, params=params, is_repeated=True)
 
 
 def ids(submit: Submit) -> Sequence[int]:

@@ -8,7 +8,6 @@ ends the process.
 
 import logging
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, field
 from functools import partial
 from queue import Empty
 from typing import TypeVar
@@ -19,6 +18,7 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire.link import Link
 from specllama.engine.wire.replies import (
     Adapters,
+    Ended,
     Event,
     Failed,
     Reply,
@@ -26,6 +26,7 @@ from specllama.engine.wire.replies import (
     StatsReply,
     Step,
     Text,
+    Timings,
     Tokens,
     ToServer,
     Vectors,
@@ -52,6 +53,7 @@ from specllama.engine.wire.requests import (
     apart,
     ids,
 )
+from specllama.engine.worker.arrivals import Arrival, Arrivals
 from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.embedding.embedder import Embedder
@@ -90,17 +92,8 @@ SHORT = 1024
 another thread, which may have to wait for the CPU."""
 GATHER_SECONDS = 0.01
 """The longest wait of arrived requests for others that are being prepared."""
+NOTHING_USED = Timings(0, 0, 0.0, 0, 0.0)
 LAST_STEP_SECONDS = 5.0  # grace for a running step after the server has closed the pipe
-
-
-@dataclass(eq=False)
-class Arrival:
-    """A request that is being prepared for the main thread. It arrived `at` this time."""
-
-    at: float = field(default_factory=system.now)
-    is_cancelled: bool = False
-    compiling: Preparing | None = None
-    """The prepared part, while the request's constraint is compiled."""
 
 
 class Worker:
@@ -111,14 +104,13 @@ class Worker:
         self._link = link
         self._slot_actions = SlotActions(engine, options, link.send)
         self._inbox: system.SimpleQueue[Incoming | None] = system.SimpleQueue()
-        self._arriving: dict[int, Arrival] = {}
-        self._next_deadline = NEVER  # the first of requests whose constraints are compiled
+        self._arriving = Arrivals()
         self._lanes = PreparationQueue()
 
     def run(self) -> None:
         system.start_thread(self._read, "reader")
         while self._take_messages():
-            if self._next_deadline <= system.now():
+            if self._arriving.next_deadline <= system.now():
                 self._expire()
             if self._slot_actions.pending:
                 stepping.begin("an action on a slot")
@@ -167,7 +159,7 @@ class Worker:
 
     def _patience(self) -> float | None:
         """Seconds until the next deadline; None if no request has one."""
-        following = self._next_deadline
+        following = self._arriving.next_deadline
         if isinstance(self._engine, Engine):
             following = min(following, self._engine.next_deadline)
         return max(0.0, following - system.now()) if following < NEVER else None
@@ -178,7 +170,7 @@ class Worker:
         if not (isinstance(self._engine, Engine) and self._arriving):
             return True
         deadline = system.now() + min(GATHER_SECONDS, self._engine.gather_seconds)
-        while any(each.compiling is None for each in [*self._arriving.values()]):
+        while not self._arriving.are_compiling:
             seconds = deadline - system.now()
             try:
                 message = self._inbox.get(seconds > 0, max(0.0, seconds))
@@ -194,22 +186,16 @@ class Worker:
             case Request(id=id):
                 if not self._arrive(id):
                     message.close()
-                elif events := self._generator.submit(message):
-                    self._link.send(Step([*events]))
+                else:
+                    self._send(self._generator.submit(message))
             case EmbeddingJob(id=id):
                 if self._arrive(id):
-                    self._embedder.submit(message)
+                    self._send(self._embedder.submit(message))
             case Cancel(id=id):
-                if self._lanes.drop(id):
-                    self._arriving.pop(id, None)
-                elif (arrival := self._arriving.get(id)) is not None:
-                    arrival.is_cancelled = True
-                    self._drop(arrival)
-                else:
-                    self._engine.cancel(id)
-                    self._slot_actions.cancel(id)
-            case Preparing(deadlines=deadlines):
-                self._next_deadline = min(self._next_deadline, deadlines.first)
+                if (ended := self._cancel(id)) is not None:
+                    self._send([Ended(id, ended)])
+            case Preparing():
+                self._arriving.compiles(message)
             case EndThoughts(id=id):
                 self._generator.end_thoughts(id)
             case Pause(id=id):
@@ -217,7 +203,7 @@ class Worker:
             case Resume(id=id):
                 self._generator.resume(id)
             case GetSlots(id=id):
-                self._link.send(Slots(id, self._engine.slots()))
+                self._link.send(Slots(id, self._engine.slots(), *self._engine.waiting()))
             case SlotTask():
                 self._slot_actions.add(message)
             case GetStats(id=id):
@@ -225,30 +211,36 @@ class Worker:
 
     def _arrive(self, id: int) -> bool:
         """Record that a request is prepared. Returns False if it was cancelled meanwhile."""
-        arrival = self._arriving.pop(id, None)
+        arrival = self._arriving.pop(id)
         return arrival is None or not arrival.is_cancelled
+
+    def _cancel(self, id: int) -> Timings | None:
+        """Cancel a request of any kind. Returns what a metered one has used, if it hasn't ended
+        before."""
+        arrival = self._arriving.get(id)
+        if arrival is None:
+            self._slot_actions.cancel(id)
+            return self._engine.cancel(id)
+        if self._lanes.drop(id):
+            self._arriving.pop(id)
+        else:
+            arrival.is_cancelled = True
+            self._drop(arrival)
+        return NOTHING_USED if arrival.is_metered else None
 
     def _expire(self) -> None:
         """End the requests whose deadlines pass while their constraints are compiled."""
-        now, following = system.now(), NEVER
-        for arrival in [*self._arriving.values()]:
-            preparing = arrival.compiling
-            if preparing is None or arrival.is_cancelled:
-                continue
-            if passed := preparing.deadlines.passed(now, in_prompt=True):
-                arrival.is_cancelled = True
-                self._drop(arrival)
-                self._send(preparing.expired(passed))
-            else:
-                following = min(following, preparing.deadlines.first)
-        self._next_deadline = following
+        for arrival, preparing, passed in self._arriving.expire(system.now()):
+            self._drop(arrival)
+            self._send(preparing.expired(passed))
 
     def _step(self) -> None:
         stepping.begin("a step")
         self._engine.step(self._send)
 
     def _send(self, events: Sequence[Event | Vectors]) -> None:
-        self._link.send(Step([*events]))
+        if events:
+            self._link.send(Step([*events]))
 
     # ---- the reader and its workers ------------------------------------------------------
 
@@ -262,16 +254,8 @@ class Worker:
     def _take(self, message: ToEngine) -> ToServer | None:
         """Return the reply of a message that is handled inline; pass any other message on."""
         match message:
-            case Submit(id=id) if not message.others:
-                self._arriving[id] = Arrival()
-                self._start(message, self._prepare)
-            case Submit():
-                self._arriving.update((id, Arrival()) for id in ids(message))
-                # Not under the id of one text: cancelling it must not cancel the others.
-                self._lanes.start(-message.id, size(message), partial(self._prepare_all, message))
-            case Embed(id=id) | Rerank(id=id):
-                self._arriving[id] = Arrival()
-                self._start(message, self._prepare_job)
+            case Submit() | Embed() | Rerank():
+                return self._receive(message)
             case Tokenize(id=id, content=[str(text)]) if len(text) <= SHORT:
                 return self._outcome(id, self._tokenize, message)
             case Tokenize():
@@ -290,6 +274,25 @@ class Worker:
                 self._inbox.put(message)
             case Load():
                 log.error("a second load message was ignored: a process serves one model")
+        return None
+
+    def _receive(self, message: Submit | Embed | Rerank) -> Step | None:
+        """Prepare the requests of a message, unless too many calls wait: then the call is refused
+        before it costs time."""
+        texts = ids(message) if isinstance(message, Submit) else [message.id]
+        terms, is_first = message.terms, message.group in (0, message.id)
+        if is_first and not terms.is_accepted:
+            refused = self._engine.refuse_call(self._arriving.n_calls)
+            if refused is not None:
+                return Step([Failed(id, refused) for id in texts])
+        self._arriving.add(texts, message.group, is_metered=terms.is_metered)
+        if not isinstance(message, Submit):
+            self._start(message, self._prepare_job)
+        elif not message.others:
+            self._start(message, self._prepare)
+        else:
+            # Not under the id of one text: cancelling it must not cancel the others.
+            self._lanes.start(-message.id, size(message), partial(self._prepare_all, message))
         return None
 
     def _adapters(self, message: GetAdapters | SetAdapters) -> Adapters:
@@ -321,14 +324,16 @@ class Worker:
         except Exception as error:
             log.exception("request %d failed", id)
             failure = ErrorInfo("server_error", f"{type(error).__name__}: {error}")
-        self._arriving.pop(id, None)
+        arrival = self._arriving.pop(id)
+        if arrival is not None and arrival.is_cancelled and arrival.is_metered:
+            return None  # it has got its `Ended`
         return Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
         """Prepare a request, up to the wait for its constraint: the thread must not wait, as it
         prepares other requests."""
         arrival = self._arriving[message.id]
-        preparing = self._generator.preparation.begin(message, arrival.at)
+        preparing = self._generator.preparation.begin(message, arrival.received)
         if preparing.order.is_ready:
             self._complete(preparing)
             return
@@ -364,7 +369,7 @@ class Worker:
         if isinstance(failed, Failed):
             everyone = ids(message)
             for id in everyone:
-                self._arriving.pop(id, None)
+                self._arriving.pop(id)
             self._link.send(Step([Failed(id, failed.error) for id in everyone]))
 
     def _prepare_next(self, texts: Iterator[Submit]) -> None:
@@ -372,7 +377,7 @@ class Worker:
         meanwhile."""
         for text in texts:
             if self._arriving[text.id].is_cancelled:
-                del self._arriving[text.id]
+                self._arriving.pop(text.id)
                 continue
             if (failed := self._outcome(text.id, self._prepare, text)) is not None:
                 self._link.send(failed)
@@ -380,7 +385,8 @@ class Worker:
             return
 
     def _prepare_job(self, message: Embed | Rerank) -> None:
-        self._inbox.put(self._embedder.prepare(message))
+        received = self._arriving[message.id].received
+        self._inbox.put(self._embedder.prepare(message, received))
 
     def _tokenize(self, message: Tokenize) -> Tokens:
         model = self._engine.model

@@ -28,6 +28,7 @@ from specllama.engine.wire.replies import (
     Adapters,
     Begun,
     Delta,
+    Ended,
     Event,
     Failed,
     Finished,
@@ -175,7 +176,15 @@ class Answer:
         events: list[Event] = []
         if rules is not None and rules.relaxed:
             events.append(Relaxed(self.id, rules.relaxed))
-        return [*events, Accepted(self.id)] if self._submit.confirm else events
+        if self._submit.confirm or self.is_metered:
+            n_predict = self._params.n_predict
+            room = N_CTX - len(self.prompt) if n_predict < 0 else n_predict
+            events.append(Accepted(self.id, len(self.prompt) - self._n_cached + room))
+        return events
+
+    @property
+    def is_metered(self) -> bool:
+        return self._submit.terms.is_metered
 
     def step(self) -> list[Event] | None:
         """Returns the events of one step; None after the end."""
@@ -205,7 +214,7 @@ class Answer:
         if self.turn.dies:
             system.leave(1)
         if self.turn.error is not None:
-            yield [Failed(self.id, self.turn.error)]
+            yield [Failed(self.id, self.turn.error, self.timings if self.is_metered else None)]
 
     def _accept(self, token: int) -> StopType:
         """Adds `token` to the answer. Returns the reason if the text ends with it."""
@@ -244,7 +253,7 @@ class Answer:
             prompt=text_of(self.prompt) if echoes else "",
             n_prompt=len(self.prompt),
             n_decoded=len(self.said),
-            timings=self._timings(),
+            timings=self.timings,
             params=self._params,
         )
         return [*rest, finished]
@@ -254,14 +263,15 @@ class Answer:
         text, self._pending = self._pending, ""
         tokens = self.said[self._n_sent :]
         self._n_sent = len(self.said)
-        return Delta(self.id, text, tokens, 0, self._timings())
+        return Delta(self.id, text, tokens, 0, self.timings)
 
     def _progress(self, processed: int) -> Delta:
         seconds = time.perf_counter() - self._began
         progress = PromptProgress(len(self.prompt), self._n_cached, processed, 1e3 * seconds)
-        return Delta(self.id, "", [], 0, self._timings(), progress=progress)
+        return Delta(self.id, "", [], 0, self.timings, progress=progress)
 
-    def _timings(self) -> Timings:
+    @property
+    def timings(self) -> Timings:
         ms = 1e3 * (time.perf_counter() - self._began)
         return Timings(self._n_cached, len(self.prompt) - self._n_cached, ms, len(self.said), ms)
 
@@ -310,7 +320,10 @@ class StandIn:
                 for each in apart(message, message.prompt):
                     self._submit(each)
             case Cancel(id=id):
-                self._answers = [each for each in self._answers if each.id != id]
+                for answer in [each for each in self._answers if each.id == id]:
+                    self._answers.remove(answer)
+                    if answer.is_metered:
+                        self._link.send(Step([Ended(id, answer.timings)]))
             case Pause(id=id) | Resume(id=id):
                 for answer in self._answers:
                     if answer.id == id:

@@ -44,6 +44,31 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             default=f"-1 ({AUTO_SLOTS}, with a unified KV cache unless --reproducible)",
         ),
     ] = -1
+    max_queue: Annotated[
+        int,
+        _context(
+            names="--max-queue",
+            env="LLAMA_ARG_MAX_QUEUE",
+            metavar="N",
+            min=0,
+            max=INT32_MAX,
+            help="Maximum number of requests that wait for a slot; a request with several texts "
+            "or inputs counts once. Further ones are refused with 503 and Retry-After. 0: no "
+            "limit.",
+        ),
+    ] = 4096
+    max_queue_tokens: Annotated[
+        int,
+        _context(
+            names="--max-queue-tokens",
+            env="LLAMA_ARG_MAX_QUEUE_TOKENS",
+            metavar="TOKENS",
+            min=0,
+            max=INT32_MAX,
+            help="Maximum number of prompt tokens that wait for a slot, without cached ones. "
+            "Requests beyond it are refused as with --max-queue. 0: no limit.",
+        ),
+    ] = 67_108_864
     batch_size: Annotated[
         int,
         _context(

@@ -12,9 +12,18 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.engine import system
-from specllama.engine.errors import ErrorInfo, invalid_request, not_supported, server_error
+from specllama.engine.errors import invalid_request, not_supported, server_error
 from specllama.engine.options import EngineOptions
-from specllama.engine.wire.replies import Failed, ModelInfo, SlotState, Vectors
+from specllama.engine.wire.replies import (
+    Accepted,
+    Event,
+    Failed,
+    ModelInfo,
+    SlotState,
+    Timings,
+    Vectors,
+    WaitingState,
+)
 from specllama.engine.wire.requests import Embed, Rerank
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.backend import (
@@ -36,6 +45,7 @@ from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
 from specllama.engine.worker.embedding.media import MediaEncoding
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
+from specllama.engine.worker.embedding.queueing import VectorQueueing
 from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.prompts import (
     check_countable,
@@ -120,6 +130,8 @@ class Embedder:
         self.lora = LoraScales(model, options)
         self._applied: Key = ()  # the adapters of the last step
         self._stats = Stats()
+        self._queueing = VectorQueueing(self._planner, self._stats, options.context)
+        self.refuse_call = self._queueing.refuse_call
         if options.model.warmup:
             warm_up(context)
         if context.pooling == "rank":
@@ -158,10 +170,11 @@ class Embedder:
 
     # ---- requests ------------------------------------------------------------------------
 
-    def prepare(self, message: Embed | Rerank) -> EmbeddingJob:
-        """Tokenize and check. Raises `EngineError`."""
+    def prepare(self, message: Embed | Rerank, arrived: float | None = None) -> EmbeddingJob:
+        """Tokenize and check a request received at the time `arrived` (None: now). Raises
+        `EngineError`."""
         if isinstance(message, Rerank):
-            job = EmbeddingJob(message.id, self._pairs(message))
+            inputs, normalize, dimensions = self._pairs(message), -1, 0
         else:
             for prompt in message.inputs:
                 check_countable(self.model, prompt, self.n_ctx)
@@ -172,11 +185,19 @@ class Embedder:
             ]
             # Scores and vectors of tokens aren't normalized.
             plain = self.context.pooling in ("none", "rank")
-            job = EmbeddingJob(
-                message.id, inputs, -1 if plain else message.normalize, message.dimensions
-            )
-        for tokens in job.inputs:
+            normalize, dimensions = -1 if plain else message.normalize, message.dimensions
+        for tokens in inputs:
             self._check_length(len(tokens))
+        job = EmbeddingJob(
+            message.id,
+            inputs,
+            normalize,
+            dimensions,
+            group=message.group,
+            owner=message.owner,
+            terms=message.terms,
+            arrived=system.now() if arrived is None else arrived,
+        )
         if not isinstance(message, Rerank) and reader.chunks:
             self._add_media(job, reader.chunks)
         return job
@@ -218,14 +239,21 @@ class Embedder:
     def _tokenize(self, text: str, *, parse_special: bool = False) -> TokenArray:
         return self.model.tokenize(text.encode(), add_special=False, parse_special=parse_special)
 
-    def submit(self, job: EmbeddingJob) -> None:
-        """Queue a prepared request."""
+    def submit(self, job: EmbeddingJob) -> list[Event | Vectors]:
+        """Queue a prepared request. Returns its first event, if it has one."""
+        now = system.now()
+        if (error := self._queueing.refused(job, now)) is not None:
+            return [Failed(job.id, error)]
         self._jobs[job.id] = job
-        self._planner.add(job)
+        self._planner.add(job, now)
+        return [Accepted(job.id, job.n_tokens)] if job.terms.is_metered else []
 
-    def cancel(self, id: int) -> None:
-        if (job := self._jobs.pop(id, None)) is not None:
-            self._forget(job)
+    def cancel(self, id: int) -> Timings | None:
+        """Returns what a metered request has used, if it hasn't ended."""
+        if (job := self._jobs.pop(id, None)) is None:
+            return None
+        self._forget(job)
+        return job.used
 
     def _forget(self, job: EmbeddingJob) -> None:
         if (begun := self._planner.remove(job)) is not None:
@@ -245,13 +273,13 @@ class Embedder:
 
     def _step(self) -> list[Vectors | Failed]:
         self._apply_adapters()
-        pieces = self._latest = self._planner.plan()
-        n_tokens = sum(piece.n for piece in pieces)
         begin = system.now()
+        pieces = self._latest = self._planner.plan(begin)
+        n_tokens = sum(piece.n for piece in pieces)
         try:
             self._evaluate(pieces)
             self.context.synchronize()
-            self._count_step(n_tokens, len(pieces), system.now() - begin)
+            self._count_step(pieces, n_tokens, system.now() - begin)
             rows = self._read(pieces, n_tokens)
         except OutOfMemoryError as error:
             return self._retry_alone(pieces, error)
@@ -270,12 +298,15 @@ class Embedder:
             self._applied = key  # all parts of a long input need the same adapters
             self.context.set_adapters(key)
 
-    def _count_step(self, n_tokens: int, n_inputs: int, seconds: float) -> None:
+    def _count_step(self, pieces: list[InputPart], n_tokens: int, seconds: float) -> None:
         stats = self._stats
         stats.n_prompt += n_tokens
         stats.prompt_seconds += seconds
         stats.n_decode += 1
-        stats.n_busy += n_inputs
+        stats.n_busy += len(pieces)
+        for piece in pieces:
+            piece.input.job.n_used += piece.n
+            piece.input.job.ms += 1e3 * seconds * piece.n / n_tokens
 
     def _evaluate(self, pieces: list[InputPart]) -> None:
         input = pieces[0].input
@@ -309,9 +340,7 @@ class Embedder:
         rows = merged(self.context.pooling, input.parts, input.lengths)
         if not np.isfinite(rows).all():
             self._drop(job)
-            return Failed(
-                job.id, ErrorInfo("server_error", "the model computed numbers that are not finite")
-            )
+            return job.failed("the model computed numbers that are not finite")
         job.rows[input.index] = rows
         job.n_open -= 1
         return None if job.n_open else self._finish(job)
@@ -326,7 +355,8 @@ class Embedder:
             job.id,
             normalized(values, job.normalize).astype("<f4").tobytes(),
             [len(each) for each in rows],
-            sum(map(len, job.inputs)),
+            job.n_tokens,
+            job.ms,
         )
 
     def _release(self, pieces: list[InputPart]) -> None:
@@ -356,7 +386,7 @@ class Embedder:
         for job in jobs:
             self._drop(job)
         self._release(pieces)
-        return [Failed(job.id, ErrorInfo("server_error", message)) for job in jobs]
+        return [job.failed(message) for job in jobs]
 
     def _drop(self, job: EmbeddingJob) -> None:
         self._jobs.pop(job.id, None)
@@ -368,6 +398,10 @@ class Embedder:
         """One state for each sequence. An input stays in its slot until the next step."""
         working = {piece.input.sequence: piece for piece in self._latest}
         return [self._slot_state(slot, working.get(slot)) for slot in range(self._n_sequences)]
+
+    def waiting(self) -> tuple[list[WaitingState], int]:
+        """The first requests that wait, and the number of all."""
+        return self._queueing.states(system.now()), self._planner.queue.n_waiting
 
     def _slot_state(self, slot: int, piece: InputPart | None) -> SlotState:
         n_past = piece.input.n_past if piece else 0
@@ -384,6 +418,9 @@ class Embedder:
     def stats(self) -> Stats:
         """The counters since the start, and the number of current requests."""
         begun = {piece.input.job.id for piece in self._latest} & self._jobs.keys()
+        self._stats.n_tokens_waiting = self._planner.n_tokens
+        self._stats.wait_seconds = self._queueing.wait_seconds(1)
+        self._stats.n_refused = self._queueing.limits.n_refused
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
         self._stats.n_cells = self._n_cells

@@ -3,30 +3,68 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.wire.replies import Failed, Timings
+from specllama.engine.wire.requests import NO_TERMS, Terms
 from specllama.engine.worker.backend import Vectors as Rows
 from specllama.engine.worker.embedding.media import Encoded
 from specllama.engine.worker.media.registry import ChunkSpan
+from specllama.engine.worker.scheduling.fairness import QueueTicket
 from specllama.engine.worker.tokens import TokenArray
 
 
 @dataclass(eq=False)
 class EmbeddingJob:
     """One request: the tokens of its inputs, and the vectors so far. `spans` are the spans of media
-    in each input; `media` are the encoded chunks, by id."""
+    in each input; `media` are the encoded chunks, by id. Jobs of one client call have the same
+    `group`. `n_used` tokens have been evaluated in `ms`, its part of the time of the steps."""
 
     id: int
     inputs: list[TokenArray]
     normalize: int = -1
     dimensions: int = 0
+    group: int = 0
+    owner: int = 0
+    terms: Terms = NO_TERMS
+    arrived: float = 0.0
     spans: list[list[ChunkSpan]] = field(default_factory=list)
     media: dict[int, Encoded] = field(default_factory=dict)
     n_begun: int = 0
     n_open: int = field(init=False)
+    n_used: int = 0
+    ms: float = 0.0
     rows: list[Rows | None] = field(init=False)
+    ticket: "QueueTicket[EmbeddingJob]" = field(init=False)
 
     def __post_init__(self) -> None:
         self.n_open = len(self.inputs)
         self.rows = [None] * len(self.inputs)
+        self.ticket = QueueTicket(
+            item=self,
+            id=self.id,
+            group=self.group or self.id,
+            owner=self.owner,
+            weight=self.terms.weight,
+            priority=self.terms.priority,
+            n_tokens=len(self.inputs[0]),
+        )
+
+    @property
+    def n_tokens(self) -> int:
+        return sum(map(len, self.inputs))
+
+    @property
+    def n_waiting(self) -> int:
+        """The tokens of the inputs that haven't begun."""
+        return sum(map(len, self.inputs[self.n_begun :]))
+
+    @property
+    def used(self) -> Timings | None:
+        """What a metered job has used."""
+        return Timings(0, self.n_used, self.ms, 0, 0.0) if self.terms.is_metered else None
+
+    def failed(self, message: str) -> Failed:
+        return Failed(self.id, ErrorInfo("server_error", message), self.used)
 
 
 @dataclass(eq=False)

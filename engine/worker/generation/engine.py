@@ -12,14 +12,15 @@ from specllama.engine.errors import ErrorInfo
 from specllama.engine.grammars.compiling import ConstraintError
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.replies import (
-    Accepted,
     Begun,
     Delta,
     Event,
     Failed,
+    Finished,
     ModelInfo,
-    Relaxed,
     SlotState,
+    Timings,
+    WaitingState,
 )
 from specllama.engine.wire.startup import resident
 from specllama.engine.wire.stats import Stats
@@ -45,6 +46,7 @@ from specllama.engine.worker.generation.launch import Counting, Decoding, StepBa
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.planning import StepPlanner, sequence_ids, swept
 from specllama.engine.worker.generation.preparation import Preparation
+from specllama.engine.worker.generation.queueing import Queueing, first_events
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
 from specllama.engine.worker.generation.sampling import Sampling
@@ -72,6 +74,7 @@ TOGETHER, TOGETHER_SECONDS = 4, 0.005
 model's step little more."""
 
 
+_ENDS = (Finished, Failed)
 Send = Callable[[list[Event]], None]
 
 
@@ -128,6 +131,8 @@ class Engine:
             self.context, self._sampling, self._planner.clock, self._embeddings, self._counting
         )
         self._requests = Requests(self.scheduler, self._answering)
+        self._queueing = Queueing(self._planner, options.context)
+        self.refuse_call = self._queueing.refuse_call
         self._step_seconds = 0.0  # duration of the last step
 
     @property
@@ -144,20 +149,24 @@ class Engine:
     def submit(self, request: Request) -> list[Event]:
         """Queue a prepared request. A request with an empty prompt ends at once. Returns its first
         events."""
-        events: list[Event] = [Accepted(request.id)] if request.confirm else []
-        if request.relaxed:
-            events.insert(0, Relaxed(request.id, list(request.relaxed)))
-        self._requests.add(request)
         if not request.sequence.n_prompt:
-            return [*events, Begun(request.id), *self._requests.finish(request)]
-        self.scheduler.submit(request.sequence)
+            self._requests.add(request)
+            return [*first_events(request), Begun(request.id), *self._requests.finish(request)]
+        events = self._queueing.submit(request, system.now())
+        if isinstance(events, ErrorInfo):
+            request.close()
+            return [Failed(request.id, events)]
+        self._requests.add(request)
         return events
 
-    def cancel(self, id: int) -> None:
-        """End a request without further events, and drop its unsent ones."""
+    def cancel(self, id: int) -> Timings | None:
+        """End a request without further events, and drop its unsent ones. Returns what a metered
+        request has used, if its end hasn't been sent."""
+        dropped = [event for event in self._events if event.id == id]
         self._events = [event for event in self._events if event.id != id]
         if request := self._requests.running.get(id):
-            self._requests.cancel(request)
+            return self._requests.cancel(request)
+        return next((each.timings for each in dropped if isinstance(each, _ENDS)), None)
 
     def end_thoughts(self, id: int) -> None:
         """End the thoughts of a running request that allows it. Any other request stays
@@ -235,6 +244,7 @@ class Engine:
 
     def _plan(self) -> list[StepBatch]:
         """The batches of the step, one for each decode; empty if no request can advance."""
+        self._events += self._queueing.reports(self._requests.running, system.now())
         self._speculation.propose(self._requests.running)
         chunks = self._planner.plan()
         for request in self._requests.take_preempted():
@@ -338,8 +348,9 @@ class Engine:
         for request, error in self._embeddings.update(
             self.scheduler.active, self._requests.running
         ):
-            self._requests.cancel(request)
-            self._events.append(Failed(request.id, ErrorInfo("invalid_request_error", str(error))))
+            used = self._requests.cancel(request)
+            info = ErrorInfo("invalid_request_error", str(error))
+            self._events.append(Failed(request.id, info, used))
 
     def _wait(self) -> None:
         """Wait until a request can advance, at most `MASK_SECONDS`."""
@@ -405,9 +416,17 @@ class Engine:
     def slots(self) -> list[SlotState]:
         return self._requests.slots(self.preparation.text)
 
+    def waiting(self) -> tuple[list[WaitingState], int]:
+        """The first requests that wait, and the number of all."""
+        first = self._queueing.states(self._requests.running, system.now())
+        return first, self.scheduler.n_waiting
+
     def stats(self) -> Stats:
         """The counters since the start, and the current load."""
         stats = self._counting.stats(self.scheduler, self.context.n_ctx)
+        stats.n_tokens_waiting = self.scheduler.slots.queue.n_tokens
+        stats.wait_seconds = self._queueing.wait_seconds
+        stats.n_refused = self._queueing.limits.n_refused
         stats.n_drafts_accepted = self._speculation.n_accepted
         stats.n_bytes_cache_ram = self._planner.n_bytes_cache_ram
         stats.n_bytes_checkpoints = self.scheduler.cache.n_bytes_checkpoints

@@ -24,7 +24,8 @@ from specllama.engine.worker.scheduling import sweep
 from specllama.engine.worker.scheduling.budget import PrefillBudget
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
-from specllama.engine.worker.scheduling.step_clock import StepClock
+from specllama.engine.worker.scheduling.sequences import Sequence as TokenSequence
+from specllama.engine.worker.scheduling.step_clock import GUESSED_TOKEN, StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep
 
 log = logging.getLogger("specllama.engine.worker.generation.planning")
@@ -37,6 +38,8 @@ MAX_STALL = 0.5
 FETCH_SECONDS = 0.02
 """The longest wait for a file when a step has no other work: messages are read between two
 waits."""
+MORE = 0.5
+"""The expected rest of an answer that is longer than the mean, in mean answers."""
 SAVING_SECONDS = 3.0
 """The time limit for saving texts to files at exit; the server waits a little longer for the
 process."""
@@ -202,6 +205,34 @@ class StepPlanner:
         """The estimated time of a step with all pending prompt tokens."""
         return self._budget.seconds(self.scheduler.n_pending)
 
+    @property
+    def knows_times(self) -> bool:
+        """True if times of steps were measured, by the sweep or since."""
+        return self.clock.decode_seconds(1) > 0
+
+    def prompt_seconds(self, n_tokens: int) -> float:
+        """The estimated seconds to evaluate `n_tokens` of prompts while other requests
+        generate."""
+        seconds = self._budget.compute_seconds(self.scheduler.n_generating, max(1, n_tokens), 0)
+        return seconds if seconds > 0 else GUESSED_TOKEN * n_tokens
+
+    def wait_seconds(self, n_before: int, n_tokens: int) -> float:
+        """The estimated seconds until a text gets a slot, if `n_before` texts with `n_tokens`
+        uncached prompt tokens get theirs before it. A slot becomes free when the shortest of the
+        running answers ends, and then whenever one of mean length ends; a running answer of more
+        than that length is expected to go on for `MORE` of it. The times of steps are the measured
+        ones; before the first step, those of the sweep; without a sweep, guesses."""
+        slots = self.scheduler.slots
+        if n_before < len(slots.idle):
+            return 0.0
+        n_slots, mean = self.scheduler.n_slots, slots.queue.mean_answer
+        running = self.scheduler.active
+        shortest = min((_n_expected(s, mean) for s in running), default=0.0)
+        n_steps = shortest + mean * (n_before - len(slots.idle)) / n_slots
+        n_tokens += sum(s.n_pending for s in running if s.phase == "prefill")
+        step = self.clock.decode_seconds(n_slots) or GUESSED_TOKEN
+        return n_steps * step + self.prompt_seconds(n_tokens)
+
     def seconds_left(self, seconds: float) -> float:
         """The time between two steps for other work on the device, if a step takes `seconds`."""
         return self._budget.left(self.scheduler.n_generating, seconds)
@@ -246,6 +277,13 @@ class StepPlanner:
         """Writes the files of `--cache-disk`."""
         if self._tier is not None:
             self._tier.close(self.scheduler.finished(), SAVING_SECONDS)
+
+
+def _n_expected(sequence: TokenSequence, mean: float) -> float:
+    """The expected number of further tokens of a sequence in a slot."""
+    n_generated = max(0, len(sequence.tokens) - sequence.n_prompt)
+    n_more = mean - n_generated if n_generated < mean else MORE * mean
+    return n_more if sequence.n_predict < 0 else min(n_more, sequence.n_predict - n_generated)
 
 
 def _check_shifting(context: Context, options: EngineOptions) -> None:

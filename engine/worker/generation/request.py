@@ -6,6 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from types import MappingProxyType
 from typing import NamedTuple
 
+import msgspec
 import numpy as np
 
 from specllama.engine import system
@@ -181,6 +182,9 @@ class Request:
         params = submit.params
         self.id = submit.id
         self.confirm = submit.confirm
+        self.terms = submit.terms
+        self.is_repeated = submit.is_repeated
+        self.place = 0  # in the queue, as last reported
         self.params: GenerationParams = params
         self.prompt = prompt.text
         self.sequence = Sequence(
@@ -222,7 +226,6 @@ class Request:
         self.stop_type: StopType = "none"
         self.truncated = False
         self.slot = -1  # also after the end
-        self._terms = submit.terms
         self.deadlines = Deadlines.of(submit.terms, arrived)
         self.deadline: Deadline = ""  # that has ended the text
         self._n_unread = 0  # tokens of the prompt that weren't evaluated before the end
@@ -327,6 +330,16 @@ class Request:
         )
 
     @property
+    def used(self) -> Timings:
+        """The timings with the tokens that were really evaluated, also before the end of the
+        prompt."""
+        sequence, timings = self.sequence, self.timings
+        if sequence.generating:
+            return timings
+        n_read = max(0, sequence.n_past - sequence.n_cached, sequence.n_own)
+        return msgspec.structs.replace(timings, prompt_n=n_read)
+
+    @property
     def progress(self) -> PromptProgress:
         sequence = self.sequence
         return PromptProgress(
@@ -359,8 +372,8 @@ class Request:
             n_prompt_tokens_shared=seq.n_shared,
             n_prompt_tokens_restored=seq.n_restored,
             generated=text(seq.tokens.view(self.n_prompt_kept)),
-            key_name=self._terms.key_name,
-            priority=self._terms.priority,
+            key_name=self.terms.key_name,
+            priority=self.terms.priority,
         )
 
     @property

@@ -5,7 +5,7 @@ from itertools import chain
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.wire.replies import Begun, Event, Failed, SlotState, StopType
+from specllama.engine.wire.replies import Begun, Event, Failed, SlotState, StopType, Timings
 from specllama.engine.worker.generation.answering import Answering, finish
 from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.request import Request
@@ -78,9 +78,10 @@ class Requests:
 
     def fail(self, request: Request, error: ErrorInfo) -> Failed:
         """End a request whose cells may be invalid."""
+        used = request.used if request.terms.is_metered else None
         self._scheduler.discard(request.sequence)
         self.release(request)
-        return Failed(request.id, error)
+        return Failed(request.id, error, used)
 
     def fail_all(self, requests: Sequence[Request], message: str) -> list[Event]:
         """Fail all `requests`, whose step can't be evaluated. Returns their events, after those of
@@ -95,10 +96,12 @@ class Requests:
         self.free_finished()
         return events
 
-    def cancel(self, request: Request) -> None:
-        """End a request without further events."""
+    def cancel(self, request: Request) -> Timings | None:
+        """End a request without further events. Returns what a metered one has used."""
+        used = request.used if request.terms.is_metered else None
         self._scheduler.cancel(request.sequence)
         self.release(request)
+        return used
 
     def defer(self, request: Request, token: int, *, is_final: bool) -> bool:
         """As `Answering.defer`: returns True if `answer_late` makes the text of `token`."""

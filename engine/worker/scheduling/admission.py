@@ -40,7 +40,7 @@ level."""
 
 
 class AdmissionQueue(Generic[T]):
-    """The tickets that wait, and the accounts of those that run.
+    """The waiting tickets, and the accounts of the running ones.
 
     A ticket is added, then admitted or removed; an admitted one leaves. `first`, `set_aside` and
     `restore` look through the waiting tickets in their order.
@@ -64,7 +64,7 @@ class AdmissionQueue(Generic[T]):
         return self.n_waiting
 
     def add(self, ticket: QueueTicket[T], now: float) -> None:
-        priority = max(-MAX_PRIORITY, min(MAX_PRIORITY, ticket.priority))
+        priority = _bounded(ticket.priority)
         level = self._levels.get(priority)
         if level is None:
             level = self._levels[priority] = Level(priority)
@@ -163,15 +163,22 @@ class AdmissionQueue(Generic[T]):
 
     def in_order(self, now: float) -> Iterator[QueueTicket[T]]:
         """The waiting tickets in the order in which they would be admitted if no others came;
-        after each level, those that wait for slots of their own."""
+        after each level, the tickets behind others for the same slot."""
         levels = [each for each in self._levels.values() if each.n_waiting]
         for level in sorted(levels, key=lambda each: each.rank(now)):
             yield from in_order(level)
             for pinned in self._pinned.values():
                 yield from (t for t in pinned[1:] if t.call.owner.level is level)
 
+    def call(self, owner: int, group: int, priority: int) -> CallFlow[T] | None:
+        """The flow of a client call that has texts."""
+        level = self._levels.get(_bounded(priority))
+        flow = None if level is None else level.owners.get(owner)
+        return None if flow is None else flow.calls.get(group)
+
     def n_before(self, owner: int, weight: float, priority: int) -> int:
         """The estimated number of waiting texts that are admitted before a new one."""
+        priority = _bounded(priority)
         n = sum(each.n_waiting for p, each in self._levels.items() if p < priority)
         level = self._levels.get(priority)
         if level is None:
@@ -279,3 +286,7 @@ class AdmissionQueue(Generic[T]):
             level.drop(owner.id)
         if not level.owners:
             del self._levels[level.priority]
+
+
+def _bounded(priority: int) -> int:
+    return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))

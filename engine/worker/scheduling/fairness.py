@@ -24,7 +24,7 @@ E_i - E_j <= (S + 1) L until i begins to wait the next time. (2) If j doesn't wa
 at v later, which is at least E_i at t, and the same follows. (3) If i begins to wait at v and
 hasn't been served since: j waited when v was served, so that its tag was at least v, or started at
 v later; so E_j >= v - (S + 1) L and E_i <= v + S L. Altogether E_i - E_j <= (2 S + 1) L whenever
-both wait. In the time above, i uses at most S L tokens if none of its texts is admitted, and
+both wait. In the time above, i uses at most S L tokens if no text of it is admitted, and
 otherwise, by (1), at most (S + 1) L more than j, plus E_j - E_i at the beginning.
 
 **No starvation.** The tag of a waiting text grows only by what its own flows use. Each text that is
@@ -122,7 +122,7 @@ class CallFlow(Flow, Generic[T]):
         super().__init__(base, 1.0)
         self.id = id
         self.owner = owner
-        self.tickets: list[QueueTicket[T]] = []  # by id, those that may be admitted
+        self.tickets: list[QueueTicket[T]] = []  # by id, only admissible ones
         self.n_reserved = 0
 
 

@@ -30,7 +30,7 @@ Outcome = Literal["admitted", "waits for a prefix", "no room"]
 
 
 class SlotTable:
-    """The sequences in slots, and those that wait for one.
+    """The sequences in slots, and the waiting ones.
 
     `finish` takes a sequence out of its slot, and keeps its cells in the cache. The other arguments
     are as in `Scheduler`.

@@ -17,7 +17,7 @@ from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.preparation_queue import LONG, LONG_THREADS
 from specllama.engine.worker.tokens import TokenArray
-from specllama.engine.worker.worker import Arrival, Worker
+from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import engine, play, stepped
 from tests.support.watching import without_limits
@@ -49,7 +49,8 @@ def test_who_comes_with_others_waits_for_them(
     monkeypatch.setattr("specllama.engine.worker.worker.GATHER_SECONDS", PATIENT)
     monkeypatch.setattr("specllama.engine.worker.generation.engine.GATHER_SHARE", 1e9)
     one = worker(served)
-    one._arriving = {2: Arrival(), 3: Arrival()}
+    for id in (2, 3):
+        one._arriving.add([id], id, is_metered=False)
     served.submit(prepared(served, 1))
     for id in (2, 3):
         one._inbox.put(prepared(served, id))
@@ -61,7 +62,7 @@ def test_who_comes_with_others_waits_for_them(
 
 def test_the_end_comes_while_others_are_waited_for(served: Engine) -> None:
     one = worker(served)
-    one._arriving = {2: Arrival()}
+    one._arriving.add([2], 2, is_metered=False)
     served.submit(prepared(served, 1))
     one._inbox.put(None)
     assert not one._gather()
@@ -75,7 +76,7 @@ def test_a_step_waits_only_for_requests_in_preparation(served: Engine) -> None:
     stepped(served)
     assert served.scheduler.n_generating == 1
     assert served.gather_seconds == 0
-    one._arriving = {2: Arrival()}
+    one._arriving.add([2], 2, is_metered=False)
     served.submit(prepared(served, 3))
     assert served.gather_seconds == 0
     assert one._gather(), "requests that have not arrived are not waited for"
@@ -153,7 +154,7 @@ def test_a_prompt_of_many_texts_is_tokenized_once(
         (2, 7, -1),
         (5, 9, -1),
     ]
-    assert one._arriving.keys() == {1, 2, 5}
+    assert [id for id in range(9) if one._arriving.get(id) is not None] == [1, 2, 5]
 
 
 def test_a_prompt_too_long_for_many_texts_is_an_error_of_each(
@@ -204,7 +205,7 @@ def test_long_texts_delay_no_other_and_are_dropped_if_cancelled(
     assert isinstance(request, Request)
     assert request.id == 11
     one._handle(Cancel(10))
-    assert 10 not in one._arriving
+    assert one._arriving.get(10) is None
     go_on.set()
     done = threading.Event()
     one._lanes.start(12, LONG, done.set)

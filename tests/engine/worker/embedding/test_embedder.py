@@ -18,6 +18,7 @@ from specllama.engine.wire.replies import Failed, Vectors
 from specllama.engine.wire.requests import Embed, PromptParts, Rerank
 from specllama.engine.worker.backend import BackendError, Context, Model, Projector, initialize
 from specllama.engine.worker.embedding.embedder import Embedder, merged, normalized
+from specllama.engine.worker.embedding.jobs import InputPart
 from specllama.engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
 from tests.support.media import image
@@ -421,9 +422,9 @@ def test_the_time_of_a_step_ends_when_the_device_has_finished(
     engine, calls = embedder("random"), list[str]()
     count, synchronize = Embedder._count_step, Context.synchronize
 
-    def counted(one: Embedder, n_tokens: int, n_inputs: int, seconds: float) -> None:
+    def counted(one: Embedder, pieces: list[InputPart], n_tokens: int, seconds: float) -> None:
         calls.append("counted")
-        count(one, n_tokens, n_inputs, seconds)
+        count(one, pieces, n_tokens, seconds)
 
     def synchronized(context: Context) -> None:
         calls.append("finished")

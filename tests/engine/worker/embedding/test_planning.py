@@ -4,14 +4,15 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine.wire.requests import Terms
 from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 
 N_SEQUENCES, N_BATCH, N_CELLS = 3, 8, 32
 
 
-def job(id: int, *lengths: int) -> EmbeddingJob:
-    return EmbeddingJob(id, [np.zeros(n, np.int32) for n in lengths])
+def job(id: int, *lengths: int, group: int = 0) -> EmbeddingJob:
+    return EmbeddingJob(id, [np.zeros(n, np.int32) for n in lengths], group=group)
 
 
 def evaluate(planner: EmbeddingBatcher, parts: list[InputPart]) -> None:
@@ -23,7 +24,7 @@ def evaluate(planner: EmbeddingBatcher, parts: list[InputPart]) -> None:
 
 def test_who_does_not_fit_is_first_in_the_next_step() -> None:
     planner = EmbeddingBatcher(N_SEQUENCES, N_BATCH, N_CELLS)
-    for each in (job(1, 5), job(2, 4), job(3, 3)):
+    for each in (job(1, 5, group=1), job(2, 4, group=1), job(3, 3, group=1)):
         planner.add(each)
     steps = []
     while planner.has_work:
@@ -61,10 +62,10 @@ def test_a_request_that_is_gone_has_no_turn() -> None:
     [part] = planner.plan()
     assert part.input.job is second
     assert not planner.has_work
-    planner.add(first)
-    third = job(3, 20)
+    again, third = job(1, 2, 2), job(3, 20)
+    planner.add(again)
     planner.add(third)
-    planner.remove(first)
+    planner.remove(again)
     [part] = planner.plan()
     assert planner.remove(third) is part.input
     assert not planner.has_work
@@ -100,3 +101,20 @@ def test_every_token_is_evaluated_once_and_no_step_is_too_large(
     assert done == {
         (id, index): n for id, lengths in enumerate(requests) for index, n in enumerate(lengths)
     }
+
+
+def test_many_inputs_do_not_delay_a_few_and_priorities_come_first() -> None:
+    planner = EmbeddingBatcher(1, N_BATCH, N_CELLS)
+    for id in (1, 2):  # slices of one call
+        planner.add(job(id, *[4] * 64, group=1))
+    planner.add(job(3, 4, 4))
+    urgent = EmbeddingJob(4, [np.zeros(4, np.int32)], terms=Terms(priority=-1))
+    planner.add(urgent)
+    served = []
+    for _ in range(6):
+        parts = planner.plan()
+        evaluate(planner, parts)
+        served += [part.input.job.id for part in parts]
+    assert served == [4, 1, 3, 1, 3, 1]
+    assert planner.n_tokens == 4 * (128 - 3)
+    assert planner.queue.n_calls == 1

@@ -17,7 +17,7 @@ from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import CompileOrder
 from specllama.engine.worker.generation.deadlines import NEVER, Deadlines
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.worker import Arrival, Worker
+from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play, stepped
 
@@ -252,7 +252,7 @@ def test_a_request_ends_while_its_grammar_is_compiled(
 def test_the_time_in_the_queue_of_the_preparation_counts(model: Model, clock: Clock) -> None:
     e = engine(model)
     one = Worker(e, Said(), engine_options())
-    one._arriving[1] = Arrival()
+    one._arriving.add([1], 0, is_metered=False)
     clock.pass_hours()
     one._prepare(Submit(1, ["import os"], GenerationParams(), terms=TOTAL))
     message = one._inbox.get()

@@ -1,0 +1,82 @@
+"""The requests that are being prepared for the main thread of the engine process."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from specllama.engine import system
+from specllama.engine.wire.replies import Deadline
+from specllama.engine.worker.generation.deadlines import NEVER
+from specllama.engine.worker.generation.preparation import Preparing
+
+
+@dataclass(eq=False)
+class Arrival:
+    """A request that is being prepared. `compiling` is the prepared part, while the request's
+    constraint is compiled."""
+
+    call: int
+    is_metered: bool
+    received: float = field(default_factory=system.now)
+    is_cancelled: bool = False
+    compiling: Preparing | None = None
+
+
+class Arrivals:
+    """The requests that are being prepared, by id. Used from several threads."""
+
+    def __init__(self) -> None:
+        self._by_id: dict[int, Arrival] = {}
+        self._calls: set[int] = set()  # those without a prepared request
+        self.next_deadline = NEVER
+        """The first deadline of requests whose constraints are compiled; maybe an earlier time."""
+
+    def __bool__(self) -> bool:
+        return bool(self._by_id)
+
+    def __getitem__(self, id: int) -> Arrival:
+        return self._by_id[id]
+
+    @property
+    def n_calls(self) -> int:
+        """The number of client calls of which no request is prepared yet."""
+        return len(self._calls)
+
+    @property
+    def are_compiling(self) -> bool:
+        """True if all requests wait for their constraints."""
+        return all(each.compiling is not None for each in [*self._by_id.values()])
+
+    def add(self, ids: Sequence[int], group: int, *, is_metered: bool) -> None:
+        """The requests of one message, which belong to the call `group` (0: one of its own)."""
+        call = group or ids[0]
+        self._calls.add(call)
+        self._by_id.update((id, Arrival(call, is_metered)) for id in ids)
+
+    def get(self, id: int) -> Arrival | None:
+        return self._by_id.get(id)
+
+    def compiles(self, preparing: Preparing) -> None:
+        """The constraint of a request with deadlines is being compiled."""
+        self.next_deadline = min(self.next_deadline, preparing.deadlines.first)
+
+    def expire(self, now: float) -> list[tuple[Arrival, Preparing, Deadline]]:
+        """Cancel the requests whose deadlines have passed while their constraints are compiled."""
+        expired: list[tuple[Arrival, Preparing, Deadline]] = []
+        self.next_deadline = NEVER
+        for arrival in [*self._by_id.values()]:
+            preparing = arrival.compiling
+            if preparing is None or arrival.is_cancelled:
+                continue
+            if passed := preparing.deadlines.passed(now, in_prompt=True):
+                arrival.is_cancelled = True
+                expired.append((arrival, preparing, passed))
+            else:
+                self.compiles(preparing)
+        return expired
+
+    def pop(self, id: int) -> Arrival | None:
+        """Forget the request `id`: it is prepared, has failed, or is cancelled."""
+        arrival = self._by_id.pop(id, None)
+        if arrival is not None:
+            self._calls.discard(arrival.call)
+        return arrival

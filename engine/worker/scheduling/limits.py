@@ -1,0 +1,73 @@
+"""The limits of the queue: how many calls wait, and how many prompt tokens."""
+
+from math import ceil
+from typing import Final
+
+from specllama.engine.errors import ErrorInfo
+from specllama.engine.options.tables.context import ContextOptions
+
+
+class QueueLimits:
+    """Refuses requests that would have to wait if too many wait already. A limit of 0 is none.
+
+    `wait` is the estimated time in seconds until a request that arrives now would get a slot; the
+    thread that steps sets it whenever a request begins to wait. `n_refused` counts the requests.
+    """
+
+    def __init__(self, options: ContextOptions) -> None:
+        self.max_calls: Final = options.max_queue
+        self.max_tokens: Final = options.max_queue_tokens
+        self.wait = 0.0
+        self.n_refused = 0
+
+    def refuse_call(self, n_waiting: int) -> ErrorInfo | None:
+        """The error of a new call while `n_waiting` other ones wait; None if it may wait."""
+        if not self.max_calls or n_waiting < self.max_calls:
+            return None
+        return self.refusal(
+            f"{n_waiting} requests wait for this model, and --max-queue is {self.max_calls}",
+            self.wait,
+        )
+
+    def refuse_tokens(self, n_waiting: int, n_tokens: int) -> ErrorInfo | None:
+        """The error of a text with `n_tokens` uncached prompt tokens while texts with `n_waiting`
+        tokens wait; None if it may wait."""
+        if not self.max_tokens or n_waiting + n_tokens <= self.max_tokens:
+            return None
+        return self.refusal(
+            f"prompts with {n_waiting} tokens wait for this model, this one would add {n_tokens}, "
+            f"and --max-queue-tokens is {self.max_tokens}",
+            self.wait,
+        )
+
+    def refuse_late(self, seconds: float, left: float, what: str) -> ErrorInfo | None:
+        """The error of a request that takes an estimated `seconds` until `what`, if only `left`
+        seconds are left; None if it can be in time."""
+        if seconds <= left:
+            return None
+        return self.refusal(
+            f"the request can't be in time: {what} would take about {seconds:.1f} seconds, and "
+            f"{max(0.0, left):.1f} seconds are left",
+            seconds,
+        )
+
+    def refusal(self, message: str, wait: float) -> ErrorInfo:
+        """The error with an estimated `wait` in seconds."""
+        self.n_refused += 1
+        return ErrorInfo(
+            "unavailable_error",
+            message,
+            retry_after=max(1, ceil(wait)),
+            estimated_wait_ms=round(1e3 * wait),
+        )
+
+
+def refuse_allowance(n_tokens: int, allowance: int) -> ErrorInfo | None:
+    """The error of a request that may use `n_tokens`, if it is allowed to use fewer (-1: any
+    number)."""
+    if allowance < 0 or n_tokens <= allowance:
+        return None
+    return ErrorInfo(
+        "rate_limit_error",
+        f"the request may use {n_tokens} tokens, and the limit of its key leaves {allowance}",
+    )
