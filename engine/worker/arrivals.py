@@ -16,9 +16,15 @@ class Arrival:
 
     call: int
     is_metered: bool
-    received: float = field(default_factory=system.now)
+    received: float = field(default_factory=lambda: system.now())
     is_cancelled: bool = False
+    is_expired: bool = False  # a deadline has passed, and the server has the answer
     compiling: Preparing | None = None
+
+    @property
+    def has_ended(self) -> bool:
+        """True if the server has got the last event of the request."""
+        return self.is_expired or (self.is_cancelled and self.is_metered)
 
 
 class Arrivals:
@@ -27,6 +33,7 @@ class Arrivals:
     def __init__(self) -> None:
         self._by_id: dict[int, Arrival] = {}
         self._calls: set[int] = set()  # those without a prepared request
+        self._lock = system.Lock()  # held by the thread that ends a request
         self.next_deadline = NEVER
         """The first deadline of requests whose constraints are compiled; maybe an earlier time."""
 
@@ -67,16 +74,20 @@ class Arrivals:
             preparing = arrival.compiling
             if preparing is None or arrival.is_cancelled:
                 continue
-            if passed := preparing.deadlines.passed(now, in_prompt=True):
-                arrival.is_cancelled = True
-                expired.append((arrival, preparing, passed))
-            else:
+            if not (passed := preparing.deadlines.passed(now, in_prompt=True)):
                 self.compiles(preparing)
+                continue
+            with self._lock:
+                if self._by_id.get(preparing.submit.id) is not arrival:
+                    continue  # it has failed meanwhile
+                arrival.is_cancelled = arrival.is_expired = True
+            expired.append((arrival, preparing, passed))
         return expired
 
     def pop(self, id: int) -> Arrival | None:
         """Forget the request `id`: it is prepared, has failed, or is cancelled."""
-        arrival = self._by_id.pop(id, None)
+        with self._lock:
+            arrival = self._by_id.pop(id, None)
         if arrival is not None:
             self._calls.discard(arrival.call)
         return arrival

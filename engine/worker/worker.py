@@ -231,8 +231,8 @@ class Worker:
     def _expire(self) -> None:
         """End the requests whose deadlines pass while their constraints are compiled."""
         for arrival, preparing, passed in self._arriving.expire(system.now()):
-            self._drop(arrival)
             self._send(preparing.expired(passed))
+            self._drop(arrival)
 
     def _step(self) -> None:
         stepping.begin("a step")
@@ -325,9 +325,8 @@ class Worker:
             log.exception("request %d failed", id)
             failure = ErrorInfo("server_error", f"{type(error).__name__}: {error}")
         arrival = self._arriving.pop(id)
-        if arrival is not None and arrival.is_cancelled and arrival.is_metered:
-            return None  # it has got its `Ended`
-        return Failed(id, failure)
+        has_ended = arrival is not None and arrival.has_ended
+        return None if has_ended else Failed(id, failure)
 
     def _prepare(self, message: Submit) -> None:
         """Prepare a request, up to the wait for its constraint: the thread must not wait, as it

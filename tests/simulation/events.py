@@ -35,6 +35,8 @@ SOMETIMES = frozenset(
         "fault: seq_rm",
         "fault: memory",
         "end: vectors",
+        "deadline: prompt",
+        "deadline: total",
         *(f"client: {how}" for how in MANNERS),
         "fault: the machine sleeps",
         "a prefix is cached",

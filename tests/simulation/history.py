@@ -360,6 +360,7 @@ class History:
             [asked.params for asked in group],
             owner=first.owner,
             private=first.private,
+            terms=first.terms,
         )
         pace = random.choice([0.0, 0.0, 0.01, 0.2])
         try:
@@ -398,6 +399,8 @@ class History:
     def _count(self, event: Finished) -> None:
         timings = event.timings
         self.world.happens(f"end: {event.stop_type}")
+        if event.deadline:
+            self.world.happens(f"deadline: {event.deadline}")
         for kind, happened in {
             "a prefix is cached": timings.cache_n > 0,
             "a proposal is accepted": timings.draft_n_accepted > 0,

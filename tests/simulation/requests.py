@@ -18,7 +18,7 @@ from specllama.engine.params import (
 )
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Finished, Vectors
-from specllama.engine.wire.requests import PromptParts
+from specllama.engine.wire.requests import NO_TERMS, PromptParts, Terms
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.tokens import TokenArray
 from tests.simulation.alone import Alone, shared_model
@@ -77,6 +77,7 @@ class Asked:
     params: GenerationParams
     owner: int = 0
     private: bool = False
+    terms: Terms = NO_TERMS
     tokens: list[int] = field(default_factory=list)
     text: str = ""
     end: Finished | ErrorInfo | None = None
@@ -93,7 +94,14 @@ class Asked:
         }
         parts = [part if isinstance(part, str) else _name(part) for part in self.prompt]
         whose = f" of owner {self.owner}{', private' * self.private}" if self.owner else ""
-        return f"request {self.number}{whose} to {self.model}: {parts} {chosen}"
+        limits = (self.terms.prompt_ms, self.terms.timeout_ms)
+        late = f" within {limits} ms" if any(limits) else ""
+        return f"request {self.number}{whose} to {self.model}{late}: {parts} {chosen}"
+
+    @property
+    def deadline(self) -> str:
+        """The time limit that has ended the text; "" if another reason did."""
+        return self.end.deadline if isinstance(self.end, Finished) else ""
 
 
 @dataclass
@@ -115,7 +123,8 @@ class AskedVectors:
 def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
     """Returns what is wrong with the counts of an engine that had these requests, all of which have
     ended; "" if they are right."""
-    ends = [asked.end for asked in texts if isinstance(asked.end, Finished)]
+    # The cached tokens of a prompt count when it is evaluated completely.
+    ends = [a.end for a in texts if isinstance(a.end, Finished) and not a.deadline]
     timings = [end.timings for end in ends]
     all_known = len(ends) == len(texts)
     for what, counted, known in (
@@ -169,6 +178,8 @@ class Habits:
         """The possible numbers of clients that come together."""
         self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
         """The possible pauses in seconds before the next clients come."""
+        self.limited = 0.0
+        """The probability that a request has time limits."""
         self.moves = choose([False, False, False, True])
         """Whether texts move between slots: simultaneous texts continue the last texts or older
         ones, each in the slot after that of the text before it."""
@@ -197,6 +208,7 @@ class Requests:
         self._random_of = random_of
         self._random = random_of("requests")
         self.habits = Habits(self._random)
+        self.habits.limited = random_of("time limits").choice([0.0, 0.0, 0.3])
         lengths = [self._random.choice(self.habits.length) for _ in range(self.habits.n_common)]
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[tuple[str, bool], Alone] = {}  # by model, and whether it is lenient
@@ -255,13 +267,23 @@ class Requests:
         prompt = self._prompt(choice)
         private = chance() < self.habits.private
         owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
+        terms = self._terms()
         group = []
         for i in range(choose([1, 1, 1, 1, 3])):
             slot = params.id_slot if i == 0 else -1
             own = msgspec.structs.replace(params, seed=params.seed + i, id_slot=slot)
-            group.append(Asked(self.n, model, prompt, own, owner=owner, private=private))
+            asked = Asked(self.n, model, prompt, own, owner=owner, private=private, terms=terms)
+            group.append(asked)
         self.texts += group
         return group
+
+    def _terms(self) -> Terms:
+        """Returns time limits, in a few requests."""
+        random = self._random_of(f"terms {self.n}")
+        if random.random() >= self.habits.limited:
+            return NO_TERMS
+        limits = (0, 1, 20, 200, 2000)
+        return Terms(prompt_ms=random.choice(limits), timeout_ms=random.choice(limits))
 
     def _slot(self, choice: Choice) -> int:
         n = choice.options["parallel"]
@@ -328,6 +350,9 @@ class Requests:
         if not (asked.tokens or asked.text or isinstance(asked.end, Finished)):
             return ""
         truth, text = self.alone(asked)
+        if isinstance(asked.end, Finished) and asked.end.deadline:
+            n_decoded = asked.end.n_decoded
+            truth, text = self.alone(asked, n_predict=n_decoded) if n_decoded else ([], "")
         n = self._n_exact(asked, truth)
         if n is None:
             return ""
@@ -363,7 +388,9 @@ class Requests:
         if not isinstance(end, Finished):
             return ""
         timings = end.timings
-        if timings.cache_n + timings.prompt_n != end.n_prompt:
+        n_read = timings.cache_n + timings.prompt_n
+        is_whole = bool(end.n_decoded) or not end.deadline
+        if n_read > end.n_prompt or (is_whole and n_read < end.n_prompt):
             return f"{timings.cache_n} and {timings.prompt_n} tokens of a prompt of {end.n_prompt}"
         if end.n_decoded < len(asked.tokens):
             return f"it has {len(asked.tokens)} tokens, and {end.n_decoded} were counted"
@@ -421,9 +448,10 @@ class Requests:
         """True if the request gets no text even without other requests."""
         return isinstance(asked, Asked) and not self.alone(asked)[0]
 
-    def alone(self, asked: Asked) -> tuple[list[int], str]:
-        """Returns the tokens and the text that the request gets in an engine of its own."""
-        chosen = {name: getattr(asked.params, name) for name in ASKED}
+    def alone(self, asked: Asked, **changes: Any) -> tuple[list[int], str]:
+        """Returns the tokens and the text that the request, with `changes` of its parameters, gets
+        in an engine of its own."""
+        chosen = {name: getattr(asked.params, name) for name in ASKED} | changes
         return self._engine(asked.model, lenient=asked.relaxed).answer(asked.prompt, chosen)
 
     def _engine(self, model: str, *, lenient: bool = False) -> Alone:
