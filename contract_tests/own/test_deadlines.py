@@ -10,7 +10,7 @@ import pytest
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import BODIES, EMBEDDING, OLLAMA_EMBEDDING, RERANKING, body, path
 from contract_tests.kit.server import OwnServer, Server, Start, wait_until
-from tools.models.zoo import RERANKER, Zoo
+from tools.models.zoo import CHAT, RERANKER, Zoo
 
 SOON = 300  # ms
 ENDLESS: dict[str, Any] = {"n_predict": -1, "ignore_eos": True}
@@ -175,6 +175,13 @@ def test_a_header_that_is_no_number_is_refused(value: str, server: Server) -> No
     answer = server.post("/completion", finite, headers={HEADER: value})
     assert HEADER in contract.message(answer)
     contract.check(answer, 400)
+
+
+def test_a_model_that_loads_longer_than_that_gives_503(module_server: Start, zoo: Zoo) -> None:
+    router = module_server("--models-dir", str(zoo.directory), router=True)
+    request = body("create_completion", model=CHAT, n_predict=1)
+    contract.check(router.post("/completion", {**request, "timeout_ms": 1}), 503)
+    contract.check(router.post("/completion", {**request, "timeout_ms": 3_600_000}))
 
 
 # ---- the queue ---------------------------------------------------------------------------
