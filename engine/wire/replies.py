@@ -12,7 +12,7 @@ from specllama.engine.errors import ErrorInfo
 from specllama.engine.options import Pooling
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.devices import CPU, DeviceUse
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import MissReason, Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
 Deadline = Literal["", "prompt", "total"]
@@ -83,8 +83,10 @@ class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
-    """Counts and times of a request. `cache_n` prompt tokens came from the KV cache, `prompt_n`
-    were computed. Of `draft_n` proposed tokens, `draft_n_accepted` were confirmed."""
+    """Counts and times of a request. `cache_n` prompt tokens were cached, `cache_ram_n` of these in
+    host memory and `cache_disk_n` in files; `prompt_n` were computed. `cache_miss_reason` is why
+    the first of these wasn't cached (None: only the tokens that are always computed weren't). Of
+    `draft_n` proposed tokens, `draft_n_accepted` were confirmed."""
 
     cache_n: int
     prompt_n: int
@@ -93,6 +95,9 @@ class Timings(msgspec.Struct, frozen=True, array_like=True):
     predicted_ms: float
     draft_n: int = 0
     draft_n_accepted: int = 0
+    cache_ram_n: int = 0
+    cache_disk_n: int = 0
+    cache_miss_reason: MissReason | None = None
 
 
 class TokenProbs(msgspec.Struct, frozen=True, array_like=True):
@@ -278,6 +283,8 @@ class SlotState(msgspec.Struct, frozen=True, kw_only=True):
     n_prompt_tokens_cache: int = 0
     n_prompt_tokens_shared: int = 0
     n_prompt_tokens_restored: int = 0
+    n_prompt_tokens_from_files: int = 0
+    cache_miss_reason: MissReason | None = None
     generated: str = ""
     key_name: str = ""
     priority: int = 0

@@ -5,6 +5,7 @@ times are in seconds.
 """
 
 from bisect import bisect_left
+from typing import Literal
 
 import msgspec
 
@@ -14,6 +15,25 @@ TOKEN_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.
 """Upper bounds of the buckets for step times and inter-token times."""
 WAIT_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 """The same for queue times and times to the first token, which may be longer."""
+
+
+MissReason = Literal[
+    "new",  # no cached text has it
+    "edited",  # a cached text has another token at its place
+    "evicted",  # it was cached, and is no longer
+    "adapter",  # it is cached for other scales of LoRA adapters
+    "key",  # it is cached for another API key
+    "media",  # a cached text has another image or sound at its place
+    "window",  # it is cached in memory that can't be cut there
+    "shift",  # its cells were moved, so they are not exact
+    "running",  # another request is computing it
+    "cost",  # it is cached, but computing it is faster, or there is no room for it
+    "disabled",  # the request doesn't use the cache
+]
+"""Why the first prompt token that wasn't cached had to be computed
+(`engine.worker.scheduling.misses`)."""
+REQUIRED = "none"
+"""Stands for no reason: only the tokens that are always computed had to be."""
 
 
 class Histogram(msgspec.Struct, array_like=True):
@@ -63,6 +83,8 @@ class Stats(msgspec.Struct, kw_only=True):
     n_prompt_cached: int = 0
     n_prompt_shared: int = 0  # of the cached ones, shared with another text that kept them
     n_prompt_restored: int = 0  # of the cached ones, from the second tier
+    n_prompt_from_files: int = 0  # of the restored ones
+    n_prompt_missed: dict[str, int] = {}  # computed ones, by `MissReason` or `REQUIRED`
     prompt_seconds: float = 0.0
     idle_seconds: float = 0.0
     n_predicted: int = 0

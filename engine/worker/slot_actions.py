@@ -25,8 +25,8 @@ from specllama.engine.worker.backend import BackendError
 from specllama.engine.worker.cache import media_table, slot_file
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.origin import Identity
-from specllama.engine.worker.cache.prefix_cache import EMPTY, Key
 from specllama.engine.worker.cache.slot_file import Origin, SavedSlot
+from specllama.engine.worker.cache.texts import EMPTY, Key
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.prompts import check_tokens

@@ -59,3 +59,13 @@ def common_prefix(a: TokenArray, b: TokenArray) -> int:
     n = min(len(a), len(b))
     different = np.flatnonzero(a[:n] != b[:n])
     return int(different[0]) if len(different) else n
+
+
+def find_run(text: bytes, run: bytes, start: int) -> int:
+    """The first index, from `start` on, of the tokens `run` in the tokens `text`, both as bytes of
+    a `TokenArray`; -1 if they aren't there."""
+    width = np.dtype(np.int32).itemsize
+    at = text.find(run, start * width)
+    while at % width and at >= 0:
+        at = text.find(run, at + width - at % width)
+    return at // width if at >= 0 else -1

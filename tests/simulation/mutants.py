@@ -20,9 +20,10 @@ from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.cells import Cells
 from specllama.engine.worker.cache.checkpoints import Checkpoints
 from specllama.engine.worker.cache.host_cache import HostCache
-from specllama.engine.worker.cache.prefix_cache import OWNER, PrefixCache
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.cache.radix import RadixIndex
 from specllama.engine.worker.cache.second_tier import SecondTier
+from specllama.engine.worker.cache.texts import OWNER
 from specllama.engine.worker.constraints.compiler import Compiler
 from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint

@@ -17,7 +17,7 @@ from specllama.engine.params import (
     Thoughts,
 )
 from specllama.engine.wire.media import Media
-from specllama.engine.wire.replies import Finished, Vectors
+from specllama.engine.wire.replies import Finished, Timings, Vectors
 from specllama.engine.wire.requests import NO_TERMS, PromptParts, Terms
 from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.tokens import TokenArray
@@ -131,6 +131,8 @@ def wrong_stats(stats: Stats, texts: Sequence[Asked]) -> str:
         ("predicted", stats.n_predicted, sum(end.n_decoded for end in ends)),
         ("cached", stats.n_prompt_cached, sum(each.cache_n for each in timings)),
         ("evaluated", stats.n_prompt, sum(each.prompt_n for each in timings)),
+        ("missed", sum(stats.n_prompt_missed.values()), sum(each.prompt_n for each in timings)),
+        ("from files", stats.n_prompt_from_files, sum(each.cache_disk_n for each in timings)),
         ("proposed", stats.n_drafted, sum(each.draft_n for each in timings)),
         ("accepted", stats.n_drafts_accepted, sum(each.draft_n_accepted for each in timings)),
     ):
@@ -392,6 +394,12 @@ class Requests:
         is_whole = bool(end.n_decoded) or not end.deadline
         if n_read > end.n_prompt or (is_whole and n_read < end.n_prompt):
             return f"{timings.cache_n} and {timings.prompt_n} tokens of a prompt of {end.n_prompt}"
+        if min(timings.cache_ram_n, timings.cache_disk_n) < 0:
+            return "fewer than 0 tokens came from somewhere"
+        if timings.cache_ram_n + timings.cache_disk_n > timings.cache_n:
+            return "more tokens were restored than cached"
+        if end.n_prompt and (reason := self._wrong_reason(asked, timings)):
+            return reason
         if end.n_decoded < len(asked.tokens):
             return f"it has {len(asked.tokens)} tokens, and {end.n_decoded} were counted"
         if timings.draft_n_accepted > timings.draft_n:
@@ -404,6 +412,24 @@ class Requests:
         if is_known and timings.cache_n > (most := self._most_cached(asked)):
             return f"{timings.cache_n} tokens were cached, at most {most} can be"
         return ""
+
+    def _wrong_reason(self, asked: Asked, timings: Timings) -> str:
+        """Returns what is wrong with the reason why the prompt of `asked` wasn't cached; "" if
+        nothing is."""
+        reason = timings.cache_miss_reason
+        if reason is None:
+            is_right = timings.prompt_n == 1 or self.choices[asked.model].sees
+        elif reason == "disabled":
+            is_right = not asked.params.cache_prompt
+        elif reason == "key":
+            is_right = False  # clients don't learn this
+        elif reason == "window":
+            is_right = self.choices[asked.model].shape.kind != "dense"
+        else:
+            is_right = timings.prompt_n > 1
+        if is_right:
+            return ""
+        return f"its reason is {reason}, with {timings.prompt_n} evaluated tokens"
 
     def _most_cached(self, asked: Asked) -> int:
         """Returns the largest number of prompt tokens that can be cached: the longest common

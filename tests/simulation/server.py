@@ -30,7 +30,7 @@ from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
 from specllama.engine.worker.backend.watch import ThreadWatch
 from specllama.engine.worker.cache import disk_cache, slot_file
-from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
 from specllama.engine.worker.constraints.vocabulary import Vocabulary

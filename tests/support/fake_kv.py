@@ -1,12 +1,13 @@
 """A fake KV cache, and a tier below it, which check their calls as strictly as llama.cpp does."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, State
-from specllama.engine.worker.cache.prefix_cache import Found, Key
+from specllama.engine.worker.cache.radix import Divergence
+from specllama.engine.worker.cache.texts import Found, Key, Near
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 from tests.support.media_texts import is_uncut
@@ -143,6 +144,9 @@ class FakeKV:
         self.n_copied += n
         return not is_cut or state is None or self.rewind(target, n, state)
 
+    def state_size(self, sequence: int) -> int:
+        return len(self.cells.get(sequence, []))
+
     def restore(self, sequence: int, tokens: list[int], key: Key) -> None:
         assert not self.cells.get(sequence)
         assert is_uncut(tokens), "a part of a medium is restored"
@@ -151,7 +155,7 @@ class FakeKV:
         self._check_cells()
 
     def evaluate(self, chunks: list[Chunk]) -> None:
-        assert len({chunk.sequence.key for chunk in chunks}) <= 1, "keys are mixed in one step"
+        assert len({chunk.sequence.adapters for chunk in chunks}) <= 1, "adapters are mixed"
         assert sum(chunk.span is not None for chunk in chunks) <= 1
         for chunk in chunks:
             id, key = chunk.sequence.seq_id, chunk.sequence.key
@@ -192,13 +196,19 @@ class FakeTier:
     def __init__(self, kv: FakeKV, delay: int = 0, fails: int = 0) -> None:
         self.kv, self.delay, self.fails = kv, delay, fails
         self.kept: list[tuple[TokenArray, Key]] = []
+        self.owners: list[int] = []
         # Of each text, with its first possible cut.
         self.checkpoints: list[tuple[int, Sequence[Checkpoint]]] = []
         self.looks: dict[int, int] = {}
         self.n_restorations = 0
 
     def offer(
-        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
+        self,
+        sequence: int,
+        tokens: TokenArray,
+        key: Key,
+        checkpoints: Sequence[Checkpoint] = (),
+        owner: int = 0,
     ) -> None:
         cells = self.kv.cells[sequence]
         assert [cell.token for cell in cells] == tokens.tolist()
@@ -209,6 +219,7 @@ class FakeTier:
             assert (saved, its_key) == (tokens[: each.n].tolist(), key)
         self.checkpoints.append((self.kv.first_cut(sequence), checkpoints))
         self.kept.append((tokens.copy(), key))
+        self.owners.append(owner)
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         best, found = n_held, None
@@ -226,6 +237,33 @@ class FakeTier:
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
         return max((common_prefix(text, tokens) for text, k in self.kept if k == key), default=0)
+
+    def near(self, tokens: TokenArray, key: Key, n_rest: int) -> Near:
+        best = Near(Divergence(0, 0, tokens[:0]), 0)
+        for i, (text, its_key) in enumerate(self.kept):
+            n = common_prefix(text, tokens) if its_key == key else 0
+            first, checkpoints = self.checkpoints[i]
+            n_usable = Cuts(first, tuple(each.n for each in checkpoints)).reachable(n)
+            best = best._replace(n_usable=max(n_usable, best.n_usable))
+            if n > best.at.n:
+                best = best._replace(at=Divergence(n, len(text), text[n : n + n_rest]))
+        return best
+
+    def keys(self) -> Iterator[Key]:
+        return (key for _, key in self.kept)
+
+    def n_bytes_of(self, owner: int) -> int:
+        return sum(
+            len(text) for (text, _), o in zip(self.kept, self.owners, strict=True) if o == owner
+        )
+
+    def drop_oldest_of(self, owner: int) -> bool:
+        """Empties the text, so that the others keep their numbers."""
+        for i, (text, key) in enumerate(self.kept):
+            if self.owners[i] == owner and len(text):
+                self.kept[i] = (text[:0], key)
+                return True
+        return False
 
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         self.n_restorations += 1

@@ -7,7 +7,7 @@ from typing import Generic
 import numpy as np
 from hypothesis import strategies as st
 
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.source import Ask, ProposalSource, S
 from specllama.engine.worker.tokens import TokenBuffer
 

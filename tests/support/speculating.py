@@ -11,7 +11,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Delta, Failed, Finished
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.scheduling.sweep import Sweep

@@ -28,8 +28,8 @@ from specllama.engine.worker.cache import media_table, slot_file
 from specllama.engine.worker.cache.checkpoints import Cuts
 from specllama.engine.worker.cache.host_cache import KeptText, TextIndex
 from specllama.engine.worker.cache.origin import Identity
-from specllama.engine.worker.cache.prefix_cache import Key, is_owned
 from specllama.engine.worker.cache.slot_file import Origin
+from specllama.engine.worker.cache.texts import Key, Near, is_owned
 from specllama.engine.worker.media.registry import MediaRegistry, ids_in
 from specllama.engine.worker.tokens import TokenArray
 
@@ -131,6 +131,14 @@ class DiskCache:
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
         """As in `TextIndex`."""
         return self._index.common_prefix(tokens, key)
+
+    def near(self, tokens: TokenArray, key: Key, n_rest: int) -> Near:
+        """As in `TextIndex`."""
+        return self._index.near(tokens, key, n_rest)
+
+    def keys(self) -> Iterator[Key]:
+        """As in `TextIndex`."""
+        return self._index.keys()
 
     # ---- reading -------------------------------------------------------------------------
 

@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
-from specllama.engine.worker.cache.prefix_cache import Key
-from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.cache.radix import KeyedIndex
+from specllama.engine.worker.cache.texts import Key, Near
 from specllama.engine.worker.tokens import TokenArray
 
 StateArray = npt.NDArray[np.uint8]
@@ -33,7 +33,7 @@ class TextIndex:
     """Numbered texts, found by their key, their beginning and where they can be cut."""
 
     def __init__(self) -> None:
-        self._indices: dict[Key, RadixIndex] = {}
+        self._index: KeyedIndex[Key] = KeyedIndex()
         self._texts: dict[int, _Indexed] = {}
 
     def __len__(self) -> int:
@@ -45,18 +45,14 @@ class TextIndex:
     def add(self, id: int, tokens: TokenArray, key: Key, cuts: Cuts) -> None:
         """Add a text of at least one token, under an unused number."""
         self._texts[id] = _Indexed(key, len(tokens), cuts)
-        self._indices.setdefault(key, RadixIndex()).insert(id, tokens)
+        self._index.insert(key, id, tokens)
 
     def recut(self, id: int, cuts: Cuts) -> None:
         """Change where a text can be cut."""
         self._texts[id] = self._texts[id]._replace(cuts=cuts)
 
     def remove(self, id: int) -> None:
-        key = self._texts.pop(id).key
-        index = self._indices[key]
-        index.remove(id)
-        if not index:
-            del self._indices[key]
+        self._index.remove(self._texts.pop(id).key, id)
 
     def longest(self, tokens: TokenArray, key: Key) -> tuple[int, int]:
         """The number of the text that can be cut to the longest prefix of `tokens` (the shortest of
@@ -92,9 +88,17 @@ class TextIndex:
             if n == self._texts[id].length and _replaces(cuts, n)
         ]
 
+    def keys(self) -> Iterator[Key]:
+        """The keys of all texts, the newest key first."""
+        return iter(self._index)
+
+    def near(self, tokens: TokenArray, key: Key, n_rest: int) -> Near:
+        """The texts that are the most similar to `tokens`."""
+        at = self._index.divergence(tokens, key, n_rest)
+        return Near(at, self.longest(tokens, key)[1])
+
     def _matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
-        index = self._indices.get(key)
-        return index.matches(tokens) if index is not None else {}
+        return self._index.matches(tokens, key)
 
 
 def _replaces(cuts: Cuts, n: int) -> bool:
@@ -105,13 +109,15 @@ def _replaces(cuts: Cuts, n: int) -> bool:
 @dataclass(frozen=True, eq=False, slots=True)
 class KeptText:
     """An exact text, evaluated under `key`, with the copy of its cells. These can be cut from
-    number `first_cut` on, and at `checkpoints`, the shortest first."""
+    number `first_cut` on, and at `checkpoints`, the shortest first. It counts towards the limit of
+    its `owner` (0: of no one)."""
 
     tokens: TokenArray
     key: Key
     state: StateArray
     first_cut: int = 0
     checkpoints: tuple[Checkpoint, ...] = ()
+    owner: int = 0
 
     @property
     def cuts(self) -> Cuts:
@@ -171,6 +177,25 @@ class HostCache:
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
         """As in `TextIndex`."""
         return self._index.common_prefix(tokens, key)
+
+    def keys(self) -> Iterator[Key]:
+        """As in `TextIndex`."""
+        return self._index.keys()
+
+    def near(self, tokens: TokenArray, key: Key, n_rest: int) -> Near:
+        """As in `TextIndex`."""
+        return self._index.near(tokens, key, n_rest)
+
+    def n_bytes_of(self, owner: int) -> int:
+        """The size of the texts of `owner`; checkpoints that they share count for each."""
+        return sum(text.n_bytes for text in self._texts.values() if text.owner == owner)
+
+    def drop_oldest_of(self, owner: int) -> bool:
+        """Drop the least recently used text of `owner`. False if there is none."""
+        oldest = next((id for id, text in self._texts.items() if text.owner == owner), None)
+        if oldest is not None:
+            self._remove(oldest)
+        return oldest is not None
 
     def put(self, text: KeptText) -> list[KeptText]:
         """Keep `text`, as the most recently used one. Returns the texts that were dropped for it or

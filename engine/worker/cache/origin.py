@@ -11,8 +11,8 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.shipped import model_file
 from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.media_table import SavedChunk
-from specllama.engine.worker.cache.prefix_cache import ALL, Key, adapters_of
 from specllama.engine.worker.cache.slot_file import Origin
+from specllama.engine.worker.cache.texts import ALL, Key, adapters_of
 
 
 @dataclass(frozen=True)

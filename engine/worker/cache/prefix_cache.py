@@ -6,113 +6,14 @@ several ids may own the same cell, so a prefix is shared without copying or comp
 are more ids than slots. Without one, each slot has its own cache and id, and sharing means copying.
 """
 
-import sys
-from collections.abc import Iterable, Sequence
-from typing import NamedTuple, Protocol
-
-import numpy as np
+from collections.abc import Iterable, Iterator, Sequence
 
 from specllama.engine.worker.cache.cells import Cells
-from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints, State
-from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints
+from specllama.engine.worker.cache.evicted import EvictedTexts
+from specllama.engine.worker.cache.radix import Divergence, KeyedIndex
+from specllama.engine.worker.cache.texts import ALL, CachedText, Key, KVCache, Tier
 from specllama.engine.worker.tokens import TokenArray, common_prefix
-
-ALL = sys.maxsize
-"""The value of `n_exact` of a text without moved cells."""
-
-Key = tuple[tuple[int, float], ...]
-"""The conditions of a text's cells, apart from its tokens: (id, scale) of each LoRA adapter with a
-scale other than 0, sorted by id. If only the owner may reuse the text, (OWNER, number) follows."""
-
-OWNER = -1
-"""Stands for an adapter's id."""
-
-
-def adapters_of(key: Key) -> Key:
-    return tuple(pair for pair in key if pair[0] != OWNER)
-
-
-def is_owned(key: Key) -> bool:
-    return key != adapters_of(key)
-
-
-class KVCache(Protocol):
-    is_cuttable: bool
-    """True if `remove` can cut any text anywhere. False if layers keep a state of all tokens so
-    far, or a window of the last ones: going back needs checkpoints then."""
-
-    def first_cut(self, sequence: int) -> int:
-        """The first position at which `remove` can cut `sequence`; at most its end."""
-
-    def save(self, sequence: int) -> State | None:
-        """A copy of the part of the state of `sequence` that can't be cut, as of its last token;
-        None if there is no memory for it."""
-
-    def rewind(self, sequence: int, n: int, state: State) -> bool:
-        """Keep only the first `n` tokens of `sequence`; `state` was saved after these. If that
-        fails, `sequence` is empty, and the result is False."""
-
-    def remove(self, sequence: int, start: int) -> bool:
-        """Remove the cells of `sequence` from position `start` on; False if it can't be cut
-        there."""
-
-    def cut_out(self, sequence: int, start: int, stop: int) -> bool:
-        """Remove the cells of `sequence` from position `start` up to `stop` (exclusive), and move
-        the cells after them to `start`; False, without any change, if that is impossible. Cells
-        from `stop` on must not be shared."""
-
-    def copy(self, source: int, target: int, n: int, state: State | None = None) -> bool:
-        """Share or copy the first `n` cells of `source` to the empty sequence `target`; False, with
-        an empty `target`, if that is impossible. If `source` can't be cut at `n`, `state` is the
-        state of this text that was saved there."""
-
-
-class Found(NamedTuple):
-    """A text in the second tier that can be cut to `n` tokens, a prefix of the requested text.
-    `length` is the length of the whole text; `text` is the tier's handle, None while it is being
-    fetched."""
-
-    n: int
-    length: int
-    text: object | None
-
-
-class Tier(Protocol):
-    """The second tier, which stores evicted texts and restores them."""
-
-    def offer(
-        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
-    ) -> None:
-        """Offer `sequence`, which is about to be evicted, to the tier. Its cells are exactly those
-        of `tokens` under `key`. If it can't be cut, `checkpoints` are its checkpoints, the shortest
-        first."""
-
-    def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
-        """A text with a longer prefix of `tokens` than the `n_held` tokens in the KV cache, if
-        restoring it takes less time than computing it."""
-
-    def common_prefix(self, tokens: TokenArray, key: Key) -> int:
-        """The length of the longest common prefix of `tokens` with any text, even if that can't be
-        cut there."""
-
-    def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
-        """Restore all cells of the text of `found` to the empty `sequence`, and return its
-        checkpoints. None, with an empty `sequence`, if that is impossible."""
-
-
-class CachedText(NamedTuple):
-    """The tokens of a finished text, evaluated under `key`. It is the last text of slot `slot` (-1:
-    the slot has served another one since). The first `n_exact` tokens were computed from exactly
-    the tokens before them; later ones were moved, or computed from moved ones
-    (`engine.worker.scheduling.placement`)."""
-
-    tokens: TokenArray
-    slot: int = -1
-    n_exact: int = ALL
-    key: Key = ()
-
-
-EMPTY = CachedText(np.empty(0, np.int32))
 
 
 class PrefixCache:
@@ -121,7 +22,7 @@ class PrefixCache:
     Every change of the KV cache goes through this class, so both always agree. Entries are ordered
     by their last use. Equal tokens mean equal cells only under the same key. `n_cells` is None for
     separate caches, in which the ids are the slots' numbers. A text that can't be cut keeps at most
-    `n_checkpoints`. Evicted texts are offered to `tier`.
+    `n_checkpoints`. Evicted texts are offered to `tier`, and their beginnings remembered.
     """
 
     def __init__(
@@ -136,10 +37,12 @@ class PrefixCache:
         self._tier = tier
         self._entries: dict[int, CachedText] = {}
         self._unused = list(range(n_sequences - 1, -1, -1))
-        self._indices: dict[Key, RadixIndex] = {}
+        self._index: KeyedIndex[Key] = KeyedIndex()
         self._keys: dict[int, Key] = {}  # of indexed texts
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
+        self.evicted = EvictedTexts()
+        """The beginnings of texts that are no longer in the KV cache."""
 
     # ---- looking -------------------------------------------------------------------------
 
@@ -160,8 +63,15 @@ class PrefixCache:
     def matches(self, tokens: TokenArray, key: Key) -> dict[int, int]:
         """The length of the longest common prefix of `tokens` with each text. Includes running
         texts, even if their prompts aren't evaluated that far."""
-        index = self._indices.get(key)
-        return index.matches(tokens) if index is not None else {}
+        return self._index.matches(tokens, key)
+
+    def divergence(self, tokens: TokenArray, key: Key, n_rest: int) -> Divergence:
+        """Where `tokens` diverges from all texts with `key`; as in `RadixIndex`."""
+        return self._index.divergence(tokens, key, n_rest)
+
+    def keys(self) -> Iterator[Key]:
+        """The keys of all texts, the newest key first."""
+        return iter(self._index)
 
     def common_prefix(self, sequence: int, tokens: TokenArray, key: Key) -> int:
         """The length of the longest common prefix of `tokens` with a finished text, including moved
@@ -196,14 +106,16 @@ class PrefixCache:
         id = self._unused.pop() if wanted is None else wanted
         if wanted is not None:
             self._unused.remove(wanted)
-        self._index(id, tokens, key)
+        self._reindex(id, tokens, key)
         return id
 
     def reopen(self, id: int, tokens: TokenArray, key: Key) -> CachedText:
         """Make a finished text the beginning of the running text `tokens`. Returns the finished
         text."""
         entry = self._entries.pop(id)
-        self._index(id, tokens, key)
+        if common_prefix(entry.tokens, tokens) < len(entry.tokens):
+            self._remember(entry)
+        self._reindex(id, tokens, key)
         return entry
 
     def copy(self, source: int, target: int, n: int) -> bool:
@@ -277,7 +189,7 @@ class PrefixCache:
 
     def retext(self, id: int, tokens: TokenArray) -> None:
         """Replace the tokens of a running text by `tokens`, after a context shift."""
-        self._index(id, tokens, self._keys[id])
+        self._reindex(id, tokens, self._keys[id])
 
     def grow(self, id: int, n: int) -> None:
         """Record that `n` more tokens of a running text are in the KV cache."""
@@ -293,7 +205,9 @@ class PrefixCache:
             if self._is_superseded(other, entry):
                 self.drop(other)
         self._entries[id] = entry._replace(tokens=entry.tokens.copy())
-        self._index(id, entry.tokens, entry.key)
+        self._reindex(id, entry.tokens, entry.key)
+        if entry.limit:
+            self._enforce_limit(id)
 
     def _is_superseded(self, id: int, by: CachedText) -> bool:
         """True if a finished text is redundant because of the longer text `by`."""
@@ -313,11 +227,7 @@ class PrefixCache:
             self._cells.cut(id, 0)
         self._checkpoints.cut(id, 0)
         self._entries.pop(id, None)
-        key = self._keys.pop(id)
-        index = self._indices[key]
-        index.remove(id)
-        if not index:
-            del self._indices[key]
+        self._index.remove(self._keys.pop(id), id)
         self._unused.append(id)
 
     def give_up(self, id: int) -> None:
@@ -327,21 +237,32 @@ class PrefixCache:
             self.shorten(id, entry.n_exact)
         if id in self._entries:
             self.offer(id)
-            self.drop(id)
+            self.forget(id)
+
+    def forget(self, id: int) -> None:
+        """Drop a finished text, and remember that it was cached."""
+        self._remember(self._entries[id])
+        self.drop(id)
+
+    def _remember(self, entry: CachedText) -> None:
+        self.evicted.add(entry.tokens[: entry.n_exact], entry.key)
 
     def offer(self, id: int) -> None:
         """Offer a finished text that is about to be cut to the second tier, if all of it is
         exact."""
         entry = self._entries[id]
         if self._tier is not None and entry.n_exact >= len(entry.tokens):
-            self._tier.offer(id, entry.tokens, entry.key, self.checkpoints.get(id, ()))
+            kept = self.checkpoints.get(id, ())
+            self._tier.offer(id, entry.tokens, entry.key, kept, entry.owner)
+            if entry.limit:
+                self._trim_tier(entry, self._n_bytes_of(entry.owner, without=id))
 
-    def _index(self, id: int, tokens: TokenArray, key: Key) -> None:
+    def _reindex(self, id: int, tokens: TokenArray, key: Key) -> None:
         old = self._keys.get(id)
         if old is not None and old != key:
-            self._indices[old].remove(id)
+            self._index.remove(old, id)
         self._keys[id] = key
-        self._indices.setdefault(key, RadixIndex()).insert(id, tokens)
+        self._index.insert(key, id, tokens)
 
     # ---- finished texts ------------------------------------------------------------------
 
@@ -360,10 +281,50 @@ class PrefixCache:
         """Keep only the first `n` tokens of a finished text."""
         entry = self._entries[id]
         if n and self.cut(id, n):
-            self._entries[id] = entry._replace(tokens=entry.tokens[:n], n_exact=ALL)
-            self._index(id, entry.tokens[:n], entry.key)
+            shorter = entry._replace(tokens=entry.tokens[:n], n_exact=ALL, n_bytes=0)
+            self._entries[id] = shorter
+            self._reindex(id, entry.tokens[:n], entry.key)
         else:
             self.drop(id)
+
+    # ---- limits of owners ----------------------------------------------------------------
+
+    def _enforce_limit(self, newest: int) -> None:
+        """Drop the least recently used texts of the owner of `newest` until all of them together
+        are within its limit: first those of the second tier. `newest` itself stays."""
+        entry = self._entries[newest]
+        n_bytes = self._n_bytes_of(entry.owner)
+        in_tier = self._trim_tier(entry, n_bytes)
+        for id, each in list(self._entries.items()):
+            if n_bytes + in_tier <= entry.limit:
+                break
+            if each.owner == entry.owner and id != newest:
+                n_bytes -= each.n_bytes
+                self.forget(id)
+
+    def _trim_tier(self, entry: CachedText, n_bytes: int) -> int:
+        """Drop texts of an owner from the second tier until they and the `n_bytes` of its other
+        texts are within its limit. Returns the size of the remaining ones."""
+        tier = self._tier
+        if tier is None:
+            return 0
+        while (size := tier.n_bytes_of(entry.owner)) and n_bytes + size > entry.limit:
+            if not tier.drop_oldest_of(entry.owner):
+                break
+        return size
+
+    def _n_bytes_of(self, owner: int, without: int | None = None) -> int:
+        """The size of the finished texts of `owner` here, with their checkpoints, and without the
+        text `without`. Shared cells count for each text."""
+        total = 0
+        for id, entry in self._entries.items():
+            if entry.owner == owner and id != without:
+                if not entry.n_bytes:
+                    states = sum(each.state.nbytes for each in self.checkpoints.get(id, ()))
+                    entry = entry._replace(n_bytes=self._kv.state_size(id) + states)
+                    self._entries[id] = entry
+                total += entry.n_bytes
+        return total
 
     # ---- room ----------------------------------------------------------------------------
 

@@ -1,5 +1,8 @@
 """A radix index: the longest common prefix of a new text with every indexed one."""
 
+from collections.abc import Hashable, Iterator
+from typing import Generic, NamedTuple, TypeVar
+
 import numpy as np
 
 from specllama.engine.worker.tokens import TokenArray, common_prefix
@@ -16,6 +19,15 @@ class _Node:
         self.parent = parent
         self.holders = holders
         self.children: dict[int, _Node] = {}  # by the first of their tokens
+
+
+class Divergence(NamedTuple):
+    """Where a text diverges from the indexed ones: its longest common prefix with any of them has
+    `n` tokens. One such text has `length` tokens, and after the first `n` of these, `rest`."""
+
+    n: int
+    length: int
+    rest: TokenArray
 
 
 class RadixIndex:
@@ -94,6 +106,58 @@ class RadixIndex:
                 break
             node = child
         return found
+
+    def divergence(self, tokens: TokenArray, n_rest: int) -> Divergence:
+        """Where `tokens` diverges from all texts, with at most `n_rest` tokens of a text that
+        shares the longest prefix: of several, one that was added late."""
+        node, at, parts = self._root, 0, [tokens[:0]]
+        while node is not None and at < len(tokens):
+            child = node.children.get(int(tokens[at]))
+            if child is None:
+                break
+            n = common_prefix(child.tokens, tokens[at:])
+            node, at = child, at + n
+            if n < len(child.tokens):
+                parts.append(child.tokens[n:])
+                break
+        while at and node is not None and node.children:
+            node = next(reversed(node.children.values()))
+            parts.append(node.tokens)
+        rest = np.concatenate(parts)
+        return Divergence(at, at + len(rest), rest[:n_rest])
+
+
+K = TypeVar("K", bound=Hashable)
+
+
+class KeyedIndex(Generic[K]):
+    """A radix index for each key: only texts with equal keys are compared."""
+
+    def __init__(self) -> None:
+        self._indices: dict[K, RadixIndex] = {}
+
+    def __iter__(self) -> Iterator[K]:
+        """Iterates over the keys that have texts, the newest key first."""
+        return reversed(self._indices)
+
+    def insert(self, key: K, holder: int, tokens: TokenArray) -> None:
+        self._indices.setdefault(key, RadixIndex()).insert(holder, tokens)
+
+    def remove(self, key: K, holder: int) -> None:
+        index = self._indices[key]
+        index.remove(holder)
+        if not index:
+            del self._indices[key]
+
+    def matches(self, tokens: TokenArray, key: K) -> dict[int, int]:
+        """As `RadixIndex.matches`, for the texts with `key`."""
+        index = self._indices.get(key)
+        return index.matches(tokens) if index is not None else {}
+
+    def divergence(self, tokens: TokenArray, key: K, n_rest: int) -> Divergence:
+        """As `RadixIndex.divergence`, for the texts with `key`."""
+        index = self._indices.get(key)
+        return Divergence(0, 0, tokens[:0]) if index is None else index.divergence(tokens, n_rest)
 
 
 def _split(node: _Node, n: int) -> _Node:

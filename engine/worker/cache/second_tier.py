@@ -19,7 +19,7 @@ from specllama.engine.worker.backend import BackendError
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.disk_cache import DiskCache, Stored
 from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
-from specllama.engine.worker.cache.prefix_cache import Found, Key
+from specllama.engine.worker.cache.texts import Found, Key, Near
 from specllama.engine.worker.media.registry import ids_in
 from specllama.engine.worker.tokens import TokenArray
 
@@ -54,7 +54,7 @@ class _Speed:
 
 
 class SecondTier:
-    """`engine.worker.cache.prefix_cache.Tier` over host memory and, if there is one, a `DiskCache`.
+    """`engine.worker.cache.texts.Tier` over host memory and, if there is one, a `DiskCache`.
 
     `is_busy()` is true while a sequence generates. `compute_seconds(n, start)` is the time to
     compute `n` tokens from position `start` on, 0 if unknown. `max_stall` is in seconds, 0 for no
@@ -80,10 +80,15 @@ class SecondTier:
         self._stall = 0.0  # so far in this step
         self._saving, self._restoring = _Speed(), _Speed()
 
-    # ---- the interface of engine.worker.cache.prefix_cache.Tier ---------------------------
+    # ---- the interface of engine.worker.cache.texts.Tier ---------------------------
 
     def offer(
-        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint] = ()
+        self,
+        sequence: int,
+        tokens: TokenArray,
+        key: Key,
+        checkpoints: Sequence[Checkpoint] = (),
+        owner: int = 0,
     ) -> None:
         n = len(checkpoints)
         if len(tokens) < MIN_TOKENS or self._host.covers(tokens, key, n):
@@ -96,7 +101,7 @@ class SecondTier:
                 "a text of %d tokens is dropped: saving it would take %.3f s", len(tokens), seconds
             )
             return
-        if (saved := self._save(sequence, tokens, key, checkpoints)) is None:
+        if (saved := self._save(sequence, tokens, key, checkpoints, owner)) is None:
             return
         for text in self._host.put(saved):
             if self._disk is not None:
@@ -115,11 +120,30 @@ class SecondTier:
         stored = self._disk.find(tokens, key)
         if stored is None or not self._is_faster(n_held, stored.n, self._seconds_from_disk(stored)):
             return best
-        return Found(stored.n, stored.length, self._disk.fetch(stored))
+        return Found(stored.n, stored.length, self._disk.fetch(stored), is_file=True)
 
     def common_prefix(self, tokens: TokenArray, key: Key) -> int:
         n = self._host.common_prefix(tokens, key)
         return n if self._disk is None else max(n, self._disk.common_prefix(tokens, key))
+
+    def near(self, tokens: TokenArray, key: Key, n_rest: int) -> Near:
+        host = self._host.near(tokens, key, n_rest)
+        if self._disk is None:
+            return host
+        disk = self._disk.near(tokens, key, n_rest)
+        nearest = max(host, disk, key=lambda near: near.at.n)
+        return nearest._replace(n_usable=max(host.n_usable, disk.n_usable))
+
+    def keys(self) -> Iterator[Key]:
+        yield from self._host.keys()
+        if self._disk is not None:
+            yield from self._disk.keys()
+
+    def n_bytes_of(self, owner: int) -> int:
+        return self._host.n_bytes_of(owner)
+
+    def drop_oldest_of(self, owner: int) -> bool:
+        return self._host.drop_oldest_of(owner)
 
     def restore(self, sequence: int, found: Found) -> Sequence[Checkpoint] | None:
         text = found.text
@@ -189,7 +213,12 @@ class SecondTier:
         disk.close(deadline)
 
     def _save(
-        self, sequence: int, tokens: TokenArray, key: Key, checkpoints: Sequence[Checkpoint]
+        self,
+        sequence: int,
+        tokens: TokenArray,
+        key: Key,
+        checkpoints: Sequence[Checkpoint],
+        owner: int = 0,
     ) -> KeptText | None:
         """Copy the cells of a text to host memory; None if there is no memory for the copy."""
         started = system.now()
@@ -202,7 +231,7 @@ class SecondTier:
         self._saving.observe(state.nbytes, elapsed)
         self._stall += elapsed
         first_cut = self._states.first_cut_of_copy(len(tokens))
-        return KeptText(tokens.copy(), key, state, first_cut, tuple(checkpoints))
+        return KeptText(tokens.copy(), key, state, first_cut, tuple(checkpoints), owner)
 
     def _is_faster(self, n_held: int, n: int, seconds: float) -> bool:
         """True if restoring tokens `n_held` up to `n` within `seconds` is faster than computing

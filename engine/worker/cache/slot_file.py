@@ -28,7 +28,7 @@ import numpy.typing as npt
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.media_table import SavedChunk
-from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.tokens import TokenArray
 
 MAGIC = b"SPECSLOT"
@@ -47,7 +47,7 @@ class Origin(msgspec.Struct, frozen=True):
     equal.
 
     `model` is a fingerprint, `settings` are options by name. `adapters` are (fingerprint, scale) of
-    the applied LoRA adapters; `n_exact` is as in `prefix_cache.CachedText`. For a text with media,
+    the applied LoRA adapters; `n_exact` is as in `texts.CachedText`. For a text with media,
     `media` is their table, and `projector` a fingerprint.
     """
 

@@ -41,7 +41,7 @@ from specllama.engine.worker.backend import (
 from specllama.engine.worker.backend import Vectors as Rows
 from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_info import model_info, projector_info
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
 from specllama.engine.worker.embedding.media import MediaEncoding
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher

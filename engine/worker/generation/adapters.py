@@ -5,7 +5,7 @@ import msgspec
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.replies import Adapter
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.worker.cache.texts import OWNER, Key
 
 
 class LoraScales:

@@ -7,10 +7,10 @@ from itertools import groupby
 import numpy as np
 
 from specllama.engine import system
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import REQUIRED, Stats
 from specllama.engine.worker.backend import Context
 from specllama.engine.worker.backend.batch import TokenBatch
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.generation.media_embeddings import Embeddings
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.sampling import Sampling
@@ -122,7 +122,11 @@ class Counting:
         sequence = request.sequence
         self._stats.n_prompt_cached += sequence.n_cached
         self._stats.n_prompt_restored += sequence.n_restored
+        self._stats.n_prompt_from_files += sequence.n_from_files
         self._stats.n_prompt_shared += sequence.n_shared
+        reason, missed = sequence.miss_reason or REQUIRED, self._stats.n_prompt_missed
+        n_computed = sequence.n_prompt - sequence.n_cached
+        missed[reason] = missed.get(reason, 0) + n_computed
 
     def begins(self, now: float) -> None:
         """The device begins to compute."""

@@ -6,7 +6,7 @@ from contextlib import AbstractContextManager, nullcontext
 from specllama.engine import system
 from specllama.engine.errors import BackendError
 from specllama.engine.worker.backend import Context, Projector
-from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.media.encoder import DeviceSlices, MediaEncoder
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence

@@ -20,6 +20,7 @@ from specllama.engine.wire.replies import (
     TokenProbs,
 )
 from specllama.engine.wire.requests import Submit
+from specllama.engine.wire.stats import MissReason
 from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sampler
 from specllama.engine.worker.constraints.compiler import Guided
 from specllama.engine.worker.generation.adapters import key_of
@@ -160,6 +161,11 @@ class Prompt(NamedTuple):
     text: str = ""
 
 
+def _shown(reason: MissReason | None) -> MissReason | None:
+    """The reason that a client may know: nothing about texts of other keys."""
+    return "new" if reason == "key" else reason
+
+
 class Request:
     """One generation: its sequence for the scheduler, its sampler, its text so far.
 
@@ -200,6 +206,7 @@ class Request:
             weight=submit.terms.weight,
             priority=submit.terms.priority,
             n_predict=params.n_predict,
+            cache_bytes=submit.terms.cache_bytes,
             spans=prompt.spans,
             n_outputs=prompt_probs.n_outputs if prompt_probs is not None else 0,
         )
@@ -327,6 +334,9 @@ class Request:
             predicted_ms=1e3 * (self.last_token - self.first_token),
             draft_n=self.n_drafted,
             draft_n_accepted=self.n_drafts_accepted,
+            cache_ram_n=sequence.n_restored - sequence.n_from_files,
+            cache_disk_n=sequence.n_from_files,
+            cache_miss_reason=_shown(sequence.miss_reason),
         )
 
     @property
@@ -371,6 +381,8 @@ class Request:
             n_prompt_tokens_cache=seq.n_cached,
             n_prompt_tokens_shared=seq.n_shared,
             n_prompt_tokens_restored=seq.n_restored,
+            n_prompt_tokens_from_files=seq.n_from_files,
+            cache_miss_reason=seq.miss_reason,
             generated=text(seq.tokens.view(self.n_prompt_kept)),
             key_name=self.terms.key_name,
             priority=self.terms.priority,

@@ -18,7 +18,8 @@ from math import ceil
 from typing import Protocol
 
 from specllama.engine.worker.cache import checkpoints
-from specllama.engine.worker.cache.prefix_cache import KVCache, PrefixCache
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.texts import KVCache
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS
 

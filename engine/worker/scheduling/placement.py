@@ -10,17 +10,12 @@ from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint
-from specllama.engine.worker.cache.prefix_cache import (
-    ALL,
-    CachedText,
-    Found,
-    Key,
-    PrefixCache,
-    Tier,
-)
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.texts import ALL, CachedText, Found, Key, Tier
 from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting, PrefixOrigin
+from specllama.engine.worker.scheduling.misses import Misses
 from specllama.engine.worker.scheduling.sequences import Sequence, uncut
-from specllama.engine.worker.tokens import TokenArray, common_prefix
+from specllama.engine.worker.tokens import TokenArray, common_prefix, find_run
 
 # ---- The last text of each idle slot, for the slot actions save, restore and erase.
 
@@ -38,7 +33,7 @@ class IdleTexts:
         if id is None:
             return 0
         n_tokens = len(self._cache.entries[id].tokens)
-        self._cache.drop(id)
+        self._cache.forget(id)
         return n_tokens
 
     def cached(self, slot: int) -> tuple[int, CachedText] | None:
@@ -116,10 +111,10 @@ def reusable_chunks(
     """
     chunks: list[CachedSpan] = []
     source = target = start
-    haystack, width = cached.tobytes(), cached.itemsize
+    haystack = cached.tobytes()
     while target + n_min <= len(prompt):
         needle = prompt[target : target + n_min].tobytes()
-        source = _find(haystack, needle, source, width)
+        source = find_run(haystack, needle, source)
         if source < 0:
             break
         length = common_prefix(cached[source:], prompt[target:])
@@ -127,14 +122,6 @@ def reusable_chunks(
         source += length
         target += length
     return chunks
-
-
-def _find(haystack: bytes, needle: bytes, start: int, width: int) -> int:
-    """The first index of `needle` from `start` on, in elements of `width` bytes; -1 if absent."""
-    at = haystack.find(needle, start * width)
-    while at % width and at >= 0:
-        at = haystack.find(needle, at + width - at % width)
-    return at // width if at >= 0 else -1
 
 
 MIN_KEEP = 0.5
@@ -163,6 +150,7 @@ class Placement:
         self._cutting = cutting
         self._tier = tier
         self._running = running
+        self._misses = Misses(cache, tier, running)
         self._n_ctx = n_ctx
 
     def find(self, sequence: Sequence) -> PrefixOrigin:
@@ -204,6 +192,10 @@ class Placement:
     ) -> None:
         """Give `sequence`, which will be in `slot`, a sequence id and its prefix: from the second
         tier if `found` is set, else from `source`."""
+        nearest = None
+        if not sequence.generating:
+            nearest = self._misses.look(sequence, source.n if found is None else found.n)
+            sequence.n_shared = sequence.n_restored = sequence.n_from_files = 0
         if found is not None:
             self._restore(sequence, found, slot)
         elif (
@@ -216,6 +208,9 @@ class Placement:
         if not sequence.generating:
             n_cached = min(sequence.n_past, sequence.n_prompt)
             sequence.n_cached = max(0, n_cached - sequence.n_own)
+            if not sequence.n_own:
+                sequence.miss_reason = self._misses.reason(sequence, nearest)
+            sequence.limit_origins()
             self._cutting.begin(
                 sequence, lambda: max(source.n_same, self._n_same_in_second_tier(sequence))
             )
@@ -273,6 +268,7 @@ class Placement:
         sequence.n_past = found.n if restored else 0
         if not sequence.generating:
             sequence.n_restored = sequence.n_past
+            sequence.n_from_files = sequence.n_past if found.is_file else 0
 
     def _share(self, sequence: Sequence, source: PrefixOrigin, slot: int) -> None:
         id = self._open(sequence, slot, keep=source.seq_id)

@@ -26,13 +26,8 @@ part of its text.
 from collections.abc import Sequence as SequenceOf
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint
-from specllama.engine.worker.cache.prefix_cache import (
-    CachedText,
-    Key,
-    KVCache,
-    PrefixCache,
-    Tier,
-)
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.texts import CachedText, Key, KVCache, Tier
 from specllama.engine.worker.scheduling.memory import (
     cutting_of,
     layout_of,
@@ -164,7 +159,8 @@ class Scheduler:
         self.ahead.take_back(sequence)
         self._cut_to_whole_spans(sequence)
         held = sequence.tokens.view(0, sequence.n_past)
-        entry = CachedText(held, sequence.slot, sequence.n_exact, sequence.key)
+        owner, limit = sequence.owner, sequence.cache_bytes
+        entry = CachedText(held, sequence.slot, sequence.n_exact, sequence.key, owner, limit)
         self.cache.close(sequence.seq_id, entry)
         self._free_slot(sequence, phase)
 

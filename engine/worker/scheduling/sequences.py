@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 from operator import itemgetter
 from typing import Final, Literal, NamedTuple
 
-from specllama.engine.worker.cache.prefix_cache import ALL, OWNER, Key, adapters_of
+from specllama.engine.wire.stats import MissReason
+from specllama.engine.worker.cache.texts import ALL, OWNER, Key, adapters_of
 from specllama.engine.worker.scheduling.fairness import QueueTicket
 from specllama.engine.worker.tokens import TokenBuffer
 
@@ -98,11 +99,14 @@ class Sequence:
 
     `phase` is its state. Its first `n_past` tokens are in the KV cache under `seq_id`, in slot
     `slot` (-1: none). `n_cached` tokens of the prompt were cached at its admission: `n_shared` of
-    these in another sequence, or `n_restored` in the second tier. `generating` is True once its
-    first token is sampled. `n_reuse`: the minimum length of cached chunks that may be moved to
-    their positions in the prompt (0: none are moved); `n_exact` is as in `CachedText`. Only
-    sequences with the same `key` share cells; only sequences with the same adapters share a step.
-    `owner` identifies the client. `checkpoints_at` are the sorted positions in the prompt at which
+    these in another sequence, or `n_restored` in the second tier, of which `n_from_files` in files.
+    `miss_reason`: why the first other token had to be computed (None: it is the last one, whose
+    logits are needed). `generating` is True once its first token is sampled. `n_reuse`: the minimum
+    length of cached chunks that may be moved to their positions in the prompt (0: none are moved);
+    `n_exact` is as in `CachedText`. Only sequences with the same `key` share cells; only sequences
+    with the same adapters share a step.
+    `owner` identifies the client, whose cached texts may have `cache_bytes` together (0: no limit).
+    `checkpoints_at` are the sorted positions in the prompt at which
     checkpoints will be made.
 
     `weight` and `priority` are as in `engine.wire.requests.Terms`. At most `n_predict` tokens are
@@ -133,12 +137,15 @@ class Sequence:
     weight: float = 1.0
     priority: int = 0
     n_predict: int = -1
+    cache_bytes: int = 0
     phase: Phase = "queued"
     n_past: int = 0
     n_cached: int = 0
     n_shared: int = 0
     n_restored: int = 0
     n_own: int = 0  # tokens that it had evaluated itself when it left its slot
+    n_from_files: int = 0
+    miss_reason: MissReason | None = None
     slot: int = -1
     seq_id: int = -1
     generating: bool = False
@@ -173,6 +180,13 @@ class Sequence:
     def n_pending(self) -> int:
         """The number of tokens to evaluate; 1 for a sequence that is only generating."""
         return len(self.tokens) - self.n_past
+
+    def limit_origins(self) -> None:
+        """Makes sure that no more tokens came from somewhere than were cached: a sequence that left
+        its slot finds tokens that it has evaluated itself."""
+        self.n_shared = min(self.n_shared, self.n_cached)
+        self.n_restored = min(self.n_restored, self.n_cached)
+        self.n_from_files = min(self.n_from_files, self.n_restored)
 
     def enter(self, phase: Phase) -> None:
         """Makes the transition to `phase`. Raises `PhaseError`."""

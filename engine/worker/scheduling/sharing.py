@@ -4,7 +4,8 @@ from collections.abc import Iterable
 from collections.abc import Sequence as SequenceOf
 from math import ceil
 
-from specllama.engine.worker.cache.prefix_cache import Key, PrefixCache
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.scheduling.memory import CacheLayout, Cutting
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
 from specllama.engine.worker.scheduling.step_clock import FEW_ROWS

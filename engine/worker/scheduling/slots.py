@@ -7,7 +7,8 @@ have a slot.
 from collections.abc import Callable
 from typing import Literal
 
-from specllama.engine.worker.cache.prefix_cache import ALL, Found, PrefixCache, Tier
+from specllama.engine.worker.cache.prefix_cache import PrefixCache
+from specllama.engine.worker.cache.texts import ALL, Found, Tier
 from specllama.engine.worker.scheduling.admission import AdmissionQueue
 from specllama.engine.worker.scheduling.fairness import QueueTicket
 from specllama.engine.worker.scheduling.memory import (

@@ -21,7 +21,7 @@ from specllama.engine.worker.backend import (
     OutOfCellsError,
     StateArray,
 )
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.scheduling.memory import MIN_COPY
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer, common_prefix

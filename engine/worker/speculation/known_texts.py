@@ -6,8 +6,8 @@ from itertools import islice
 
 import numpy as np
 
-from specllama.engine.worker.cache.prefix_cache import Key
 from specllama.engine.worker.cache.radix import RadixIndex
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer

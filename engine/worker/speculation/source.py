@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, Protocol, TypeAlias, TypeVar
 
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.tokens import TokenBuffer
 
 

@@ -6,7 +6,7 @@ from typing import Final, Generic
 import numpy as np
 
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.source import Ask, ProposalSource, S, SourceState
 from specllama.engine.worker.tokens import TokenBuffer, common_prefix
 

@@ -7,7 +7,7 @@ from itertools import islice
 
 import numpy as np
 
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
 from specllama.engine.worker.speculation.ngram.lookup import MAX_NGRAM, LookupFile
 from specllama.engine.worker.speculation.source import Ask, SourceState

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.engine.errors import BackendError
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.ngram.index import NgramIndex
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer

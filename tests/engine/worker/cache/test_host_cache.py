@@ -11,7 +11,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
 from specllama.engine.worker.cache.host_cache import LOSS, HostCache, KeptText, TextIndex
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.tokens import TokenArray, common_prefix
 
 pytestmark = pytest.mark.slow

@@ -48,6 +48,18 @@ class Index(RuleBasedStateMachine):
         expected = {h: n for h, held in self.texts.items() if (n := n_common(held, text))}
         assert self.index.matches(tokens(text)) == expected
 
+    @rule(text=texts, n_rest=st.integers(0, 12))
+    def diverge(self, text: list[int], n_rest: int) -> None:
+        n, length, rest = self.index.divergence(tokens(text), n_rest)
+        common = {h: n_common(held, text) for h, held in self.texts.items()}
+        assert n == max(common.values(), default=0)
+        similar = [self.texts[h] for h, each in common.items() if each == n]
+        if n:
+            found = [each for each in similar if len(each) == length]
+            assert rest.tolist() in [each[n : n + n_rest] for each in found]
+        else:
+            assert not len(rest)
+
     @invariant()
     def counts(self) -> None:
         assert len(self.index) == len(self.texts)

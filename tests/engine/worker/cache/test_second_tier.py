@@ -20,8 +20,8 @@ from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
 from specllama.engine.worker.cache.origin import Identity
-from specllama.engine.worker.cache.prefix_cache import OWNER, Key
 from specllama.engine.worker.cache.second_tier import MIN_TOKENS, SecondTier
+from specllama.engine.worker.cache.texts import OWNER, Key
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.media.registry import MediaRegistry
 from specllama.engine.worker.tokens import TokenArray

@@ -105,6 +105,19 @@ def test_scale_0_is_the_base_model_and_others_are_not(
     engine.close()
 
 
+def test_a_text_under_other_scales_is_missed_for_that(model: Model, options: EngineOptions) -> None:
+    engine = Engine(model, options)
+    long = PROMPT * 8
+    reasons = []
+    for scales in (SETS[0], SETS[1], SETS[1], SETS[2]):
+        wanted = GenerationParams(n_predict=4, ignore_eos=True, lora=scales)
+        engine.submit(engine.preparation.prepare(Submit(1, [long], wanted)))
+        timings = finish(engine)[1].timings
+        reasons.append((timings.cache_miss_reason, timings.cache_n > 0))
+    engine.close()
+    assert reasons == [("new", False), ("adapter", False), (None, True), ("adapter", False)]
+
+
 def test_alternating_and_simultaneous_requests_give_each_its_own_text(
     model: Model, options: EngineOptions
 ) -> None:

@@ -9,7 +9,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.requests import Submit
 from specllama.engine.worker.backend import Model
-from specllama.engine.worker.cache.prefix_cache import is_owned
+from specllama.engine.worker.cache.texts import is_owned
 from specllama.engine.worker.generation.prompts import COUNTED, fewest_tokens, tokenize_prompt
 from tests.support.playing import engine
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.scheduling.sharing import (
     KEY_STEPS,
     LAST_STEPS,

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.worker.cache.checkpoints import LAST_MESSAGES, NEAR_END, STEP
-from specllama.engine.worker.cache.prefix_cache import ALL
+from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Sequence

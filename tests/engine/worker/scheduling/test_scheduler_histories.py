@@ -8,7 +8,9 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from specllama.engine.worker.cache.prefix_cache import ALL, Key
+from specllama.engine.worker.cache.texts import ALL, Key
+from specllama.engine.worker.generation.adapters import key_of
+from specllama.engine.worker.scheduling.misses import reusable
 from specllama.engine.worker.scheduling.placement import context_shift
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence, uncut
 from tests.support.fake_kv import FakeKV, FakeTier
@@ -16,6 +18,10 @@ from tests.support.media_texts import is_uncut, spans, texts
 from tests.support.scheduling import A, B, scheduler, sequence
 
 pytestmark = pytest.mark.slow
+
+LIMITS = {1: 20, 2: 45}
+"""The bytes of the cached texts of each owner."""
+OWNED = key_of([], 1)
 
 
 class Histories(RuleBasedStateMachine):
@@ -92,10 +98,10 @@ class Histories(RuleBasedStateMachine):
         pinned=st.booleans(),
         cache=st.booleans(),
         n_reuse=st.integers(0, 3),
-        key=st.sampled_from([(), (), A, B]),
+        key=st.sampled_from([(), (), A, B, OWNED]),
         slow=st.booleans(),
         priority=st.sampled_from([0, 0, 0, 1, -1, 2]),
-        owner=st.integers(0, 2),
+        owner=st.sampled_from([0, *LIMITS]),
     )
     def submit(
         self,
@@ -122,6 +128,7 @@ class Histories(RuleBasedStateMachine):
             key=key,
             priority=priority,
             owner=owner,
+            cache_bytes=LIMITS.get(owner, 0),
             n_predict=n_predict,
         )
         self.alive[new.id] = new
@@ -194,7 +201,9 @@ class Histories(RuleBasedStateMachine):
         if any(not c.sequence.generating for c in chunks):
             served = {c.sequence.id for c in chunks}
             waiting = [
-                q for q in self.s.active if q.phase == "ready" and q.key == chunks[0].sequence.key
+                q
+                for q in self.s.active
+                if q.phase == "ready" and q.adapters == chunks[0].sequence.adapters
             ]
             assert all(q.id in served for q in waiting), "a prompt held generation up"
         self.kv.evaluate(chunks)
@@ -406,6 +415,32 @@ class Histories(RuleBasedStateMachine):
             assert all(exact[: active.n_exact])
             if not active.n_reuse and active.id not in self.shifted:
                 assert all(exact)
+
+    @invariant()
+    def each_prompt_token_has_one_origin(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        for active in self.s.active:
+            assert 0 <= active.n_from_files <= active.n_restored
+            assert active.n_restored + active.n_shared <= active.n_cached <= reusable(active)
+            assert (active.miss_reason is None) == (active.n_cached == reusable(active))
+            assert (active.miss_reason == "disabled") == (
+                active.miss_reason is not None and not active.cache_prompt
+            )
+
+    @invariant()
+    def owners_keep_to_their_limits(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        checkpoints = self.s.cache.checkpoints
+        for owner, limit in LIMITS.items():
+            sizes = [
+                len(entry.tokens) + sum(each.state.nbytes for each in checkpoints.get(id, ()))
+                for id, entry in self.s.cache.entries.items()
+                if entry.owner == owner
+            ]
+            n_bytes = sum(sizes) + (self.tier.n_bytes_of(owner) if self.tier is not None else 0)
+            assert n_bytes <= limit + max(sizes, default=0)
 
     @invariant()
     def nothing_is_kept_that_cuts_a_medium(self) -> None:

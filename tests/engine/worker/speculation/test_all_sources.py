@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, rule, run_state_machine_as_test
 
 from specllama.engine.options.tables.speculation import SpeculationOptions, SpeculationType
-from specllama.engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.worker.cache.texts import OWNER, Key
 from specllama.engine.worker.speculation.sources import text_sources
 from specllama.engine.worker.tokens import TokenBuffer
 from tests.support.proposals import Running, Text, ask, propose, texts

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.known_texts import KnownTexts
 from specllama.engine.worker.tokens import TokenArray
 

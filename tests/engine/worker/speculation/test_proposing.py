@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import pytest
 
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.step_clock import StepClock
 from specllama.engine.worker.speculation.pace import Pace, ProposalRecord

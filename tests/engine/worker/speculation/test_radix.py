@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.cache.prefix_cache import OWNER, Key
+from specllama.engine.worker.cache.texts import OWNER, Key
 from specllama.engine.worker.speculation.known_texts import (
     MIN_TOKENS,
     N_AGAIN,

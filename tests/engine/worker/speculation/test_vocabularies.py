@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.worker.backend import Model, initialize
-from specllama.engine.worker.cache.prefix_cache import Key
+from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.speculation.draft_loading import draft_source
 from specllama.engine.worker.speculation.source import Ask, SourceState
 from specllama.engine.worker.speculation.vocabularies import SETTLED, TokenTranslation

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from specllama.engine.worker.cache.prefix_cache import OWNER
+from specllama.engine.worker.cache.texts import OWNER
 from specllama.engine.worker.speculation.ngram.mod import NgramMod
 from tests.support.proposals import STEPS, Running, ask, growing, propose, texts
 
