@@ -3,6 +3,8 @@
 from starlette.responses import Response
 
 from specllama.engine.errors import not_supported, unavailable
+from specllama.handlers.http.api_keys import sees_other_keys
+from specllama.handlers.running.metrics import without_other_keys
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.runtime import runtime
 
@@ -27,6 +29,8 @@ async def get_metrics() -> Response:
     else:
         state = current.pool.status(model.name).value
         raise unavailable(f"there are no metrics for {model.name!r} now: the model is {state}")
-    content, media_type = current.metrics.render(model.name, stats)
+    content, media_type = current.metrics.render(
+        model.name, stats if sees_other_keys() else without_other_keys(stats)
+    )
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)

@@ -8,9 +8,9 @@ from starlette.responses import Response
 from specllama.engine.errors import invalid_request, not_supported, unavailable
 from specllama.engine.wire.replies import SlotDone, Slots, SlotState, WaitingState
 from specllama.engine.wire.requests import check_name
-from specllama.handlers.apis.results import settings_json
+from specllama.handlers.apis.results import miss_at, settings_json
 from specllama.handlers.http import schemas
-from specllama.handlers.http.api_keys import current_key
+from specllama.handlers.http.api_keys import current_key, sees_other_keys
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
@@ -129,6 +129,9 @@ def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
     params = slot.params or model.options.engine.generation_defaults(metadata)
     form = model.options.chat.reasoning_format
     settings = settings_json(params, slot.n_ctx, model.name, form)
+    reason = slot.cache_miss_reason
+    if reason == "key" and not sees_other_keys():
+        reason = "new"
     return {
         "id": slot.id,
         "id_task": slot.id_task,
@@ -152,6 +155,9 @@ def slot_json(slot: SlotState, model: ResolvedModel) -> schemas.Slot:
         "n_prompt_tokens_restored": slot.n_prompt_tokens_restored,
         "key_name": slot.key_name,
         "priority": slot.priority,
+        "n_prompt_tokens_from_files": slot.n_prompt_tokens_from_files,
+        "cache_miss_reason": reason,
+        "cache_miss_at": miss_at(slot.n_prompt_tokens_cache, reason),
     }
 
 

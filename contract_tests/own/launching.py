@@ -19,7 +19,8 @@ VOLATILE = {
     "request_id", "input_tokens", "cache_read_input_tokens",
     "tokens_cached", "cached_tokens", "cachedContentTokenCount", "n_prompt_tokens_cache",
     "n_prompt_tokens_processed", "n_prompt_tokens_shared",
-    "n_prompt_tokens_restored",
+    "n_prompt_tokens_restored", "n_prompt_tokens_from_files", "cache_miss_reason", "cache_miss_at",
+    "cached_ram_tokens", "cached_disk_tokens",
     "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
     "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
 }  # fmt: skip

@@ -228,11 +228,14 @@ def test_whether_keys_share_cached_prefixes(is_shared: bool, own_server: Start) 
     server = own_server("--parallel", "2", "--api-key", KEYS[1], *options, api_key=KEYS[0])
     text = "The knight rode over the hill and through the wood until he saw the castle."
 
+    reasons: list[str | None] = []
+
     def cached(key: str, **fields: Any) -> int:
         asked = {"prompt": text, "n_predict": 1, **fields}
         response = server.post("/completion", asked, headers={"Authorization": f"Bearer {key}"})
-        answer = contract.check(response)
-        return int(answer["timings"]["cache_n"])
+        timings = contract.check(response)["timings"]
+        reasons.append(timings["cache_miss_reason"])
+        return int(timings["cache_n"])
 
     assert cached(KEYS[0]) == 0
     own = cached(KEYS[0])
@@ -240,6 +243,8 @@ def test_whether_keys_share_cached_prefixes(is_shared: bool, own_server: Start) 
     # A client can't pretend to have another key.
     others = [cached(KEYS[1], owner=0, lora=[{"id": -1, "scale": 1.0}]), cached(KEYS[1])]
     assert others == ([own, own] if is_shared else [0, own])
+    assert reasons == ["new", None, None if is_shared else "new", None], "no hint at the other key"
+    assert {slot.get("cache_miss_reason") for slot in server.slots()} <= {None, "new"}
 
 
 def test_responses_belong_to_their_key(locked: OwnServer) -> None:

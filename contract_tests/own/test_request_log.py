@@ -291,7 +291,8 @@ def test_text_is_the_default(own_server: Start) -> None:
     wait_until(lambda: id in server.log.read_text(), "there is a line")
     text = server.log.read_text()
     assert re.search(
-        rf"^INFO http: POST /completion 200 model=specllama-tiny in=\d+ cached=0 out=4 ms=[\d.]+ "
+        rf"^INFO http: POST /completion 200 model=specllama-tiny in=\d+ cached=0 missed=\w+ "
+        r"out=4 ms=[\d.]+ "
         rf"tokens/s=[\d.]+ id={re.escape(id)}$",
         text,
         re.MULTILINE,

@@ -13,9 +13,12 @@ _OF_A_TEXT = (
     "preserved_tokens", "stop",
 )  # fmt: skip
 _OF_A_SLOT = (
-    "id_task", "key_name", "n_prompt_tokens", "n_prompt_tokens_cache",
-    "n_prompt_tokens_processed", "n_prompt_tokens_restored", "n_prompt_tokens_shared", "next_token",
-    "priority",
+    "cache_miss_at", "cache_miss_reason", "id_task", "key_name", "n_prompt_tokens",
+    "n_prompt_tokens_cache", "n_prompt_tokens_from_files", "n_prompt_tokens_processed",
+    "n_prompt_tokens_restored", "n_prompt_tokens_shared", "next_token", "priority",
+)  # fmt: skip
+_OF_TIMINGS = (
+    "cache_disk_n", "cache_kv_n", "cache_miss_at", "cache_miss_reason", "cache_ram_n",
 )  # fmt: skip
 _OF_ANY_SLOT = ("generated", "id", "is_processing", "prompt", "speculative")
 _OF_A_MESSAGE = (
@@ -46,6 +49,8 @@ _SERIES = (
     "specllama_device_idle_seconds_total counter",
     "specllama_engine_resident_bytes gauge",
     "specllama_inter_token_latency_seconds histogram",
+    "specllama_prompt_tokens_computed_total counter",
+    "specllama_prompt_tokens_from_files_total counter",
     "specllama_prompt_tokens_restored_total counter",
     "specllama_prompt_tokens_shared_total counter",
     "specllama_request_duration_seconds histogram",
@@ -160,6 +165,21 @@ ROWS = (
         _OF_A_RESPONSE,
         "OpenAI's API requires them, and so do strict clients.",
         _RESPONSES,
+    ),
+    Accepted.more(
+        "More keys in `timings`",
+        [f"timings.{key}" for key in _OF_TIMINGS],
+        "They say where each prompt token came from, and why the others weren't cached.",
+        r"",
+    ),
+    Accepted.more(
+        "More keys in `usage`",
+        [
+            "usage.prompt_tokens_details.cached_disk_tokens",
+            "usage.prompt_tokens_details.cached_ram_tokens",
+        ],
+        "As in `timings`.",
+        _NATIVE,
     ),
     Accepted.more(
         "Proposals in `timings`",

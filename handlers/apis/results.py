@@ -10,6 +10,7 @@ import msgspec
 from specllama.engine.chat.request import ReasoningFormat
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Deadline, Finished, PromptProgress, Timings
+from specllama.engine.wire.stats import MissReason
 from specllama.handlers.apis.parameters import triggers_json
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import lazy
@@ -96,10 +97,21 @@ def timings_json(timings: Timings) -> schemas.Timings:
         "predicted_ms": timings.predicted_ms,
         "predicted_per_token_ms": _ratio(timings.predicted_ms, steps),
         "predicted_per_second": _ratio(1000 * steps, timings.predicted_ms),
+        "cache_kv_n": timings.cache_n - timings.cache_ram_n - timings.cache_disk_n,
+        "cache_ram_n": timings.cache_ram_n,
+        "cache_disk_n": timings.cache_disk_n,
+        "cache_miss_reason": timings.cache_miss_reason,
+        "cache_miss_at": miss_at(timings.cache_n, timings.cache_miss_reason),
     }
     if timings.draft_n:
         made["draft_n"], made["draft_n_accepted"] = timings.draft_n, timings.draft_n_accepted
     return made
+
+
+def miss_at(n_cached: int, reason: MissReason | None) -> int | None:
+    """Returns the index of the first prompt token that wasn't cached: the cached ones are the first
+    ones. None if there is no reason: only the tokens that are always computed weren't cached."""
+    return None if reason is None else n_cached
 
 
 def _ratio(numerator: float, denominator: float) -> float:

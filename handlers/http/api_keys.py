@@ -123,6 +123,11 @@ class KeyRing:
         start."""
         self._by_digest = {key.digest: key for key in keys}
 
+    @property
+    def has_clients(self) -> bool:
+        """True if a key has no administrator's rights."""
+        return any("admin" not in key.access for key in self._by_digest.values())
+
     def find(self, secret: bytes) -> ApiKey | None:
         """Returns the key; None if it isn't valid. The time reveals nothing about other keys: only
         digests are compared."""
@@ -218,3 +223,12 @@ def current_key() -> ApiKey | None:
 def current_owner() -> str:
     """Returns the `id` of the current request's API key; "" on a server without keys."""
     return owner_of(current_scope())
+
+
+def sees_other_keys() -> bool:
+    """True if the answer to the current request may reveal something about texts of other keys: its
+    key is an administrator's, and other keys are not. If all keys are equal, they are clients."""
+    scope = current_scope()
+    keys: KeyRing = scope["state"]["runtime"].api_keys
+    key = key_of(scope)
+    return key is not None and "admin" in key.access and keys.has_clients

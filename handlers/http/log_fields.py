@@ -41,6 +41,7 @@ class LogFields:
     model: str = ""  # by its name in the catalog
     n_prompt: int = 0  # cached ones included
     n_cached: int = 0
+    missed: str = ""  # why a token wasn't cached: the reason of the first prompt that has one
     n_predicted: int = 0
     predicted_per_second: float = 0.0
     status: int = 0  # of a failure; a failed stream has already sent another status

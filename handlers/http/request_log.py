@@ -1,6 +1,6 @@
 """The outermost middleware: an id for every request, and a line about it in the log.
 
-POST /v1/chat/completions 200 key=me model=tiny in=12 cached=4 out=32 ms=45.2 id=req_...
+POST /v1/chat/completions 200 key=me model=tiny in=12 cached=4 missed=new out=32 ms=45.2 id=req_...
 """
 
 import logging
@@ -100,6 +100,8 @@ def request_fields(
     if collected.n_prompt:
         fields["tokens_in"] = collected.n_prompt
         fields["tokens_cached"] = collected.n_cached
+    if collected.missed:
+        fields["cache_miss_reason"] = collected.missed
     if collected.n_predicted:
         fields["tokens_out"] = collected.n_predicted
     fields["ms"] = round(ms, 1)
@@ -120,6 +122,7 @@ def request_fields(
 _NAMES = {
     "tokens_in": "in",
     "tokens_cached": "cached",
+    "cache_miss_reason": "missed",
     "tokens_out": "out",
     "tokens_per_second": "tokens/s",
     "request_id": "id",

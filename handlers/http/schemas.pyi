@@ -100,6 +100,23 @@ class BodyTooLargeError(TypedDict):
 
 CacheControl: TypeAlias = dict[str, Any]
 
+CacheMissReason: TypeAlias = (
+    Literal[
+        "new",
+        "edited",
+        "evicted",
+        "adapter",
+        "key",
+        "media",
+        "window",
+        "shift",
+        "running",
+        "cost",
+        "disabled",
+    ]
+    | None
+)
+
 CallId: TypeAlias = str | int | None
 
 class CalledCustomTool(TypedDict):
@@ -837,6 +854,8 @@ PromptTimeout: TypeAlias = float | None
 
 class PromptTokensDetails(TypedDict):
     cached_tokens: int
+    cached_ram_tokens: NotRequired[int]
+    cached_disk_tokens: NotRequired[int]
 
 PropsChange: TypeAlias = dict[str, Any]
 
@@ -1238,6 +1257,11 @@ class Timings(TypedDict):
     predicted_per_second: float
     draft_n: NotRequired[int]
     draft_n_accepted: NotRequired[int]
+    cache_kv_n: NotRequired[int]
+    cache_ram_n: NotRequired[int]
+    cache_disk_n: NotRequired[int]
+    cache_miss_reason: NotRequired[CacheMissReason | None]
+    cache_miss_at: NotRequired[int | None]
 
 class TokenAlternative(TypedDict):
     id: int
@@ -2569,6 +2593,9 @@ class Slot(TypedDict):
     n_prompt_tokens_cache: int
     n_prompt_tokens_shared: int
     n_prompt_tokens_restored: int
+    n_prompt_tokens_from_files: NotRequired[int]
+    cache_miss_reason: NotRequired[CacheMissReason | None]
+    cache_miss_at: NotRequired[int | None]
     key_name: str
     priority: int
 

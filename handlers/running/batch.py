@@ -37,6 +37,7 @@ def log_token_counts(fields: LogFields, timings: Sequence[Timings | None], n: in
         if index % n == 0:
             fields.n_prompt += each.cache_n + each.prompt_n
             fields.n_cached += each.cache_n
+            fields.missed = fields.missed or each.cache_miss_reason or ""
         fields.n_predicted += each.predicted_n
         # The step of the prompt also gives the first token; the generations run concurrently.
         steps += max(each.predicted_n - 1, 0)

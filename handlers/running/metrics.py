@@ -1,7 +1,9 @@
 """The metrics of one server, for Prometheus."""
 
 from collections.abc import Iterator
+from typing import get_args
 
+import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -11,10 +13,19 @@ from prometheus_client.core import (
 )
 from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4
 
-from specllama.engine.wire.stats import Histogram, Stats
+from specllama.engine.wire.stats import REQUIRED, Histogram, MissReason, Stats
 
 DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 """Upper bounds of the buckets for the duration of requests, in seconds."""
+
+
+def without_other_keys(stats: Stats) -> Stats:
+    """Returns `stats` without a hint at texts of other keys: what is cached for another key counts
+    as new."""
+    missed = dict(stats.n_prompt_missed)
+    if n := missed.pop("key", 0):
+        missed["new"] = missed.get("new", 0) + n
+    return msgspec.structs.replace(stats, n_prompt_missed=missed)
 
 
 class Metrics:
@@ -85,6 +96,18 @@ def _counters(stats: Stats) -> Iterator[Metric]:
     yield CounterMetricFamily("specllama_prompt_tokens_shared", shared, stats.n_prompt_shared)
     restored = "Prompt tokens from the cache that were restored from host memory or files."
     yield CounterMetricFamily("specllama_prompt_tokens_restored", restored, stats.n_prompt_restored)
+    files = "Prompt tokens from the cache that were restored from files."
+    yield CounterMetricFamily(
+        "specllama_prompt_tokens_from_files", files, stats.n_prompt_from_files
+    )
+    computed = CounterMetricFamily(
+        "specllama_prompt_tokens_computed",
+        "Evaluated prompt tokens, by the reason why the first one of the prompt wasn't cached.",
+        labels=("reason",),
+    )
+    for reason in (*get_args(MissReason), REQUIRED):
+        computed.add_metric([reason], stats.n_prompt_missed.get(reason, 0))
+    yield computed
     idle = "Time from the results of a decode to the next decode, while there was work."
     yield CounterMetricFamily("specllama_device_idle_seconds", idle, stats.idle_seconds)
 

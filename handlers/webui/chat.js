@@ -5,6 +5,7 @@ import { append, follow, message, newConversation, path, prune, siblings } from 
 import { h, notify, number, replace } from "./dom.js";
 import { generate, requestBody } from "./generate.js";
 import { MessageView } from "./messages.js";
+import { missed } from "./misses.js";
 import { shortName } from "./models.js";
 import { hasOwn, set, setting } from "./settings.js";
 import * as store from "./store.js";
@@ -97,13 +98,14 @@ export class Chat extends EventTarget {
       replace(this.usage, size ? `Context: ${number(size)} tokens` : "", own);
       return;
     }
-    const { cache_n: cached = 0, prompt_n: read = 0, predicted_n: made = 0 } = answer.timings;
+    const { cache_n: cached = 0, prompt_n: read = 0, predicted_n: made = 0, cache_miss_reason: reason } = answer.timings;
     const used = cached + read + made;
     const share = cached + read ? Math.round((100 * cached) / (cached + read)) : 0;
     replace(this.usage,
       size ? h("meter", { min: 0, max: size, high: 0.9 * size, value: used, "aria-label": "Used part of the context" }) : null,
       h("span", {}, `Context ${number(used)}${size ? ` of ${number(size)}` : ""} tokens`),
-      h("span", { title: "Tokens of the last prompt that were in the cache" }, `${share} % of the prompt cached`),
+      h("span", { title: reason ? `Not cached from token ${number(cached)} on: ${missed(reason)}` : "Tokens of the last prompt that were in the cache" },
+        `${share} % of the prompt cached`),
       own);
   }
 

@@ -3,6 +3,7 @@
 import { request, json } from "./api.js";
 import { h, number, percent, replace, svg } from "./dom.js";
 import { histogram, parse, quantile, value } from "./metrics.js";
+import { missed } from "./misses.js";
 import { isLoaded } from "./models.js";
 
 const EVERY = 1000; // ms
@@ -80,6 +81,7 @@ export class ServerView {
       metrics.missing ? missing("The engine's metrics", metrics.missing, "--metrics") : this.figures(name, parse(metrics.found)),
       slots.missing ? missing("The slots", slots.missing, "--slots") : slotsView(slots.found),
       queue.missing ? null : queueView(queue.found),
+      metrics.missing ? null : missesView(parse(metrics.found)),
       metrics.missing ? null : latencies(parse(metrics.found)));
   }
 
@@ -155,10 +157,22 @@ function slotsView(slots) {
       h("td", { class: "number" }, number(slot.n_prompt_tokens_processed ?? NaN)),
       h("td", { class: "number" }, number(slot.n_prompt_tokens_cache ?? NaN)),
       h("td", { class: "number" }, number(slot.n_prompt_tokens_shared ?? NaN)),
+      h("td", { title: slot.cache_miss_reason ? `Not cached from token ${number(slot.cache_miss_at)} on: ${missed(slot.cache_miss_reason)}` : null },
+        slot.cache_miss_reason ?? "–"),
       h("td", { class: "number" }, number(decoded ?? NaN)));
   });
   return h("section", { class: "card" }, h("h2", {}, "Slots"),
-    table("Slots", ["Slot", "State", "Context", "Read", "Cached", "Shared", "Generated"], rows));
+    table("Slots", ["Slot", "State", "Context", "Read", "Cached", "Shared", "Missed", "Generated"], rows));
+}
+
+// Shows how many prompt tokens were read for each reason; nothing for a server without reasons.
+function missesView(samples) {
+  const found = (samples.get("specllama_prompt_tokens_computed_total") ?? []).filter(({ value }) => value > 0);
+  if (!found.length) return null;
+  const rows = found.sort((a, b) => b.value - a.value).map(({ labels, value }) => h("tr", {},
+    h("th", { scope: "row" }, missed(labels.reason)), h("td", { class: "number" }, number(value))));
+  return h("section", { class: "card" }, h("h2", {}, "Prompt tokens that were not cached"),
+    table("Prompt tokens that were not cached", ["Reason", "Tokens"], rows));
 }
 
 // The requests that wait. The server lists the first of them, and counts all.

@@ -1,10 +1,14 @@
 """The owner of a text, as the engine receives it."""
 
+import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from specllama.engine.wire.stats import Stats
+from specllama.handlers.http.api_keys import ApiKey, KeyRing
+from specllama.handlers.options.keys_file import Access
 from tests.support.paper_server import Server, serve
 
 pytestmark = pytest.mark.slow
@@ -70,3 +74,35 @@ def test_a_new_secret_has_the_same_owner(named: tuple[Server, bool], tmp_path: P
     assert asked(server, "sk-new-own") == before
     response = server.http.post("/completion", headers={"Authorization": "Bearer sk-own"})
     assert response.status_code == 401
+
+
+def a_key(secret: str, *access: Access) -> ApiKey:
+    digest = hashlib.sha256(secret.encode()).digest()
+    return ApiKey(name=secret, id=secret, digest=digest, access=frozenset(access))
+
+
+def shown(server: Server, key: str) -> tuple[str, int, float]:
+    """Returns the reason in the slot, the place beside it, and the count of `key` in the
+    metrics."""
+    headers = {"Authorization": f"Bearer {key}"}
+    slot = server.checked(server.http.get("/slots", headers=headers), "/slots").json()[1]
+    metrics = server.http.get("/metrics", headers=headers).raise_for_status().text
+    name = 'specllama_prompt_tokens_computed_total{reason="key"} '
+    (count,) = [line.removeprefix(name) for line in metrics.splitlines() if line.startswith(name)]
+    return slot["cache_miss_reason"], slot["cache_miss_at"], float(count)
+
+
+def test_only_administrators_beside_clients_see_what_is_cached_for_other_keys() -> None:
+    for server in serve(api_key=("one", "other"), metrics=True):
+        server.engine.missed = "key"
+        server.engine.counts = Stats(n_prompt_missed={"key": 7})
+        assert shown(server, "one") == ("new", 4, 0), "all keys are equal"
+        ring = KeyRing([a_key("one", "admin", "read"), a_key("other", "read")])
+        object.__setattr__(server.runtime, "api_keys", ring)
+        assert shown(server, "one") == ("key", 4, 7)
+        assert shown(server, "other") == ("new", 4, 0)
+
+
+def test_other_reasons_are_shown_to_everyone(server: Server) -> None:
+    server.engine.missed = "edited"
+    assert server.get("/slots").json()[1]["cache_miss_reason"] == "edited"

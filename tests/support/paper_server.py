@@ -34,6 +34,7 @@ from specllama.engine.wire.replies import (
     Tokens,
 )
 from specllama.engine.wire.requests import PromptParts, Submit
+from specllama.engine.wire.stats import MissReason, Stats
 from specllama.handlers.binding.application import serve_description
 from specllama.handlers.running.runtime import Runtime
 from specllama.handlers.slots import unused_slot
@@ -138,6 +139,11 @@ class PaperEngine:
         self.says: str | None = None  # the next generations, a character at a time
         self.owners: list[tuple[int, bool]] = []  # and whether they share nothing
         self.busy = False
+        self.missed: MissReason | None = None
+        self.counts = Stats()
+
+    async def stats(self) -> Stats:
+        return self.counts
 
     def generate(
         self,
@@ -183,7 +189,14 @@ class PaperEngine:
         return Slots(0, await self.slots())
 
     async def slots(self) -> list[SlotState]:
-        used = replace_struct(unused_slot(64), id=1, id_task=5, params=GenerationParams(seed=3))
+        used = replace_struct(
+            unused_slot(64),
+            id=1,
+            id_task=5,
+            params=GenerationParams(seed=3),
+            n_prompt_tokens_cache=4,
+            cache_miss_reason=self.missed,
+        )
         return [replace_struct(slot, is_processing=self.busy) for slot in (unused_slot(64), used)]
 
 

@@ -41,6 +41,10 @@ def test_host_memory_gives_texts_back(own_server: Start) -> None:
     assert [a["content"] for a in again] == [a["content"] for a in first]
     assert all(came_back(answer) for answer in again)
     assert n_restored(server) == sum(answer["timings"]["cache_n"] for answer in again)
+    for timings in (answer["timings"] for answer in again):
+        if "cache_ram_n" in timings:
+            assert (timings["cache_kv_n"], timings["cache_disk_n"]) == (0, 0)
+            assert timings["cache_ram_n"] == timings["cache_n"]
     [slot] = server.wait_until_idle()
     assert slot["n_prompt_tokens_restored"] == slot["n_prompt_tokens_cache"] > 0
 
@@ -71,6 +75,9 @@ def test_files_outlive_the_server(own_server: Start, tmp_path: Path, ram: str) -
     again = [ask(server, prompt) for prompt in PROMPTS]
     assert [a["content"] for a in again] == [a["content"] for a in first]
     assert sum(came_back(answer) for answer in again) == len(PROMPTS) - 1
+    for timings in (answer["timings"] for answer in again if came_back(answer)):
+        if "cache_disk_n" in timings:
+            assert timings["cache_disk_n"] == timings["cache_n"]
     assert server.engine().pid == engine
     assert server.get("/health").status_code == 200
     assert (directory / "notes.txt").read_text() == "not ours"

@@ -138,6 +138,9 @@ def test_the_server(visit: Visit, plain: OwnServer) -> None:
     slots.nth(1).wait_for()  # from another operation than the tiles
     assert slots.count() == 2
     visit.find(".card", has_text="Queue").get_by_text("No request waits.").wait_for()
+    assert "new" in visit.find(".card", has_text="Slots").inner_text()
+    misses = visit.find(".card", has_text="Prompt tokens that were not cached")
+    assert "it is new" in misses.inner_text()
     visit.find(".histogram").nth(3).wait_for()
     first = visit.find(".histogram", has_text="Time to the first token")
     assert "median" in first.inner_text()

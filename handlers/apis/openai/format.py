@@ -76,12 +76,16 @@ def usage(results: Sequence[Finished], prompts: Sequence[Finished] | None = None
     prompts = results if prompts is None else prompts
     prompt = sum(result.n_prompt for result in prompts)
     completion = sum(result.n_decoded for result in results)
-    cached = sum(result.timings.cache_n for result in prompts)
+    timings = [result.timings for result in prompts]
     return {
         "completion_tokens": completion,
         "prompt_tokens": prompt,
         "total_tokens": prompt + completion,
-        "prompt_tokens_details": {"cached_tokens": cached},
+        "prompt_tokens_details": {
+            "cached_tokens": sum(each.cache_n for each in timings),
+            "cached_ram_tokens": sum(each.cache_ram_n for each in timings),
+            "cached_disk_tokens": sum(each.cache_disk_n for each in timings),
+        },
     }
 
 

@@ -393,6 +393,16 @@ def test_timings_count_steps_between_tokens() -> None:
     assert timings["predicted_per_second"] == 100.0
 
 
+def test_timings_have_the_origin_of_each_token() -> None:
+    given = Timings(9, 3, 1.0, 0, 0.0, cache_ram_n=4, cache_disk_n=3, cache_miss_reason="edited")
+    timings = timings_json(given)
+    origins = [timings[f"cache_{place}_n"] for place in ("kv", "ram", "disk")]  # type: ignore[literal-required]
+    assert origins == [2, 4, 3]
+    assert (timings["cache_miss_reason"], timings["cache_miss_at"]) == ("edited", 9)
+    whole = timings_json(Timings(9, 1, 1.0, 0, 0.0))
+    assert (whole["cache_miss_reason"], whole["cache_miss_at"]) == (None, None)
+
+
 @given(st.integers(0, 1), st.sampled_from([0.0, 1.0]))
 def test_rates_of_nothing_are_zero(n: int, ms: float) -> None:
     timings = timings_json(Timings(0, 0, ms, n, ms))

@@ -22,6 +22,7 @@ from specllama import logs
 from specllama.engine.errors import unavailable
 from specllama.engine.formats.schema_errors import sentence
 from specllama.engine.wire.replies import Timings
+from specllama.engine.wire.stats import MissReason
 from specllama.handlers.http.log_fields import MAX_ID, LogFields, log_fields_of, request_id
 from specllama.handlers.http.request_log import MAX_ERROR, RequestLog, escaped, request_line
 from specllama.handlers.options import parse
@@ -148,9 +149,14 @@ def test_counts_of_several_texts() -> None:
     log_token_counts(noted, [timings(2, 3, 5, 40.0), timings(4, 1, 6, 90.0), None, None], 2)
     assert (noted.n_prompt, noted.n_cached, noted.n_predicted) == (5, 2, 11)
     assert noted.predicted_per_second == pytest.approx(100.0)
+    assert noted.missed == ""
     noted = LogFields("i")
     log_token_counts(noted, [timings(0, 7, 1, 0.0)], 1)
     assert (noted.n_prompt, noted.n_predicted, noted.predicted_per_second) == (7, 1, 0.0)
+    reasons: list[MissReason | None] = [None, "new", "edited"]
+    prompts = [Timings(1, 2, 1.0, 1, 0.0, cache_miss_reason=reason) for reason in reasons]
+    log_token_counts(noted, prompts, 1)
+    assert noted.missed == "new", "the first reason"
 
 
 # ---- reasons -------------------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_a_prompt_counts_once() -> None:
     counted = usage(results, results[::2])
     assert (counted["prompt_tokens"], counted["completion_tokens"]) == (14, 8)
     assert counted["total_tokens"] == 22
-    assert counted["prompt_tokens_details"] == {"cached_tokens": 8}
+    assert counted["prompt_tokens_details"]["cached_tokens"] == 8
 
 
 # ---- n_indent ----------------------------------------------------------------------------

@@ -1,6 +1,7 @@
 """The counters, and their form for Prometheus."""
 
 import math
+from typing import get_args
 
 import pytest
 from hypothesis import given
@@ -9,8 +10,8 @@ from prometheus_client import REGISTRY
 from prometheus_client.parser import text_string_to_metric_families
 
 from specllama.engine.wire.devices import DeviceMemory
-from specllama.engine.wire.stats import WAIT_BOUNDS, Histogram, Stats
-from specllama.handlers.running.metrics import Metrics
+from specllama.engine.wire.stats import WAIT_BOUNDS, Histogram, MissReason, Stats
+from specllama.handlers.running.metrics import Metrics, without_other_keys
 
 DOCUMENTED = {
     "prompt_tokens_total",
@@ -95,6 +96,23 @@ def test_gauges_and_histograms() -> None:
     assert found[f"{name}_count{{operation=create_completion,status=200}}"] == 1
     assert found[f"{name}_bucket{{le=0.25,operation=create_completion,status=200}}"] == 0
     assert found[f"{name}_bucket{{le=0.5,operation=create_completion,status=200}}"] == 1
+
+
+def test_computed_tokens_have_their_reasons() -> None:
+    stats = Stats(n_prompt_missed={"key": 5, "new": 2, "none": 1}, n_prompt_from_files=7)
+
+    def computed(stats: Stats) -> dict[str, float]:
+        found = samples(Metrics().render("m", stats)[0])
+        assert found["specllama_prompt_tokens_from_files_total"] == 7
+        name = "specllama_prompt_tokens_computed_total{reason="
+        return {key[len(name) : -1]: n for key, n in found.items() if key.startswith(name)}
+
+    all_reasons = computed(stats)
+    assert all_reasons.keys() == {*get_args(MissReason), "none"}
+    assert {reason: n for reason, n in all_reasons.items() if n} == stats.n_prompt_missed
+    shown = computed(without_other_keys(stats))
+    assert (shown["key"], shown["new"], shown["none"]) == (0, 7, 1)
+    assert stats.n_prompt_missed["key"] == 5
 
 
 def test_two_servers_count_apart() -> None:

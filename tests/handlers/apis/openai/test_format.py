@@ -61,7 +61,11 @@ def test_usage_adds_up() -> None:
         "prompt_tokens": 14,
         "completion_tokens": 4,
         "total_tokens": 18,
-        "prompt_tokens_details": {"cached_tokens": 8},
+        "prompt_tokens_details": {
+            "cached_tokens": 8,
+            "cached_ram_tokens": 0,
+            "cached_disk_tokens": 0,
+        },
     }
 
 
