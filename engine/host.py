@@ -67,6 +67,19 @@ def write_whole(path: Path, data: bytes) -> None:
         raise
 
 
+def remember(path: Path, value: object, most: int, log: logging.Logger) -> None:
+    """Writes `value` to a file of a cache, as JSON, for `recall`. Removes the oldest files of the
+    same folder if there are more than `most`. A failure is only logged to `log`."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        write_whole(path, msgspec.json.encode(value))
+        files = sorted(path.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
+        for old in files[:-most]:
+            old.unlink(missing_ok=True)
+    except OSError as error:
+        log.info("%s can't be written: %s", path, error)
+
+
 def recall(path: Path, kind: type[Remembered], log: logging.Logger) -> Remembered | None:
     """Returns the value of `kind` that a file contains as JSON. Returns None if the file is
     missing, or if it is invalid, which is logged to `log`."""

@@ -17,6 +17,7 @@ from specllama.handlers.apis.ollama.details import (
     digest,
     facts,
     file_facts,
+    memory_json,
     modalities,
     model_path,
     modified_at,
@@ -186,6 +187,7 @@ def _model(current: Runtime, entry: CatalogEntry) -> schemas.Model:
             "output_modalities": ["text"],
         },
         "status": _status_json(current, entry, status),
+        "memory": memory_json(current, entry),
         "meta": known.meta() if known else None,
     }
 

@@ -8,8 +8,8 @@ from specllama.handlers.apis.embed import EmbeddingsDialect, embed
 from specllama.handlers.apis.generate import (
     Dialect,
     generate,
+    keep_afterwards,
     refuse_unsupported,
-    unload_afterwards,
 )
 from specllama.handlers.apis.ollama.format import (
     Heading,
@@ -23,7 +23,6 @@ from specllama.handlers.apis.ollama.request import (
     ONE_EACH,
     check_chat,
     check_generation,
-    frees_memory,
     is_in_ollama_form,
     is_in_openai_form,
     openai_messages,
@@ -31,6 +30,7 @@ from specllama.handlers.apis.ollama.request import (
     read_ollama_generation,
     read_ollama_inputs,
     read_ollama_prompt,
+    seconds_of,
 )
 from specllama.handlers.apis.openai.request import SUPPORTED
 from specllama.handlers.chat import CHATS
@@ -43,7 +43,7 @@ from specllama.handlers.http.envelopes.ollama import (
     is_openai_client,
 )
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
+from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 _CHATS = Dialect(
@@ -123,16 +123,10 @@ async def _load(
     answer to a request without messages or prompt."""
     model = resolve_model(body, unknown="not_found_error")
     head = heading(body.get("model") or model.name)
-    if frees_memory(body.get("keep_alive")) and model.current.catalog.router:
+    seconds = seconds_of(body.get("keep_alive"))
+    if seconds == 0 and model.current.catalog.router:
         model.current.pool.unload_idle(model.name)
         return head, {"done": True, "done_reason": "unload"}
-    _apply_keep_alive(model, body.get("keep_alive"))
+    keep_afterwards(model, seconds)
     await model.engine()
     return head, {"done": True, "done_reason": "load"}
-
-
-def _apply_keep_alive(model: ResolvedModel, keep_alive: schemas.OllamaKeepAlive) -> None:
-    """Has a router unload the model after the request for `keep_alive: 0`. To be called before the
-    model is leased."""
-    if frees_memory(keep_alive):
-        unload_afterwards(model)

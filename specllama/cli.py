@@ -116,7 +116,7 @@ def _remote_preset(options: ServerOptions) -> "RemotePreset | None":
 
 def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -> int:
     if (first := catalog.first()) is not None:
-        _begin_to_load(first, options.log.engine_level())
+        _begin_to_load(first, options)
     with deferred_imports():
         from specllama.serve import ServeError, serve
     scheme = "https" if options.http.ssl_cert_file else "http"
@@ -138,12 +138,14 @@ def _serve(options: ServerOptions, catalog: "Catalog", listeners: "Listeners") -
     return 0
 
 
-def _begin_to_load(entry: "CatalogEntry", log_level: int) -> None:
-    """Starts the engine process, which loads the model while this process imports the server."""
+def _begin_to_load(entry: "CatalogEntry", options: ServerOptions) -> None:
+    """Starts the engine process, which loads the model while this process imports the server. If
+    the model has to be measured first, the process does that, later."""
     from specllama.engine.wire.framing import frame
     from specllama.engine.wire.requests import Load
 
-    head_start.begin(engine_command(), frame(Load(entry.options.engine, log_level)), logs=True)
+    load = frame(Load(entry.options.engine, options.log.engine_level()))
+    head_start.begin(engine_command(), b"" if options.router.measures() else load, logs=True)
     if not entry.options.engine.embedding.embeds():
         head_start.begin(template_command())
 

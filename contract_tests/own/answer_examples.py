@@ -15,7 +15,7 @@ KEPT = {
     "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "tool_call_id",
     # machine, build and files
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
-    "path", "system_fingerprint",
+    "n_bytes", "path", "system_fingerprint",
     # long texts, and pieces of texts
     "arguments", "chat_template", "context", "embedding", "embeddings", "grammar", "input",
     "parameters", "partial_json", "response", "template",

@@ -69,8 +69,9 @@ def test_a_model_is_pulled_listed_served_and_removed(
 
     server = own_server("-hf", NAME, "-np", "2", "--offline", named=True, variables=cache)
     head, line = run("ps", "--url", server.url, **cache).stdout.splitlines()
-    assert head.split() == ["NAME", "STATE", "SLOTS", "CONTEXT", "SIZE"]
+    assert head.split() == ["NAME", "STATE", "SLOTS", "CONTEXT", "SIZE", "MEMORY"]
     assert line.split()[:3] == [NAME, "loaded", "0/2"]
+    assert line.endswith("iB host")
     server.stop()
 
     removed = run("rm", NAME, **cache)

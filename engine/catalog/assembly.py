@@ -264,6 +264,7 @@ class _EntryMaker:
             aliases=tuple(alias for alias in own.engine.model.aliases() if alias != found.name),
             tags=own.entry.tags,
             load_on_startup=said.load_on_startup,
+            pin=said.pin,
             stop_timeout=said.stop_timeout,
             removable=found.removable and section is None,
             in_cache=bool(repository) and named(self._cached, repository) is not None,

@@ -27,6 +27,7 @@ class CatalogEntry(msgspec.Struct, frozen=True, kw_only=True):
     aliases: tuple[str, ...] = ()
     tags: tuple[str, ...] = ()
     load_on_startup: bool = False
+    pin: bool = False  # stays in memory once it is loaded
     stop_timeout: int = 10  # s for running requests when the model is unloaded
     in_cache: bool = False
     hidden: bool = False

@@ -110,6 +110,7 @@ class Section(msgspec.Struct, frozen=True, kw_only=True):
     line: int
     layer: Layer
     load_on_startup: bool = False
+    pin: bool = False  # never unloaded to make room for other models
     stop_timeout: int = STOP_TIMEOUT  # s
     dedup_cache_models: bool = False  # hide the cache's entry of the same file
 
@@ -259,6 +260,7 @@ def _section(
 ) -> Section:
     """Returns the section, combined with `everywhere`, after checking its keys and values."""
     load = everywhere.load_on_startup if everywhere else False
+    pin = everywhere.pin if everywhere else False
     timeout = everywhere.stop_timeout if everywhere else STOP_TIMEOUT
     dedup = everywhere.dedup_cache_models if everywhere else False
     settings = []
@@ -267,6 +269,8 @@ def _section(
             match setting.key:
                 case "load-on-startup":
                     load = values.flag(setting.value)
+                case "pin":
+                    pin = values.flag(setting.value)
                 case "stop-timeout":
                     timeout = values.integer(setting.value, 0, _TIMEOUT_MAX)
                 case "dedup-cache-models":
@@ -282,6 +286,7 @@ def _section(
         line=draft.line,
         layer=layer,
         load_on_startup=load,
+        pin=pin,
         stop_timeout=timeout,
         dedup_cache_models=dedup,
     )

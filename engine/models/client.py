@@ -75,6 +75,7 @@ class EngineClient:
 
     def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
         self.info = info
+        self.n_private = 0  # bytes of the process's memory, see `engine.wire.replies.Heartbeat`
         self.has_served = False  # it has completed a request
         self._outbox = Outbox(sink)
         self._ids = itertools.count(1)

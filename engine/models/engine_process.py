@@ -15,7 +15,16 @@ from specllama.engine.wire.commands import STACKS_SIGNAL, engine_command, is_ill
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import frame
 from specllama.engine.wire.process import GRACE, Child
-from specllama.engine.wire.replies import ModelInfo, SlotState, Step, ToServer, to_server_decoder
+from specllama.engine.wire.replies import (
+    AboutModel,
+    Heartbeat,
+    Measured,
+    ModelInfo,
+    SlotState,
+    Step,
+    ToServer,
+    to_server_decoder,
+)
 from specllama.engine.wire.requests import Load, ToEngine
 from specllama.engine.wire.stats import Stats
 
@@ -82,14 +91,17 @@ class EngineProcess:
         except EngineError:
             return None
 
-    async def listen(self, take: Callable[[ToServer], None]) -> None:
+    async def listen(self, take: Callable[[AboutModel], None]) -> None:
         """Reads the process's messages until it ends, is stuck or violates the protocol. Passes the
-        messages of steps to the client, all others to `take`."""
+        messages of steps to the client, and all others except heartbeats to `take`."""
 
         def on_message(message: ToServer) -> None:
             if isinstance(message, Step) and self.client is not None:
                 self.client.dispatch(message)  # by far the most frequent message
-            else:
+            elif isinstance(message, Heartbeat):
+                if self.client is not None:
+                    self.client.n_private = message.n_private
+            elif not isinstance(message, Measured):
                 take(message)
 
         child = self._child

@@ -8,8 +8,11 @@ from functools import partial
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.errors import EngineError, invalid_request, unavailable
+from specllama.engine.models.accounts import MemoryAccounts, MemoryView
 from specllama.engine.models.events import ModelEvents, ModelStatus, Subscription
+from specllama.engine.models.keeping import Keeping
 from specllama.engine.models.lifecycle import State
+from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.records import (
     Lease,
     Members,
@@ -27,10 +30,10 @@ log = logging.getLogger("specllama.engine.models")
 class ModelPool:
     """A supervisor for each model in use.
 
-    A router loads models on request, at most `models_max` (0: any number) at the same time;
-    `engine.models.residency` decides which one is unloaded to make room. A model that sleeps or is
-    being downloaded uses no memory and does not count. A server that is no router has one model,
-    loaded from the start to the end.
+    A router loads models on request, at most `models_max` (0: any number) at the same time, and
+    within the limits of the `meter`, if there is one; `engine.models.residency` decides which one
+    is unloaded to make room. A model that sleeps or is being downloaded uses no memory and does not
+    count. A server that is no router has one model, loaded from the start to the end.
     """
 
     def __init__(
@@ -38,12 +41,17 @@ class ModelPool:
         catalog: Catalog,
         *,
         models_max: int = 4,
+        meter: MemoryMeter | None = None,
+        keep_alive_max: float = 300.0,
         new_supervisor: Callable[[Options], Supervisor] = Supervisor,
     ) -> None:
+        """`keep_alive_max` is the maximum of `keep`, in seconds."""
         self._catalog = catalog
+        self._keep_alive_max = keep_alive_max
         self._models_max = models_max
         self._new_supervisor = new_supervisor
         self._residency = Residency(models_max)
+        self._accounts = MemoryAccounts(meter, self._residency)
         self._events = ModelEvents()
         self._records = {
             name: ModelRecord.of(entry, self._events) for name, entry in catalog.entries.items()
@@ -74,7 +82,7 @@ class ModelPool:
             records = records[: self._models_max]
         self._first = records
         for record in records:
-            self._start_loading(record)
+            self._start_loading(record, makes_room=False)
 
     async def started(self) -> bool:
         """Waits for the models that are loaded at the start. Returns False if all of them failed,
@@ -96,7 +104,8 @@ class ModelPool:
         self.end_events()
         records = self._records.values()
         for record in records:
-            self._refuse(record, list(record.waiting), SHUTTING_DOWN)
+            self._refuse(record, list(record.waiting), unavailable(SHUTTING_DOWN))
+            record.end_keeping()
         in_use = [record.supervisor for record in records if record.supervisor]
         await _all_of(asyncio.create_task(supervisor.stop()) for supervisor in in_use)
         tasks = [task for record in records for task in (record.unloading, record.loading)]
@@ -117,6 +126,11 @@ class ModelPool:
         """Returns the status of a model; that of a removed one is unloaded."""
         record = self._records.get(name)
         return record.status() if record else ModelStatus()
+
+    def memory(self, name: str) -> MemoryView:
+        """Returns the memory of a model."""
+        record = self._records.get(name)
+        return self._accounts.view(record) if record else MemoryView({}, {})
 
     def subscribe(self) -> Subscription:
         """Returns the events of all models from now on."""
@@ -203,7 +217,7 @@ class ModelPool:
         self._begin_unload(record, f"the model {name!r} was unloaded")
 
     def _begin_unload(self, record: ModelRecord, reason: str) -> None:
-        self._refuse(record, list(record.waiting), reason)
+        self._refuse(record, list(record.waiting), unavailable(reason))
         if record.loading:
             record.loading.cancel()
         if record.supervisor:
@@ -212,10 +226,26 @@ class ModelPool:
 
     def unload_idle(self, name: str) -> bool:
         """Calls `begin_unload` for an idle model of a router. Returns False for other models."""
+        if self._catalog.router and (record := self._records.get(name)):
+            record.end_keeping()
         if not (self._catalog.router and self._residency.idle(name)) or self._stopping:
             return False
         self.begin_unload(name)
         return True
+
+    def keep(self, name: str, seconds: float) -> None:
+        """Keeps a router's model in memory for `seconds`, at most `keep_alive_max`, unless another
+        model waits for memory. Replaces the time of an earlier call."""
+        record = self._records.get(name)
+        seconds = min(seconds, self._keep_alive_max)
+        if record is None or record.supervisor is None or self._stopping or seconds <= 0:
+            return
+        record.end_keeping()
+        if self._residency.keep(name):
+            record.keeping = Keeping(
+                self._residency, name, record.supervisor, seconds, self._settle
+            )
+        self._settle()
 
     @property
     def _only(self) -> ModelRecord:
@@ -224,9 +254,12 @@ class ModelPool:
 
     # ---- requests --------------------------------------------------------------------------
 
-    async def _bring(self, record: ModelRecord) -> Lease:
-        """Waits until the model is downloaded, has a place, and is ready."""
+    async def _bring(self, record: ModelRecord, *, makes_room: bool = True) -> Lease:
+        """Waits until the model is downloaded, measured, has a place, and is ready."""
         await self._download(record)
+        await self._accounts.measure(record)
+        if not makes_room:
+            self._accounts.check_room(record)
         lease = await self._take_place(record)
         try:
             await lease.supervisor.loaded()
@@ -269,7 +302,8 @@ class ModelPool:
 
     async def _take_place(self, record: ModelRecord) -> Lease:
         self._check_open(record)
-        ticket = self._residency.request(record.name)
+        need = self._accounts.need(record)
+        ticket = self._residency.request(record.name, need, pinned=record.entry.pin)
         future: asyncio.Future[Lease] = asyncio.get_running_loop().create_future()
         record.waiting[ticket] = future
         self._settle()
@@ -278,17 +312,17 @@ class ModelPool:
             return await future
         except asyncio.CancelledError:
             if ticket in record.waiting:
-                self._refuse(record, [ticket], "cancelled")
+                self._refuse(record, [ticket], unavailable("cancelled"))
             elif not future.cancelled() and future.exception() is None:
                 future.result().release()  # granted at the moment of the cancellation
             raise
 
-    def _refuse(self, record: ModelRecord, tickets: Iterable[Ticket], reason: str) -> None:
+    def _refuse(self, record: ModelRecord, tickets: Iterable[Ticket], error: EngineError) -> None:
         for ticket in tickets:
             self._residency.withdraw(ticket)
             future = record.waiting.pop(ticket)
             if not future.done():
-                future.set_exception(unavailable(reason))
+                future.set_exception(error)
             record.publish()
         self._settle()
 
@@ -298,10 +332,12 @@ class ModelPool:
         if record.gone:
             raise unavailable(f"the model {record.name!r} was removed")
 
-    def _start_loading(self, record: ModelRecord) -> None:
+    def _start_loading(self, record: ModelRecord, *, makes_room: bool = True) -> None:
+        """Begins to load the model, without `makes_room` only if it fits beside all others."""
+
         async def bring() -> None:
             try:
-                (await self._bring(record)).release()
+                (await self._bring(record, makes_room=makes_room)).release()
             except EngineError as error:
                 if record.failure is None:  # else `_on_transition` has logged it
                     log.warning("%s", error)
@@ -325,6 +361,7 @@ class ModelPool:
         for name in plan.admitted:
             record = self._records[name]
             if record.supervisor:  # the model sleeps, or is only downloaded
+                record.supervisor.measured = record.measured
                 record.supervisor.wake()
             else:
                 self._create(record)
@@ -340,6 +377,9 @@ class ModelPool:
                 future.set_result(lease)
         for lease in too_late:
             lease.release()
+        for ticket in plan.refused:
+            record = self._records[ticket.name]
+            self._refuse(record, [ticket], self._accounts.refused(record, ticket))
 
     def _granted(self, record: ModelRecord, place: ModelSlot) -> Lease:
         supervisor = record.supervisor
@@ -349,6 +389,7 @@ class ModelPool:
         def release() -> None:
             supervisor.release()
             self._residency.release(place)
+            self._accounts.report(record)
             self._settle()
 
         return Lease(record.entry, supervisor, release)
@@ -356,6 +397,7 @@ class ModelPool:
     def _create(self, record: ModelRecord, *, load: bool = True) -> Supervisor:
         supervisor = record.supervisor = self._new_supervisor(record.entry.options)
         supervisor.model = record.name if self._catalog.router else ""
+        supervisor.measured = record.measured
         supervisor.on_transition = partial(self._on_transition, record, supervisor)
         supervisor.on_progress = lambda: record.publisher.progress(ModelStatus.of(supervisor))
         supervisor.start(load=load)
@@ -367,6 +409,7 @@ class ModelPool:
         supervisor = record.supervisor
         if record.unloading or supervisor is None:
             return
+        record.end_keeping()
         self._residency.leave(record.name)
         unload = self._unload(record, supervisor, timeout, reason)
         record.unloading = asyncio.create_task(unload, name=f"unload {record.name}")
@@ -403,6 +446,7 @@ class ModelPool:
         match supervisor.state:
             case "ready":
                 self._residency.settled(record.name)
+                self._accounts.report(record)
             case "sleeping" if not record.unloading:
                 self._residency.gone(record.name)  # a request that wakes it needs a place again
             case "failed":

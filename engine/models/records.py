@@ -13,11 +13,13 @@ from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.events import ModelEvent, ModelEvents, ModelStatus, StatusPublisher
+from specllama.engine.models.keeping import Keeping
 from specllama.engine.models.lifecycle import BACKOFF
 from specllama.engine.models.residency import Ticket
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
 from specllama.engine.wire.commands import is_illegal_instruction
+from specllama.engine.wire.replies import Measured
 
 # ---- Failed attempts to load a model. They delay the attempts of further requests.
 
@@ -47,6 +49,11 @@ class ModelFailure:
         """Returns a permanent failure with the reason `text`, after which no request tries to load
         the model; None if `text` is empty."""
         return cls(text, None, 1, math.inf) if text else None
+
+    @classmethod
+    def passing(cls, text: str) -> "ModelFailure":
+        """Returns a failure with the reason `text`, after which each request tries again."""
+        return cls(text, None, 1, -math.inf)
 
     def check(self, name: str) -> None:
         """Raises `EngineError` (unavailable) if it is too early to try again."""
@@ -120,6 +127,9 @@ class ModelRecord:
     unloading: asyncio.Task[None] | None = None
     only_download: bool = False  # it is being downloaded for the cache: there are no files to load
     gone: bool = False  # about to be removed
+    measured: Measured | None = None  # what it takes, from the last dry run
+    n_measuring: int = 0  # requests that wait for a dry run
+    keeping: Keeping | None = None  # by a request with keep_alive; it may have ended
     n_returning: int = 0  # requests that wait for the end of an unloading
     waiting: dict[Ticket, asyncio.Future[Lease]] = field(default_factory=dict)
 
@@ -148,6 +158,10 @@ class ModelRecord:
             return self.n_returning > 0
         return self.status().value != "unloaded"
 
+    def end_keeping(self) -> None:
+        if self.keeping:
+            self.keeping.end()
+
     def status(self) -> ModelStatus:
         """Returns the status for GET /models."""
         if self.n_returning:  # the old process won't answer these requests
@@ -157,8 +171,8 @@ class ModelRecord:
         if supervisor and supervisor.state not in _ABSENT:
             waits = bool(self.waiting) and supervisor.state == "sleeping"
             return msgspec.structs.replace(ModelStatus.of(supervisor), waiting=waits)
-        if self.waiting:
-            return ModelStatus(value="loading", waiting=True)
+        if self.waiting or self.n_measuring:
+            return ModelStatus(value="loading", waiting=bool(self.waiting))
         if failure := self.failure:
             return ModelStatus(failed=True, failure=failure.text, exit_code=failure.exit_code)
         # A stopping model keeps its previous status until its process has ended.
@@ -212,7 +226,8 @@ class Members:
         known, record.entry = (record.entry.options, record.options), entry
         if record.in_use and _nameless(entry.options) in map(_nameless, known):
             return
-        record.located, record.failure = None, ModelFailure.known(entry.fault)
+        record.located, record.measured = None, None
+        record.failure = ModelFailure.known(entry.fault)
         await self._clear(record, "was unloaded, as its options have changed")
 
     async def remove(self, name: str) -> None:

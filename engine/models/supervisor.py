@@ -21,18 +21,19 @@ from specllama.engine.models.lifecycle import (
     Restarts,
     State,
 )
+from specllama.engine.models.memory import with_measured
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.wire.commands import explain_exit
 from specllama.engine.wire.devices import device_lines
 from specllama.engine.wire.engine_log import EngineLog, log_for
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
-    Heartbeat,
+    AboutModel,
     LoadFailed,
+    Measured,
     ModelInfo,
     Progress,
     Ready,
-    ToServer,
 )
 from specllama.engine.wire.requests import SetAdapters
 
@@ -76,6 +77,7 @@ class Supervisor:
         """`examine` is called for each model that a process has loaded, before it accepts requests;
         `log_level` is the threshold of the engine process's log."""
         self.options = options  # with the paths of files after these have been downloaded
+        self.measured: Measured | None = None  # its dry run, if there was one
         self.model = ""  # its name in the log, if there are several models
         self.adapter_scales: list[tuple[int, float]] | None = None  # the scales set by a client
         self.on_transition: Callable[[State], None] = lambda before: None
@@ -323,7 +325,7 @@ class Supervisor:
         engine_log = EngineLog(self.model, everything=self._log_level <= logging.DEBUG)
         try:
             process = self._process = await self._start_process(
-                self.options.engine, engine_log, self._log_level
+                with_measured(self.options.engine, self.measured), engine_log, self._log_level
             )
         except OSError as error:
             self._fail(f"the engine process could not be started: {error}")
@@ -342,10 +344,8 @@ class Supervisor:
             wait = self._conclude(process, code)
         return wait
 
-    def _take(self, process: EngineProcess, message: ToServer) -> None:
+    def _take(self, process: EngineProcess, message: AboutModel) -> None:
         match message:
-            case Heartbeat():
-                pass
             case Progress(fraction=fraction):
                 self.progress = fraction
                 self.on_progress()

@@ -11,7 +11,7 @@ import msgspec
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.options import Pooling
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.devices import CPU, DeviceUse
+from specllama.engine.wire.devices import CPU, Bytes, DeviceMemory, DeviceUse
 from specllama.engine.wire.stats import MissReason, Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
@@ -78,8 +78,30 @@ class LoadFailed(msgspec.Struct, tag="load_failed", frozen=True, array_like=True
     message: str
 
 
+class Measured(msgspec.Struct, tag="measured", frozen=True, array_like=True):
+    """The reply to `MeasureMemory`: the memory of the machine, and what the model will take.
+
+    `memory` begins with the host's. `uses` are of the model with its draft model and its projector,
+    if it is loaded with a context of `ctx_size` tokens and `n_gpu_layers` on devices (-1: as many
+    as llama.cpp chooses). `n_mapped` bytes of the weights in the host's memory are mapped from the
+    file. In addition, the process takes `n_base` bytes. `is_cache_16_bit` is true if the KV cache
+    has numbers of 16 bits or more.
+    """
+
+    memory: list[DeviceMemory]
+    uses: list[DeviceUse] = []
+    ctx_size: int = 0
+    n_gpu_layers: int = -1
+    n_mapped: Bytes = 0
+    n_base: Bytes = 0
+    is_cache_16_bit: bool = False
+
+
 class Heartbeat(msgspec.Struct, tag="heartbeat", frozen=True, array_like=True):
-    """Sent every second from the start on, by a separate thread."""
+    """Sent every second from the start on, by a separate thread. `n_private` is the memory of the
+    process that it shares with no file and no other process, in bytes; 0 if it is unknown."""
+
+    n_private: Bytes = 0
 
 
 class Timings(msgspec.Struct, frozen=True, array_like=True):
@@ -345,6 +367,8 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
 
 
 Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
-ToServer = Progress | Ready | LoadFailed | Heartbeat | Step | Failed | Reply
+AboutModel = Progress | Ready | LoadFailed | Step | Failed | Reply
+"""The messages of a process that loads a model, except for heartbeats."""
+ToServer = AboutModel | Measured | Heartbeat
 
 to_server_decoder = msgspec.msgpack.Decoder(ToServer)

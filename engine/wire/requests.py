@@ -25,6 +25,17 @@ class Load(msgspec.Struct, tag="load", frozen=True, array_like=True):
     log_level: int
 
 
+class MeasureMemory(msgspec.Struct, tag="measure", frozen=True, array_like=True):
+    """The first message to a process that loads no model: it determines the memory that a model
+    will take, sends `Measured` (or `LoadFailed`) and ends. `limits` has the bytes that models may
+    take on each device, to which the options are adapted (`--fit`). Without `options`, the process
+    only reports the memory of the devices."""
+
+    options: EngineOptions | None
+    limits: dict[str, int]
+    log_level: int
+
+
 class Infill(msgspec.Struct, frozen=True):
     """A gap between `prefix` and `suffix`, each a sequence of token ids and texts.
 
@@ -219,6 +230,7 @@ class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
 
 ToEngine = (
     Load
+    | MeasureMemory
     | Submit
     | Embed
     | Rerank

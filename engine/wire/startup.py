@@ -97,9 +97,22 @@ def limit_descriptors() -> None:
 
 def resident() -> int:
     """The resident memory in bytes; 0 if the platform doesn't report it."""
+    return _resident()[0]
+
+
+def private() -> int:
+    """The resident memory without mapped files and without memory that is shared with other
+    processes, in bytes; 0 if the platform doesn't report it."""
+    every, shared = _resident()
+    return every - shared
+
+
+def _resident() -> tuple[int, int]:
+    """The resident memory in bytes, and the part of it that is mapped or shared."""
     with suppress(OSError, ValueError), open("/proc/self/statm", "rb") as file:
-        return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    return 0
+        _, every, shared, *_ = map(int, file.read().split())
+        return every * (page := os.sysconf("SC_PAGE_SIZE")), shared * page
+    return 0, 0
 
 
 def disk_reads() -> int:

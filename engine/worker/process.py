@@ -1,4 +1,5 @@
-"""The engine process: loads one model, and serves it until the pipe closes.
+"""The engine process: loads one model, and serves it until the pipe closes; or only measures the
+memory that a model will take.
 
 python -m specllama.engine.worker        (started by engine.models.engine_process)
 """
@@ -20,7 +21,7 @@ from specllama.engine.wire.commands import STACKS_SIGNAL, STUCK
 from specllama.engine.wire.engine_log import send_log
 from specllama.engine.wire.link import take_over
 from specllama.engine.wire.replies import Heartbeat, LoadFailed, Progress, Ready
-from specllama.engine.wire.requests import Load, to_engine_decoder
+from specllama.engine.wire.requests import Load, MeasureMemory, to_engine_decoder
 from specllama.engine.worker.backend import (
     BackendError,
     Model,
@@ -33,7 +34,7 @@ from specllama.engine.worker.backend.exactness import promised
 from specllama.engine.worker.backend.projector import projector_header
 from specllama.engine.worker.backend.watch import encoding, stepping
 from specllama.engine.worker.embedding.embedder import Embedder
-from specllama.engine.worker.fitting import fitted
+from specllama.engine.worker.fitting import fitted, measured
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.worker import LAST_STEP_SECONDS, ServerLink, Worker
 
@@ -47,7 +48,7 @@ def _beat(link: ServerLink) -> None:
     stop = system.Event()
     while not stop.wait(HEARTBEAT_SECONDS):
         try:
-            link.send(Heartbeat())
+            link.send(Heartbeat(startup.private()))
         except OSError:  # the server has closed the pipe, perhaps before the reader thread exists
             stop.wait(LAST_STEP_SECONDS)
             system.leave()
@@ -110,6 +111,20 @@ def _load(
     return engine, options
 
 
+def _measure(link: ServerLink, job: MeasureMemory) -> int:
+    """Answers `job`. Returns the exit status."""
+    try:
+        initialize(job.options.compute.numa if job.options else "")
+        if job.options is not None:
+            add_rpc_servers(job.options.compute.rpc)
+        with reported_abort(lambda message: link.send(LoadFailed(message))):
+            link.send(measured(job.options, job.limits))
+    except BackendError as error:
+        link.send(LoadFailed(str(error)))
+        return 1
+    return 0
+
+
 def _make(model: Model, path: str, options: EngineOptions) -> Engine | Embedder:
     """The engine for the model. Raises BackendError and GrammarError."""
     if options.embedding.embeds():
@@ -137,7 +152,7 @@ def main() -> int:
     """Serves the server process that started this one. Returns the exit status."""
     link: ServerLink = take_over(to_engine_decoder)
     match link.receive():  # the server sends nothing else before `Ready`
-        case [Load() as first]:
+        case [Load() | MeasureMemory() as first]:
             pass
         case _:
             return 2
@@ -146,6 +161,8 @@ def main() -> int:
     _register_stack_dump()
     stepping.begin("the start of the engine")
     system.start_thread(partial(_beat, link), "heartbeat")
+    if isinstance(first, MeasureMemory):
+        return _measure(link, first)
     engine = None
     with suppress(BrokenPipeError):  # the server has closed the pipe
         loaded = _load(link, first.options)

@@ -13,7 +13,7 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.options import Options
 from specllama.engine.wire.replies import Vectors
 from specllama.engine.wire.requests import PromptParts
-from specllama.handlers.apis.generate import B, unload_afterwards
+from specllama.handlers.apis.generate import B, keep_afterwards
 from specllama.handlers.apis.wishes import with_headers
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer, lazy
@@ -45,8 +45,9 @@ class EmbeddingsRequest:
     """The model's name in the request."""
     shortens: bool = False
     """Whether inputs that are too long are cut off at the end. Each input is one text then."""
-    unloads: bool = False
-    """Whether a router unloads the model after this request, unless others use it."""
+    keep_alive: float | None = None
+    """The seconds for which a router keeps the model in memory after this request; with 0, it
+    unloads the model then, unless others use it."""
     wishes: Wishes = NO_WISHES
     """The priority and the time limit that the body chooses."""
 
@@ -93,8 +94,7 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
     model = resolve_model(body, unknown=dialect.unknown)
     arrived = system.now()
     request = await run_in_thread(dialect.read, body, model.options)
-    if request.unloads:
-        unload_afterwards(model)
+    keep_afterwards(model, request.keep_alive)
     wishes = with_headers(request.wishes)
     async with in_time(wishes.timeout_ms):
         engine = await model.engine()

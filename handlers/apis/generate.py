@@ -105,13 +105,14 @@ class GenerationRequest:
     reads_events: bool = False
     """Whether the engine streams even if the answer doesn't: only in a stream can the tokens of
     the content be separated from those of thoughts and calls."""
-    unloads: bool = False
-    """Whether a router unloads the model after this request, unless others use it."""
     wishes: Wishes = NO_WISHES
     """The priority and the time limits that the body chooses."""
     shows_queue: bool = False
     """Whether a stream of server-sent events begins before the request has a slot, and reports its
     place in the queue."""
+    keep_alive: float | None = None
+    """The seconds for which a router keeps the model in memory after this request; with 0, it
+    unloads the model then, unless others use it."""
 
 
 A = TypeVar("A", bound=GenerationRequest)
@@ -181,8 +182,7 @@ async def generate(
     model = resolve_model({"model": name} if name else body, unknown=dialect.unknown)
     arrived = system.now()
     request = await run_in_thread(dialect.read, body, model.options)
-    if request.unloads:
-        unload_afterwards(model)
+    keep_afterwards(model, request.keep_alive)
     wishes = with_headers(request.wishes)
     if request.params.n_predict == 0:
         wishes = wishes._replace(prompt_ms=None)  # the request is only for its prompt
@@ -237,13 +237,19 @@ async def count_input(
     return await count_tokens(model, engine, await _conversation(model, engine, request))
 
 
-def unload_afterwards(model: ResolvedModel) -> None:
-    """Has a router unload the model after the request, unless others use it. To be called before
-    the model is leased."""
-    if not model.current.catalog.router:
-        warn_ignored("keep_alive: the only model of a server stays loaded")
+def keep_afterwards(model: ResolvedModel, seconds: float | None) -> None:
+    """Has a router keep the model in memory after the request for `seconds`, if given; or, with 0,
+    unload it unless others use it. To be called before the model is leased."""
+    if seconds is None:
         return
-    current_scope()["state"]["leases"].callback(model.current.pool.unload_idle, model.name)
+    pool = model.current.pool
+    if not model.current.catalog.router:
+        if not seconds:
+            warn_ignored("keep_alive: the only model of a server stays loaded")
+    elif seconds:
+        current_scope()["state"]["leases"].callback(pool.keep, model.name, seconds)
+    else:
+        current_scope()["state"]["leases"].callback(pool.unload_idle, model.name)
 
 
 # ---- from the request to the engine's input -----------------------------------------------

@@ -529,6 +529,10 @@ class MediaTypeDetails(TypedDict):
 class MediaTypeError(TypedDict):
     error: MediaTypeDetails
 
+class MemoryOnDevice(TypedDict):
+    device: str
+    n_bytes: int
+
 class MessageStopEvent(TypedDict):
     type: Literal["message_stop"]
 
@@ -612,6 +616,10 @@ ModelEventName: TypeAlias = Literal[
     "model_remove",
     "models_reload",
 ]
+
+class ModelMemory(TypedDict):
+    need: list[MemoryOnDevice]
+    use: list[MemoryOnDevice]
 
 class ModelMeta(TypedDict):
     vocab_type: int
@@ -760,6 +768,7 @@ class OllamaProcess(TypedDict):
     expires_at: str
     size_vram: int
     context_length: int
+    memory: NotRequired[ModelMemory]
 
 class OllamaProcesses(TypedDict):
     models: list[OllamaProcess]
@@ -2443,6 +2452,7 @@ class Model(TypedDict):
     can_remove: bool
     architecture: ModelArchitecture
     status: ModelStatus
+    memory: NotRequired[ModelMemory]
     meta: ModelMeta | None
 
 class ModelEventData(TypedDict):

@@ -21,6 +21,7 @@ from specllama.engine.helpers.inspect.inspector import MetadataReader
 from specllama.engine.helpers.render.renderer import Renderer, examined
 from specllama.engine.media.resolver import MediaDecoder
 from specllama.engine.models.inventory import Inventory
+from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError
@@ -89,7 +90,11 @@ class Runtime:
             log_level=options.log.engine_level(),
         )
         pool = ModelPool(
-            catalog, models_max=options.router.models_max, new_supervisor=new_supervisor
+            catalog,
+            models_max=options.router.models_max,
+            meter=_meter(options) if catalog.router else None,
+            keep_alive_max=options.router.models_keep_alive,
+            new_supervisor=new_supervisor,
         )
         return cls(
             options=options,
@@ -111,6 +116,17 @@ class Runtime:
     def api_keys(self) -> KeyRing:
         """The valid keys; empty for a server without authentication."""
         return self.keys.ring
+
+
+def _meter(options: ServerOptions) -> MemoryMeter | None:
+    router = options.router
+    if not router.measures():
+        return None
+    return MemoryMeter(
+        router.models_memory,
+        router.models_memory_margin << 20,
+        log_level=options.log.engine_level(),
+    )
 
 
 def _metrics() -> "Metrics":

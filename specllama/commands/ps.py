@@ -26,7 +26,8 @@ def main(argv: Sequence[str]) -> int:
     """Prints a line for each model. Returns 0, or 1 after one line about an error."""
     parser = argparse.ArgumentParser(
         prog="specllama ps",
-        description="Shows the models of a running server: state, slots in use, context, size.",
+        description="Shows the models of a running server: state, slots in use, context, size of "
+        "the weights, memory.",
     )
     parser.add_argument(
         "--url",
@@ -43,7 +44,7 @@ def main(argv: Sequence[str]) -> int:
     except (AskError, OptionError) as error:
         print(f"specllama ps: error: {error}", file=sys.stderr)
         return 1
-    head = ("NAME", "STATE", "SLOTS", "CONTEXT", "SIZE")
+    head = ("NAME", "STATE", "SLOTS", "CONTEXT", "SIZE", "MEMORY")
     widths = [max(map(len, column)) for column in zip(head, *rows, strict=True)]
     for row in (head, *rows):
         print("  ".join(f"{cell:<{n}}" for cell, n in zip(row, widths, strict=True)).rstrip())
@@ -60,7 +61,7 @@ def own_url(environ: Mapping[str, str]) -> str:
 
 
 def ask(url: str, key: str, *, everything: bool) -> list[tuple[str, ...]]:
-    """Returns the rows: name, state, slots in use, tokens of a slot's context, size. Raises
+    """Returns the rows: name, state, slots in use, tokens of a slot's context, size, memory. Raises
     AskError."""
     headers = {"Authorization": f"Bearer {key}"} if key else {}
     try:
@@ -86,7 +87,18 @@ def _row(client: httpx2.Client, model: dict[str, Any]) -> tuple[str, ...]:
     if state in ("loading", "downloading"):
         state += f" {100 * model['status'].get('progress', 0):.0f} %"
     context = f"{meta['n_ctx']:,}" if "n_ctx" in meta else "-"
-    return name, state, slots, context, shown_size(meta["size"]) if "size" in meta else "-"
+    size = shown_size(meta["size"]) if "size" in meta else "-"
+    return name, state, slots, context, size, _memory(model)
+
+
+def _memory(model: dict[str, Any]) -> str:
+    """Returns the memory that the model takes on each device or, in brackets, will take."""
+    memory = model.get("memory") or {}
+    for sizes, form in ((memory.get("use"), "{}"), (memory.get("need"), "({})")):
+        if sizes:
+            shown = (f"{shown_size(each['n_bytes'])} {each['device']}" for each in sizes)
+            return form.format(" + ".join(shown))
+    return "-"
 
 
 def _state(model: dict[str, Any]) -> str:

@@ -106,6 +106,7 @@ class PaperSupervisor(Supervisor):
         )
         self.name = options.engine.model.alias
         self.child: PaperChild | None = None
+        self.started_with: EngineOptions | None = None
         self.n_children = 0
         self._files: asyncio.Future[Options] | None = None
         PaperSupervisor.all.append(self)
@@ -113,7 +114,7 @@ class PaperSupervisor(Supervisor):
     async def _start_child(
         self, options: EngineOptions, engine_log: EngineLog, log_level: int
     ) -> EngineProcess:
-        self.child = child = PaperChild()
+        self.child, self.started_with = (child := PaperChild()), options
         self.n_children += 1
         await asyncio.sleep(0)
         given: Any = child

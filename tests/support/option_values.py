@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from specllama.engine.options import OptionError, Options, Setting, values
 from specllama.engine.options.checks import check
 from specllama.engine.options.declaration import INT32_MAX, Field, compose
+from specllama.engine.options.memory_sizes import MemorySize
 from specllama.engine.options.tables.speculation import SpeculationType
 from specllama.engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from specllama.handlers.options import NAMES
@@ -90,6 +91,11 @@ SPECIAL: dict[str, st.SearchStrategy[Any]] = {
         st.sampled_from(["auto", "all"]) | st.integers(0, INT32_MAX),
     ),
     "fit_target": st.lists(st.integers(0, 1 << 30), min_size=1, max_size=15).map(tuple),
+    "models_memory": st.dictionaries(
+        st.sampled_from(["host", "gpu", "CUDA0", "RPC0:a.b:1"]),
+        st.tuples(st.integers(1, 100), st.booleans()),
+        min_size=1,
+    ).map(lambda sizes: tuple(MemorySize(name, *size) for name, size in sizes.items())),
     "tensor_split": st.lists(SINGLE.filter(lambda x: x >= 0), min_size=1, max_size=15).map(tuple),
     "samplers": st.lists(st.sampled_from(DEFAULT_SAMPLERS), min_size=1).map(tuple),
     "sampler_seq": st.text("".join(SAMPLER_LETTERS), min_size=1),

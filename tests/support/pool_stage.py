@@ -1,21 +1,58 @@
 """A pool over engine processes that exist in name only."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from contextlib import asynccontextmanager
 from typing import Any
 
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.entry import CatalogEntry
+from specllama.engine.errors import server_error
 from specllama.engine.models.events import Subscription
+from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.models.records import Lease
+from specllama.engine.options import EngineOptions
+from specllama.engine.options.memory_sizes import memory_sizes
+from specllama.engine.wire.devices import DeviceMemory, DeviceUse
+from specllama.engine.wire.replies import Measured
 from tests.support.engines import PaperSupervisor
 from tests.support.options_support import model_options
 
 
+class PaperMeter(MemoryMeter):
+    """Measures models that exist in name only, by the numbers of a test: MiB by device."""
+
+    def __init__(
+        self, limits: str, sizes: Mapping[str, Mapping[str, int]], margin: int = 0
+    ) -> None:
+        super().__init__(memory_sizes(limits) if limits else (), margin << 20)
+        self.sizes = sizes
+        self.asked: list[str] = []
+
+    async def _ask(self, options: EngineOptions | None) -> Measured:
+        await asyncio.sleep(0)
+        return Measured([DeviceMemory("host", 900 << 20, 1000 << 20), DeviceMemory("GPU0", 0, 0)])
+
+    async def measure(self, options: EngineOptions) -> Measured:
+        name = options.model.alias
+        self.asked.append(name)
+        if name not in self.sizes:
+            raise server_error("it isn't a model")
+        uses = [
+            DeviceUse(name="CPU" if device == "host" else device, kv_cache=size << 20)
+            for device, size in self.sizes[name].items()
+        ]
+        return Measured(list(self._memory or ()), uses, ctx_size=4321, is_cache_16_bit=True)
+
+
 def entry(
-    name: str, *, startup: bool = False, remote: bool = False, timeout: int = 10
+    name: str,
+    *,
+    startup: bool = False,
+    remote: bool = False,
+    timeout: int = 10,
+    pin: bool = False,
 ) -> CatalogEntry:
     options = model_options(alias=name, hf_repo="user/repo" if remote else "")
     return CatalogEntry(
@@ -23,6 +60,7 @@ def entry(
         source="preset",
         options=options,
         load_on_startup=startup,
+        pin=pin,
         stop_timeout=timeout,
     )
 
@@ -64,12 +102,22 @@ async def soon() -> None:
 
 @asynccontextmanager
 async def stage(
-    *entries: CatalogEntry, models_max: int = 4, router: bool = True
+    *entries: CatalogEntry,
+    models_max: int = 4,
+    router: bool = True,
+    meter: MemoryMeter | None = None,
+    keep_alive_max: float = 300.0,
 ) -> AsyncIterator[Stage]:
     PaperSupervisor.all, tasks = [], asyncio.all_tasks()
     given = entries or tuple(entry(name) for name in "abcd")
     catalog = Catalog(given, default=given[0].name, router=router)
-    pool = ModelPool(catalog, models_max=models_max, new_supervisor=PaperSupervisor)
+    pool = ModelPool(
+        catalog,
+        models_max=models_max,
+        meter=meter,
+        keep_alive_max=keep_alive_max,
+        new_supervisor=PaperSupervisor,
+    )
     await pool.start()
     try:
         await soon()

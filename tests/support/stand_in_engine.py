@@ -56,6 +56,7 @@ from specllama.engine.wire.requests import (
     GetStats,
     Infill,
     Load,
+    MeasureMemory,
     Pause,
     PromptParts,
     Resume,
@@ -328,7 +329,7 @@ class StandIn:
                 for answer in self._answers:
                     if answer.id == id:
                         answer.is_paused = isinstance(message, Pause)
-            case EndThoughts() | Load():
+            case EndThoughts() | Load() | MeasureMemory():
                 pass
             case _:
                 try:

@@ -7,6 +7,12 @@ import msgspec
 
 from specllama.engine.options import files
 from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.memory_sizes import (
+    MAX_SIZE,
+    MemorySize,
+    memory_sizes,
+    show_memory_sizes,
+)
 
 _router = partial(Opt, group="Many models")
 
@@ -59,6 +65,44 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             "is unloaded first.",
         ),
     ] = 4
+    models_memory: Annotated[
+        tuple[MemorySize, ...],
+        _router(
+            names="--models-memory",
+            env="LLAMA_ARG_MODELS_MEMORY",
+            metavar="[DEVICE=]SIZE,...",
+            help="Memory that all models together may take, in MiB or as a percentage of the "
+            "device's memory: 16000, 80%, or host=16000,CUDA0=90%,gpu=20000. Without a DEVICE it "
+            "is the host's memory; gpu stands for each GPU without a size of its own. The least "
+            "recently used models make room for others.",
+            default="no limit",
+            read=memory_sizes,
+            show=show_memory_sizes,
+        ),
+    ] = ()
+    models_memory_margin: Annotated[
+        int,
+        _router(
+            names="--models-memory-margin",
+            env="LLAMA_ARG_MODELS_MEMORY_MARGIN",
+            metavar="MIB",
+            min=0,
+            max=MAX_SIZE,
+            help="Memory that models leave free on each device, in MiB, of the memory that is free "
+            "when the server starts (0: no limit).",
+        ),
+    ] = 0
+    models_keep_alive: Annotated[
+        int,
+        _router(
+            names="--models-keep-alive",
+            env="LLAMA_ARG_MODELS_KEEP_ALIVE",
+            metavar="SECONDS",
+            min=0,
+            max=INT32_MAX,
+            help="Maximum time for which a request's keep_alive keeps its model in memory.",
+        ),
+    ] = 300
     models_autoload: Annotated[
         bool,
         _router(
@@ -69,3 +113,7 @@ class RouterOptions(msgspec.Struct, kw_only=True, frozen=True):
             "/models/load loads models.",
         ),
     ] = True
+
+    def measures(self) -> bool:
+        """Returns whether the memory of models is limited, so that it has to be measured."""
+        return bool(self.models_memory or self.models_memory_margin)

@@ -109,6 +109,35 @@ def fitted(
         return options
 
 
+def asked(
+    measuring: Measuring,
+    options: EngineOptions,
+    uses: Sequence[DeviceUse],
+    budgets: Mapping[str, FitBudget],
+) -> Asked:
+    """The values of `options`, with the alternatives to values that the user hasn't set. `uses` is
+    the memory with these values."""
+    n_ctx = measuring.n_ctx
+    step = CELLS * measuring.n_parts
+    least = max(step, options.compute.fit_ctx * measuring.n_parts)
+    is_on_devices = any(use.name in budgets and use.name != CPU for use in uses)
+    may_choose = is_on_devices and options.compute.n_gpu_layers == "auto"
+    return Asked(
+        n_ctx=n_ctx,
+        least_ctx=min(n_ctx, least) if options.context.ctx_size < 0 else n_ctx,
+        most_layers=measuring.n_layer if may_choose else 0,
+        step=step,
+    )
+
+
+def is_measurable(options: EngineOptions, uses: Sequence[DeviceUse]) -> bool:
+    """False if weights are not placed on devices layer by layer."""
+    compute = options.compute
+    placed = compute.override_tensor or compute.cpu_moe or compute.n_cpu_moe
+    by_hand = placed or compute.n_cpu_ffn or compute.split_mode == "row"
+    return not (by_hand and any(use.name != CPU for use in uses))
+
+
 class CannotFitError(BackendError):
     """There is no memory for the requested values, and no alternative."""
 
@@ -128,17 +157,17 @@ class _Fitting:
 
     def options(self) -> EngineOptions:
         options, before = self._options, self._measuring.uses(self._measuring.n_ctx)
-        asked = self._asked(before)
-        choice = Choice(asked.n_ctx, AUTO, before, fits=True)
-        if self._is_measurable(before):
-            choice = choose(asked, self._measuring.uses, self._budgets())
+        wanted = asked(self._measuring, options, before, self._budgets())
+        choice = Choice(wanted.n_ctx, AUTO, before, fits=True)
+        if is_measurable(options, before):
+            choice = choose(wanted, self._measuring.uses, self._budgets())
         self._check_host(choice, self._host.most if self._host else 0)
-        if choice.n_ctx != asked.n_ctx:
+        if choice.n_ctx != wanted.n_ctx:
             options = replaced(options, ctx_size=choice.n_ctx)
         if choice.n_layers != AUTO:
             options = replaced(options, n_gpu_layers=choice.n_layers)
         if options != self._options:
-            log.warning("%s", chosen(asked, choice, before, self._free()))
+            log.warning("%s", chosen(wanted, choice, before, self._free()))
         elif not choice.fits and not self._has_room(choice):
             log.warning("%s", short_of(choice, self._free()))
         else:
@@ -150,27 +179,6 @@ class _Fitting:
         n_ctx = self._measuring.n_ctx
         choice = Choice(n_ctx, AUTO, self._measuring.uses(n_ctx), fits=False)
         self._check_host(choice, self._host.most_ever if self._host else 0)
-
-    def _asked(self, uses: Sequence[DeviceUse]) -> Asked:
-        measuring, options = self._measuring, self._options
-        n_ctx = measuring.n_ctx
-        step = CELLS * measuring.n_parts
-        least = max(step, options.compute.fit_ctx * measuring.n_parts)
-        is_on_devices = any(use.name in self._budgets() and use.name != CPU for use in uses)
-        may_choose = is_on_devices and options.compute.n_gpu_layers == "auto"
-        return Asked(
-            n_ctx=n_ctx,
-            least_ctx=min(n_ctx, least) if options.context.ctx_size < 0 else n_ctx,
-            most_layers=measuring.n_layer if may_choose else 0,
-            step=step,
-        )
-
-    def _is_measurable(self, uses: Sequence[DeviceUse]) -> bool:
-        """False if weights are not placed on devices layer by layer."""
-        compute = self._options.compute
-        placed = compute.override_tensor or compute.cpu_moe or compute.n_cpu_moe
-        by_hand = placed or compute.n_cpu_ffn or compute.split_mode == "row"
-        return not (by_hand and any(use.name != CPU for use in uses))
 
     def _budgets(self) -> dict[str, FitBudget]:
         margin = self._options.compute.fit_margin
@@ -228,4 +236,4 @@ class _Fitting:
 
     def _has_own_weights(self, uses: Sequence[DeviceUse]) -> bool:
         is_mapped = self._options.model.how_to_load() == "mmap"
-        return self._is_measurable(uses) and (not is_mapped or self._measuring.is_repacked)
+        return is_measurable(self._options, uses) and (not is_mapped or self._measuring.is_repacked)

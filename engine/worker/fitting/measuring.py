@@ -5,7 +5,7 @@ from types import TracebackType
 from typing import Self
 
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.wire.devices import DeviceUse
+from specllama.engine.wire.devices import CPU, Bytes, DeviceUse
 from specllama.engine.worker.backend.dry_run import DryRun
 from specllama.engine.worker.backend.projector import projector_uses
 from specllama.engine.worker.embedding.embedder import sequence_count
@@ -71,6 +71,12 @@ class Measuring:
             n_ctx = of_draft.context_size()
             found += self._draft.measure(of_draft, n_slots, unified, n_ctx)
         return _summed(found + self._of_projector)
+
+    def n_host_weights(self, n_ctx: int, n_layers: int = AUTO) -> Bytes:
+        """The bytes of the model's own weights in the host's memory."""
+        self.uses(n_ctx, n_layers)
+        found = self._model.measure(self._options, self._n_seq, self._unified, n_ctx)
+        return sum(use.model for use in found if use.name == CPU)
 
     def close(self) -> None:
         self._model.close()

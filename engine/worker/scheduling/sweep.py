@@ -10,7 +10,7 @@ from pathlib import Path
 
 import msgspec
 
-from specllama.engine.host import recall, write_whole
+from specllama.engine import host
 
 log = logging.getLogger("specllama.engine.worker.scheduling.sweep")
 
@@ -133,16 +133,9 @@ def _in_turns(n_rows: int, n_prompt: int) -> Iterator[tuple[str, int]]:
 
 def remembered(place: Path) -> Sweep | None:
     """The sweep in the file; None if there is no usable one."""
-    return recall(place, Sweep, log)
+    return host.recall(place, Sweep, log)
 
 
 def remember(place: Path, sweep: Sweep) -> None:
     """Writes the sweep to the file, for the next start."""
-    try:
-        place.parent.mkdir(parents=True, exist_ok=True)
-        write_whole(place, msgspec.json.encode(sweep))
-        files = sorted(place.parent.glob("*.json"), key=lambda path: path.stat().st_mtime)
-        for old in files[:-REMEMBERED]:
-            old.unlink(missing_ok=True)
-    except OSError as error:
-        log.info("the measured step times can't be stored: %s", error)
+    host.remember(place, sweep, REMEMBERED, log)

@@ -1,7 +1,7 @@
 """Details of a model in answers to Ollama's clients: its file, its family, its quantization."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import cast
 
@@ -239,6 +239,16 @@ def _value(key: str, text: str) -> schemas.OllamaModelInfoValue:
     return text
 
 
+def memory_json(current: Runtime, entry: CatalogEntry) -> schemas.ModelMemory:
+    """Returns the memory of a model on each device."""
+    memory = current.pool.memory(entry.name)
+    return {"need": _on_devices(memory.need), "use": _on_devices(memory.use)}
+
+
+def _on_devices(sizes: Mapping[str, int]) -> list[schemas.MemoryOnDevice]:
+    return [{"device": device, "n_bytes": n_bytes} for device, n_bytes in sizes.items()]
+
+
 # ---- models in memory, for `ollama ps` ----------------------------------------------------
 
 
@@ -252,6 +262,8 @@ def process_json(current: Runtime, entry: CatalogEntry) -> schemas.OllamaProcess
     if supervisor is None or info is None:
         return None
     seconds = supervisor.seconds_awake
+    if seconds is not None:
+        seconds += current.pool.memory(entry.name).seconds_kept
     ends = NEVER if seconds is None else datetime.now(UTC) + timedelta(seconds=seconds)
     return {
         "name": entry.name,
@@ -262,4 +274,5 @@ def process_json(current: Runtime, entry: CatalogEntry) -> schemas.OllamaProcess
         "expires_at": timestamp(ends),
         "size_vram": info.size_on_devices,
         "context_length": info.n_ctx,
+        "memory": memory_json(current, entry),
     }

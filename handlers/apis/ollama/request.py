@@ -4,6 +4,7 @@ The form is that of https://github.com/ollama/ollama/blob/main/docs/api.md. Bodi
 validation against the description.
 """
 
+import math
 import re
 from collections import OrderedDict, deque
 from collections.abc import Mapping, Sequence
@@ -30,7 +31,12 @@ _FIELDS = ("options", "format", "think", "keep_alive")
 _MESSAGE_FIELDS = ("images", "thinking", "tool_name")
 _CONSTRAINTS = ("grammar", "json_schema", "response_format")
 _UNCONSTRAINED = (None, "", {"type": "text"})
-_ZERO = re.compile(r"[+-]?(0+(\.0*)?(ns|us|µs|ms|s|m|h)?)+")
+_UNITS = {
+    **{"ns": 1e-9, "us": 1e-6, "µs": 1e-6, "ms": 1e-3},
+    **{"s": 1.0, "": 1.0, "m": 60.0, "h": 3600.0},
+}
+_PART = re.compile(r"(\d+(?:\.\d*)?)(ns|us|µs|ms|s|m|h)?")
+_DURATION = re.compile(rf"[+-]?(?:{_PART.pattern})+")
 _RENAMED = {"num_predict": "n_predict", "num_keep": "n_keep", "stop": "stop"}
 SAMPLING = (
     "seed",
@@ -175,7 +181,7 @@ def _request(
         params=structs.replace(params, return_progress=False),
         what=prompt if isinstance(prompt, Prompts) else _conversation(body, chat, prompt, options),
         probabilities=probabilities,
-        unloads=frees_memory(body.get("keep_alive")),
+        keep_alive=seconds_of(body.get("keep_alive")),
         named=body.get("model"),
         wishes=wishes_in(asked),
     )
@@ -237,12 +243,23 @@ def check_generation(body: schemas.OllamaGenerateRequest) -> None:
         raise invalid_request("images: this field can't be combined with suffix")
 
 
-def frees_memory(keep_alive: schemas.OllamaKeepAlive) -> bool:
-    """Whether the model is to be unloaded after the request. `keep_alive` is a number of seconds or
-    a duration in Go's notation, like "1h30m"."""
-    if isinstance(keep_alive, str):
-        return _ZERO.fullmatch(keep_alive) is not None
-    return keep_alive == 0
+def seconds_of(keep_alive: schemas.OllamaKeepAlive) -> float | None:
+    """Returns the time for which the model stays in memory after the request; 0 to unload it. None
+    if the request doesn't say, or in a form that isn't Ollama's. `keep_alive` is a number of
+    seconds or a duration in Go's notation, like "1h30m"; a negative one is infinite."""
+    if keep_alive is None:
+        return None
+    found = _duration(keep_alive) if isinstance(keep_alive, str) else float(keep_alive)
+    return math.inf if found is not None and found < 0 else found
+
+
+def _duration(text: str) -> float | None:
+    """Returns the seconds of a duration; None for other texts."""
+    if not _DURATION.fullmatch(text):
+        return None
+    parts = _PART.findall(text)
+    seconds = sum(float(number) * _UNITS[unit] for number, unit in parts)
+    return -seconds if text.startswith("-") else seconds
 
 
 def _parameters(body: Body) -> dict[str, Any]:
@@ -380,8 +397,8 @@ def read_ollama_inputs(body: schemas.OllamaEmbedRequest, options: Options) -> Em
         normalize=EUCLIDEAN,
         named=body.get("model"),
         shortens=body.get("truncate") is not False,
-        unloads=frees_memory(body.get("keep_alive")),
         wishes=wishes_in(body.get("options") or {}),
+        keep_alive=seconds_of(body.get("keep_alive")),
     )
 
 
@@ -393,6 +410,6 @@ def read_ollama_prompt(
         inputs=[[prompt]] if prompt else [],
         normalize=AS_IT_IS,
         shortens=True,
-        unloads=frees_memory(body.get("keep_alive")),
         wishes=wishes_in(body.get("options") or {}),
+        keep_alive=seconds_of(body.get("keep_alive")),
     )

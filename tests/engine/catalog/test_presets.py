@@ -333,12 +333,16 @@ def test_two_values_in_one(tmp_path: Path) -> None:
 
 
 def test_when_to_load_and_how_long_to_wait(tmp_path: Path) -> None:
-    text = "[*]\nload-on-startup=1\nstop-timeout=3\n[a]\n[b]\nload-on-startup=0\nstop-timeout=0"
+    text = (
+        "[*]\nload-on-startup=1\nstop-timeout=3\npin=1\n[a]\n"
+        "[b]\nload-on-startup=0\nstop-timeout=0\npin=0"
+    )
     found = presets(text, tmp_path)
     a, b = found.sections.values()
     assert (found.everywhere.load_on_startup, found.everywhere.stop_timeout) == (True, 3)
     assert (a.load_on_startup, a.stop_timeout) == (True, 3)
     assert (b.load_on_startup, b.stop_timeout) == (False, 0)
+    assert (found.everywhere.pin, a.pin, b.pin) == (True, True, False)
     plain = presets("[a]", tmp_path)
     assert not plain.sections["a"].load_on_startup
     assert plain.sections["a"].stop_timeout == STOP_TIMEOUT == 10

@@ -8,20 +8,44 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
-from specllama.engine.models.residency import ModelSlot, Plan, Residency, Ticket
+from specllama.engine.models.memory import Need, total
+from specllama.engine.models.residency import NOTHING, ModelSlot, Plan, Residency, Ticket
 
 pytestmark = pytest.mark.slow
 
 NAMES = ["a", "b", "c", "d", "e"]
+DEVICES = ["host", "GPU0"]
+MOST = 5
+MEMORY = st.dictionaries(st.sampled_from(DEVICES), st.integers(MOST, 2 * MOST))
+"""Limits; each model fits alone."""
+NEEDS = st.fixed_dictionaries(
+    {
+        name: st.builds(
+            Need,
+            st.dictionaries(st.sampled_from(DEVICES), st.integers(0, MOST - 2)),
+            st.integers(0, 2),
+            st.sampled_from(["one file", "another file"]),
+        )
+        for name in NAMES
+    }
+)
 
 
 class World:
     """The surroundings of a `Residency`: models that load, serve and end, and checks of the
     rules."""
 
-    def __init__(self, limit: int) -> None:
+    def __init__(
+        self,
+        limit: int,
+        memory: dict[str, int] | None = None,
+        needs: dict[str, Need] | None = None,
+    ) -> None:
         self.limit = limit
+        self.memory = memory or {}
+        self.needs = needs or {}
         self.residency = Residency(limit)
+        self.residency.memory = self.memory
         self.waiting: list[Ticket] = []  # in the order of arrival
         self.leases: list[Ticket] = []
         self.loading: set[str] = set()
@@ -48,7 +72,7 @@ class World:
         return [name for name in self.loaded - self.leaving if not self.leased(name)]
 
     def request(self, name: str) -> Ticket:
-        ticket = self.residency.request(name)
+        ticket = self.residency.request(name, self.needs.get(name, NOTHING))
         self.waiting.append(ticket)
         self.apply()
         return ticket
@@ -98,14 +122,18 @@ class World:
         queue = self._queue()
         idle = self.idle()
         plan = self.residency.plan()
-        assert plan.admitted == queue[: len(plan.admitted)]  # first come, first served
+        assert self.memory or plan.admitted == queue[: len(plan.admitted)]  # first come
         assert not set(plan.admitted) & self.in_memory
         self.loading.update(plan.admitted)
         if self.limit:
             assert len(self.in_memory) <= self.limit
-        else:
+        elif not self.memory:
             assert plan.admitted == queue
-        if plan.evicted:
+        taken = total(self.needs.get(name, NOTHING) for name in self.in_memory)
+        assert all(taken.get(device, 0) <= most for device, most in self.memory.items())
+        assert not plan.refused
+        assert set(plan.evicted) <= set(idle)
+        if plan.evicted and not self.memory:
             assert self.limit
             by_age = sorted(idle, key=lambda name: self.granted.get(name, 0))
             assert plan.evicted == by_age[: len(plan.evicted)]
@@ -126,9 +154,9 @@ class World:
 
 
 class Histories(RuleBasedStateMachine):
-    @initialize(limit=st.integers(0, 3))
-    def begin(self, limit: int) -> None:
-        self.world = World(limit)
+    @initialize(limit=st.integers(0, 3), memory=MEMORY, needs=NEEDS)
+    def begin(self, limit: int, memory: dict[str, int], needs: dict[str, Need]) -> None:
+        self.world = World(limit, memory, needs)
 
     @rule(name=st.sampled_from(NAMES))
     def request(self, name: str) -> None:
@@ -299,3 +327,92 @@ def test_a_lease_may_end_after_its_model() -> None:
     assert not world.leaving  # because of `new`
     world.release(new)
     assert world.leaving == {"a"}
+
+
+# ---- memory -------------------------------------------------------------------------------
+
+
+def of_size(**sizes: int) -> dict[str, Need]:
+    """Models by name, with their memory on the host."""
+    return {name: Need({"host": size}) for name, size in sizes.items()}
+
+
+def test_only_what_is_needed_makes_room() -> None:
+    world = World(0, {"host": 10}, of_size(a=1, b=8, c=1, d=8))
+    for ticket in loaded(world, "a", "b", "c"):
+        world.release(ticket)
+    world.request("d")
+    assert world.leaving == {"b"}, "a, which is older, would not be enough, and isn't needed"
+
+
+def test_only_a_model_on_the_device_that_is_short_makes_room() -> None:
+    needs = {"a": Need({"host": 5}), "b": Need({"GPU0": 5}), "c": Need({"GPU0": 8})}
+    world = World(0, {"host": 10, "GPU0": 10}, needs)
+    for ticket in loaded(world, "a", "b"):
+        world.release(ticket)
+    world.request("c")
+    assert world.leaving == {"b"}
+
+
+def test_a_small_model_does_not_wait_for_a_large_one_that_waits() -> None:
+    world = World(0, {"host": 10}, of_size(a=8, b=8, c=2))
+    (busy,) = loaded(world, "a")
+    world.request("b")
+    world.request("c")
+    assert world.in_memory == {"a", "c"}, "b will fit beside c"
+    world.release(busy)
+    world.gone("a")
+    assert world.in_memory == {"b", "c"}
+
+
+def test_small_models_do_not_take_the_room_of_a_large_one() -> None:
+    world = World(0, {"host": 10}, of_size(a=5, b=9, c=3, d=3))
+    (busy,) = loaded(world, "a")
+    world.request("b")
+    world.request("c")
+    assert world.in_memory == {"a"}, "c fits beside a, but not beside b"
+    world.release(busy)
+    world.gone("a")
+    assert world.in_memory == {"b"}
+
+
+def test_a_refused_model_is_not_in_the_way() -> None:
+    residency = Residency(0)
+    residency.memory = {"host": 10}
+    residency.request("large", Need({"host": 11}))
+    small = residency.request("small", Need({"host": 1}))
+    plan = residency.plan()
+    [refused] = plan.refused
+    assert (refused.name, refused.room) == ("large", {"host": 10})
+    assert plan.granted == [small]
+
+
+def test_models_that_wait_keep_others_from_being_kept() -> None:
+    residency = Residency(1)
+    assert not residency.keep("a")
+    residency.request("a")
+    residency.plan()
+    assert residency.keep("a")
+    residency.request("b")
+    residency.plan()
+    assert not residency.keep("a")
+    residency.end_keeping("a")
+    residency.end_keeping("b")
+
+
+def test_idle_models_make_room_for_one_that_grows() -> None:
+    residency = Residency(0)
+    residency.memory = {"host": 10}
+    for name in "abc":
+        ticket = residency.request(name, Need({"host": 3}))
+        residency.plan()
+        residency.settled(name)
+        assert ticket.place is not None
+        residency.release(ticket.place)
+    assert residency.plan() == Plan()
+    residency.measured("c", Need({"host": 5}))
+    assert residency.plan() == Plan(evicted=["a"])
+    residency.measured("b", Need({"host": 50}))
+    assert residency.plan() == Plan(evicted=["b"]), "not the one that was used last"
+    residency.measured("gone", Need({"host": 50}))
+    assert residency.plan() == Plan()

@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from specllama.engine.wire.startup import resident
+from specllama.engine.wire.startup import private, resident
 
 pytestmark = pytest.mark.slow
 
@@ -26,3 +26,4 @@ def test_memory_that_is_used_is_seen() -> None:
     before, after = map(int, output.split())
     assert 0 < before < after - (32 << 20)
     assert resident() > 0
+    assert 0 < private() < resident()

@@ -1,5 +1,6 @@
 """Conversion of Ollama's requests to the engine's."""
 
+import math
 from typing import Any
 
 import pytest
@@ -19,9 +20,9 @@ from specllama.handlers.apis.ollama.request import (
     OPENAI_FIELDS,
     SAMPLING,
     OllamaRequest,
-    frees_memory,
     read_ollama_chat,
     read_ollama_generation,
+    seconds_of,
 )
 from specllama.handlers.apis.openai.messages import chat_messages
 from specllama.handlers.http.envelopes.ollama import is_ollama_client, is_openai_client
@@ -367,11 +368,18 @@ def test_unsupported_fields_of_a_generation(fields: dict[str, Any], kind: str) -
     assert caught.value.info.type == kind
 
 
-def test_requests_that_free_memory() -> None:
-    for zero in (0, 0.0, "0", "0s", "0m", "-0", "0h0m", "0.0s", "0ms", "00"):
-        assert frees_memory(zero), zero
-    for other in (None, "", 1, -1, 0.5, "5m", "-1", "1h0m", "0s5ms", "s", "never", "0x"):
-        assert not frees_memory(other), other
+@pytest.mark.parametrize(
+    ("keep_alive", "seconds"),
+    [
+        *((zero, 0) for zero in (0, 0.0, "0", "0s", "0m", "-0", "0h0m", "0.0s", "0ms", "00")),
+        *((other, None) for other in (None, "", "s", "never", "0x")),
+        *((1, 1), (0.5, 0.5), ("5m", 300), ("1h30m", 5400), ("0s5ms", 0.005), ("7", 7)),
+        *((-1, math.inf), ("-1", math.inf), ("-1m", math.inf)),
+    ],
+)
+def test_the_time_for_which_a_model_stays(keep_alive: Any, seconds: float | None) -> None:
+    found = seconds_of(keep_alive)
+    assert found is None if seconds is None else found == pytest.approx(seconds)
 
 
 @given(st.lists(st.tuples(st.booleans(), st.sampled_from([None, "a", "b"]))))
