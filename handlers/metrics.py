@@ -1,10 +1,13 @@
 """GET /metrics: the server's metrics for Prometheus."""
 
+from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
-from specllama.engine.errors import not_supported, unavailable
+from specllama.engine.errors import not_supported
 from specllama.handlers.http.api_keys import sees_other_keys
+from specllama.handlers.http.current import current_scope
 from specllama.handlers.running.metrics import without_other_keys
+from specllama.handlers.running.model_load import load_of, loads_of_all
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.runtime import runtime
 
@@ -19,18 +22,16 @@ async def get_metrics() -> Response:
             "This server does not support metrics endpoint. Start it with `--metrics`"
         )
     model = resolve_model()
-    supervisor = current.pool.supervisor(model.name)
-    engine = supervisor.awake_engine() if supervisor else None
-    asleep = supervisor.sleeping_snapshot() if supervisor else None
-    if engine is not None:
-        stats = await engine.stats()
-    elif asleep is not None:
-        stats = asleep.stats
-    else:
-        state = current.pool.status(model.name).value
-        raise unavailable(f"there are no metrics for {model.name!r} now: the model is {state}")
-    content, media_type = current.metrics.render(
-        model.name, stats if sees_other_keys() else without_other_keys(stats)
-    )
+    loads = [await load_of(current, model.name)]
+    if len(current.catalog.entries) > 1 and not _names_model():
+        loads += [each for each in await loads_of_all(current) if each.model != model.name]
+    stats = {each.model: each.stats for each in loads}
+    if not sees_other_keys():
+        stats = {name: without_other_keys(each) for name, each in stats.items()}
+    content, media_type = current.metrics.render(model.name, stats)
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)
+
+
+def _names_model() -> bool:
+    return bool(QueryParams(current_scope()["query_string"]).get("model"))

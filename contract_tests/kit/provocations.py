@@ -225,10 +225,12 @@ def unchanged_asset(server: Server, name: str) -> list[httpx.Response]:
 def bad_query(server: Server, name: str) -> list[httpx.Response]:
     """Sends a bad query to an operation that can name a model."""
     wrong = [{"model": "x" * 4097}]
-    if name != "get_metrics":  # it loads no model
+    if name not in ("get_metrics", "get_loads", "get_load"):  # they load no model
         wrong += [{"autoload": value} for value in ("maybe", "", "2")]
     if name == "list_slots":
         wrong += [{"fail_on_no_slot": value} for value in ("2", "yes", "-1", "1.5")]
+    if name == "get_loads":
+        wrong += [{"dp_rank": value} for value in ("-1", "x", "1.5", "2147483648")]
     return [send_with_query(server, name, **query) for query in wrong]
 
 

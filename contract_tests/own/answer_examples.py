@@ -12,7 +12,8 @@ from contract_tests.kit import lint
 KEPT = {
     # equal in all examples
     "call_id", "completed_at", "created", "created_at", "expires_at", "first_id", "id", "item_id",
-    "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "tool_call_id",
+    "last_id", "modified_at", "responseId", "seed", "signature", "started_at", "timestamp",
+    "tool_call_id",
     # machine, build and files
     "build_info", "cwd", "digest", "filename", "media_marker", "model_path", "modelfile",
     "n_bytes", "path", "system_fingerprint",
@@ -42,7 +43,10 @@ VARYING = KEPT | PROPOSED | {
     "n_prompt_tokens_processed", "n_read", "n_restored", "n_saved", "n_tokens", "n_written",
     "cachedContentTokenCount",
     "predicted_n", "processed", "prompt_n", "t", "tokens_cached", "tokens_evaluated", "total",
+    "cache_hit_rate", "gen_throughput", "num_total_tokens", "num_used_tokens", "token_usage",
+    "utilization",
     # the model's file, and the options of the server
+    "max_running_requests", "max_total_num_tokens",
     "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",
     "task_name", "total_slots",
     # memory of devices on this machine

@@ -45,6 +45,7 @@ isn't the first."""
 LISTS = (
     *("get_model", "list_models", "list_openai_models"),
     *("get_gemini_model", "list_gemini_models"),
+    *("get_load", "get_loads"),
 )
 """Operations whose answers have more fields for a loaded model."""
 ONLY_OPENAI = {"create_ollama_chat": "openai"}

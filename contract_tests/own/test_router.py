@@ -1,6 +1,7 @@
 """A server of many models: every request reaches the model that it names."""
 
 import json
+import re
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -268,6 +269,32 @@ def test_metrics(router: OwnServer) -> None:
     assert FIM not in loaded(router)
 
 
+def test_loads(router: OwnServer) -> None:
+    """Metrics and loads of all loaded models, or of the one that the query names."""
+
+    def slots(**query: str) -> int:
+        answer = contract.check(router.get(with_query("get_loads", **query)))
+        return int(answer["loads"][0]["max_running_requests"])
+
+    def labelled(**query: str) -> set[str]:
+        text = contract.check(router.get(with_query("get_metrics", **query))).decode()
+        return set(re.findall(r'^vllm:num_requests_running\{model_name="(.+)"\}', text, re.M))
+
+    for name in (CHAT, OTHER_CHAT):
+        set_status(router, name, LOADED)
+    each = {name: slots(model=name) for name in (CHAT, OTHER_CHAT)}
+    assert all(each.values())
+    assert slots() >= sum(each.values())
+    assert labelled(model=OTHER_CHAT) == {OTHER_CHAT}
+    assert labelled() >= {CHAT, OTHER_CHAT}
+    set_status(router, FIM, UNLOADED)
+    assert slots(model=FIM) == 0
+    for operation in ("get_loads", "get_load"):
+        contract.check(router.get(with_query(operation, model="no such model")), 400)
+    assert contract.check(router.get(with_query("get_loads", dp_rank="1")))["loads"] == []
+    assert FIM not in loaded(router)
+
+
 # ---- unknown names -------------------------------------------------------------------
 
 ODD = ["\x00", "x" * 4096, "../../etc/passwd", "\U0001f999", "%s{}", f"{CHAT}\n", f" {CHAT}",
@@ -349,8 +376,10 @@ def test_the_list(router: OwnServer, zoo: Zoo) -> None:
 # ---- loading, or not -------------------------------------------------------------------------
 
 
-# Metrics never load a model.
-@pytest.mark.parametrize("operation", sorted({*PAIRS, *IN_QUERY} - {"get_metrics"}))
+NEVER_LOADING = {"get_metrics", "get_loads", "get_load"}
+
+
+@pytest.mark.parametrize("operation", sorted({*PAIRS, *IN_QUERY} - NEVER_LOADING))
 def test_without_autoload_nothing_is_loaded(operation: str, router: OwnServer) -> None:
     set_status(router, FIM, UNLOADED)
     where = {"autoload": "false"}

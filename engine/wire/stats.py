@@ -106,6 +106,8 @@ class Stats(msgspec.Struct, kw_only=True):
     n_deferred: int = 0
     n_tokens_waiting: int = 0  # uncached prompt tokens of the requests that wait
     wait_seconds: float = 0.0  # estimated wait for a slot, of a request that arrives now
+    n_tokens_running: int = 0  # of the texts in slots, with their prompts' unevaluated tokens
+    n_cells_running: int = 0  # cells of the texts in slots; the others are only cached
     n_cells_used: int = 0
     n_cells: int = 0
     n_bytes_cache_ram: int = 0  # texts of the second tier in host memory
@@ -113,3 +115,13 @@ class Stats(msgspec.Struct, kw_only=True):
     n_bytes_constraints: int = 0  # cached compiled constraints
     n_bytes_resident: int = 0  # of the whole process; 0 if unknown
     devices: list[DeviceMemory] = []
+
+    def cache_usage(self) -> float:
+        """The fraction of the KV cache that running requests use."""
+        return self.n_cells_running / self.n_cells if self.n_cells else 0.0
+
+    def tokens_per_second(self) -> float:
+        """The tokens per second that all running requests get together, estimated from the average
+        time between tokens since the start."""
+        between = self.inter_token
+        return self.n_processing * between.count / between.total if between.total else 0.0

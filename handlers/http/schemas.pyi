@@ -868,6 +868,14 @@ class PromptTokensDetails(TypedDict):
 
 PropsChange: TypeAlias = dict[str, Any]
 
+class RankLoad(TypedDict):
+    dp_rank: int
+    num_reqs: int
+    num_waiting_reqs: int
+    num_tokens: int
+
+RankLoads: TypeAlias = list[RankLoad]
+
 class RankedText(TypedDict):
     index: int
     score: float
@@ -1125,6 +1133,28 @@ class ServerErrorDetails(TypedDict):
     code: Literal[500]
     message: str
     type: Literal["server_error"]
+
+class ServerInfo(TypedDict):
+    served_model_name: str
+
+class ServerLoad(TypedDict):
+    dp_rank: int
+    num_running_reqs: int
+    num_waiting_reqs: int
+    num_total_reqs: int
+    num_used_tokens: int
+    num_total_tokens: int
+    max_total_num_tokens: int
+    token_usage: float
+    gen_throughput: float
+    cache_hit_rate: float
+    utilization: float
+    max_running_requests: int
+
+class ServerLoads(TypedDict):
+    timestamp: str
+    dp_rank_count: int
+    loads: list[ServerLoad]
 
 class ServerModalities(TypedDict):
     vision: bool

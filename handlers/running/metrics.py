@@ -1,6 +1,6 @@
 """The metrics of one server, for Prometheus."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import get_args
 
 import msgspec
@@ -17,6 +17,9 @@ from specllama.engine.wire.stats import REQUIRED, Histogram, MissReason, Stats
 
 DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 120.0)
 """Upper bounds of the buckets for the duration of requests, in seconds."""
+BLOCK = 16
+"""Tokens of a block, the unit in which gateways count the KV cache. The server itself reuses single
+tokens."""
 
 
 def without_other_keys(stats: Stats) -> Stats:
@@ -39,6 +42,7 @@ class Metrics:
         self._stats = Stats()
         self._last = Stats()  # of the same model, at its last scrape
         self._scraped: dict[str, Stats] = {}  # by model
+        self._every: Mapping[str, Stats] = {}
         self._registry = CollectorRegistry()
         self._registry.register(self)
 
@@ -50,12 +54,14 @@ class Metrics:
             histogram = self._durations[key] = Histogram.of(DURATION_BOUNDS)
         histogram.observe(seconds)
 
-    def render(self, model: str, stats: Stats) -> tuple[bytes, str]:
-        """Returns the text for one model, and its content type. This is a scrape for the model's
-        averages "since the last scrape"."""
+    def render(self, model: str, every: Mapping[str, Stats]) -> tuple[bytes, str]:
+        """Returns the text for one model, and its content type. `every` has the statistics of this
+        model, and of others for the metrics with labels for models. This is a scrape for the
+        model's averages "since the last scrape"."""
+        stats = every[model]
         last = self._scraped.get(model, Stats())
         fresh = stats.n_decode < last.n_decode  # a new engine process counts from 0
-        self._stats, self._last = stats, Stats() if fresh else last
+        self._stats, self._last, self._every = stats, Stats() if fresh else last, every
         text = generate_latest(self._registry)
         self._scraped[model] = stats
         return text, CONTENT_TYPE_PLAIN_0_0_4
@@ -69,6 +75,7 @@ class Metrics:
         yield from _counters(self._stats)
         yield from _gauges(self._stats, self._last)
         yield from _histograms(self._stats)
+        yield from _load_gauges(self._every)
         family = HistogramMetricFamily(
             "specllama_request_duration_seconds",
             "Duration of HTTP requests, to the end of the answer.",
@@ -145,6 +152,51 @@ def _gauges(stats: Stats, last: Stats) -> Iterator[Metric]:
         yield GaugeMetricFamily(f"specllama_{name}_bytes", text, n_bytes)
     if stats.devices:
         yield from _device_memory(stats)
+
+
+def _load_gauges(every: Mapping[str, Stats]) -> Iterator[Metric]:
+    """Yields the gauges by which gateways choose a server, under vLLM's names. The number of series
+    is bounded by the models of the catalog."""
+    for name, label, text, value in (
+        ("vllm:num_requests_running", "model_name", "Requests in slots.", _n_running),
+        ("vllm:num_requests_waiting", "model_name", "Waiting requests.", _n_waiting),
+        (
+            "vllm:kv_cache_usage_perc",
+            "model_name",
+            "Fraction of the KV cache that running requests use; 1 is all of it.",
+            Stats.cache_usage,
+        ),
+        (
+            "specllama_tokens_running",
+            "model",
+            "Tokens of running requests, with those of their prompts that are not evaluated yet.",
+            _n_tokens,
+        ),
+    ):
+        family = GaugeMetricFamily(name, text, labels=(label,))
+        for model, stats in every.items():
+            family.add_metric([model], value(stats))
+        yield family
+    family = GaugeMetricFamily(
+        "vllm:cache_config_info",
+        "Size of the KV cache, in blocks.",
+        labels=("model_name", "block_size", "num_gpu_blocks"),
+    )
+    for model, stats in every.items():
+        family.add_metric([model, str(BLOCK), str(stats.n_cells // BLOCK)], 1)
+    yield family
+
+
+def _n_running(stats: Stats) -> float:
+    return stats.n_processing
+
+
+def _n_waiting(stats: Stats) -> float:
+    return stats.n_deferred
+
+
+def _n_tokens(stats: Stats) -> float:
+    return stats.n_tokens_running
 
 
 def _device_memory(stats: Stats) -> Iterator[Metric]:

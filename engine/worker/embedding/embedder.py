@@ -423,6 +423,9 @@ class Embedder:
         self._stats.n_refused = self._queueing.limits.n_refused
         self._stats.n_processing = len(begun)
         self._stats.n_deferred = len(self._jobs) - len(begun)
+        self._stats.n_tokens_running = sum(
+            len(tokens) for id in begun for tokens in self._jobs[id].inputs
+        )
         self._stats.n_cells = self._n_cells
         self._stats.devices = device_memory()
         return self._stats

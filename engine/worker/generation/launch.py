@@ -172,9 +172,19 @@ class Counting:
         stats = self._stats
         stats.n_processing = len(scheduler.active)
         stats.n_deferred = scheduler.n_waiting + scheduler.n_paused
+        stats.n_tokens_running = sum(len(each.tokens) for each in scheduler.active)
+        stats.n_cells_running = _n_cells_running(scheduler)
         stats.n_cells_used = scheduler.n_cells_used
         stats.n_cells = n_cells
         return stats
+
+
+def _n_cells_running(scheduler: Scheduler) -> int:
+    """The number of cells of the texts in slots; shared cells count once."""
+    cache, active = scheduler.cache, scheduler.active
+    if cache.n_free is None:  # separate caches
+        return sum(each.n_past for each in active)
+    return cache.n_cells_of(each.seq_id for each in active)
 
 
 # ---- Launching a batch on the device.

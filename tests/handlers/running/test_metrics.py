@@ -51,7 +51,7 @@ def test_a_histogram_counts_as_prometheus_does(values: list[float]) -> None:
 
 def test_all_documented_names_are_there_and_nothing_global() -> None:
     before = set(REGISTRY._names_to_collectors)
-    text, kind = Metrics().render("m", Stats())
+    text, kind = Metrics().render("m", {"m": Stats()})
     assert kind.startswith("text/plain; version=0.0.4")
     assert {f"llamacpp:{name}" for name in DOCUMENTED} <= samples(text).keys()
     assert not [name for name in samples(text) if name.endswith("_created")]
@@ -65,7 +65,7 @@ def test_averages_begin_anew_after_each_scrape() -> None:
         stats = Stats(n_prompt=n_prompt, prompt_seconds=seconds, n_decode=n_decode)
         for value in steps:
             stats.inter_token.observe(value)
-        found = samples(metrics.render("m", stats)[0])
+        found = samples(metrics.render("m", {"m": stats})[0])
         return [found[f"llamacpp:{name}_tokens_seconds"] for name in ("prompt", "predicted")]
 
     assert scrape(100, 2.0, [0.5, 0.5], 3) == [50, 2]
@@ -83,7 +83,7 @@ def test_gauges_and_histograms() -> None:
     metrics = Metrics()
     metrics.observe_request("create_completion", 200, 0.3)
     metrics.observe_request("create_completion", 400, 0.001)
-    found = samples(metrics.render("m", stats)[0])
+    found = samples(metrics.render("m", {"m": stats})[0])
     assert found["llamacpp:kv_cache_usage_ratio"] == 0.25
     assert found["llamacpp:n_busy_slots_per_decode"] == 3
     assert found["llamacpp:requests_processing"] == 2
@@ -102,7 +102,7 @@ def test_computed_tokens_have_their_reasons() -> None:
     stats = Stats(n_prompt_missed={"key": 5, "new": 2, "none": 1}, n_prompt_from_files=7)
 
     def computed(stats: Stats) -> dict[str, float]:
-        found = samples(Metrics().render("m", stats)[0])
+        found = samples(Metrics().render("m", {"m": stats})[0])
         assert found["specllama_prompt_tokens_from_files_total"] == 7
         name = "specllama_prompt_tokens_computed_total{reason="
         return {key[len(name) : -1]: n for key, n in found.items() if key.startswith(name)}
@@ -118,27 +118,39 @@ def test_computed_tokens_have_their_reasons() -> None:
 def test_two_servers_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.observe_request("tokenize", 200, 0.1)
-    assert b"tokenize" in one.render("m", Stats())[0]
-    assert b"tokenize" not in other.render("m", Stats())[0]
+    assert b"tokenize" in one.render("m", {"m": Stats()})[0]
+    assert b"tokenize" not in other.render("m", {"m": Stats()})[0]
 
 
 def test_the_memory_of_a_process_is_listed_by_kind() -> None:
     stats = Stats(
         n_bytes_cache_ram=1, n_bytes_checkpoints=2, n_bytes_constraints=3, n_bytes_resident=4
     )
-    found = samples(Metrics().render("m", stats)[0])
+    found = samples(Metrics().render("m", {"m": stats})[0])
     names = ("cache_ram", "checkpoint", "constraint", "engine_resident")
     assert [found[f"specllama_{name}_bytes"] for name in names] == [1, 2, 3, 4]
 
 
 def test_the_time_without_a_decode_is_added_up() -> None:
-    found = samples(Metrics().render("m", Stats(idle_seconds=1.5))[0])
+    found = samples(Metrics().render("m", {"m": Stats(idle_seconds=1.5)})[0])
     assert found["specllama_device_idle_seconds_total"] == 1.5
 
 
 def test_the_memory_of_devices_is_listed() -> None:
     stats = Stats(devices=[DeviceMemory("GPU0", free=1, total=3)])
-    found = samples(Metrics().render("m", stats)[0])
+    found = samples(Metrics().render("m", {"m": stats})[0])
     assert found["specllama_device_memory_free_bytes{device=GPU0}"] == 1
     assert found["specllama_device_memory_bytes{device=GPU0}"] == 3
-    assert b"specllama_device_memory" not in Metrics().render("m", Stats())[0]
+    assert b"specllama_device_memory" not in Metrics().render("m", {"m": Stats()})[0]
+
+
+def test_gauges_of_gateways_have_a_series_for_each_model() -> None:
+    one = Stats(n_processing=2, n_deferred=1, n_cells=64, n_cells_running=16, n_tokens_running=40)
+    found = samples(Metrics().render("one", {"one": one, "other": Stats()})[0])
+    assert found["vllm:num_requests_running{model_name=one}"] == 2
+    assert found["vllm:num_requests_waiting{model_name=one}"] == 1
+    assert found["vllm:kv_cache_usage_perc{model_name=one}"] == 0.25
+    size = "block_size=16,model_name=one,num_gpu_blocks=4"
+    assert found[f"vllm:cache_config_info{{{size}}}"] == 1
+    assert found["specllama_tokens_running{model=one}"] == 40
+    assert found["vllm:num_requests_running{model_name=other}"] == 0

@@ -49,6 +49,26 @@ def test_waiting_and_running_requests_are_counted_apart(model: Model) -> None:
     assert (served.stats().n_processing, served.stats().n_deferred) == (1, 0)
 
 
+@pytest.mark.parametrize("unified", [False, True])
+def test_tokens_of_running_texts_are_counted_without_cached_ones(
+    model: Model, unified: bool
+) -> None:
+    served = engine(model, parallel=2, kv_unified=unified)
+    play(served, PROMPTS, n_predict=4, **GREEDY)
+    assert (served.stats().n_tokens_running, served.stats().n_cells_running) == (0, 0)
+    assert served.stats().n_cells_used > 0
+    params = GenerationParams(n_predict=4, cache_prompt=False, **GREEDY)
+    request = served.preparation.prepare(Submit(9, ["import os"], params))
+    served.submit(request)
+    assert served.stats().n_tokens_running == 0
+    stepped(served)
+    sequence = request.sequence
+    assert served.stats().n_tokens_running == len(sequence.tokens) >= sequence.n_prompt
+    assert served.stats().n_cells_running == sequence.n_past > 0
+    served.cancel(9)
+    assert (served.stats().n_tokens_running, served.stats().n_cells_running) == (0, 0)
+
+
 @pytest.mark.slow
 def test_kept_memory_is_counted_apart(model: Model) -> None:
     served = engine(model, parallel=1, ctx_size=256, cache_ram=64)
