@@ -103,6 +103,12 @@ def clients(session: nox.Session) -> None:
 
 
 @nox.session
+def gateways(session: nox.Session) -> None:
+    """SGLang's gateway and LiteLLM's proxy, in environments of their own, before two servers."""
+    session.run("python", "-m", "contract_tests.gateways", *session.posargs)
+
+
+@nox.session
 def sdk(session: nox.Session) -> None:
     """Clients generated from the description, compiled and run (minutes, needs npm)."""
     session.run("python", "-m", "contract_tests.sdk", *session.posargs)
