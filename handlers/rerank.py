@@ -13,7 +13,8 @@ from specllama.handlers.apis.wishes import wishes_in, with_headers
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer
-from specllama.handlers.running.batch import counted
+from specllama.handlers.running.admission import admit, admitted_call
+from specllama.handlers.running.batch import BYTES_PER_TOKEN, counted
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.terms import in_time
 
@@ -25,11 +26,20 @@ async def create_rerank(body: schemas.RerankRequest) -> Response:
     documents = body.get("documents") or body.get("texts")
     if not documents:
         raise invalid_request('"documents" must be a non-empty string array')
+    n_characters = len(documents) * len(body["query"]) + sum(map(len, documents))
+    await admit(model.name, n_characters // BYTES_PER_TOKEN)
     wishes = with_headers(wishes_in(body))
     async with in_time(wishes.timeout_ms):
         engine = await model.engine()
         engine.check_reranks()
-        work = engine.rerank(body["query"], documents, terms=model.terms(wishes))
+        call = admitted_call()
+        work = engine.rerank(
+            body["query"],
+            documents,
+            owner=call.owner,
+            terms=call.limited(model.terms(wishes)),
+            meter=call.meter(),
+        )
         scores, n_tokens = await until_disconnect(_scores(work))
     best = sorted(enumerate(scores), key=lambda each: -each[1])
     if (top_n := body.get("top_n")) is not None:

@@ -12,6 +12,7 @@ from specllama.handlers.apis.generate import Dialect, generate
 from specllama.handlers.apis.openai.transcription import TranscriptionFormat, read_transcription
 from specllama.handlers.http import schemas
 from specllama.handlers.http.current import until_disconnect
+from specllama.handlers.running.admission import admit
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.resolve_model import resolve_model
 from specllama.handlers.running.respond import Running, respond
@@ -21,6 +22,7 @@ async def create_transcription(body: schemas.TranscriptionRequest) -> Response:
     """The text as an object, as plain text, or in events. Raises EngineError (not_supported_error)
     if the model has no audio input."""
     model = resolve_model(body)
+    await admit(model.name)
     engine = await model.engine()
     if "audio" not in engine.info.modalities:
         raise not_supported(

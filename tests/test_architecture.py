@@ -163,7 +163,6 @@ SMALL = {
     "specllama.handlers.http.build_info": "",
     "specllama.handlers.http.schemas": "its types are in a stub",
     "specllama.handlers.options.completion.kinds": "for three shells",
-    "specllama.handlers.running.admission": "",
     "specllama.handlers.running.run_in_thread": "",
     "specllama.pytest_plugin": "imports nothing of the server",
     "specllama.tethered": "a program",

@@ -7,7 +7,7 @@ from typing import Protocol
 import msgspec
 
 from specllama.engine import system
-from specllama.engine.errors import EngineError, invalid_request
+from specllama.engine.errors import EngineError, ErrorInfo, invalid_request
 from specllama.engine.wire.replies import (
     Accepted,
     Begun,
@@ -250,12 +250,18 @@ class Generation:
         """Cancels the generation if its reader is still too far behind, most likely because the
         client doesn't read: unread events would accumulate until the generation ends."""
         self._late = None
-        if self._n_waiting <= MAX_WAITING or isinstance(self._events[-1], _LAST):
+        if self._n_waiting > MAX_WAITING:
+            self.fail(invalid_request(_NOT_READ).info)
+
+    def fail(self, error: ErrorInfo) -> None:
+        """Cancels the request, whose reader gets `error` instead of its unread events. Does nothing
+        if it has ended."""
+        if self._over or (self._events and isinstance(self._events[-1], _LAST)):
             return
         self.client.forget(self.request.id)
         self._events.clear()
         self._n_waiting = 0
-        self.put(Failed(self.request.id, invalid_request(_NOT_READ).info))
+        self.put(Failed(self.request.id, error))
 
 
 def _later(terms: Terms, seconds: float) -> Terms:

@@ -19,11 +19,13 @@ from specllama.handlers.http.current import until_disconnect
 from specllama.handlers.http.json_answer import JSONAnswer, lazy
 from specllama.handlers.http.log_fields import log_fields
 from specllama.handlers.http.request_trace import OPERATION
-from specllama.handlers.running.batch import counted
+from specllama.handlers.running.admission import admit, admitted_call
+from specllama.handlers.running.batch import BYTES_PER_TOKEN, counted, n_media
 from specllama.handlers.running.media import UnresolvedParts, resolved
 from specllama.handlers.running.resolve_model import ResolvedModel, resolve_model
 from specllama.handlers.running.run_in_thread import run_in_thread
 from specllama.handlers.running.terms import NO_WISHES, Wishes, in_time
+from specllama.handlers.running.usage import Usage
 
 Rows: TypeAlias = "memoryview[float]"
 """The vectors of one input: float32, one row per vector."""
@@ -94,6 +96,7 @@ async def embed(dialect: EmbeddingsDialect[B, A], body: B) -> Response:
     model = resolve_model(body, unknown=dialect.unknown)
     arrived = system.now()
     request = await run_in_thread(dialect.read, body, model.options)
+    await admit(model.name, sum(map(_estimated, request.inputs)))
     keep_afterwards(model, request.keep_alive)
     wishes = with_headers(request.wishes)
     async with in_time(wishes.timeout_ms):
@@ -130,13 +133,27 @@ async def _embedded(
         trace.attributes[OPERATION] = "embeddings"
     found: list[Rows] = []
     n_tokens = 0
-    terms = model.terms(wishes)
-    work = engine.embed(inputs, normalize=normalize, dimensions=request.dimensions, terms=terms)
+    call = admitted_call()
+    call.count(Usage(media=sum(map(n_media, inputs))))
+    work = engine.embed(
+        inputs,
+        normalize=normalize,
+        dimensions=request.dimensions,
+        owner=call.owner,
+        terms=call.limited(model.terms(wishes)),
+        meter=call.meter(),
+    )
     async with aclosing(counted(work)) as vectors:
         async for each in vectors:
             n_tokens += each.n_tokens
             found += split(each)
     return found, n_tokens
+
+
+def _estimated(input: UnresolvedParts) -> int:
+    """Returns the approximate number of an input's tokens, without those of media."""
+    texts = sum(len(part) for part in input if isinstance(part, str))
+    return texts // BYTES_PER_TOKEN + sum(isinstance(part, int) for part in input)
 
 
 # ---- vectors -----------------------------------------------------------------------------

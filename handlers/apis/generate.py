@@ -25,6 +25,7 @@ from specllama.handlers.apis.wishes import with_headers
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.http.streams import EVENT_STREAM, Ping
+from specllama.handlers.running.admission import admit
 from specllama.handlers.running.batch import AnswerBatch, bound_probabilities
 from specllama.handlers.running.chat_batch import (
     ChatBatch,
@@ -180,6 +181,7 @@ async def generate(
     can't contain it; `request_id` is the id in errors of a stream."""
     refuse_unsupported(body, dialect.supported)
     model = resolve_model({"model": name} if name else body, unknown=dialect.unknown)
+    await admit(model.name)
     arrived = system.now()
     request = await run_in_thread(dialect.read, body, model.options)
     keep_afterwards(model, request.keep_alive)

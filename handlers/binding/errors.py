@@ -40,6 +40,8 @@ _DOCUMENTS: Mapping[str | None, Callable[[HttpFailure, Scope], Mapping[str, Any]
     "ollama": lambda failure, _: ollama_error(failure.info),
 }
 """By the name of an envelope: a function that makes the JSON body of an error."""
+LONGEST_RETRY = 120
+"""The longest wait in seconds after which OpenAI's libraries retry a request."""
 _UNDESCRIBED = {VERSION: "gemini", **{f"/api/{name}": "ollama" for name in UNSERVED}}
 """The envelopes of undescribed paths, by their prefix."""
 
@@ -48,8 +50,10 @@ async def answer(request: ConnexionRequest, error: Exception) -> ConnexionRespon
     """Returns the answer for any exception. It is Connexion's error handler."""
     failure = describe(_explained(error, request.scope), request.scope)
     headers = dict(failure.headers)
-    if failure.info.final or failure.status == HTTPStatus.NOT_IMPLEMENTED:
-        # Without it, OpenAI's and Anthropic's libraries retry every request with a status >= 500.
+    is_long = failure.info.retry_after > LONGEST_RETRY
+    if failure.info.final or is_long or failure.status == HTTPStatus.NOT_IMPLEMENTED:
+        # Without it, OpenAI's and Anthropic's libraries retry every request with a status >= 500
+        # or 429, and Anthropic's wait for as long as `Retry-After` says.
         headers["X-Should-Retry"] = "false"
     if failure.info.retry_after:
         headers["Retry-After"] = str(failure.info.retry_after)

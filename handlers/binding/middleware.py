@@ -4,6 +4,7 @@ Limits and timeouts are those of the running server, from the lifespan's state.
 """
 
 import re
+import time
 from collections.abc import Mapping
 from contextlib import ExitStack
 from typing import Any
@@ -24,9 +25,17 @@ from specllama.handlers.http.bodies import (
 )
 from specllama.handlers.http.errors import RequestError
 from specllama.handlers.http.hosts import permits
+from specllama.handlers.http.rate_limits import (
+    NAMES,
+    Header,
+    RateLimit,
+    anthropic_headers,
+    openai_headers,
+)
 from specllama.handlers.http.streams import within
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.options.tables.http import HttpOptions
+from specllama.handlers.running.admission import has_quotas, rate_limits
 
 JSON = b"application/json"
 """The content type of a JSON body for the inner middlewares."""
@@ -45,7 +54,9 @@ class Cors:
 
     _EXPOSED = (
         b"access-control-expose-headers",
-        b"X-Request-Id, X-Specllama-Relaxed, traceresponse",
+        ", ".join(
+            ["X-Request-Id", "X-Specllama-Relaxed", "traceresponse", "Retry-After", *NAMES]
+        ).encode(),
     )
 
     def __init__(self, app: ASGIApp) -> None:
@@ -104,6 +115,38 @@ class Cors:
         if is_allowed and asked.get(b"access-control-request-private-network") == b"true":
             granted.append((b"access-control-allow-private-network", b"true"))
         return granted
+
+
+class RateLimits:
+    """Adds the limits of the request's API key to every answer, if the key has limits: in
+    Anthropic's headers below the paths of that API, otherwise in OpenAI's."""
+
+    _ANTHROPIC = "/v1/messages"
+
+    def __init__(self, app: ASGIApp) -> None:
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http" or not has_quotas(scope):
+            return await self.app(scope, receive, send)
+
+        async def send_limited(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [each for limit in await rate_limits(scope) for each in form(limit)]
+                message["headers"] = [*message["headers"], *headers]
+            await send(message)
+
+        form = self._anthropic if self._is_anthropic(scope) else openai_headers
+        return await self.app(scope, receive, send_limited)
+
+    def _is_anthropic(self, scope: Scope) -> bool:
+        prefix = scope["state"]["runtime"].options.http.api_prefix
+        path = str(scope["path"]).removeprefix(scope.get("root_path", "")).removeprefix(prefix)
+        return f"{path}/".startswith(f"{self._ANTHROPIC}/")
+
+    @staticmethod
+    def _anthropic(limit: RateLimit) -> list[Header]:
+        return anthropic_headers(limit, time.time())
 
 
 class RequestTimer:

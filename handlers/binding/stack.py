@@ -33,7 +33,14 @@ from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from specllama.handlers.binding.errors import METHODS
-from specllama.handlers.binding.middleware import JSON, Bodies, Cors, Leases, RequestTimer
+from specllama.handlers.binding.middleware import (
+    JSON,
+    Bodies,
+    Cors,
+    Leases,
+    RateLimits,
+    RequestTimer,
+)
 from specllama.handlers.binding.security import Security
 from specllama.handlers.binding.validation import JsonBody
 from specllama.handlers.http.api_keys import is_known
@@ -248,6 +255,7 @@ MIDDLEWARES = [
     Leases,
     RequestTimer,
     Cors,
+    RateLimits,
     ExceptionMiddleware,
     Hosts,
     OwnFiles,

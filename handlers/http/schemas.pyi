@@ -43,6 +43,11 @@ class AnthropicPermissionError(TypedDict):
     message: str
     code: int
 
+class AnthropicRateLimitError(TypedDict):
+    type: Literal["rate_limit_error"]
+    message: str
+    code: int
+
 class AnthropicTimeoutError(TypedDict):
     type: Literal["timeout_error"]
     message: str
@@ -358,6 +363,11 @@ class GeminiPermissionDeniedStatus(TypedDict):
     code: Literal[403]
     message: str
     status: Literal["PERMISSION_DENIED"]
+
+class GeminiResourceExhaustedStatus(TypedDict):
+    code: Literal[429]
+    message: str
+    status: Literal["RESOURCE_EXHAUSTED"]
 
 class GeminiResponsePart(TypedDict):
     inlineData: NotRequired[GeminiBlob | None]
@@ -882,6 +892,14 @@ class RankedText(TypedDict):
     text: NotRequired[str]
 
 RankedTexts: TypeAlias = list[RankedText]
+
+class RateLimitDetails(TypedDict):
+    code: Literal[429]
+    message: str
+    type: Literal["rate_limit_error"]
+
+class RateLimitError(TypedDict):
+    error: RateLimitDetails
 
 ReasoningFormat: TypeAlias = Literal["none", "auto", "deepseek", "deepseek-legacy"] | None
 
@@ -1434,6 +1452,20 @@ class Usage(TypedDict):
     total_tokens: int
     prompt_tokens_details: PromptTokensDetails
 
+UsageGroup: TypeAlias = Literal["key", "model", "hour"]
+
+class UsageRow(TypedDict):
+    key: NotRequired[str]
+    model: NotRequired[str]
+    hour: NotRequired[int]
+    requests: int
+    refused: int
+    prompt_tokens: int
+    cached_tokens: int
+    generated_tokens: int
+    media: int
+    seconds: float
+
 class Version(TypedDict):
     version: str
     build_info: str
@@ -1484,6 +1516,11 @@ class AnthropicOverloaded(TypedDict):
 class AnthropicPermission(TypedDict):
     type: Literal["error"]
     error: AnthropicPermissionError
+    request_id: str
+
+class AnthropicRateLimit(TypedDict):
+    type: Literal["error"]
+    error: AnthropicRateLimitError
     request_id: str
 
 class AnthropicTimeout(TypedDict):
@@ -1660,6 +1697,9 @@ class GeminiPart(TypedDict):
 
 class GeminiPermissionDenied(TypedDict):
     error: GeminiPermissionDeniedStatus
+
+class GeminiResourceExhausted(TypedDict):
+    error: GeminiResourceExhaustedStatus
 
 class GeminiTooLarge(TypedDict):
     error: GeminiTooLargeStatus
@@ -1883,6 +1923,8 @@ OllamaGenerateResponse: TypeAlias = OllamaGenerateAnswer | OllamaGenerateLoaded
 OllamaPermissionError: TypeAlias = PermissionError | OllamaError
 
 OllamaPullLine: TypeAlias = OllamaPullProgress | OllamaError
+
+OllamaRateLimitError: TypeAlias = RateLimitError | OllamaError
 
 OllamaRequestTimeoutError: TypeAlias = RequestTimeoutError | OllamaError
 
@@ -2264,6 +2306,11 @@ class Transcription(TypedDict):
 TranscriptionEvent: TypeAlias = (
     TranscriptionDelta | Transcription | InvalidRequestError | ServerError
 )
+
+class UsagePage(TypedDict):
+    object: Literal["list"]
+    data: list[UsageRow]
+    has_more: bool
 
 AnyEmbeddingResponse: TypeAlias = OpenAIEmbeddingResponse | EmbeddingResponse
 

@@ -15,7 +15,7 @@ from specllama.engine.options.tables.rope import RopeOptions
 from specllama.engine.options.tables.sampling import SamplingOptions
 from specllama.engine.options.tables.source import EntryOptions, SourceOptions
 from specllama.engine.options.tables.speculation import SpeculationOptions
-from specllama.handlers.options.tables.general import GeneralOptions, ResponsesOptions
+from specllama.handlers.options.tables.general import GeneralOptions, ResponsesOptions, UsageOptions
 from specllama.handlers.options.tables.http import HttpOptions
 from specllama.handlers.options.tables.log import LogOptions
 from specllama.handlers.options.tables.page import PageOptions
@@ -31,6 +31,7 @@ class ServerOptions(msgspec.Struct, kw_only=True, frozen=True):
     http: HttpOptions = HttpOptions()
     page: PageOptions = PageOptions()
     responses: ResponsesOptions = ResponsesOptions()
+    usage: UsageOptions = UsageOptions()
     log: LogOptions = LogOptions()
     tracing: TracingOptions = TracingOptions()
     general: GeneralOptions = GeneralOptions()
@@ -57,6 +58,7 @@ NAMES = Names(
         OperationOptions,
         SlotFileOptions,
         ResponsesOptions,
+        UsageOptions,
         ChatOptions,
         LogOptions,
         TracingOptions,

@@ -9,18 +9,20 @@ from typing import Any, Self
 import msgspec
 
 from specllama.engine import system
-from specllama.engine.errors import invalid_request
+from specllama.engine.errors import EngineError, invalid_request
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
+from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Begun, Delta, Finished, Queued, Timings, Vectors
 from specllama.engine.wire.requests import NO_TERMS, Infill, Prompt, Terms
-from specllama.handlers.http.api_keys import current_key, current_owner
+from specllama.handlers.http.api_keys import ApiKey, current_key, current_owner
 from specllama.handlers.http.log_fields import LogFields, log_fields
 from specllama.handlers.http.request_trace import FINISH_REASONS, GenerationTimes, RequestTrace
-from specllama.handlers.running.admission import keeps_to_itself
+from specllama.handlers.running.admission import admitted_call
 from specllama.handlers.running.choices import variants
 from specllama.handlers.running.runtime import runtime
+from specllama.handlers.running.usage import Usage
 
 log = logging.getLogger(__name__)
 
@@ -47,13 +49,19 @@ def log_token_counts(fields: LogFields, timings: Sequence[Timings | None], n: in
 
 
 async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors, None]:
-    """Yields the vectors of `work`, which is closed at the end, and counts their tokens in the log
-    fields."""
-    fields = log_fields()
-    async with aclosing(work):
-        async for vectors in work:
-            fields.n_prompt += vectors.n_tokens
-            yield vectors
+    """Yields the vectors of `work`, which is closed at the end. Counts their tokens in the log
+    fields, and as usage. Raises EngineError (rate_limit_error) if the API key doesn't have the
+    tokens of the next ones."""
+    fields, call = log_fields(), admitted_call()
+    try:
+        async with aclosing(work):
+            async for vectors in work:
+                fields.n_prompt += vectors.n_tokens
+                call.count_unmetered([Timings(0, vectors.n_tokens, vectors.ms, 0, 0.0)])
+                yield vectors
+                await call.reserved()
+    except EngineError as error:
+        raise call.explained(error) from error
 
 
 # ---- bounds of one answer, whose fields may be valid one by one, but too large together ---
@@ -127,12 +135,31 @@ def check_repeated(
         )
 
 
+def n_media(prompt: Prompt) -> int:
+    """Returns the number of images and sounds in a prompt."""
+    if isinstance(prompt, Infill):
+        return 0
+    return sum(isinstance(part, Media) for part in prompt)
+
+
 def _length(prompt: Prompt) -> int:
     if isinstance(prompt, Infill):
         return BYTES_PER_TOKEN * (len(prompt.prefix) + len(prompt.suffix)) + sum(
             len(part) for part in (*prompt.prefix, *prompt.suffix) if isinstance(part, str)
         )
     return sum(len(part) if isinstance(part, str) else BYTES_PER_TOKEN for part in prompt)
+
+
+def keeps_to_itself(key: ApiKey | None) -> bool:
+    """True if the cached texts of a key serve only its own requests: by its `cache`, otherwise by
+    `--cache-per-key`.
+
+    Of two keys that share their texts, each can find out by the time of an answer what the other
+    one has sent. A key that keeps to itself can't, and its own texts reveal nothing.
+    """
+    if key is None or key.cache is None:
+        return runtime().options.http.cache_per_key
+    return key.cache == "own"
 
 
 _Queue = asyncio.Queue[tuple[int, Begun | Delta | Finished | Exception]]
@@ -176,9 +203,10 @@ class AnswerBatch:
         self._confirms = params.stream and (self._several or terms.shows_queue)
         self._generations: list[Generation] = []
         group = 0
-        key = current_key()
-        owner = 0 if key is None else key.owner
-        private = keeps_to_itself(key)
+        private = keeps_to_itself(current_key())
+        self._call = admitted_call()
+        self._call.on_refusal = self._refuse
+        self._call.count(Usage(media=sum(n * n_media(prompt) for prompt in prompts)))
         for prompt in prompts:
             self._generations += engine.generate_all(
                 prompt,
@@ -186,10 +214,11 @@ class AnswerBatch:
                 echo_prompt=echo_prompt,
                 confirm=self._confirms,
                 group=group,
-                owner=owner,
+                owner=self._call.owner,
                 private=private,
                 prompt_probs=prompt_probs,
-                terms=terms,
+                terms=self._call.limited(terms),
+                meter=self._call.meter(n),
             )
             group = self._generations[0].request.id
         self._n_unfinished = len(self._generations)
@@ -217,6 +246,7 @@ class AnswerBatch:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
         log_token_counts(self._log_fields, self._timings, self._n)
+        self._call.count_unmetered(self._timings)
         if (trace := self._log_fields.trace) is not None:
             self._add_stages(trace)
 
@@ -241,14 +271,17 @@ class AnswerBatch:
         lasts = (generation.last for generation in self._generations)
         return [last for last in lasts if isinstance(last, Finished)]
 
+    def _refuse(self, error: EngineError) -> None:
+        """Ends all texts, because the API key doesn't have the tokens for them."""
+        for generation in self._generations:
+            generation.fail(error.info)
+
     async def results(self) -> list[Finished]:
         """Returns all results, in order. Raises the first EngineError of any generation."""
-        if not self._several:
-            results = [await self._generations[0].result()]
-        else:
-            tasks = [asyncio.create_task(g.result()) for g in self._generations]
-            self._tasks = tasks
-            results = await asyncio.gather(*tasks)
+        try:
+            results = await self._results()
+        except EngineError as error:
+            raise self._call.explained(error) from error
         self._log_relaxed()
         self._timings = [result.timings for result in results]
         return results
@@ -258,8 +291,12 @@ class AnswerBatch:
         queue. Raises the first EngineError of any generation."""
         if self._confirms:
             self._confirms = False
-            for generation in self._generations:
-                await generation.accepted()  # before the response begins: any error replaces it
+            try:
+                for generation in self._generations:
+                    await generation.accepted()  # before the response: any error replaces it
+            except EngineError as error:
+                raise self._call.explained(error) from error
+            await self._call.reserved()
             self._log_relaxed()
 
     @property
@@ -269,10 +306,25 @@ class AnswerBatch:
         places = [each.queue for each in self._generations if each.queue is not None]
         return min(places, key=lambda each: each.place, default=None)
 
+    async def _results(self) -> list[Finished]:
+        if not self._several:
+            return [await self._generations[0].result()]
+        tasks = [asyncio.create_task(g.result()) for g in self._generations]
+        self._tasks = tasks
+        return await asyncio.gather(*tasks)
+
     async def begun(self) -> Begun:
         """Waits until the first generation has a slot; to be called before `events`. Raises the
         first EngineError of any generation."""
         await self.accepted()
+        try:
+            begun = await self._begun()
+        except EngineError as error:
+            raise self._call.explained(error) from error
+        await self._call.reserved()
+        return begun
+
+    async def _begun(self) -> Begun:
         if not self._several:
             begun = await self._generations[0].begun()
             self._log_relaxed()

@@ -10,7 +10,6 @@ import itertools
 import json
 import logging
 import sqlite3
-import time
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, TypeAlias, TypeVar
 
@@ -19,16 +18,13 @@ import msgspec
 from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.handlers.http import schemas
+from specllama.handlers.running.sqlite_files import DatabaseKind, value_of
 
 log = logging.getLogger(__name__)
 
 T = TypeVar("T")
 Item: TypeAlias = schemas.ResponseStoredItem
 Order: TypeAlias = schemas.ResponseItemOrder
-
-APPLICATION_ID = 0x73706C72  # identifies our files
-VERSION = 2  # of the tables below
-BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
 
 MAX_CHAIN = 1000
 """The longest chain of responses by `previous_response_id`."""
@@ -39,7 +35,7 @@ MAX_BYTES = 256 << 20  # of JSON text
 
 _INPUT, _OUTPUT = 0, 1  # the parts that the items of a response belong to
 
-_SCHEMA = f"""
+_SCHEMA = """
     CREATE TABLE responses (
         id TEXT PRIMARY KEY,
         previous TEXT,
@@ -58,20 +54,15 @@ _SCHEMA = f"""
         PRIMARY KEY (response, part, position)
     ) WITHOUT ROWID;
     CREATE INDEX items_by_id ON items (id);
-    PRAGMA application_id = {APPLICATION_ID};
-    PRAGMA user_version = {VERSION};
 """
-
-
-_WITHOUT_OWNERS = 1  # the previous version
-_ADD_OWNERS = f"""
-    ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT '';
-    PRAGMA user_version = {VERSION};
-"""
-
-
-class StoreError(Exception):
-    """A database can't be used. The message is one line for the administrator."""
+_ADD_OWNERS = "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
+KIND = DatabaseKind(
+    name="responses",
+    application_id=0x73706C72,
+    version=2,
+    schema=_SCHEMA,
+    upgrades={1: _ADD_OWNERS},
+)
 
 
 class ItemPage(msgspec.Struct, frozen=True):
@@ -106,69 +97,13 @@ class Database:
         """Opens the file at `path`, and creates it if it doesn't exist; "" means memory, to which
         the bounds apply. Raises StoreError."""
         self._bounds = None if path else (max_responses, max_bytes)
-        try:
-            self._connection = sqlite3.connect(
-                path or ":memory:", timeout=BUSY_SECONDS, check_same_thread=False
-            )
-            try:
-                self._prepare()
-            except BaseException:
-                self._connection.close()
-                raise
-        except sqlite3.Error as error:
-            raise StoreError(f"{path}: {error}") from error
-        except StoreError as error:
-            raise StoreError(f"{path}: {error}") from None
+        self._connection = KIND.open(path)
         self._uses = itertools.count(
             1 + self._value("SELECT coalesce(max(used), 0) FROM responses")
         )
 
-    def _prepare(self) -> None:
-        connection = self._connection
-        connection.execute("PRAGMA foreign_keys = ON")
-        # Reading the list of tables fails for a file of another kind; `quick_check` finds damage.
-        empty = self._value("SELECT count(*) FROM sqlite_master") == 0
-        known = self._value("PRAGMA application_id") == APPLICATION_ID
-        if not (empty or known):
-            raise StoreError("this is not a database of responses")
-        if (found := self._value("PRAGMA quick_check(1)")) != "ok":
-            raise StoreError(f"the database is damaged: {' '.join(str(found).split())}")
-        # With WAL, readers and a writer in several processes don't lock each other out, and a power
-        # failure loses only the last responses.
-        self._switch_to_wal()
-        connection.execute("PRAGMA synchronous = NORMAL")
-        if empty:
-            self._make_tables()
-        elif self._value("PRAGMA user_version") == _WITHOUT_OWNERS:
-            connection.executescript(f"BEGIN IMMEDIATE; {_ADD_OWNERS} COMMIT")
-        if (version := self._value("PRAGMA user_version")) != VERSION:
-            raise StoreError(f"the database has version {version}, not {VERSION}")
-
-    def _switch_to_wal(self) -> None:
-        # SQLite ignores its timeout here, and fails at once if another connection holds the lock.
-        deadline = system.now() + BUSY_SECONDS
-        while True:
-            try:
-                self._connection.execute("PRAGMA journal_mode = WAL")
-                return
-            except sqlite3.OperationalError as error:
-                if error.sqlite_errorcode != sqlite3.SQLITE_BUSY or system.now() > deadline:
-                    raise
-            time.sleep(0.01)
-
-    def _make_tables(self) -> None:
-        try:
-            self._connection.executescript(f"BEGIN IMMEDIATE; {_SCHEMA} COMMIT")
-        except sqlite3.OperationalError:
-            self._connection.rollback()
-            if self._value("PRAGMA application_id") != APPLICATION_ID:
-                raise
-            # another process has created them meanwhile
-
     def _value(self, query: str, *parameters: Any) -> Any:
-        """Returns the first column of the first row; None without rows."""
-        row = self._connection.execute(query, parameters).fetchone()
-        return None if row is None else row[0]
+        return value_of(self._connection, query, *parameters)
 
     def close(self) -> None:
         self._connection.close()

@@ -29,10 +29,12 @@ from specllama.engine.shipped import model_file
 from specllama.handlers.http.api_keys import KeyRing
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
+from specllama.handlers.running.admission import Admission
 from specllama.handlers.running.key_reload import ServerKeys
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
-from specllama.handlers.running.response_store import ResponseStore, StoreError
+from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import TURN
+from specllama.handlers.running.sqlite_files import StoreError
 
 if TYPE_CHECKING:
     from specllama.handlers.http.otel import Tracer
@@ -47,8 +49,9 @@ class Runtime:
     `catalog` has options of its own. `keys` are the API keys;
     `metrics` is None without `--metrics`, `tracer` without `--otel`. `responses` stores responses
     of the Responses API, `jobs` has the responses in the background, `streams` the resumable
-    streams; `control` ends the thoughts of running answers. `page_settings` are the initial
-    settings of the page for chats."""
+    streams; `control` ends the thoughts of running answers. `admission` checks the quotas of the
+    keys, and counts what they use. `page_settings` are the initial settings of the page for
+    chats."""
 
     options: ServerOptions
     catalog: Catalog
@@ -58,6 +61,7 @@ class Runtime:
     started: int  # seconds since 1970
     responses: ResponseStore
     keys: ServerKeys
+    admission: Admission
     jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
@@ -74,9 +78,8 @@ class Runtime:
     def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
-        Raises OptionError if the file of API keys or the file of the page's settings can't be
-        read, the database of responses can't be opened, or the standard variables for traces are
-        invalid.
+        Raises OptionError if a file of API keys or the file of the page's settings can't be read,
+        a database can't be opened, or the standard variables for traces are invalid.
         """
         keys = ServerKeys(options.http)
         try:
@@ -105,6 +108,7 @@ class Runtime:
             started=int(time.time()),
             responses=responses,
             keys=keys,
+            admission=Admission.of(options.usage),
             renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
@@ -195,6 +199,7 @@ async def lifespan(
                 current.media.stop(),
             )
     finally:
+        await current.admission.close()
         current.responses.close()
         if current.tracer is not None:
             await current.tracer.stop()

@@ -30,6 +30,7 @@ ErrorDetails: TypeAlias = (
     | schemas.AnthropicPermissionError
     | schemas.AnthropicTimeoutError
     | schemas.AnthropicTooLargeError
+    | schemas.AnthropicRateLimitError
     | schemas.AnthropicApiError
     | schemas.AnthropicOverloadedError
     | UndescribedError
@@ -80,6 +81,8 @@ def _error(
             return {"type": "timeout_error", "message": info.message, "code": status}
         case 413:
             return {"type": "request_too_large", "message": info.message, "code": status}
+        case 429:
+            return {"type": "rate_limit_error", "message": info.message, "code": status}
         case 503:
             return {"type": "overloaded_error", "message": info.message, "code": status}
         case _ if status >= 500 and status != 501:  # 501 is not a fault of the server

@@ -102,3 +102,36 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
             default="none (the latest responses are kept in memory)",
         ),
     ] = ""
+
+
+# ---- Options of quotas and usage.
+
+
+_usage = partial(Opt, group="Server")
+
+
+class UsageOptions(msgspec.Struct, kw_only=True, frozen=True):
+    """Where the server stores what API keys have used, and what they may still use."""
+
+    usage_db: Annotated[
+        str,
+        _usage(
+            names="--usage-db",
+            env="LLAMA_ARG_USAGE_DB",
+            metavar="FILE",
+            help="SQLite database for the usage of each API key, which GET /v1/usage returns. "
+            "Several servers may use one file. The file is created if it doesn't exist.",
+            default="none (the usage since the start is in memory)",
+        ),
+    ] = ""
+    quota_store: Annotated[
+        str,
+        _usage(
+            names="--quota-store",
+            env="LLAMA_ARG_QUOTA_STORE",
+            metavar="STORE",
+            help="Where the used parts of quotas are stored: memory, the path of an SQLite file "
+            "for the servers of one machine, or redis://HOST:PORT for the servers of several "
+            "machines. Requests of keys with quotas are answered with 503 if it can't be used.",
+        ),
+    ] = "memory"

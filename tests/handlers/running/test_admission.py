@@ -1,58 +1,88 @@
-"""The terms of a request, by its API key."""
+"""What a call may use, by its API key, and what it takes from the key's buckets."""
 
-from contextvars import copy_context
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import ExitStack, suppress
+from random import Random
 from types import SimpleNamespace
-from typing import Any
+from typing import TypeVar
 
+import msgspec
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.models.generation import Meter
+from specllama.engine.wire.replies import Timings
 from specllama.engine.wire.requests import NO_TERMS, Terms
 from specllama.handlers.http import current
-from specllama.handlers.http.api_keys import ApiKey, KeyRing
+from specllama.handlers.http.api_keys import ApiKey, KeyRing, current_key
 from specllama.handlers.options.keys_file import digest
-from specllama.handlers.running.admission import current_terms
+from specllama.handlers.running.admission import (
+    Admission,
+    AdmittedCall,
+    admit,
+    admitted_call,
+)
+from specllama.handlers.running.buckets import (
+    BucketStore,
+    Demand,
+    MemoryBuckets,
+    Taken,
+    UnavailableStoreError,
+)
+from specllama.handlers.running.quotas import buckets_of
+from specllama.handlers.running.usage import Usage, UsageLog, UsageQuery
+
+T = TypeVar("T")
+
+
+def called(keys: KeyRing, secret: str, work: Callable[[], Awaitable[T]]) -> T:
+    """Returns the result of `work` for a request with an API key, which ends after it."""
+
+    async def run() -> T:
+        admission = Admission(MemoryBuckets(), UsageLog())
+        with ExitStack() as leases:
+            state = {"runtime": SimpleNamespace(api_keys=keys, admission=admission)}
+            current._scope.set(
+                {
+                    "state": {**state, "leases": leases},
+                    "headers": [(b"authorization", f"Bearer {secret}".encode())],
+                    "query_string": b"",
+                }
+            )
+            result = await work()
+        await admission.close()
+        return result
+
+    return asyncio.run(run())
 
 
 def terms(keys: KeyRing, secret: str = "") -> Terms:
-    scope: dict[str, Any] = {
-        "state": {"runtime": SimpleNamespace(api_keys=keys)},
-        "headers": [(b"authorization", f"Bearer {secret}".encode())],
-        "query_string": b"",
-    }
+    async def work() -> Terms:
+        await admit("model")
+        return admitted_call().limited(NO_TERMS)
 
-    def within() -> Terms:
-        current._scope.set(scope)
-        return current_terms()
-
-    return copy_context().run(within)
+    return called(keys, secret, work)
 
 
 def test_without_keys_there_are_no_terms() -> None:
     assert terms(KeyRing()) is NO_TERMS
 
 
-def test_the_terms_are_those_of_the_key() -> None:
-    key = ApiKey(
-        name="alice", id="key:alice", digest=digest("sk"), weight=2.5, priority=-3, cache_mib=7
-    )
-    given = terms(KeyRing([key]), "sk")
-    assert given == Terms(weight=2.5, priority=-3, key_name="alice", cache_bytes=7 << 20)
-    assert terms(KeyRing([key]), "other") is NO_TERMS
-
-
 def test_a_request_keeps_its_key() -> None:
     ring = KeyRing([ApiKey(name="alice", id="key:alice", digest=digest("sk"))])
-    scope: dict[str, Any] = {
-        "state": {"runtime": SimpleNamespace(api_keys=ring)},
-        "headers": [(b"x-api-key", b"sk")],
-        "query_string": b"",
-    }
 
-    def within() -> None:
-        current._scope.set(scope)
-        assert current_terms().key_name == "alice"
+    async def work() -> None:
+        assert current_key() is not None
         ring.replace([ApiKey(name="bob", id="key:bob", digest=digest("other"))])
-        assert current_terms().key_name == "alice"
+        await admit("model")
+        key = admitted_call().key
+        assert key is not None
+        assert key.name == "alice"
 
-    copy_context().run(within)
+    called(ring, "sk", work)
 
 
 def test_only_digests_are_kept_and_compared() -> None:
@@ -67,3 +97,252 @@ def test_an_expired_key_is_no_key() -> None:
     ring = KeyRing([ApiKey(name="a", id="a", digest=digest("sk"), expires=0.0)])
     assert ring
     assert ring.find(b"sk") is None
+
+
+# ---- what calls take ---------------------------------------------------------------------
+
+KEY = ApiKey(name="alice", id="key:alice", digest=digest("sk"))
+NOW = 1000.0
+
+
+class Scene:
+    """The admission of a server whose clock stands still, and a key."""
+
+    def __init__(self, store: BucketStore | None = None, **limits: int) -> None:
+        self.key = msgspec.structs.replace(KEY, **limits)
+        self.admission = Admission(store or MemoryBuckets(lambda: NOW), UsageLog())
+
+    async def call(self, leases: ExitStack, n_tokens: int = 0) -> AdmittedCall:
+        call = AdmittedCall(self.admission, self.key, "model")
+        await self.admission.admit(call, leases, n_tokens)
+        return call
+
+    async def refusal(self, n_tokens: int = 0) -> ErrorInfo:
+        """Returns the error for a call that isn't admitted."""
+        with ExitStack() as leases, pytest.raises(EngineError) as caught:
+            await self.call(leases, n_tokens)
+        return caught.value.info
+
+    async def levels(self) -> list[float]:
+        while self.admission._tasks:
+            await asyncio.wait(self.admission._tasks)
+        demands = [Demand.owed(each, 0) for each in buckets_of(self.key)]
+        return (await self.admission.take(demands)).levels
+
+    async def usage(self) -> Usage:
+        [row] = await self.admission.usage.rows(UsageQuery())
+        assert (row.key, row.model) == ("alice", "model")
+        return row.usage
+
+
+def used(n_prompt: int, n_predicted: int = 0, n_cached: int = 0) -> Timings:
+    return Timings(n_cached, n_prompt, 0.0, n_predicted, 0.0)
+
+
+def metered(call: AdmittedCall, n_texts: int = 1) -> Meter:
+    meter = call.meter(n_texts)
+    assert meter is not None
+    return meter
+
+
+def test_requests_of_a_minute() -> None:
+    async def work() -> None:
+        scene = Scene(requests_per_minute=2)
+        for _ in range(2):
+            with ExitStack() as leases:
+                await scene.call(leases)
+        info = await scene.refusal()
+        assert (info.type, info.retry_after) == ("rate_limit_error", 30)
+        assert "2 requests per minute" in info.message
+        assert await scene.levels() == [0]
+        assert await scene.usage() == Usage(requests=2, refused=1)
+
+    asyncio.run(work())
+
+
+def test_running_calls() -> None:
+    async def work() -> None:
+        scene = Scene(concurrency=2)
+        with ExitStack() as leases:
+            for _ in range(2):
+                await scene.call(leases)
+            info = await scene.refusal()
+            assert info.type == "rate_limit_error"
+            assert info.retry_after >= 1
+            assert "2 running requests" in info.message
+        with ExitStack() as leases:
+            await scene.call(leases)
+        assert not scene.admission._running, "nothing is left of a key without calls"
+
+    asyncio.run(work())
+
+
+def test_a_text_gives_back_what_it_has_not_used() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100, tokens_per_day=1000)
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            assert call.limited(NO_TERMS).allowance == 100
+            meter = metered(call)
+            meter.accepted(60)
+            await call.reserved()
+            assert call.balance is not None
+            assert [each.remaining for each in call.balance.rate_limits()] == [40]
+            meter.ended(used(10, 5, n_cached=80))
+        assert await scene.levels() == [85, 985]
+        expected = Usage(requests=1, prompt_tokens=90, cached_tokens=80, generated_tokens=5)
+        assert await scene.usage() == expected
+
+    asyncio.run(work())
+
+
+def test_a_text_that_may_use_too_much_is_cancelled() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100)
+        with ExitStack() as leases:
+            first, second = await scene.call(leases), await scene.call(leases)
+            failed: list[EngineError] = []
+            second.on_refusal = failed.append
+            metered(first).accepted(60)
+            meter = metered(second)
+            meter.accepted(60)
+            await first.reserved()
+            with pytest.raises(EngineError, match="may use 60 tokens, and 40 are left") as caught:
+                await second.reserved()
+            assert failed == [caught.value]
+            assert caught.value.info.retry_after == 12
+            assert await scene.levels() == [40]
+            meter.ended(used(3))  # what it used before the cancellation
+        assert await scene.levels() == [37]
+        assert (await scene.usage()).refused == 1
+
+    asyncio.run(work())
+
+
+def test_a_text_that_can_never_be_paid_is_refused_for_good() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_day=100)
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            meter = metered(call)
+            meter.accepted(101)
+            with pytest.raises(EngineError, match="more than the limit") as caught:
+                await call.reserved()
+            meter.ended(None)
+        assert caught.value.info.final
+        assert not caught.value.info.retry_after
+        assert await scene.levels() == [100]
+
+    asyncio.run(work())
+
+
+def test_an_estimate_is_held_until_the_texts_are_accepted() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100)
+        with ExitStack() as leases:
+            call = await scene.call(leases, 70)
+            assert call.limited(NO_TERMS).allowance == 100
+            assert (await scene.refusal(31)).retry_after == 1
+            meter = metered(call)
+            meter.accepted(50)
+            assert await scene.levels() == [30]
+            meter.accepted(40)
+            assert await scene.levels() == [10]
+            meter.ended(used(90))
+        assert await scene.levels() == [10]
+        with ExitStack() as leases:
+            await scene.call(leases, 10)
+        assert await scene.levels() == [10], "of a call without texts, nothing is left"
+        assert (await scene.refusal(101)).final
+
+    asyncio.run(work())
+
+
+def test_an_empty_bucket_refuses_before_the_engine_does() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100)
+        with ExitStack() as leases:
+            metered(await scene.call(leases)).ended(used(160))
+        assert await scene.levels() == [-60]
+        info = await scene.refusal()
+        assert (info.type, info.retry_after) == ("rate_limit_error", 37)  # 61 tokens
+
+    asyncio.run(work())
+
+
+class BrokenStore(MemoryBuckets):
+    async def take(self, demands: Sequence[Demand]) -> Taken:
+        raise UnavailableStoreError("out of order")
+
+
+def test_a_store_that_fails_refuses(caplog: pytest.LogCaptureFixture) -> None:
+    async def work() -> None:
+        scene = Scene(BrokenStore(), requests_per_minute=1)
+        info = await scene.refusal()
+        assert info.type == "unavailable_error"
+        assert "out of order" in caplog.text
+        assert "out of order" not in info.message
+
+    asyncio.run(work())
+
+
+def test_the_engines_refusal_gets_the_time_of_a_retry() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=60)
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            meter = metered(call)
+            meter.accepted(60)
+            await call.reserved()
+            other = call.explained(EngineError.of("server_error", "other"))
+            assert other.info.message == "other"
+            info = call.explained(EngineError.of("rate_limit_error", "too many tokens")).info
+            assert info.retry_after >= 1
+            meter.ended(used(60))
+        assert (await scene.usage()).refused == 1
+
+    asyncio.run(work())
+
+
+TEXT = st.tuples(st.integers(0, 40), st.floats(0, 1), st.booleans())
+CALL = st.lists(TEXT, min_size=1, max_size=4)
+
+
+@given(st.integers(1, 120), st.lists(CALL, min_size=1, max_size=8), st.randoms())
+def test_concurrent_calls_use_at_most_the_limit_and_leave_no_trace(
+    limit: int, calls: list[list[tuple[int, float, bool]]], random: Random
+) -> None:
+    """However calls with several texts overlap, the bucket has at the end what wasn't used."""
+
+    async def one(scene: Scene, texts: list[tuple[int, float, bool]]) -> int:
+        n_used = 0
+        with ExitStack() as leases:
+            try:
+                call = await scene.call(leases)
+            except EngineError:
+                return 0
+            meter = metered(call, len(texts))
+            for n, _, is_accepted in texts:
+                await pause()
+                if is_accepted:
+                    meter.accepted(n)
+            with suppress(EngineError):
+                await call.reserved()
+            for n, share, is_accepted in texts:
+                await pause()
+                n_text = int(share * n) if is_accepted and call._refusal is None else 0
+                meter.ended(used(n_text) if n_text else None)
+                n_used += n_text
+        return n_used
+
+    async def pause() -> None:
+        for _ in range(random.randrange(4)):
+            await asyncio.sleep(0)
+
+    async def run() -> None:
+        scene = Scene(tokens_per_minute=limit)
+        total = sum(await asyncio.gather(*(one(scene, texts) for texts in calls)))
+        assert total <= limit
+        assert await scene.levels() == pytest.approx([limit - total])
+
+    asyncio.run(run())

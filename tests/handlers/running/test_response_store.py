@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
 from specllama.engine.options import OptionError
-from specllama.handlers.running.response_store import MAX_CHAIN, Database, ResponseStore, StoreError
+from specllama.handlers.running.response_store import MAX_CHAIN, Database, ResponseStore
+from specllama.handlers.running.sqlite_files import StoreError
 from tests.support.http_support import small_runtime
 
 
