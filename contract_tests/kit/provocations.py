@@ -361,6 +361,34 @@ def not_allowed_to_reload(situations: Situations, name: str) -> list[httpx.Respo
     return [situations.limited.get(with_query(name, reload="1"), headers=headers)]
 
 
+def over_limit(situations: Situations, name: str) -> list[httpx.Response]:
+    """Sends requests until the key has used all that it may send in a minute."""
+    operation, server = contract.operations()[name], situations.limited
+    headers = {"Authorization": "Bearer alice"}
+    form: dict[str, Any] = {"files": {"file": b"a"}} if name in FORMS else {"json": BODIES[name]}
+    while True:
+        response = server.http.request(operation.method, path(name), headers=headers, **form)
+        if response.status_code == 429:
+            assert 1 <= int(response.headers["retry-after"]) <= 60
+            return [response]
+
+
+def bad_usage_query(server: Server, name: str) -> list[httpx.Response]:
+    wrong = [
+        {"since": "-1"},
+        {"since": "yesterday"},
+        {"until": "1.5"},
+        {"until": str(1 << 60)},
+        {"group_by": ""},
+        {"group_by": "day"},
+        {"group_by": "key,model,hour,key"},
+        {"limit": "0"},
+        {"limit": "1001"},
+        {"offset": "-1"},
+    ]
+    return [send_with_query(server, name, **query) for query in wrong]
+
+
 def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.without_tables[name]]
 
@@ -480,6 +508,7 @@ BY_STATUS_OWN: dict[int, list[ProvokeOwn]] = {
     404: [unknown_model],
     408: [stalled],
     413: [too_large],
+    429: [over_limit],
     500: [engine_killed],
     503: [unavailable],
 }
@@ -493,6 +522,8 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 404): ([no_response], []) for name in STORED},
     **{(name, 500): ([], [store_fails]) for name in STORED},
     **{(name, 400): ([no_conversation], []) for name in KEPT},
+    ("get_usage", 400): ([bad_usage_query], []),
+    ("get_usage", 500): ([], [store_fails]),
     ("get_stream", 200): ([of_stream], []),
     ("get_stream", 404): ([no_stream], []),
     ("delete_stream", 204): ([of_stream, no_stream], []),

@@ -44,6 +44,7 @@ from contract_tests.kit.server import (
 N_CTX = 256
 PRESETS = "[{0}]\n[z-one]\nmodel = {0}\n[z-two]\nmodel = {0}\n"
 ROOT = Path(__file__).parents[2]
+RATE_LIMITED = '[keys.alice]\nkey = "alice"\nrequests_per_minute = 1\n'
 GROUPS = sorted(GROUPS_OF_OPERATIONS - {"public"})
 """The groups of operations that need an API key."""
 STOPPING = """
@@ -131,9 +132,10 @@ class Situations:
 
     @cached_property
     def limited(self) -> OwnServer:
-        """A server whose keys each lack one group of operations, and that name it: `no-read`."""
+        """A server whose keys each lack one group of operations, and that name it: `no-read`. The
+        key `alice` may send one request per minute."""
         keys = self._directory / "keys.toml"
-        keys.write_text("\n".join(map(_key_without, GROUPS)), "ascii")
+        keys.write_text("\n".join([*map(_key_without, GROUPS), RATE_LIMITED]), "ascii")
         keys.chmod(0o600)
         options = (*self._switched_on, "--keys-file", str(keys))
         return self._start(*options, api_key="key")
@@ -277,12 +279,14 @@ class Situations:
 
     @cached_property
     def without_tables(self) -> Mapping[str, httpx.Response]:
-        """The answers to requests for responses after their tables were dropped."""
-        path_ = self._directory / "responses.db"
-        server = self._start("--responses-db", str(path_), api_key="key")
-        with contextlib.closing(sqlite3.connect(path_)) as connection:
-            connection.executescript("DROP TABLE items; DROP TABLE responses")
-        return {name: send(server, name) for name in STORED}
+        """The answers to requests for responses and for usage after their tables were dropped."""
+        paths = [self._directory / f"{each}.db" for each in ("responses", "usage")]
+        files = ("--responses-db", str(paths[0]), "--usage-db", str(paths[1]))
+        server = self._start(*files, api_key="key")
+        for path_, tables in zip(paths, (("items", "responses"), ("usage",)), strict=True):
+            with contextlib.closing(sqlite3.connect(path_)) as connection:
+                connection.executescript("".join(f"DROP TABLE {each};" for each in tables))
+        return {name: send(server, name) for name in (*STORED, "get_usage")}
 
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:
@@ -318,6 +322,6 @@ def needs_engine(name: str) -> bool:
     definition = contract.operations()[name].definition
     return (
         "500" in definition["responses"]
-        and name not in (*STORED, *FORMS)
+        and name not in (*STORED, *FORMS, "get_usage")
         and not {"models", "ollama_models"} & {*definition["tags"]}
     )

@@ -49,6 +49,7 @@ VARYING = KEPT | PROPOSED | {
     "max_running_requests", "max_total_num_tokens",
     "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",
     "task_name", "total_slots",
+    "seconds",
     # memory of devices on this machine
     "compute", "kv_cache",
 }  # fmt: skip

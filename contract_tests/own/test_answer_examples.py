@@ -144,7 +144,8 @@ class Servers:
     def _without_option(self, name: str) -> OwnServer:
         if "lora" in name:
             return self.open
-        return self.of_one_model if name in ("list_slots", "get_props") else self.plain
+        used = ("list_slots", "get_props", "get_usage")
+        return self.of_one_model if name in used else self.plain
 
     @cached_property
     def plain(self) -> OwnServer:
