@@ -61,6 +61,7 @@ def _rank(loads: Sequence[ModelLoad]) -> schemas.ServerLoad:
     stats = [each.stats for each in loads]
     n_running = sum(each.n_processing for each in stats)
     n_waiting = sum(each.n_deferred for each in stats)
+    n_queued = sum(each.n_tokens_waiting for each in stats)
     n_cached = sum(each.n_prompt_cached for each in stats)
     n_prompt = n_cached + sum(each.n_prompt for each in stats)
     n_slots = sum(each.n_slots for each in loads)
@@ -70,7 +71,8 @@ def _rank(loads: Sequence[ModelLoad]) -> schemas.ServerLoad:
         "num_waiting_reqs": n_waiting,
         "num_total_reqs": n_running + n_waiting,
         "num_used_tokens": sum(each.n_cells_running for each in stats),
-        "num_total_tokens": sum(each.n_tokens_running for each in stats),
+        "num_waiting_uncached_tokens": n_queued,
+        "num_total_tokens": n_queued + sum(each.n_tokens_running for each in stats),
         "max_total_num_tokens": sum(each.n_cells for each in stats),
         "token_usage": max((each.cache_usage() for each in stats), default=0.0),
         "gen_throughput": sum(each.tokens_per_second() for each in stats),

@@ -43,8 +43,8 @@ VARYING = KEPT | PROPOSED | {
     "n_prompt_tokens_processed", "n_read", "n_restored", "n_saved", "n_tokens", "n_written",
     "cachedContentTokenCount",
     "predicted_n", "processed", "prompt_n", "t", "tokens_cached", "tokens_evaluated", "total",
-    "cache_hit_rate", "gen_throughput", "num_total_tokens", "num_used_tokens", "token_usage",
-    "utilization",
+    "cache_hit_rate", "gen_throughput", "num_total_tokens", "num_used_tokens",
+    "num_waiting_uncached_tokens", "token_usage", "utilization",
     # the model's file, and the options of the server
     "max_running_requests", "max_total_num_tokens",
     "args", "capabilities", "n_ctx", "preset", "prompt_prefix", "size", "size_vram",

@@ -1161,6 +1161,7 @@ class ServerLoad(TypedDict):
     num_waiting_reqs: int
     num_total_reqs: int
     num_used_tokens: int
+    num_waiting_uncached_tokens: int
     num_total_tokens: int
     max_total_num_tokens: int
     token_usage: float

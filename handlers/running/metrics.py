@@ -115,6 +115,10 @@ def _counters(stats: Stats) -> Iterator[Metric]:
     for reason in (*get_args(MissReason), REQUIRED):
         computed.add_metric([reason], stats.n_prompt_missed.get(reason, 0))
     yield computed
+    preempted = "Requests that gave their slots to requests with better priorities."
+    yield CounterMetricFamily("specllama_requests_preempted", preempted, stats.n_preempted)
+    refused = "Requests refused by the limits of the queue, or by their deadlines."
+    yield CounterMetricFamily("specllama_requests_refused", refused, stats.n_refused)
     idle = "Time from the results of a decode to the next decode, while there was work."
     yield CounterMetricFamily("specllama_device_idle_seconds", idle, stats.idle_seconds)
 
@@ -172,6 +176,12 @@ def _load_gauges(every: Mapping[str, Stats]) -> Iterator[Metric]:
             "Tokens of running requests, with those of their prompts that are not evaluated yet.",
             _n_tokens,
         ),
+        (
+            "specllama_tokens_waiting",
+            "model",
+            "Prompt tokens of waiting requests that are not in the cache.",
+            _n_queued,
+        ),
     ):
         family = GaugeMetricFamily(name, text, labels=(label,))
         for model, stats in every.items():
@@ -197,6 +207,10 @@ def _n_waiting(stats: Stats) -> float:
 
 def _n_tokens(stats: Stats) -> float:
     return stats.n_tokens_running
+
+
+def _n_queued(stats: Stats) -> float:
+    return stats.n_tokens_waiting
 
 
 def _device_memory(stats: Stats) -> Iterator[Metric]:

@@ -146,6 +146,7 @@ def test_the_memory_of_devices_is_listed() -> None:
 
 def test_gauges_of_gateways_have_a_series_for_each_model() -> None:
     one = Stats(n_processing=2, n_deferred=1, n_cells=64, n_cells_running=16, n_tokens_running=40)
+    one.n_tokens_waiting, one.n_preempted, one.n_refused = 70, 3, 2
     found = samples(Metrics().render("one", {"one": one, "other": Stats()})[0])
     assert found["vllm:num_requests_running{model_name=one}"] == 2
     assert found["vllm:num_requests_waiting{model_name=one}"] == 1
@@ -153,4 +154,7 @@ def test_gauges_of_gateways_have_a_series_for_each_model() -> None:
     size = "block_size=16,model_name=one,num_gpu_blocks=4"
     assert found[f"vllm:cache_config_info{{{size}}}"] == 1
     assert found["specllama_tokens_running{model=one}"] == 40
+    assert found["specllama_tokens_waiting{model=one}"] == 70
+    assert found["specllama_requests_preempted_total"] == 3
+    assert found["specllama_requests_refused_total"] == 2
     assert found["vllm:num_requests_running{model_name=other}"] == 0
