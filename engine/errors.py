@@ -23,7 +23,8 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     With `n_prompt_tokens_is_lower_bound`, the prompt was too long to be counted completely.
     `final`: the same request would fail again, regardless of the type. `retry_after`: seconds after
     which a retry may succeed; 0: unknown. `estimated_wait_ms`: how long the request would wait for
-    a slot, for an unavailable_error of the queue."""
+    a slot, for an unavailable_error of the queue. `n_tokens`: how many tokens the request may use,
+    for a rate_limit_error of the engine."""
 
     type: ErrorType
     message: str
@@ -33,6 +34,7 @@ class ErrorInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     retry_after: int = 0
     n_prompt_tokens_is_lower_bound: bool = False
     estimated_wait_ms: int | None = None
+    n_tokens: int = 0
 
 
 class BackendError(Exception):

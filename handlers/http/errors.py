@@ -57,7 +57,7 @@ class HttpFailure(msgspec.Struct, frozen=True):
         """Returns the JSON body, which is also the data of an error event in a stream."""
         error = {"code": self.status, "message": self.info.message, "type": self.info.type}
         more = msgspec.to_builtins(self.info)
-        for in_header in ("final", "retry_after"):
+        for in_header in ("final", "retry_after", "n_tokens"):
             more.pop(in_header, None)
         return {"error": error | more}
 

@@ -296,7 +296,7 @@ class AdmittedCall:
         self._refusal = error
         self.count(Usage(refused=1))
         if info.type == "rate_limit_error" and self.balance is not None:
-            return self.balance.shortage(info.n_prompt_tokens or 1)
+            return self.balance.shortage(info.n_tokens)
         return error
 
 

@@ -70,4 +70,5 @@ def refuse_allowance(n_tokens: int, allowance: int) -> ErrorInfo | None:
     return ErrorInfo(
         "rate_limit_error",
         f"the request may use {n_tokens} tokens, and the limit of its key leaves {allowance}",
+        n_tokens=n_tokens,
     )

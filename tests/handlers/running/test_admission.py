@@ -296,8 +296,10 @@ def test_the_engines_refusal_gets_the_time_of_a_retry() -> None:
             await call.reserved()
             other = call.explained(EngineError.of("server_error", "other"))
             assert other.info.message == "other"
-            info = call.explained(EngineError.of("rate_limit_error", "too many tokens")).info
-            assert info.retry_after >= 1
+            refused = EngineError(ErrorInfo("rate_limit_error", "too many tokens", n_tokens=30))
+            info = call.explained(refused).info
+            assert info.retry_after == 30
+            assert "may use 30 tokens, and 0 are left" in info.message
             meter.ended(used(60))
         assert (await scene.usage()).refused == 1
 
