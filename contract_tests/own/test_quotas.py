@@ -180,13 +180,14 @@ Ask = Callable[[OwnServer, str], object]
 
 
 def ask_openai(server: OwnServer, name: str) -> object:
-    client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=f"sk-{name}")
-    with client:
+    key, url = f"sk-{name}", f"{server.url}/v1"
+    with openai.OpenAI(base_url=url, api_key=key, timeout=SECONDS) as client:
         return client.chat.completions.create(model="any", messages=MESSAGES, max_tokens=2)
 
 
 def ask_anthropic(server: OwnServer, name: str) -> object:
-    with anthropic.Anthropic(base_url=server.url, api_key=f"sk-{name}") as client:
+    key, url = f"sk-{name}", server.url
+    with anthropic.Anthropic(base_url=url, api_key=key, timeout=SECONDS) as client:
         return client.messages.create(model="any", messages=MESSAGES, max_tokens=2)
 
 
