@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from specllama.handlers.http import schemas
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.model_load import ModelLoad, load_of, loads_of_all
-from specllama.handlers.running.resolve_model import resolve_model
+from specllama.handlers.running.resolve_model import allowed_names, resolve_model
 from specllama.handlers.running.runtime import runtime
 
 
@@ -49,7 +49,7 @@ async def _loads(model: str | None) -> Sequence[ModelLoad]:
     current = runtime()
     if not current.catalog.router:
         return [await load_of(current, resolve_model().name)]
-    loads = await loads_of_all(current)
+    loads = await loads_of_all(current, allowed_names(current))
     if not model:
         return loads
     name = resolve_model().name

@@ -8,7 +8,7 @@ from specllama.handlers.http.api_keys import sees_other_keys
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.running.metrics import without_other_keys
 from specllama.handlers.running.model_load import load_of, loads_of_all
-from specllama.handlers.running.resolve_model import resolve_model
+from specllama.handlers.running.resolve_model import allowed_names, resolve_model
 from specllama.handlers.running.runtime import runtime
 
 
@@ -24,7 +24,8 @@ async def get_metrics() -> Response:
     model = resolve_model()
     loads = [await load_of(current, model.name)]
     if len(current.catalog.entries) > 1 and not _names_model():
-        loads += [each for each in await loads_of_all(current) if each.model != model.name]
+        others = [name for name in allowed_names(current) if name != model.name]
+        loads += await loads_of_all(current, others)
     stats = {each.model: each.stats for each in loads}
     if not sees_other_keys():
         stats = {name: without_other_keys(each) for name, each in stats.items()}

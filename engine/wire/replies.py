@@ -146,9 +146,9 @@ class PromptProgress(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Accepted(msgspec.Struct, tag="a", frozen=True, array_like=True):
-    """The request is valid, and waits for a slot. `n_tokens` is the largest number of tokens that
-    it may use: the prompt's tokens that aren't cached now, and those of the answer. It is set if
-    the request is metered."""
+    """The request is valid, and waits for a slot. `n_tokens` is the number of tokens that
+    are reserved for it: the prompt's tokens that aren't cached now, and `n_predict` tokens or a
+    default for the answer. It is set if the request is metered."""
 
     id: int
     n_tokens: int = 0

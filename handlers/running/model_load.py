@@ -1,13 +1,12 @@
 """The load of models, for gateways that distribute requests over servers."""
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire.stats import Stats
-from specllama.handlers.running.resolve_model import is_allowed
 from specllama.handlers.running.runtime import Runtime
 
 
@@ -38,12 +37,10 @@ async def _stats(supervisor: Supervisor) -> Stats | None:
     return asleep.stats if asleep is not None else None
 
 
-async def loads_of_all(current: Runtime) -> Sequence[ModelLoad]:
-    """Returns the loads of all models that have an engine and that the API key of the current
-    request allows, the default model first."""
+async def loads_of_all(current: Runtime, names: Iterable[str]) -> Sequence[ModelLoad]:
+    """Returns the loads of the models `names` that have an engine, the default model first."""
     default = current.catalog.default
-    names = [entry.name for entry in current.catalog.entries.values() if is_allowed(entry)]
-    names.sort(key=lambda name: name != default)
+    names = sorted(names, key=lambda name: name != default)
     having = [name for name in names if current.pool.supervisor(name) is not None]
     found = await asyncio.gather(
         *(load_of(current, name) for name in having), return_exceptions=True

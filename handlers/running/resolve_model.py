@@ -131,6 +131,11 @@ def is_allowed(entry: CatalogEntry) -> bool:
     return key is None or key.may_use((entry.name, *entry.aliases))
 
 
+def allowed_names(current: Runtime) -> list[str]:
+    """Returns the names of all models that the current request's API key allows."""
+    return [entry.name for entry in current.catalog.entries.values() if is_allowed(entry)]
+
+
 def listed(current: Runtime) -> list[CatalogEntry]:
     """Returns the models that the client of the current request can list."""
     return [entry for entry in current.catalog.listed() if is_allowed(entry)]

@@ -29,6 +29,9 @@ MAX_PLACES = 512
 the request began to wait."""
 REPORTS = 64
 """Maximum number of reports in one step."""
+RESERVED = 1024
+"""Tokens that are reserved for an answer without `n_predict`: a key with a small limit could
+otherwise send no such request. The real number is settled at the end."""
 
 
 class Queueing:
@@ -99,10 +102,10 @@ class Queueing:
         return self._slots.n_uncached(request.sequence)
 
     def _room(self, request: Request) -> int:
-        """The largest number of tokens of the answer."""
+        """The number of tokens that are reserved for the answer."""
         room = self._n_ctx - request.sequence.n_prompt
         n_predict = request.params.n_predict
-        return room if n_predict < 0 else min(n_predict, room)
+        return min(room, RESERVED if n_predict < 0 else n_predict)
 
     def _wait(self, sequence: Sequence) -> tuple[int, float]:
         """The number of texts before a new sequence, and its estimated wait in seconds."""

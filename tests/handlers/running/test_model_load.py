@@ -48,7 +48,7 @@ def test_loads_are_those_of_models_with_engines() -> None:
         d=running(unavailable("it has just died")),
         e=asleep(Stats(n_decode=7)),
     )
-    found = asyncio.run(loads_of_all(current))
+    found = asyncio.run(loads_of_all(current, current.catalog.entries))
     assert [(each.model, each.n_slots) for each in found] == [("e", 4), ("a", 4)]
     assert [each.stats.n_processing for each in found] == [0, 1]
 
