@@ -41,6 +41,7 @@ from specllama.engine.worker.media import encoder
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.slots import SlotTable
 from specllama.engine.worker.speculation import draft_loading
 from specllama.engine.worker.worker import Worker
 from specllama.handlers.running import run_in_thread
@@ -262,10 +263,10 @@ class Machine:
             self._shifted.add(sequence)
             return scheduler_shift(scheduler, sequence, *args)
 
-        def submit(scheduler: Scheduler, sequence: Sequence) -> None:
+        def submit(slots: SlotTable, sequence: Sequence, n_uncached: int | None = None) -> None:
             if sequence in self._shifted:  # its text is evaluated again after a preemption
                 self.approximate.add((self.paths[self.world.current.process], sequence.id))
-            scheduler_submit(scheduler, sequence)
+            slots_submit(slots, sequence, n_uncached)
 
         def advance(scheduler: Scheduler, chunks: SequenceOf[Chunk]) -> None:
             path = self.paths[self.world.current.process]
@@ -286,7 +287,7 @@ class Machine:
             encoder_release(encoder, order)
 
         scheduler_shift, scheduler_advance = Scheduler.shift, Scheduler.advance
-        scheduler_submit = Scheduler.submit
+        slots_submit = SlotTable.submit
         encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
         engine_step, embedder_step = Engine.step, Embedder.step
         client_dispatch = EngineClient.dispatch
@@ -336,7 +337,8 @@ class Machine:
             enter(replaced(Engine, {"step": step}))
             enter(replaced(Embedder, {"step": embed}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
-            enter(replaced(Scheduler, {"shift": shift, "advance": advance, "submit": submit}))
+            enter(replaced(Scheduler, {"shift": shift, "advance": advance}))
+            enter(replaced(SlotTable, {"submit": submit}))
             enter(replaced(MediaEncoder, {"order": order, "release": release}))
             yield
 
