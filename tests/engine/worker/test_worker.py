@@ -9,8 +9,8 @@ import pytest
 from specllama.engine import system
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Failed, Step, ToServer
-from specllama.engine.wire.requests import Cancel, Submit, ToEngine, to_engine_decoder
+from specllama.engine.wire.replies import Accepted, Ended, Event, Failed, Step, ToServer, Vectors
+from specllama.engine.wire.requests import Cancel, Submit, Terms, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.generation.engine import Engine
@@ -107,10 +107,15 @@ class Said(Link[ToEngine, ToServer]):
     def __init__(self) -> None:
         super().__init__(lambda n: b"", len, to_engine_decoder)
         self.failed: list[int] = []
+        self.events: list[Event | Vectors] = []
 
     def send(self, *messages: ToServer) -> None:
         for message in messages:
+            if isinstance(message, Failed):
+                self.events.append(message)
+                continue
             assert isinstance(message, Step)
+            self.events += message.events
             self.failed += [event.id for event in message.events if isinstance(event, Failed)]
 
 
@@ -213,3 +218,71 @@ def test_long_texts_delay_no_other_and_are_dropped_if_cancelled(
     for _ in range(LONG_THREADS):  # the model must not be closed under a thread that uses it
         ended.acquire()
     assert b"x" * LONG not in tokenized
+
+
+METERED = Terms(is_metered=True)
+
+
+def test_a_metered_request_ends_once_wherever_it_is_cancelled(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Before its preparation, during it, while it waits, and while it runs."""
+    said = Said()
+    one = Worker(served, said, engine_options())
+    works = deferred(one, monkeypatch)
+    params = GenerationParams(n_predict=9, ignore_eos=True)
+    for id in range(1, 8):
+        one._take(Submit(id, [f"import module_{id}"], params, group=id, terms=METERED))
+    one._handle(Cancel(1))
+    for work in works:
+        work()
+    while not one._inbox.empty():
+        request = one._inbox.get()
+        assert isinstance(request, Request)
+        one._handle(request)
+        if request.id == 2:
+            one._handle(Cancel(2))
+    one._step()
+    assert served.scheduler.n_waiting == 1
+    for id in (3, 7):
+        one._handle(Cancel(id))
+    while served.has_work:
+        one._step()
+    for id in range(1, 8):
+        one._handle(Cancel(id))
+    assert [each.id for each in said.events if isinstance(each, Accepted)] == [2, 3, 4, 5, 6, 7]
+    ended = {each.id: each.timings for each in said.events if isinstance(each, Ended)}
+    assert [*ended] == [1, 2, 3, 7]
+    assert [ended[id].prompt_n > 0 for id in ended] == [False, False, True, False]
+
+
+def test_a_metered_request_that_fails_after_its_cancellation_has_one_end(
+    served: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said()
+    one = Worker(served, said, engine_options())
+    works = deferred(one, monkeypatch)
+    one._take(Submit(1, ["word " * 10_000], GenerationParams(), terms=METERED))
+    one._handle(Cancel(1))
+    for work in works:
+        work()
+    assert [type(each) for each in said.events] == [Ended]
+
+
+def test_calls_are_refused_before_they_are_tokenized(
+    model: Model, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    said = Said()
+    served = engine(model, parallel=1, max_queue=2)
+    one = Worker(served, said, engine_options())
+    works = deferred(one, monkeypatch)
+    params = GenerationParams(n_predict=4)
+    replies = [one._take(Submit(id, ["a"], params, group=id)) for id in range(1, 4)]
+    assert replies == [None] * 3, "one finds a slot, two may wait"
+    reply = one._take(Submit(4, ["b"], params, group=4, others=[(5, 1)]))
+    assert isinstance(reply, Step)
+    assert [each.id for each in reply.events if isinstance(each, Failed)] == [4, 5]
+    assert len(works) == 3
+    assert one._take(Submit(6, ["a"], params, group=3)) is None, "its call waits already"
+    again = Submit(7, ["a"], params, group=7, terms=Terms(is_accepted=True))
+    assert one._take(again) is None, "an earlier process has accepted it"
