@@ -398,7 +398,7 @@ class Requests:
             return "fewer than 0 tokens came from somewhere"
         if timings.cache_ram_n + timings.cache_disk_n > timings.cache_n:
             return "more tokens were restored than cached"
-        if end.n_prompt and (reason := self._wrong_reason(asked, timings)):
+        if end.n_prompt and is_whole and (reason := self._wrong_reason(asked, timings)):
             return reason
         if end.n_decoded < len(asked.tokens):
             return f"it has {len(asked.tokens)} tokens, and {end.n_decoded} were counted"
@@ -471,8 +471,14 @@ class Requests:
         return "" if values == truth else "its vectors are wrong"
 
     def is_refused(self, asked: Asked | AskedVectors) -> bool:
-        """True if the request gets no text even without other requests."""
-        return isinstance(asked, Asked) and not self.alone(asked)[0]
+        """True if the request gets no text even without other requests, or was estimated to exceed
+        its time limits."""
+        if not isinstance(asked, Asked):
+            return False
+        has_limits = bool(asked.terms.prompt_ms or asked.terms.timeout_ms)
+        error = asked.end if isinstance(asked.end, ErrorInfo) else None
+        is_late = error is not None and error.estimated_wait_ms is not None
+        return (has_limits and is_late) or not self.alone(asked)[0]
 
     def alone(self, asked: Asked, **changes: Any) -> tuple[list[int], str]:
         """Returns the tokens and the text that the request, with `changes` of its parameters, gets
