@@ -183,6 +183,13 @@ def soak(session: nox.Session) -> None:
 
 
 @nox.session
+def overload(session: nox.Session) -> None:
+    """1,000 open streams and 10,000 requests at once; memory, refusals and starvation
+    (minutes)."""
+    session.run("python", "-m", "contract_tests.load.overload", *session.posargs)
+
+
+@nox.session
 def chaos(session: nox.Session) -> None:
     """20 minutes of faults of processes, disks and connections, with 16 clients (`-- --seed N`)."""
     session.run("python", "-m", "contract_tests.chaos", *session.posargs)

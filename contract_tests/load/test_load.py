@@ -1,12 +1,14 @@
 """Answers are judged as right, wrong or undocumented."""
 
 import json
+import tomllib
+from pathlib import Path
 from typing import Any
 
 import httpx
 import pytest
 
-from contract_tests.load import asks, reading
+from contract_tests.load import asks, flood, overload, reading, tally
 from contract_tests.load.asks import Ask
 from contract_tests.load.exchange import FOR_EVER, Exchange
 from contract_tests.load.judging import Judge
@@ -210,3 +212,92 @@ def test_every_kind_of_request_has_a_name() -> None:
     all_asks = [*asks.generation(), *asks.constrained(), *asks.others("http://a"), *asks.kept()]
     texts = {each.name for each in all_asks if each.read is not reading.nothing}
     assert len(texts) == len([each for each in all_asks if each.read is not reading.nothing])
+
+
+# ---- refusals ----------------------------------------------------------------------------------
+
+KEY_LIMITS = {"requests": 60}
+OPENAI_LIMITS = {
+    "x-ratelimit-limit-requests": "60", "x-ratelimit-remaining-requests": "0",
+    "x-ratelimit-reset-requests": "1m0s",
+}  # fmt: skip
+ANTHROPIC_LIMITS = {
+    "anthropic-ratelimit-requests-limit": "60", "anthropic-ratelimit-requests-remaining": "0",
+    "anthropic-ratelimit-requests-reset": "2026-01-01T00:00:00Z",
+}  # fmt: skip
+
+
+def refusal(path: str, status: int, kind: str, head: dict[str, str]) -> flood.Answer:
+    error = {"code": status, "type": kind, "message": "no"}
+    document = {"error": error, **({"type": "error"} if path == flood.MESSAGES else {})}
+    return flood.Answer(path, status=status, head=head, body=json.dumps(document).encode())
+
+
+@pytest.mark.parametrize(
+    ("path", "status", "kind", "head"),
+    [
+        ("/completion", 429, "rate_limit_error", OPENAI_LIMITS),
+        ("/completion", 503, "unavailable_error", OPENAI_LIMITS),
+        (flood.MESSAGES, 429, "rate_limit_error", ANTHROPIC_LIMITS),
+        (flood.MESSAGES, 503, "overloaded_error", ANTHROPIC_LIMITS),
+    ],
+)
+def test_faults_of_refusals(path: str, status: int, kind: str, head: dict[str, str]) -> None:
+    right = {**head, "retry-after": "7"}
+    assert not flood.fault_of_refusal(refusal(path, status, kind, right), KEY_LIMITS)
+    later = {**head, "retry-after": "121", "x-should-retry": "false"}
+    assert not flood.fault_of_refusal(refusal(path, status, kind, later), KEY_LIMITS)
+    for wrong in (
+        head, {**head, "retry-after": "0"}, {**head, "retry-after": "1.5"},
+        {**head, "retry-after": "121"}, {"retry-after": "7"},
+        *({**right, name: "61"} for name in head if "reset" not in name),
+    ):  # fmt: skip
+        assert flood.fault_of_refusal(refusal(path, status, kind, wrong), KEY_LIMITS), wrong
+    assert flood.fault_of_refusal(refusal(path, status, "server_error", right), KEY_LIMITS)
+    assert flood.fault_of_refusal(flood.Answer(path, status=status, head=right), KEY_LIMITS)
+
+
+def load(name: str, **answers: list[flood.Answer]) -> tally.Load:
+    fine = [flood.Answer("/completion", ended=1.0, status=200)]
+    made = tally.Load(name, streams=fine, crowd=fine, hostile=fine, honest=fine, health=fine)
+    for which, given in answers.items():
+        setattr(made, which, given)
+    return made
+
+
+def test_faults_of_an_overload() -> None:
+    cut = [flood.Answer("/completion", ended=1.0, cut="torn")]
+    refused = [refusal("/completion", 503, "unavailable_error", {"retry-after": "7"})]
+    assert not tally.faults(load("waiting"))
+    assert not tally.faults(load("refused", crowd=refused))
+    assert not tally.faults(load("leaving", crowd=cut, streams=cut))
+    for name in ("waiting", "leaving", "refused"):
+        assert tally.faults(load(name, honest=cut)), name
+        assert tally.faults(load(name, health=cut)), name
+    assert tally.faults(load("refused"))
+    assert tally.faults(load("waiting", crowd=refused))
+    assert tally.faults(load("waiting", crowd=cut))
+
+
+def test_memory_of_an_overload() -> None:
+    most = tally.PEAK + 2 * tally.PER_REQUEST
+    for samples, is_right in (
+        ([0, most, 0], True), ([0, most + 3 * tally.PER_REQUEST, 0], False),
+        ([0, most, most], False),
+    ):  # fmt: skip
+        made = load("waiting")
+        made.memory = samples
+        assert (not tally.faults(made)) == is_right
+
+
+def test_a_keys_file_of_an_overload(tmp_path: Path) -> None:
+    keys = overload.keys_file(tmp_path / "keys.toml")
+    tables = tomllib.loads((tmp_path / "keys.toml").read_text("utf-8"))["keys"]
+    assert {name: each["key"] for name, each in tables.items()} == keys
+    assert len(overload.WEIGHTS) > 1
+    assert {"admin", "holders", "honest", "hostile", "streams", *overload.WEIGHTS} == {*keys}
+
+
+def test_an_overload_has_a_table() -> None:
+    lines = tally.table([load("waiting"), load("leaving")]).splitlines()
+    assert len({line.count("|") for line in lines}) == 1

@@ -39,6 +39,11 @@ concurrency = 1
 [keys.dave]
 key = "sk-dave"
 requests_per_minute = 1000000
+
+[keys.erin]
+key = "sk-erin"
+concurrency = 1
+tokens_per_minute = 100000
 """
 OPENAI = "x-ratelimit-{name}-{kind}"
 ANTHROPIC = "anthropic-ratelimit-{kind}-{name}"
@@ -158,17 +163,20 @@ def test_a_stream_is_refused_before_it_begins(refilled: OwnServer) -> None:
     contract.check(response, 429)
 
 
-def test_running_requests(limited: OwnServer) -> None:
+@pytest.mark.parametrize("name", ["carol", "erin"])
+def test_running_requests(name: str, limited: OwnServer) -> None:
     endless = body("create_completion", n_predict=-1, ignore_eos=True, stream=True)
-    with limited.http.stream("POST", "/completion", json=endless, headers=auth("carol")) as first:
+    with limited.http.stream("POST", "/completion", json=endless, headers=auth(name)) as first:
         parts = first.iter_bytes()
         next(parts)
-        refused = limited.post("/completion", body("create_completion"), headers=auth("carol"))
+        refused = limited.post("/completion", body("create_completion"), headers=auth(name))
         contract.check(refused, 429)
         assert int(refused.headers["retry-after"]) >= 1
+        has_limits = "x-ratelimit-remaining-tokens" in refused.headers
+        assert has_limits == (name == "erin")
 
     def is_admitted() -> bool:
-        again = limited.post("/completion", body("create_completion"), headers=auth("carol"))
+        again = limited.post("/completion", body("create_completion"), headers=auth(name))
         return again.status_code == 200
 
     wait_until(is_admitted, "the first request has ended")

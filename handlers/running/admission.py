@@ -347,12 +347,13 @@ def has_quotas(scope: Scope) -> bool:
 
 async def rate_limits(scope: Scope) -> list[RateLimit]:
     """Returns what is left of the quotas of a request with quotas; nothing if they can't be read.
-    A call has its own view of them; for other requests, they are read."""
+    A call that has taken something has its own view of them; for other requests, they are
+    read."""
     state = scope["state"]
     call: AdmittedCall | None = state.get(_STATE)
     key = key_of(scope)
-    if call is not None and call.balance is not None:
-        return call.balance.rate_limits()
+    if call is not None and call.balance is not None and (known := call.balance.rate_limits()):
+        return known
     if key is None:
         return []
     balance, admission = Balance(key), state["runtime"].admission

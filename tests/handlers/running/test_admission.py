@@ -24,6 +24,7 @@ from specllama.handlers.running.admission import (
     AdmittedCall,
     admit,
     admitted_call,
+    rate_limits,
 )
 from specllama.handlers.running.buckets import (
     BucketStore,
@@ -175,6 +176,21 @@ def test_running_calls() -> None:
         assert not scene.admission._running, "nothing is left of a key without calls"
 
     asyncio.run(work())
+
+
+def test_a_call_beyond_the_concurrency_reports_the_quotas() -> None:
+    key = msgspec.structs.replace(KEY, concurrency=1, requests_per_minute=5)
+
+    async def work() -> None:
+        admission: Admission = current.current_scope()["state"]["runtime"].admission
+        with ExitStack() as leases:
+            await admission.admit(AdmittedCall(admission, key, "model"), leases)
+            with pytest.raises(EngineError):
+                await admit("model")
+            (limit,) = await rate_limits(current.current_scope())
+            assert (limit.kind, limit.limit, limit.remaining) == ("requests", 5, 4)
+
+    called(KeyRing([key]), "sk", work)
 
 
 def test_a_text_gives_back_what_it_has_not_used() -> None:
