@@ -72,7 +72,7 @@ def _by_device(uses: Iterable[DeviceUse]) -> dict[str, Bytes]:
 
 
 def with_measured(options: EngineOptions, measured: Measured | None) -> EngineOptions:
-    """Returns the options for loading a model: those that it was measured with."""
+    """Returns the options for loading a model, with the values of its measurement."""
     if measured is None:
         return options
     options = replaced(options, ctx_size=measured.ctx_size)

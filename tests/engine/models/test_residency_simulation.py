@@ -4,7 +4,7 @@ Three bounds are checked, in addition to the limits themselves:
 
 - **Loads.** Each loading serves a request, so there are at most as many as requests. If all models
   fit, each is loaded once. Otherwise an idle model is unloaded only if there is no room beside it
-  for the models in use, the models that were used after it, and those that wait.
+  for the models in use, the models that were used after it, and the waiting ones.
 - **Waiting.** When the requests before its own have their models, a model waits no longer than
   `GENERATION`: the longest use, the longest loading and the longest unloading that were running.
 - **Overtaking.** A model that was requested later is loaded earlier only if there is room for both.
