@@ -16,6 +16,8 @@ import msgspec
 from specllama.engine.options import values
 
 INT32_MAX = 2**31 - 1
+FIRST_PRIORITY, LAST_PRIORITY = -128, 127
+"""The range of the priorities of requests, models and API keys; lower numbers are served first."""
 Switch = Literal["on", "off", "auto"]
 _OPTIONAL: Mapping[Any, type] = {int | None: int, float | None: float}
 """Types of optional numbers, and the type of their values."""

@@ -7,13 +7,14 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from specllama.engine.options.declaration import FIRST_PRIORITY, LAST_PRIORITY
 from specllama.handlers.apis.parameters import INT32_MAX, clamp
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.log_fields import warn_ignored
 from specllama.handlers.running.terms import NO_WISHES, Wishes
 
 RANGES: Mapping[str, tuple[float, float]] = {
-    "priority": (-128, 127),
+    "priority": (FIRST_PRIORITY, LAST_PRIORITY),
     "timeout_ms": (-1, INT32_MAX),
     "t_max_prompt_ms": (-1, INT32_MAX),
 }

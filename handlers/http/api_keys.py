@@ -18,13 +18,11 @@ from starlette.exceptions import HTTPException
 from starlette.types import Scope
 
 from specllama.engine.errors import EngineError
+from specllama.engine.options.declaration import FIRST_PRIORITY
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options.keys_file import ACCESS, Access, KeyTable, digest
 
 ALL_ACCESS: frozenset[Access] = frozenset(ACCESS)
-
-BEST_PRIORITY = -128
-"""The lowest priority of all."""
 
 
 class ApiKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -141,7 +139,7 @@ def administrators(secrets: Iterable[str]) -> list[ApiKey]:
     keys: list[ApiKey] = []
     for number, secret in enumerate(secrets, 1):
         hashed = digest(secret)
-        name, best = f"api-key-{number}", BEST_PRIORITY
+        name, best = f"api-key-{number}", FIRST_PRIORITY
         keys.append(ApiKey(name=name, id=hashed.hex(), digest=hashed, best_priority=best))
     return keys
 

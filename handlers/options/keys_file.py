@@ -18,7 +18,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import Meta
 
-from specllama.engine.options.declaration import INT32_MAX
+from specllama.engine.options.declaration import FIRST_PRIORITY, INT32_MAX, LAST_PRIORITY
 from specllama.engine.options.files import read_text
 from specllama.engine.options.names import suggestion
 from specllama.engine.options.values import OptionError, quote
@@ -36,7 +36,11 @@ _FORM = "letters, digits, '.', '_' and '-', at most 64, the first a letter or di
 Count = Annotated[int, Meta(ge=0, le=2**53, description="a whole number from 0 (no limit) to 2^53")]
 Priority = Annotated[
     int,
-    Meta(ge=-INT32_MAX, le=INT32_MAX, description="a whole number from -2147483647 to 2147483647"),
+    Meta(
+        ge=FIRST_PRIORITY,
+        le=LAST_PRIORITY,
+        description=f"a whole number from {FIRST_PRIORITY} to {LAST_PRIORITY}",
+    ),
 ]
 
 

@@ -6,7 +6,7 @@ from typing import Annotated
 import msgspec
 
 from specllama.engine.options import files
-from specllama.engine.options.declaration import INT32_MAX, Opt
+from specllama.engine.options.declaration import FIRST_PRIORITY, INT32_MAX, LAST_PRIORITY, Opt
 
 _operation = partial(Opt, group="Server")
 
@@ -64,8 +64,8 @@ class OperationOptions(msgspec.Struct, kw_only=True, frozen=True):
         _operation(
             names="--default-priority",
             metavar="N",
-            min=-128,
-            max=127,
+            min=FIRST_PRIORITY,
+            max=LAST_PRIORITY,
             help="Priority of requests for which neither the request nor its API key sets one. Of "
             "the waiting requests, those with lower numbers are served first.",
         ),

@@ -26,9 +26,6 @@ from specllama.engine.worker.scheduling.fairness import (
 
 T = TypeVar("T")
 
-MAX_PRIORITY = 100
-"""Greater priorities count as this one, lower ones as its negative: each level costs a little time
-at every admission."""
 LEAST_WEIGHT = 1e-3
 FIRST_ANSWER = 128.0
 """The expected tokens of an answer, until answers have ended."""
@@ -64,10 +61,9 @@ class AdmissionQueue(Generic[T]):
         return self.n_waiting
 
     def add(self, ticket: QueueTicket[T], now: float) -> None:
-        priority = _bounded(ticket.priority)
-        level = self._levels.get(priority)
+        level = self._levels.get(ticket.priority)
         if level is None:
-            level = self._levels[priority] = Level(priority)
+            level = self._levels[ticket.priority] = Level(ticket.priority)
         owner = level.owner(ticket.owner)
         owner.weight = max(LEAST_WEIGHT, ticket.weight)
         call = owner.calls.get(ticket.group)
@@ -172,13 +168,12 @@ class AdmissionQueue(Generic[T]):
 
     def call(self, owner: int, group: int, priority: int) -> CallFlow[T] | None:
         """The flow of a client call that has texts."""
-        level = self._levels.get(_bounded(priority))
+        level = self._levels.get(priority)
         flow = None if level is None else level.owners.get(owner)
         return None if flow is None else flow.calls.get(group)
 
     def n_before(self, owner: int, weight: float, priority: int) -> int:
         """The estimated number of waiting texts that are admitted before a new one."""
-        priority = _bounded(priority)
         n = sum(each.n_waiting for p, each in self._levels.items() if p < priority)
         level = self._levels.get(priority)
         if level is None:
@@ -286,7 +281,3 @@ class AdmissionQueue(Generic[T]):
             level.drop(owner.id)
         if not level.owners:
             del self._levels[level.priority]
-
-
-def _bounded(priority: int) -> int:
-    return max(-MAX_PRIORITY, min(MAX_PRIORITY, priority))

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 
 from specllama.engine import system
 from specllama.engine.errors import EngineError
+from specllama.engine.options.declaration import FIRST_PRIORITY
 from specllama.engine.wire.requests import NO_TERMS, Terms
-from specllama.handlers.http.api_keys import BEST_PRIORITY, ApiKey, KeyRing
+from specllama.handlers.http.api_keys import ApiKey, KeyRing
 from specllama.handlers.http.current import _scope
 from specllama.handlers.http.log_fields import LogFields
 from specllama.handlers.running.terms import (
@@ -64,7 +65,7 @@ def test_a_request_gets_no_better_priority_than_its_key_allows(
 def test_administrators_may_choose_any_priority() -> None:
     found = KeyRing.of_secrets(["secret"]).find(b"secret")
     assert found is not None
-    assert terms_of(found, Wishes(priority=BEST_PRIORITY)).priority == BEST_PRIORITY
+    assert terms_of(found, Wishes(priority=FIRST_PRIORITY)).priority == FIRST_PRIORITY
 
 
 def test_the_key_has_a_share_and_a_name() -> None:
