@@ -128,11 +128,12 @@ class EngineClient:
         prompt_probs: bool = False,
         terms: Terms = NO_TERMS,
         meter: Meter | None = None,
+        on_begun: Callable[[], None] | None = None,
     ) -> list[Generation]:
         """Starts a generation for each of `variants`. These are equal except for their seeds, and
         for `id_slot`, which only the first one may set. `engine.wire.requests.Submit` describes the
         other arguments. The prompt is sent once. If `group` is 0, the first id becomes the group of
-        all. The `meter` receives what each generation uses.
+        all. The `meter` receives what each generation uses. `on_begun` is called when one begins.
 
         Raises `EngineError` (not_supported) if the engine embeds, and the error of an engine that
         has ended; then `meter` isn't called.
@@ -164,7 +165,7 @@ class EngineClient:
             )
         for message in joined(requests):
             client._send(message)
-        started = [Generation(request, client, meter) for request in requests]
+        started = [Generation(request, client, meter, on_begun) for request in requests]
         client._generations |= {each.request.id: each for each in started}
         return started
 

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -70,7 +71,11 @@ class Generation:
     """
 
     def __init__(
-        self, request: Submit, client: "GenerationClient", meter: Meter | None = None
+        self,
+        request: Submit,
+        client: "GenerationClient",
+        meter: Meter | None = None,
+        on_begun: Callable[[], None] | None = None,
     ) -> None:
         self.request = request
         self.client = client
@@ -85,6 +90,7 @@ class Generation:
         self._late: asyncio.TimerHandle | None = None
         self._ahead: asyncio.TimerHandle | None = None
         self._is_paused = False
+        self._on_begun = on_begun
         self._meter = meter  # until it has received the end
         self._sent = system.now()
         self._timings: Timings | None = None  # the last known ones of a metered request
@@ -220,6 +226,8 @@ class Generation:
             return not request.confirm
         if isinstance(event, _BEGUN):
             self.has_begun, self.queue = True, None
+            if self._on_begun is not None:
+                self._on_begun()
         return False
 
     def _change(self, **changes: object) -> None:

@@ -1,6 +1,7 @@
 """Admission of calls by the quotas of their API keys, and the record of what each call uses.
 
-A call takes a request from its key's bucket before its model is leased. The tokens of its texts are
+A call is refused if too many wait. It takes a request from its key's bucket before its model is
+leased. The tokens of its texts are
 taken when the engine has accepted them, and reports exactly what they may use; if the key doesn't
 have that many, the texts are cancelled. A text gives back at its end what it didn't use.
 """
@@ -37,6 +38,7 @@ from specllama.handlers.running.buckets import (
 from specllama.handlers.running.quotas import Balance, counts_tokens
 from specllama.handlers.running.sqlite_files import StoreError
 from specllama.handlers.running.usage import Usage, UsageLog
+from specllama.handlers.running.waiting import CallPlace, WaitingCalls
 
 log = logging.getLogger(__name__)
 
@@ -72,36 +74,42 @@ _STATE = "admitted_call"
 class Admission:
     """Decides which calls begin. There is one for each server."""
 
-    def __init__(self, buckets: BucketStore, usage: UsageLog) -> None:
+    def __init__(
+        self, buckets: BucketStore, usage: UsageLog, waiting: WaitingCalls | None = None
+    ) -> None:
         self._buckets = buckets
         self.usage = usage
+        self.waiting = waiting or WaitingCalls()
         self._running: dict[str, list[float]] = {}
         """The start times of the running calls of each key with a limit for them, by its id."""
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def of(cls, options: UsageOptions) -> "Admission":
+    def of(cls, options: UsageOptions, waiting: WaitingCalls) -> "Admission":
         """Raises OptionError if a database can't be opened."""
         try:
             usage = UsageLog(options.usage_db)
         except StoreError as error:
             raise OptionError(f"--usage-db {error}") from error
-        return cls(open_buckets(options.quota_store), usage)
+        return cls(open_buckets(options.quota_store), usage, waiting)
 
     async def admit(self, call: "AdmittedCall", leases: ExitStack, n_tokens: int = 0) -> None:
         """Returns if the call may begin. It lasts until the end of `leases`. `n_tokens` are taken
         at once: an estimate, for a call whose texts are never cached.
 
         Raises EngineError: rate_limit_error if its key has reached a limit, unavailable_error if
-        the key's quotas can't be checked.
+        too many calls wait, or the key's quotas can't be checked.
         """
-        if call.key is not None:
-            try:
+        try:
+            call.place = self.waiting.enter(call.model, leases)
+            if n_tokens:
+                call.place.expect(n_tokens)
+            if call.key is not None:
                 self._begin(call.key, leases)
                 await call.take(n_tokens, leases)
-            except EngineError:
-                call.count(Usage(refused=1))
-                raise
+        except EngineError:
+            call.count(Usage(refused=1))
+            raise
         call.count(Usage(requests=1))
 
     def _begin(self, key: ApiKey, leases: ExitStack) -> None:
@@ -156,7 +164,8 @@ class AdmittedCall:
     def __init__(self, admission: Admission, key: ApiKey | None, model: str) -> None:
         self._admission = admission
         self.key = key
-        self._model = model
+        self.model = model
+        self.place: CallPlace | None = None  # since its admission
         self.balance = None if key is None else Balance(key)
         self._n_held = 0  # tokens that were taken, and are for texts that aren't accepted yet
         self._n_wanted = 0  # tokens to be taken
@@ -193,13 +202,30 @@ class AdmittedCall:
 
     def count(self, usage: Usage) -> None:
         name = "" if self.key is None else self.key.name
-        self._admission.usage.add(name, self._model, usage)
+        self._admission.usage.add(name, self.model, usage)
 
     def count_unmetered(self, timings: Sequence[Timings | None]) -> None:
         """Counts what the texts have used, by their last known timings, unless they have meters."""
         if not self.is_metered:
             for each in filter(None, timings):
                 self.count(Usage.of(each))
+
+    # ---- its wait -------------------------------------------------------------------------
+
+    def expect(self, n_tokens: int) -> None:
+        """Sets the approximate tokens of the call's prompts. Raises EngineError, see
+        `Admission.admit`."""
+        if self.place is None:
+            return
+        try:
+            self.place.expect(n_tokens)
+        except EngineError as error:
+            raise self.explained(error) from error
+
+    def begun(self) -> None:
+        """The engine has begun a text of the call."""
+        if self.place is not None:
+            self.place.begin()
 
     # ---- the key's buckets ----------------------------------------------------------------
 
@@ -335,6 +361,13 @@ def admitted_call() -> AdmittedCall:
     """Returns the call of the current request, which was admitted."""
     call: AdmittedCall = current_scope()["state"][_STATE]
     return call
+
+
+def leased() -> None:
+    """The current request has the engine of its model; if it has a call, that may wait no more."""
+    call: AdmittedCall | None = current_scope()["state"].get(_STATE)
+    if call is not None and call.place is not None:
+        call.place.leased()
 
 
 def has_quotas(scope: Scope) -> bool:

@@ -56,6 +56,7 @@ async def counted(work: AsyncGenerator[Vectors, None]) -> AsyncGenerator[Vectors
     try:
         async with aclosing(work):
             async for vectors in work:
+                call.begun()
                 fields.n_prompt += vectors.n_tokens
                 call.count_unmetered([Timings(0, vectors.n_tokens, vectors.ms, 0, 0.0)])
                 yield vectors
@@ -206,6 +207,7 @@ class AnswerBatch:
         private = keeps_to_itself(current_key())
         self._call = admitted_call()
         self._call.on_refusal = self._refuse
+        self._call.expect(n * sum(map(_length, prompts)) // BYTES_PER_TOKEN)
         self._call.count(Usage(media=sum(n * n_media(prompt) for prompt in prompts)))
         for prompt in prompts:
             self._generations += engine.generate_all(
@@ -219,6 +221,7 @@ class AnswerBatch:
                 prompt_probs=prompt_probs,
                 terms=self._call.limited(terms),
                 meter=self._call.meter(n),
+                on_begun=self._call.begun,
             )
             group = self._generations[0].request.id
         self._n_unfinished = len(self._generations)

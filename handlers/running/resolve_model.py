@@ -17,6 +17,7 @@ from specllama.engine.wire.requests import Terms
 from specllama.handlers.http.api_keys import current_key
 from specllama.handlers.http.current import current_scope, until_disconnect
 from specllama.handlers.http.log_fields import log_fields
+from specllama.handlers.running.admission import leased
 from specllama.handlers.running.runtime import Runtime, runtime
 from specllama.handlers.running.terms import Wishes, current_terms
 
@@ -69,6 +70,7 @@ class ResolvedModel:
         if lease is None:
             lease = await until_disconnect(pool.lease(self.entry, autoload=self.autoload))
         current_scope()["state"]["leases"].callback(lease.release)
+        leased()
         return lease
 
 

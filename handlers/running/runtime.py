@@ -35,6 +35,7 @@ from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import TURN
 from specllama.handlers.running.sqlite_files import StoreError
+from specllama.handlers.running.waiting import WaitingCalls
 
 if TYPE_CHECKING:
     from specllama.handlers.http.otel import Tracer
@@ -108,7 +109,7 @@ class Runtime:
             started=int(time.time()),
             responses=responses,
             keys=keys,
-            admission=Admission.of(options.usage),
+            admission=Admission.of(options.usage, _waiting(options, catalog, pool)),
             renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
@@ -120,6 +121,15 @@ class Runtime:
     def api_keys(self) -> KeyRing:
         """The valid keys; empty for a server without authentication."""
         return self.keys.ring
+
+
+def _waiting(options: ServerOptions, catalog: Catalog, pool: ModelPool) -> WaitingCalls:
+    def n_slots(model: str) -> int:
+        status = pool.status(model)
+        return status.info.n_slots if status.info is not None and status.value == "loaded" else 0
+
+    context = options.model.engine.context
+    return WaitingCalls.of(context, router=catalog.router, n_slots=n_slots)
 
 
 def _meter(options: ServerOptions) -> MemoryMeter | None:

@@ -164,6 +164,7 @@ class PaperEngine:
         options.pop("prompt_probs")
         options.pop("terms", None)
         options.pop("meter", None)
+        options.pop("on_begun")()
         self.owners.append((options.pop("owner"), options.pop("private")))
         return [self.generate(prompt, params, **options) for params in variants]
 

@@ -53,8 +53,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=INT32_MAX,
             help="Maximum number of requests that wait for a slot; a request with several texts "
-            "or inputs counts once. Further ones are refused with 503 and Retry-After. 0: no "
-            "limit.",
+            "or inputs counts once. Further ones are refused with 503 and Retry-After. A server of "
+            "several models also limits their sum to the command line's value. 0: no limit.",
         ),
     ] = 4096
     max_queue_tokens: Annotated[
@@ -66,7 +66,8 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=INT32_MAX,
             help="Maximum number of prompt tokens that wait for a slot, without cached ones. "
-            "Requests beyond it are refused as with --max-queue. 0: no limit.",
+            "Requests beyond it are refused as with --max-queue; the sum over several models is an "
+            "estimate. 0: no limit.",
         ),
     ] = 67_108_864
     batch_size: Annotated[
