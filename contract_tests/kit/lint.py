@@ -431,7 +431,8 @@ GROUPS = {"generate", "embed", "read", "admin", "public"}
 
 def operations_have_a_group(document: Document) -> Iterator[str]:
     """An operation has one `x-access`. It is `public` exactly if a request needs no API key;
-    otherwise the operation documents the status 403, for keys without that group."""
+    otherwise the operation documents the status 403, for keys without that group. It is `admin` if
+    the operation changes the server, which pages of foreign origins may not do."""
     for operation in operations(document):
         definition = operation.definition
         access, security = definition.get("x-access"), definition.get("security", None)
@@ -441,6 +442,8 @@ def operations_have_a_group(document: Document) -> Iterator[str]:
             yield f"{operation.name} is {access}, unlike its security"
         elif access != "public" and "403" not in definition["responses"]:
             yield f"{operation.name} needs {access}, but has no 403"
+        elif definition.get("x-refuses-foreign-origins") and access != "admin":
+            yield f"{operation.name} changes the server, but needs {access}, not admin"
 
 
 def streams_name_their_events(document: Document) -> Iterator[str]:

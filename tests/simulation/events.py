@@ -10,6 +10,7 @@ from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.sampling import Sampling
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk, Sequence
+from specllama.engine.worker.scheduling.slots import SlotTable
 from tests.simulation.library import replaced
 from tests.simulation.world import World
 
@@ -46,6 +47,7 @@ SOMETIMES = frozenset(
         "a proposal is rejected",
         "the context is shifted",
         "a sequence is preempted",
+        "a sequence gives its slot to a better priority",
         "a preempted sequence goes on",
         "a preempted sequence is restored",
         "a request moves to another process",
@@ -105,11 +107,14 @@ def counted(world: World) -> Iterator[None]:
     def put_off(result: list[Any], sampling: Sampling, outputs: list[Any], until: float) -> None:
         world.happens("a token waits for its mask", len(result) < len(outputs))
 
-    def submitted(result: None, scheduler: Scheduler, sequence: Sequence) -> None:
+    def submitted(result: None, slots: SlotTable, sequence: Sequence, *args: Any) -> None:
         if sequence in known and sequence not in away:
             world.happens("a sequence is preempted")
             preempted.add(sequence)
         known.add(sequence)
+
+    def gave_way(result: None, slots: SlotTable, sequence: Sequence) -> None:
+        world.happens("a sequence gives its slot to a better priority")
 
     def planned(result: list[Chunk], scheduler: Scheduler, *args: Any) -> None:
         for chunk in result:
@@ -128,7 +133,8 @@ def counted(world: World) -> Iterator[None]:
             _around(Scheduler, "pause", paused),
             _around(Scheduler, "resume", resumed),
             _around(Scheduler, "cancel", cancelled),
-            _around(Scheduler, "submit", submitted),
+            _around(SlotTable, "submit", submitted),
+            _around(SlotTable, "_preempt", gave_way),
             _around(Scheduler, "plan", planned),
             _around(Sampling, "put_off", put_off),
             _around(Answering, "defer", deferred),

@@ -17,7 +17,6 @@ from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.wire.replies import Finished
-from specllama.engine.wire.requests import PromptParts
 from tests.simulation.alone import NORM, load_shared
 from tests.simulation.http import application, started
 from tests.simulation.http_clients import (
@@ -34,7 +33,7 @@ from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_f
 from tests.simulation.processes import Child
 from tests.simulation.requests import Asked, AskedVectors, Requests, wrong_stats
 from tests.simulation.server import Machine, SimulatedModel, run_in
-from tests.simulation.terms import HistoryMeter, any_terms
+from tests.simulation.terms import Readings
 from tests.simulation.world import World, limited
 from tests.support.models import random_model
 from tests.support.options_support import server_options
@@ -116,8 +115,8 @@ class History:
         self.has_http = self.random.random() < 0.3
         self.has_keys = self.random.random() < 0.5
         self.forms: list[AskedForm] = []
-        self.meters: list[HistoryMeter] = []
-        self.has_terms = self._random_of("terms").random() < 0.7
+        self.meters: list[tuple[Readings, list[Asked]]] = []
+        """The meters of requests, which may have several texts."""
         self.story: list[str] = []
         self.folder = ""
 
@@ -226,9 +225,6 @@ class History:
             await self.pool.stop()
         if alive := self.machine.alive():
             raise HistoryError(f"{len(alive)} processes are left")
-        for meter in self.meters:
-            if meter.wrong:
-                raise HistoryError(meter.wrong)
         left = asyncio.all_tasks() - {asyncio.current_task()}
         if left:
             raise HistoryError(f"tasks are left: {', '.join(sorted(t.get_name() for t in left))}")
@@ -251,10 +247,20 @@ class History:
         if not done:
             raise HistoryError("some requests wait for ever")
         clients.result()
+        await self._check_meters()
         done, _ = await asyncio.wait([administrator], timeout=LONGEST)
         if not done:
             raise HistoryError("the administrator waits for ever")
         administrator.result()
+
+    async def _check_meters(self) -> None:
+        """Checks what the meters have received some time after the last client has left."""
+        if any(len(meter.used) < meter.n_texts for meter, _ in self.meters):
+            await asyncio.sleep(PATIENCE)
+        for meter, group in self.meters:
+            ends = [each.end.timings if isinstance(each.end, Finished) else None for each in group]
+            if wrong := meter.wrong(ends):
+                raise HistoryError(f"request {meter.number}: {wrong}")
 
     async def _ask_again(self) -> None:
         """Repeats each API request without other requests, and checks that its text is the same."""
@@ -354,34 +360,27 @@ class History:
         self.world.happens(f"client: {form.manner}")
 
     async def _read_vectors(self, asked: AskedVectors, engine: EngineClient) -> None:
-        meter = HistoryMeter(f"request {asked.number}")
-        inputs: list[PromptParts] = [[text] for text in asked.inputs]
-        async for vectors in engine.embed(inputs, normalize=NORM, meter=meter):
+        async for vectors in engine.embed([[text] for text in asked.inputs], normalize=NORM):
             asked.vectors.append(vectors)
-        meter.n_texts, meter.n_slices = 1, len(asked.vectors)
-        self.meters.append(meter)
         asked.is_finished = True
         self.world.happens("end: vectors")
         self.tell(f"request {asked.number} is finished")
 
     async def _read_all(self, group: list[Asked], engine: EngineClient, random: Random) -> None:
         first = group[0]
-        terms, meter = first.terms, None
-        if self.has_terms:
-            own = self._random_of(f"terms {first.number}")
-            terms, meter = any_terms(own, first.terms), HistoryMeter(f"request {first.number}")
-            self.meters.append(meter)
-            self.tell(f"request {first.number}: {terms}")
+        meter = self.requests.terms_habits.meter(first.number, len(group))
         generations = engine.generate_all(
             first.prompt,
             [asked.params for asked in group],
             owner=first.owner,
             private=first.private,
-            terms=terms,
+            terms=first.terms,
             meter=meter,
         )
         if meter is not None:
-            meter.n_texts = len(generations)
+            self.meters.append((meter, group))
+        for asked in group:
+            asked.sent = self.world.now
         pace = random.choice([0.0, 0.0, 0.01, 0.2])
         try:
             async with asyncio.TaskGroup() as tasks:
@@ -401,7 +400,7 @@ class History:
                 asked.tokens += event.tokens
                 asked.text += event.text
                 if isinstance(event, Finished):
-                    asked.end = event
+                    asked.end, asked.ended = event, generation.ended
                     self.tell(f"request {asked.number} is finished")
                     self._count(event)
                 elif pace:
@@ -536,9 +535,6 @@ class History:
             return  # the process has just died or been unloaded
         self.world.happens("a prefix is shared", stats.n_prompt_shared)
         self.world.happens("a text is restored", stats.n_prompt_restored)
-        self.world.happens("a text is preempted by another one", stats.n_preempted)
-        if stats.n_tokens_waiting:
-            raise HistoryError(f"{stats.n_tokens_waiting} waiting tokens of {name} are left")
         if stats.n_processing or stats.n_deferred:
             raise HistoryError(f"{name} still has {stats.n_processing} requests")
         if any(slot.is_processing for slot in slots):
@@ -580,6 +576,8 @@ class History:
             wrong = self.requests.wrong_vectors(asked)
         else:
             wrong = self.requests.wrong(asked) or self.requests.wrong_count(asked)
+            if asked.is_too_late and not self._has_failed():
+                wrong = wrong or "it has ended long after its time limit"
             if asked.relaxed and not self.world.events["fault: costly"]:
                 wrong = wrong or "its schema is relaxed, and no trial was costly"
         if wrong:

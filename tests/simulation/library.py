@@ -4,10 +4,12 @@ Vocabulary and samplers are the library's own. A token's logits follow from the 
 that it attended to (`tests.simulation.memory`), so a text shows whether each of its cells is right.
 """
 
+import builtins
 import ctypes
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import Any
 
 import numpy as np
@@ -490,8 +492,9 @@ def functions(current: Callable[[], LibraryStandIn]) -> dict[str, Callable[..., 
 
 @contextmanager
 def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
-    """Replaces attributes of `target` while the context is open."""
-    before = {name: getattr(target, name) for name in names if hasattr(target, name)}
+    """Replaces attributes of `target` while the context is open, or built-in functions in a module.
+    Raises AttributeError for any other name."""
+    before = {name: getattr(target, name) for name in names if not _is_built_in(target, name)}
     for name, value in names.items():
         setattr(target, name, value)
     try:
@@ -502,6 +505,10 @@ def replaced(target: object, names: Mapping[str, Any]) -> Iterator[None]:
                 setattr(target, name, before[name])
             else:
                 delattr(target, name)
+
+
+def _is_built_in(target: object, name: str) -> bool:
+    return isinstance(target, ModuleType) and not hasattr(target, name) and hasattr(builtins, name)
 
 
 @contextmanager

@@ -14,7 +14,7 @@ from specllama.engine.models.records import Lease
 from specllama.engine.models.residency import Residency
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire.process import Changes
-from specllama.engine.wire.replies import Delta, Failed, Finished
+from specllama.engine.wire.replies import Accepted, Delta, Failed, Finished
 from specllama.engine.worker.backend import Context
 from specllama.engine.worker.cache import slot_file
 from specllama.engine.worker.cache.cells import Cells
@@ -29,19 +29,24 @@ from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
-from specllama.engine.worker.generation import request
+from specllama.engine.worker.generation import queueing, request
 from specllama.engine.worker.generation.answering import Answering
+from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.launch import Counting, Decoding
+from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.generation.requests import Requests
 from specllama.engine.worker.generation.sampling import Sampling
 from specllama.engine.worker.generation.verifying import Exact, Speculation
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.media.registry import MediaRegistry
+from specllama.engine.worker.scheduling.admission import AdmissionQueue
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sharing import Ahead
+from specllama.engine.worker.scheduling.slots import SlotTable
 from specllama.engine.worker.slot_actions import SlotActions
+from specllama.engine.worker.worker import Worker
 from tests.simulation.mutant import Acts, Mutant, adds, gives, skips
 
 Real = Callable[..., Any]
@@ -286,4 +291,81 @@ OF_RUNNING = (
     Mutant("a model that is gone keeps its place", Residency, "gone", skips()),
 )
 
-MUTANTS = (*OF_MEMORY, *OF_RUNNING)
+# ---- The queue and its terms: priorities, time limits, meters.
+
+
+def _no_deadlines(real: Real, acts: Acts, arrived: float) -> Deadlines:
+    acts.n += real(arrived) != Deadlines()
+    return Deadlines()
+
+
+def _no_deadline(real: Real, acts: Acts, passed: str, now: float) -> None:
+    acts()
+    real("", now)
+
+
+def _unreported(real: Real, acts: Acts, *args: Any) -> None:
+    acts.n += real(*args) is not None
+
+
+def _settled_twice(real: Real, acts: Acts, timings: Any) -> None:
+    generation: Generation = real.args[0]  # type: ignore[attr-defined]
+    meter = generation._meter
+    real(timings)
+    if meter is not None:
+        acts()
+        meter.ended(timings)
+
+
+def _accepted_twice(real: Real, acts: Acts, request: Any, n_tokens: int = 0) -> list[Any]:
+    events = real(request, n_tokens)
+    again = [event for event in events if isinstance(event, Accepted)]
+    acts.n += len(again)
+    return [*events, *again, *again]
+
+
+def _token_lost(real: Real, acts: Acts, sequence: Any) -> None:
+    """Preempts a sequence, whose last token becomes another one."""
+    if sequence.generating and len(sequence.tokens) > sequence.n_prompt + 1:
+        acts()
+        sequence.tokens.view(len(sequence.tokens) - 1)[0] ^= 1
+    real(sequence)
+
+
+def _tokens_stay(real: Real, acts: Acts, ticket: Any, change: int) -> None:
+    queue: AdmissionQueue[Any] = real.args[0]  # type: ignore[attr-defined]
+    before = queue.n_tokens
+    real(ticket, change)
+    if change < 0 and ticket.n_tokens:
+        acts()
+        queue.n_tokens = before
+
+
+def _never_again(real: Real, acts: Acts, sequence: Any, n_uncached: int | None = None) -> None:
+    if sequence.ticket is None:
+        real(sequence, n_uncached)
+    else:
+        acts()
+
+
+def _reason_of_others(real: Real, acts: Acts, *args: Any) -> Any:
+    acts()
+    return "key"
+
+
+OF_TERMS = (
+    Mutant("a deadline is ignored", Deadlines, "of", _no_deadlines),
+    Mutant("an end at a deadline has no reason", Request, "expire", _no_deadline),
+    Mutant("the end of a cancelled text isn't reported", Worker, "_cancel", _unreported),
+    Mutant("a meter gets an end twice", Generation, "settle", _settled_twice),
+    Mutant("a meter gets no end", Generation, "settle", skips()),
+    Mutant("a meter reserves twice", queueing, "first_events", _accepted_twice),
+    Mutant("flows without a text stay in the queue", AdmissionQueue, "_forget_idle", skips()),
+    Mutant("a running text never leaves its flow", AdmissionQueue, "leave", skips()),
+    Mutant("tokens that don't wait any more stay counted", AdmissionQueue, "_count", _tokens_stay),
+    Mutant("a preempted text changes", SlotTable, "_preempt", _token_lost),
+    Mutant("a text that was in a slot never comes back", SlotTable, "submit", _never_again),
+    Mutant("clients learn of texts of other keys", request, "_shown", _reason_of_others),
+)
+
+MUTANTS = (*OF_MEMORY, *OF_RUNNING, *OF_TERMS)

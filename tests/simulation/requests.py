@@ -23,6 +23,7 @@ from specllama.engine.wire.stats import Stats
 from specllama.engine.worker.tokens import TokenArray
 from tests.simulation.alone import Alone, shared_model
 from tests.simulation.models import SLOT_CONTEXT, Choice, image
+from tests.simulation.terms import LATE, TermsHabits
 
 WORDS = ("river", "stone", "light", "engine", "paper", "window", "garden", "number")
 ASKED = (
@@ -83,6 +84,9 @@ class Asked:
     end: Finished | ErrorInfo | None = None
     is_cancelled: bool = False
     number_in_process: int = 0
+    sent: float = 0.0
+    ended: float = 0.0
+    """When the last event of a text arrived."""
     relaxed: bool = False
     """Whether the answer reported that keywords of the schema are not enforced."""
 
@@ -96,7 +100,14 @@ class Asked:
         whose = f" of owner {self.owner}{', private' * self.private}" if self.owner else ""
         limits = (self.terms.prompt_ms, self.terms.timeout_ms)
         late = f" within {limits} ms" if any(limits) else ""
-        return f"request {self.number}{whose} to {self.model}{late}: {parts} {chosen}"
+        rank = f" of priority {self.terms.priority}" if self.terms.priority else ""
+        return f"request {self.number}{whose}{rank} to {self.model}{late}: {parts} {chosen}"
+
+    @property
+    def is_too_late(self) -> bool:
+        """True if the text has ended long after its time limit."""
+        seconds = 1e-3 * self.terms.timeout_ms + LATE
+        return bool(self.terms.timeout_ms) and self.ended > self.sent + seconds
 
     @property
     def deadline(self) -> str:
@@ -180,8 +191,6 @@ class Habits:
         """The possible numbers of clients that come together."""
         self.pauses = choose([(0.0, 0.01, 0.05, 0.1, 0.5, 5.0), (0.0, 0.01, 0.05), (0.5, 5.0)])
         """The possible pauses in seconds before the next clients come."""
-        self.limited = 0.0
-        """The probability that a request has time limits."""
         self.moves = choose([False, False, False, True])
         """Whether texts move between slots: simultaneous texts continue the last texts or older
         ones, each in the slot after that of the text before it."""
@@ -210,7 +219,7 @@ class Requests:
         self._random_of = random_of
         self._random = random_of("requests")
         self.habits = Habits(self._random)
-        self.habits.limited = random_of("time limits").choice([0.0, 0.0, 0.3])
+        self.terms_habits = TermsHabits(random_of)
         lengths = [self._random.choice(self.habits.length) for _ in range(self.habits.n_common)]
         self._common = [self._words(length) for length in lengths]
         self._alone: dict[tuple[str, bool], Alone] = {}  # by model, and whether it is lenient
@@ -269,7 +278,7 @@ class Requests:
         prompt = self._prompt(choice)
         private = chance() < self.habits.private
         owner = choose([1, 2]) if private else choose([0, 0, 1, 2])
-        terms = self._terms()
+        terms = self.terms_habits.terms(self.n)
         group = []
         for i in range(choose([1, 1, 1, 1, 3])):
             slot = params.id_slot if i == 0 else -1
@@ -278,14 +287,6 @@ class Requests:
             group.append(asked)
         self.texts += group
         return group
-
-    def _terms(self) -> Terms:
-        """Returns time limits, in a few requests."""
-        random = self._random_of(f"terms {self.n}")
-        if random.random() >= self.habits.limited:
-            return NO_TERMS
-        limits = (0, 1, 20, 200, 2000)
-        return Terms(prompt_ms=random.choice(limits), timeout_ms=random.choice(limits))
 
     def _slot(self, choice: Choice) -> int:
         n = choice.options["parallel"]
@@ -471,14 +472,12 @@ class Requests:
         return "" if values == truth else "its vectors are wrong"
 
     def is_refused(self, asked: Asked | AskedVectors) -> bool:
-        """True if the request gets no text even without other requests, or was estimated to exceed
-        its time limits."""
-        if not isinstance(asked, Asked):
+        """True if the request gets no text even without other requests, or can't be in time."""
+        if isinstance(asked, AskedVectors):
             return False
-        has_limits = bool(asked.terms.prompt_ms or asked.terms.timeout_ms)
-        error = asked.end if isinstance(asked.end, ErrorInfo) else None
-        is_late = error is not None and error.estimated_wait_ms is not None
-        return (has_limits and is_late) or not self.alone(asked)[0]
+        is_late = isinstance(asked.end, ErrorInfo) and asked.end.estimated_wait_ms is not None
+        has_limit = bool(asked.terms.prompt_ms or asked.terms.timeout_ms)
+        return (is_late and has_limit) or not self.alone(asked)[0]
 
     def alone(self, asked: Asked, **changes: Any) -> tuple[list[int], str]:
         """Returns the tokens and the text that the request, with `changes` of its parameters, gets

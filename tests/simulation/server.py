@@ -167,6 +167,14 @@ class Machine:
         counted, used = engine.scheduler.n_cells_used, self.library().n_cells_used()
         if used not in (None, counted):
             self._report(f"{counted} cells are counted, and {used} have tokens")
+        slots, queue = engine.scheduler.slots, engine.scheduler.slots.queue
+        if not (queue.n_waiting or slots.active):
+            if queue._levels or queue._pinned:
+                self._report("the queue has flows without a text")
+            if queue.n_tokens or queue.n_calls:
+                self._report(
+                    f"{queue.n_tokens} tokens of {queue.n_calls} calls wait without a text"
+                )
 
     def _report(self, wrong: str) -> None:
         self.wrong = self.wrong or f"{self.world.current.process.name}: {wrong}"
@@ -333,13 +341,13 @@ class Machine:
             thread = SimulatedPool(self.world, 1, "run_in_thread")
             enter(replaced(run_in_thread, {"_thread": thread}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
-            enter(counted(self.world))
             enter(replaced(Engine, {"step": step}))
             enter(replaced(Embedder, {"step": embed}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
             enter(replaced(Scheduler, {"shift": shift, "advance": advance}))
             enter(replaced(SlotTable, {"submit": submit}))
             enter(replaced(MediaEncoder, {"order": order, "release": release}))
+            enter(counted(self.world))
             yield
 
 

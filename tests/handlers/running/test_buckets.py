@@ -10,7 +10,7 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from contract_tests.kit.server import SECONDS
@@ -106,6 +106,27 @@ def test_a_key_never_uses_more_than_its_limit(
             taken(store, Demand.owed(bucket, was_used - reserved))
         most = limit * ((clock.now - begin) / period + 1)
         assert used <= most + ROUNDING * (len(calls) + 1)
+
+
+@given(
+    st.integers(1, 50),
+    st.floats(1, 1000),
+    st.lists(st.tuples(SECOND, st.integers(0, 50)), max_size=30),
+)
+@example(10, 60.0, [(200.0, 10), (0.0, 10)])
+def test_a_bucket_that_was_idle_has_no_more_than_its_limit(
+    limit: int, period: float, calls: list[tuple[float, int]]
+) -> None:
+    """The limit is one of every time, not only of the whole time."""
+    bucket, clock = Bucket("a", limit, period), Clock()
+    store, used = MemoryBuckets(clock), list[tuple[float, int]]()
+    for seconds, n in calls:
+        clock.now += seconds
+        if taken(store, Demand.of(bucket, n)).is_granted:
+            used.append((clock.now, n))
+        for i, (begin, _) in enumerate(used):
+            most = limit * ((clock.now - begin) / period + 1)
+            assert sum(each for _, each in used[i:]) <= most + ROUNDING * (len(calls) + 1)
 
 
 @given(

@@ -29,7 +29,7 @@ DAY = 86_400_000  # ms
 
 
 def key(**fields: Any) -> ApiKey:
-    return ApiKey(name="someone", id="someone", digest=b"", **fields)
+    return ApiKey(name="someone", id="key:someone", digest=b"secret", **fields)
 
 
 def test_a_server_without_keys_has_no_terms() -> None:

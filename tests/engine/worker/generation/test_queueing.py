@@ -11,7 +11,7 @@ from specllama.engine.wire.replies import Accepted, Begun, Delta, Event, Failed,
 from specllama.engine.wire.requests import NO_TERMS, Submit, Terms, apart
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.generation.engine import Engine
-from specllama.engine.worker.generation.queueing import REPORTS
+from specllama.engine.worker.generation.queueing import REPORTS, RESERVED
 from tests.support.playing import GREEDY, engine, play, stepped
 
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("orders")]
@@ -102,6 +102,20 @@ def test_a_metered_request_is_reserved_for_exactly(model: Model) -> None:
     run(e)
     assert submit(e, 2, terms=METERED, n_predict=-1) == [Accepted(2, 1 + e.scheduler.n_ctx - n)]
     assert submit(e, 3, n_predict=5) == []
+
+
+def test_little_is_reserved_for_an_answer_without_a_limit(model: Model) -> None:
+    """Otherwise a key with a small limit could send no such request."""
+    e = engine(model, parallel=1, ctx_size=2 * RESERVED)
+    assert submit(e, 1, terms=METERED, n_predict=-1) == [Accepted(1, n_tokens(e) + RESERVED)]
+
+
+def test_a_request_has_the_weight_and_the_priority_of_its_terms(model: Model) -> None:
+    e = engine(model, parallel=1)
+    params = GenerationParams(n_predict=1, **GREEDY)
+    terms = Terms(weight=2.5, priority=3)
+    sequence = e.preparation.prepare(Submit(1, [PROMPT], params, terms=terms)).sequence
+    assert (sequence.weight, sequence.priority) == (2.5, 3)
 
 
 def test_an_allowance_covers_all_texts_of_a_call(model: Model) -> None:
