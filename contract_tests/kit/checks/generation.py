@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import jsonschema_rs
+import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import MESSAGES, PROMPT, body, path
@@ -203,6 +204,45 @@ def timings_follow_from_each_other(server: Server) -> None:
             assert abs(per_token * per_second / 1000 - 1) < 1e-3, timings
 
 
+ORIGINS = ("cache_kv_n", "cache_ram_n", "cache_disk_n")
+
+
+def cached_tokens_have_an_origin(server: Server) -> None:
+    """The cached tokens are those of the caches together, and there is a reason for the first token
+    that isn't cached."""
+    request = body("create_completion", **ENDLESS)
+    for fields in ({"cache_prompt": False}, {}):
+        timings = server.ask("/completion", {**request, **fields})["timings"]
+        if "cache_miss_reason" not in timings:
+            pytest.skip("the server doesn't say where cached tokens come from")
+        origins = [timings[name] for name in ORIGINS]
+        assert sum(origins) == timings["cache_n"], f"origins of cached tokens: {origins}"
+        reason = timings["cache_miss_reason"]
+        assert (reason == "disabled") == bool(fields), f"the reason is {reason}"
+
+
+FIRST_LIMIT = 50
+"""The first time limit in ms. It is doubled as long as the server needs more time to begin."""
+
+
+def time_limits_end_texts(server: Server) -> None:
+    """A text that takes longer than `timeout_ms` ends with the tokens that it has, and the answer
+    names the limit."""
+    if "timeout_ms" not in server.get("/openapi.json").text:
+        pytest.skip("the server doesn't describe time limits")
+    for limit in (FIRST_LIMIT << doubled for doubled in range(10)):
+        request = body("create_completion", n_predict=500, timeout_ms=limit, **ENDLESS)
+        response = server.post("/completion", request)
+        if response.status_code != 503:
+            break
+    answer = contract.check(response)
+    taken = answer["timings"]["prompt_ms"] + answer["timings"]["predicted_ms"]
+    if "deadline" not in answer:
+        assert taken < limit, f"a text without `deadline` took longer than its {limit} ms"
+    else:
+        assert (answer["deadline"], answer["stop_type"]) == ("timeout_ms", "limit")
+
+
 def streams_end_once(server: Server) -> None:
     """Exactly one event of a text is marked as its last; all chunks of a stream have one id."""
     ends = [each.json["stop"] for each in server.events("/completion", body("create_completion"))]
@@ -228,5 +268,7 @@ OF_GENERATION = (
     gaps_are_filled_between_both_texts,
     cached_tokens_are_the_same_everywhere,
     timings_follow_from_each_other,
+    cached_tokens_have_an_origin,
+    time_limits_end_texts,
     streams_end_once,
 )

@@ -48,6 +48,17 @@ def keys_are_wanted_everywhere(server: Server) -> None:
         assert response.status_code == 401, f"{operation.name} needs no key: {got}"
 
 
+STATES = ("get_metrics", "list_slots", "list_queue", "get_props", "get_loads", "get_usage")
+
+
+def keys_are_never_shown(server: Server) -> None:
+    """Metrics, slots and the like have names of keys at most, after a request with the key."""
+    key = needs_key(server)
+    server.ask("/completion", body("create_completion"))
+    shown = [name for name in STATES if key in server.get(path(name)).text]
+    assert not shown, f"the key is shown by {shown}"
+
+
 def public_operations_want_no_key(server: Server) -> None:
     without = {"Authorization": ""}
     for name in ("get_health", "get_health_alias", "list_models", "list_openai_models"):
@@ -204,6 +215,7 @@ def requests_have_ids(server: Server) -> None:
 
 OF_SERVERS = (
     keys_are_wanted_everywhere,
+    keys_are_never_shown,
     public_operations_want_no_key,
     foreign_pages_change_nothing,
     heads_have_no_body,

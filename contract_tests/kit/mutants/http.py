@@ -1,6 +1,7 @@
 """HTTP: bodies, errors, keys, foreign pages, the description."""
 
 import dataclasses
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -216,6 +217,35 @@ def one_operation_wants_no_key() -> Mutation:
     return requests(
         lambda request: request if request.has_right_key else request.with_right_key(),
         "list_slots",
+    )
+
+
+def _showing_the_key(operation: str, change: Callable[[bytes, bytes], bytes]) -> Mutation:
+    """Changes the content of an operation's answer; `change` also gets the key."""
+
+    async def mutation(request: Request, pass_on: PassOn) -> Answer:
+        answer = await pass_on(request)
+        if request.operation != operation or not answer.is_success:
+            return answer
+        key = (request.api_key or "").encode()
+        return await answer.changed(lambda content: change(content, key))
+
+    return mutation
+
+
+@MUTANTS.caught_by(servers.keys_are_never_shown, "get_metrics", as_described=True)
+def a_label_has_a_key() -> Mutation:
+    """A metric has the key as a label."""
+    line = b'llamacpp:requests_of_key{key="%b"} 1\n'
+    return _showing_the_key("get_metrics", lambda content, key: content + line % key)
+
+
+@MUTANTS.caught_by(servers.keys_are_never_shown, "list_slots", as_described=True)
+def slots_have_keys() -> Mutation:
+    """The slots have the key in the place of its name."""
+    return _showing_the_key(
+        "list_slots",
+        lambda content, key: re.sub(rb'("key_name": *")[^"]*', rb"\g<1>" + key, content),
     )
 
 

@@ -78,6 +78,24 @@ def a_time_is_in_seconds() -> Mutation:
     return _change_results(at("timings.prompt_ms", lambda ms: ms / 1000))
 
 
+@MUTANTS.caught_by(generation.cached_tokens_have_an_origin, "origins", as_described=True)
+def cached_tokens_come_from_two_caches() -> Mutation:
+    """A token more comes from the cache in host memory than there is."""
+    return _change_results(at("timings.cache_ram_n", lambda n: n + 1))
+
+
+@MUTANTS.caught_by(generation.cached_tokens_have_an_origin, "the reason", as_described=True)
+def all_prompts_are_new() -> Mutation:
+    """`cache_miss_reason` is always `new`."""
+    return _change_results(at("timings.cache_miss_reason", lambda reason: "new"))
+
+
+@MUTANTS.caught_by(generation.time_limits_end_texts, "took longer", as_described=True)
+def deadlines_are_ignored() -> Mutation:
+    """A text has no time limit."""
+    return bodies(without("timeout_ms"), COMPLETION)
+
+
 # ---- streams ---------------------------------------------------------------------------------
 
 
