@@ -11,20 +11,28 @@ class QueueLimits:
     """Refuses requests that would have to wait if too many wait already. A limit of 0 is none.
 
     `wait` is the estimated time in seconds until a request that arrives now would get a slot; the
-    thread that steps sets it whenever a request begins to wait. `n_refused` counts the requests.
+    thread that steps sets it whenever a request begins to wait. Only `refuse_call` may run in
+    another thread.
     """
 
     def __init__(self, options: ContextOptions) -> None:
         self.max_calls: Final = options.max_queue
         self.max_tokens: Final = options.max_queue_tokens
         self.wait = 0.0
-        self.n_refused = 0
+        self._n_calls_refused = 0  # by `refuse_call`, in its thread
+        self._n_others_refused = 0
+
+    @property
+    def n_refused(self) -> int:
+        """The number of refused requests."""
+        return self._n_calls_refused + self._n_others_refused
 
     def refuse_call(self, n_waiting: int) -> ErrorInfo | None:
         """The error of a new call while `n_waiting` other ones wait; None if it may wait."""
         if not self.max_calls or n_waiting < self.max_calls:
             return None
-        return self.refusal(
+        self._n_calls_refused += 1
+        return _refusal(
             f"{n_waiting} requests wait for this model, and --max-queue is {self.max_calls}",
             self.wait,
         )
@@ -34,7 +42,8 @@ class QueueLimits:
         tokens wait; None if it may wait."""
         if not self.max_tokens or n_waiting + n_tokens <= self.max_tokens:
             return None
-        return self.refusal(
+        self._n_others_refused += 1
+        return _refusal(
             f"prompts with {n_waiting} tokens wait for this model, this one would add {n_tokens}, "
             f"and --max-queue-tokens is {self.max_tokens}",
             self.wait,
@@ -45,21 +54,22 @@ class QueueLimits:
         seconds are left; None if it can be in time."""
         if seconds <= left:
             return None
-        return self.refusal(
+        self._n_others_refused += 1
+        return _refusal(
             f"the request can't be in time: {what} would take about {seconds:.1f} seconds, and "
             f"{max(0.0, left):.1f} seconds are left",
             seconds,
         )
 
-    def refusal(self, message: str, wait: float) -> ErrorInfo:
-        """The error with an estimated `wait` in seconds."""
-        self.n_refused += 1
-        return ErrorInfo(
-            "unavailable_error",
-            message,
-            retry_after=max(1, ceil(wait)),
-            estimated_wait_ms=round(1e3 * wait),
-        )
+
+def _refusal(message: str, wait: float) -> ErrorInfo:
+    """The error with an estimated `wait` in seconds."""
+    return ErrorInfo(
+        "unavailable_error",
+        message,
+        retry_after=max(1, ceil(wait)),
+        estimated_wait_ms=round(1e3 * wait),
+    )
 
 
 def refuse_allowance(n_tokens: int, allowance: int) -> ErrorInfo | None:
