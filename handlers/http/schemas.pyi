@@ -1437,6 +1437,7 @@ class UnavailableDetails(TypedDict):
     code: Literal[503]
     message: str
     type: Literal["unavailable_error"]
+    estimated_wait_ms: NotRequired[int]
 
 class UnavailableError(TypedDict):
     error: UnavailableDetails

@@ -354,8 +354,9 @@ class Scheduler:
         return largest
 
     def _preempt_youngest(self) -> Sequence:
-        """Preempt the sequence admitted last: it goes back to the queue, with its text."""
-        sequence = next(reversed(self._active.values()))
+        """Preempt the sequence with the worst rank; of equals, the one admitted last. It goes back
+        to the queue, with its text."""
+        sequence = max(reversed(self._active.values()), key=lambda each: each.rank)
         self.discard(sequence, "queued")
         sequence.start_again()
         self.submit(sequence)

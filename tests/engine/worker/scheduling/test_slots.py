@@ -141,6 +141,15 @@ def test_cells_are_freed_for_a_better_priority() -> None:
     assert (high.slot >= 0, low.slot) == (True, -1)
 
 
+def test_without_cells_the_worst_priority_gives_way() -> None:
+    kv = FakeKV(n_cells=16, n_ctx=16)
+    s = scheduler(kv, n_slots=2)
+    low, high = submitted(s, 1, [1] * 4, priority=1), submitted(s, 2, [2] * 4)
+    for _ in range(9):
+        run_step(s, kv)
+    assert (low.slot, high.slot >= 0) == (-1, True)
+
+
 def test_the_prompt_of_a_better_priority_gets_the_step() -> None:
     kv = FakeKV(512, 128)
     s = scheduler(kv, n_slots=3, n_batch=64)
