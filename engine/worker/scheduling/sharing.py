@@ -160,7 +160,8 @@ def shares(
     """The share of `n` tokens that each of `prompts` gets. `prompts` are in the order of their
     admission.
 
-    The first prompt gets up to half of the tokens, so that no prompt starves. The rest goes to the
+    Prompts with the best rank come first (see `first_of`). The first prompt gets up to half of the
+    tokens, so that no prompt starves. The rest goes to the
     prompts with the fewest pending tokens, so that short prompts don't wait for long ones. If a
     half is less than `least` tokens, the first prompt gets up to all `n` tokens in every second
     `turn`, and no reserved share in the other turns.
@@ -172,7 +173,7 @@ def shares(
         half = n * (turn % 2)
     granted = {prompts[0].id: min(prompts[0].n_next, half)}
     n -= granted[prompts[0].id]
-    for sequence in sorted(prompts, key=lambda s: s.n_pending):
+    for sequence in sorted(prompts, key=lambda s: (ceil(s.rank), s.n_pending)):
         have = granted.get(sequence.id, 0)
         more = min(sequence.n_next - have, n)
         granted[sequence.id] = have + more

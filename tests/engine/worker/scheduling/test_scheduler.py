@@ -333,6 +333,16 @@ def test_shares_of_a_step() -> None:
     assert [(s.id, n) for s, n in shares(prompts, 1)] == [(1, 1)]
 
 
+def test_the_best_rank_gets_its_tokens_before_shorter_prompts() -> None:
+    """Otherwise an urgent prompt would take another step."""
+    prompts = [
+        sequence(1, [0] * 15, priority=-1),
+        sequence(2, [0] * 3),
+        sequence(3, [0] * 9, priority=-1),
+    ]
+    assert [(s.id, n) for s, n in shares(prompts, 25)] == [(1, 15), (2, 1), (3, 9)]
+
+
 def test_long_prompts_take_turns_where_halves_are_too_few() -> None:
     prompts = [sequence(1, [0] * 900), sequence(2, [0] * 800), sequence(3, [0] * 5)]
     turns = [[(s.id, n) for s, n in shares(prompts, 128, least=65, turn=turn)] for turn in (1, 2)]
