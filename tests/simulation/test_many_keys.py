@@ -94,3 +94,6 @@ def test_nothing_is_left(seed: int) -> None:
     assert not crowd.admission._tasks
     for each in crowd.clients:
         assert (each.n_reserved, each.n_texts, each.calls) == (0, 0, set())
+        if limit := each.key.tokens_per_day:
+            level, _ = crowd.buckets._states[f"{each.key.id}:tokens per day"]
+            assert level >= limit - each.n_used, "a text didn't give back what it hasn't used"
