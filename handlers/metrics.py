@@ -1,12 +1,13 @@
 """GET /metrics: the server's metrics for Prometheus."""
 
+import msgspec
 from starlette.datastructures import QueryParams
 from starlette.responses import Response
 
 from specllama.engine.errors import not_supported
+from specllama.engine.wire.stats import Stats
 from specllama.handlers.http.api_keys import sees_other_keys
 from specllama.handlers.http.current import current_scope
-from specllama.handlers.running.metrics import without_other_keys
 from specllama.handlers.running.model_load import load_of, loads_of_all
 from specllama.handlers.running.resolve_model import allowed_names, resolve_model
 from specllama.handlers.running.runtime import runtime
@@ -32,6 +33,15 @@ async def get_metrics() -> Response:
     content, media_type = current.metrics.render(model.name, stats)
     headers = {"Process-Start-Time-Unix": str(current.started)}
     return Response(content, media_type=media_type, headers=headers)
+
+
+def without_other_keys(stats: Stats) -> Stats:
+    """Returns `stats` without a hint at texts of other keys: what is cached for another key counts
+    as new."""
+    missed = dict(stats.n_prompt_missed)
+    if n := missed.pop("key", 0):
+        missed["new"] = missed.get("new", 0) + n
+    return msgspec.structs.replace(stats, n_prompt_missed=missed)
 
 
 def _names_model() -> bool:

@@ -221,7 +221,7 @@ class Residency:
         gone, reserved = rooms[-1].gone, [*rooms[-1].reserved, ticket.need]
         chosen: list[ModelSlot] = []
         if self._short(self._needs_without(gone, reserved)):
-            found = self._sufficient(gone, reserved, ticket, plan)
+            found = self._sufficient(gone, reserved, ticket)
             if found is None:  # it waits until earlier models are loaded, or kept ones may go
                 return
             chosen = found
@@ -244,7 +244,7 @@ class Residency:
         )
 
     def _sufficient(
-        self, gone: Set[str], reserved: Sequence[Need], ticket: Ticket, plan: Plan
+        self, gone: Set[str], reserved: Sequence[Need], ticket: Ticket
     ) -> list[ModelSlot] | None:
         """Returns the models that have to go, in addition to `gone`, to make room for `reserved`;
         None if there is no room even without all models that may go.
@@ -256,9 +256,7 @@ class Residency:
         candidates = [
             place
             for name, place in self._places.items()
-            if name not in gone
-            and name not in plan.admitted
-            and (name in self._leaving or not (place.pinned or place.kept))
+            if name not in gone and (name in self._leaving or not (place.pinned or place.kept))
         ]
         chosen = candidates
 

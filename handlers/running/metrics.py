@@ -3,7 +3,6 @@
 from collections.abc import Iterator, Mapping
 from typing import get_args
 
-import msgspec
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
     CounterMetricFamily,
@@ -20,15 +19,6 @@ DURATION_BOUNDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0
 BLOCK = 16
 """Tokens of a block, the unit in which gateways count the KV cache. The server itself reuses single
 tokens."""
-
-
-def without_other_keys(stats: Stats) -> Stats:
-    """Returns `stats` without a hint at texts of other keys: what is cached for another key counts
-    as new."""
-    missed = dict(stats.n_prompt_missed)
-    if n := missed.pop("key", 0):
-        missed["new"] = missed.get("new", 0) + n
-    return msgspec.structs.replace(stats, n_prompt_missed=missed)
 
 
 class Metrics:

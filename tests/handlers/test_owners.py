@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from specllama.engine.wire.stats import Stats
-from specllama.handlers.http.api_keys import ApiKey, KeyRing
+from specllama.handlers.http.api_keys import ApiKey
 from specllama.handlers.options.keys_file import Access
 from tests.support.paper_server import Server, serve
 
@@ -97,8 +97,7 @@ def test_only_administrators_beside_clients_see_what_is_cached_for_other_keys() 
         server.engine.missed = "key"
         server.engine.counts = Stats(n_prompt_missed={"key": 7})
         assert shown(server, "one") == ("new", 4, 0), "all keys are equal"
-        ring = KeyRing([a_key("one", "admin", "read"), a_key("other", "read")])
-        object.__setattr__(server.runtime, "api_keys", ring)
+        server.runtime.api_keys.replace([a_key("one", "admin", "read"), a_key("other", "read")])
         assert shown(server, "one") == ("key", 4, 7)
         assert shown(server, "other") == ("new", 4, 0)
 

@@ -17,6 +17,7 @@ from connexion import AsyncApp
 from specllama.app import create_app
 from specllama.engine.catalog.catalog import Catalog, open_catalog
 from specllama.engine.catalog.entry import CatalogEntry
+from specllama.engine.models.accounts import MemoryView
 from specllama.engine.models.events import ModelStatus, Subscription
 from specllama.engine.models.records import Lease
 from specllama.engine.options import Options
@@ -154,6 +155,9 @@ class PaperPool:
 
     def status(self, name: str) -> ModelStatus:
         return ModelStatus(value="loaded", info=self._supervisor.info)
+
+    def memory(self, name: str) -> MemoryView:
+        return MemoryView({}, {})
 
     def lease_now(self, entry: CatalogEntry) -> Lease:
         return Lease(entry, self._supervisor, lambda: None)

@@ -189,10 +189,10 @@ class Queueing:
 
 
 def first_events(request: Request, n_tokens: int = 0) -> list[Event]:
-    """The events of an accepted request, which may use `n_tokens`."""
+    """The events of an accepted request; `n_tokens` are reserved for it if it is metered."""
     events: list[Event] = []
     if request.relaxed:
         events.append(Relaxed(request.id, list(request.relaxed)))
     if request.confirm or request.terms.is_metered:
-        events.append(Accepted(request.id, n_tokens))
+        events.append(Accepted(request.id, n_tokens if request.terms.is_metered else 0))
     return events

@@ -416,3 +416,14 @@ def test_idle_models_make_room_for_one_that_grows() -> None:
     assert residency.plan() == Plan(evicted=["b"]), "not the one that was used last"
     residency.measured("gone", Need({"host": 50}))
     assert residency.plan() == Plan()
+
+
+def test_a_plan_counts_on_models_that_it_loads() -> None:
+    """One plan has all decisions: a second one would also evict for the last model."""
+    state = Histories()
+    small, large = Need({}, 1, "one file"), Need({"host": 3}, 0, "one file")
+    needs = {"a": large, "b": small, "c": small, "d": small, "e": Need({}, 2, "another file")}
+    state.begin(limit=3, memory={"host": 5}, needs=needs)
+    for name in "bdace":
+        state.request(name=name)
+    state.teardown()

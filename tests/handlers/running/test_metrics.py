@@ -11,7 +11,8 @@ from prometheus_client.parser import text_string_to_metric_families
 
 from specllama.engine.wire.devices import DeviceMemory
 from specllama.engine.wire.stats import WAIT_BOUNDS, Histogram, MissReason, Stats
-from specllama.handlers.running.metrics import Metrics, without_other_keys
+from specllama.handlers.metrics import without_other_keys
+from specllama.handlers.running.metrics import Metrics
 
 DOCUMENTED = {
     "prompt_tokens_total",

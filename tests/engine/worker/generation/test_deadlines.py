@@ -11,7 +11,16 @@ from hypothesis import strategies as st
 from specllama.engine import system
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.link import Link
-from specllama.engine.wire.replies import Accepted, Begun, Delta, Event, Finished, Step, ToServer
+from specllama.engine.wire.replies import (
+    Accepted,
+    Begun,
+    Delta,
+    Event,
+    Failed,
+    Finished,
+    Step,
+    ToServer,
+)
 from specllama.engine.wire.requests import Submit, Terms, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import CompileOrder
@@ -251,14 +260,18 @@ def test_a_request_ends_while_its_grammar_is_compiled(
 
 def test_the_time_in_the_queue_of_the_preparation_counts(model: Model, clock: Clock) -> None:
     e = engine(model)
-    one = Worker(e, Said(), engine_options())
+    said = Said()
+    one = Worker(e, said, engine_options())
     one._arriving.add([1], 0, is_metered=False)
     clock.pass_hours()
     one._prepare(Submit(1, ["import os"], GenerationParams(), terms=TOTAL))
     message = one._inbox.get()
     assert message is not None
     one._handle(message)
-    assert rest(e)[1].deadline == "total"
+    [failed] = said.events
+    assert isinstance(failed, Failed)
+    assert failed.error.type == "unavailable_error"
+    assert not e.has_work
 
 
 # ---- the times ---------------------------------------------------------------------------
