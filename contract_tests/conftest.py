@@ -6,7 +6,7 @@ if TYPE_CHECKING:
     from contract_tests.kit.server import Launcher
 
 pytest_plugins = ("contract_tests.kit.plugin",)
-collect_ignore = ["clients/python", "sdk/drivers"]
+collect_ignore = ["clients/python", "gateways/python", "sdk/drivers"]
 """They run in other environments, see `contract_tests.clients`."""
 
 

@@ -219,7 +219,7 @@ def test_clients_wait_for_as_long_as_they_have_to(
     seconds = int(use_up(refilled, "alice").headers["retry-after"])
     ask(refilled, "alice")
     assert len(slept) == 1, "one retry is enough"
-    assert slept[0] in (seconds - 1, seconds), "and it wasn't the client's own back-off"
+    assert seconds / 2 < slept[0] <= seconds, "and it wasn't the client's own back-off"
     assert slept[0] > 8, "which is shorter"
 
 

@@ -103,7 +103,10 @@ def test_every_field_with_every_kind_of_value(name: str, server: Server) -> None
             if name == "create_ollama_generation":
                 request = with_bounded_options(request)
             response = server.post(path(name), request)
-            right_or_refused(response)
+            if response.status_code == 503 and "ms" in field:
+                contract.check(response, 503)  # a time limit that is too short
+            else:
+                right_or_refused(response)
             if any(lint.errors(schema, value)):
                 where = f"{field}={value!r}: {response.text[:200]}"
                 assert response.status_code == 400, where
