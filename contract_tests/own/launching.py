@@ -23,6 +23,7 @@ VOLATILE = {
     "cached_ram_tokens", "cached_disk_tokens",
     "media_marker", "created_at", "completed_at", "item_id", "cache_write_tokens",
     "total_duration", "load_duration", "prompt_eval_duration", "eval_duration",
+    "timestamp", "memory",
 }  # fmt: skip
 """Fields that differ from one answer to the next."""
 
