@@ -5,7 +5,6 @@
 The exit code is 1 if a case fails.
 """
 
-import argparse
 import json
 import re
 import subprocess
@@ -14,33 +13,21 @@ import tempfile
 from contextlib import ExitStack
 from pathlib import Path
 
-from contract_tests.clients import results
+from contract_tests.clients import environments, results
 from contract_tests.clients.environments import MissingError
 from contract_tests.clients.library import HERE, Library, command, libraries
 from contract_tests.clients.plain import EMBEDDINGS, TEXTS, inherited, plain_server
 from contract_tests.clients.recorder import PREFIX, Recorder, serving
-from contract_tests.own.servers import ROOT
 
 RECORDINGS = HERE.parent / "peer" / "recordings"
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m contract_tests.clients",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-k", dest="choice", default="", help="only libraries whose names match")
+    parser = environments.parser("clients", __doc__, "libraries")
     parser.add_argument(
         "--write", action="store_true", help="write the results to docs/reports/clients.md"
     )
     parser.add_argument("--record", action="store_true", help="record requests for the peer test")
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=ROOT / ".nox" / "clients",
-        help="the folder of the environments",
-    )
     given = parser.parse_args()
     chosen = [each for each in libraries() if re.search(given.choice, each.key)]
     found = results.stored()
@@ -60,11 +47,7 @@ def main() -> int:
                 print(f"{library.key}: skipped, {error}")
                 continue
             found[library.key] = results.entry(library, cases)
-            failures = {case: said for case, said in cases.items() if said != results.PASSED}
-            failed |= bool(failures)
-            print(f"{library.key}: {len(cases) - len(failures)} of {len(cases)}", flush=True)
-            for case, said in failures.items():
-                print(f"  {case}: {said}", flush=True)
+            failed |= results.report(library.key, cases)
     if given.write:
         results.store(found)
     if given.record:

@@ -1,10 +1,31 @@
 """Environments of Python and Node, each with only its packages, at pinned versions."""
 
+import argparse
 import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
+
+from contract_tests.own.servers import ROOT
+
+
+def parser(name: str, text: str | None, what: str) -> argparse.ArgumentParser:
+    """Returns the parser for the program `contract_tests.NAME`, which tries several `what` in
+    environments of their own."""
+    made = argparse.ArgumentParser(
+        prog=f"python -m contract_tests.{name}",
+        description=text,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    made.add_argument("-k", dest="choice", default="", help=f"only {what} whose names match")
+    made.add_argument(
+        "--environments",
+        type=Path,
+        default=ROOT / ".nox" / name,
+        help="the folder of the environments",
+    )
+    return made
 
 
 class MissingError(Exception):

@@ -4,6 +4,7 @@ python -m contract_tests.clients.results > docs/reports/clients.md
 """
 
 import json
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
@@ -46,6 +47,15 @@ the sum of the logarithms of its tokens' probabilities.
 
 | library | versions | {columns} |
 |---|---|{rule}"""
+
+
+def report(name: str, cases: Mapping[str, str]) -> bool:
+    """Prints how many cases passed, and each other one. Returns True if there is one."""
+    failures = {case: said for case, said in cases.items() if said != PASSED}
+    print(f"{name}: {len(cases) - len(failures)} of {len(cases)}", flush=True)
+    for case, said in failures.items():
+        print(f"  {case}: {said}", flush=True)
+    return bool(failures)
 
 
 def read(report: Path) -> dict[str, str]:

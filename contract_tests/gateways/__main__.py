@@ -6,7 +6,6 @@ The exit code is 1 if a case fails. `python/test_NAME.py` has the cases of a gat
 `python/NAME.txt` the pinned versions of its packages.
 """
 
-import argparse
 import re
 import subprocess
 import sys
@@ -34,18 +33,7 @@ def gateways() -> dict[str, Path]:
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m contract_tests.gateways",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-k", dest="choice", default="", help="only gateways whose names match")
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=ROOT / ".nox" / "gateways",
-        help="the folder of the environments",
-    )
+    parser = environments.parser("gateways", __doc__, "gateways")
     given = parser.parse_args()
     failed = False
     with ExitStack() as stack:
@@ -59,11 +47,7 @@ def main() -> int:
             if not re.search(given.choice, name):
                 continue
             found = _tried(name, cases, given.environments.absolute(), directory, addresses)
-            failures = {case: said for case, said in found.items() if said != results.PASSED}
-            failed |= bool(failures)
-            print(f"{name}: {len(found) - len(failures)} of {len(found)}", flush=True)
-            for case, said in failures.items():
-                print(f"  {case}: {said}", flush=True)
+            failed |= results.report(name, found)
     return int(failed)
 
 

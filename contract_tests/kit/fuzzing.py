@@ -16,6 +16,7 @@ from schemathesis.checks import ignored_auth
 from schemathesis.config import SchemathesisConfig
 from schemathesis.core.errors import InvalidSchema
 from schemathesis.core.result import Err
+from schemathesis.generation.jsonschema.strategy import DECLINED
 from schemathesis.generation.meta import TestPhase
 from schemathesis.pytest.lazy import get_all_tests
 from schemathesis.schemas import BaseSchema
@@ -38,7 +39,7 @@ from contract_tests.kit.server import SECONDS
 
 # Schemathesis skips a mutation of a schema from which it can't generate values, but not one whose
 # canonical form it doesn't support. A schema of the description itself still raises the error.
-negative.DECLINED = (*negative.DECLINED, InvalidSchema)
+vars(negative)["DECLINED"] = (*DECLINED, InvalidSchema)
 
 MODES = ("positive", "negative")
 N_PREDICT = 2

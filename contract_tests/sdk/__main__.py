@@ -6,7 +6,6 @@ with this server.
 The exit code is 1 if a case fails.
 """
 
-import argparse
 import re
 import sys
 import tempfile
@@ -15,31 +14,21 @@ from pathlib import Path
 
 import httpx
 
+from contract_tests.clients import environments
 from contract_tests.clients.environments import MissingError
 from contract_tests.clients.plain import EMBEDDINGS, TEXTS, plain_server
 from contract_tests.clients.recorder import PREFIX, Recorder, serving
+from contract_tests.clients.results import report
 from contract_tests.kit.server import SECONDS
-from contract_tests.own.servers import ROOT
 from contract_tests.sdk import results, run
 from contract_tests.sdk.bodies import differences
 from contract_tests.sdk.generators import GENERATORS
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser(
-        prog="python -m contract_tests.sdk",
-        description=__doc__,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    parser.add_argument("-k", dest="choice", default="", help="only generators whose names match")
+    parser = environments.parser("sdk", __doc__, "generators")
     parser.add_argument(
         "--write", action="store_true", help="write the results to docs/reports/sdks.md"
-    )
-    parser.add_argument(
-        "--environments",
-        type=Path,
-        default=ROOT / ".nox" / "sdk",
-        help="the folder of the environments and clients",
     )
     given = parser.parse_args()
     found = results.stored()
@@ -69,11 +58,7 @@ def main() -> int:
             if sent:
                 cases["sent"] = "; ".join(differences(sent)) or run.PASSED
             found[key] = {"packages": generator.packages, "cases": cases}
-            failures = {case: said for case, said in cases.items() if said != run.PASSED}
-            failed |= bool(failures)
-            print(f"{key}: {len(cases) - len(failures)} of {len(cases)}", flush=True)
-            for case, said in failures.items():
-                print(f"  {case}: {said}", flush=True)
+            failed |= report(key, cases)
     if given.write:
         results.store(found)
     return int(failed)

@@ -22,7 +22,7 @@ from specllama.engine.host import recall, remember, user_cache
 from specllama.engine.models.engine_process import HEARTBEAT_TIMEOUT
 from specllama.engine.models.memory import limits, unknown_devices
 from specllama.engine.options import EngineOptions
-from specllama.engine.options.memory_sizes import MemorySize
+from specllama.engine.options.text_values import MemorySize
 from specllama.engine.shipped import model_file
 from specllama.engine.wire.commands import engine_command
 from specllama.engine.wire.devices import Bytes, DeviceMemory

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.options.memory_sizes import EVERY_GPU, HOST, MemorySize
+from specllama.engine.options.text_values import EVERY_GPU, HOST, MemorySize
 from specllama.engine.wire.devices import CPU, Bytes, DeviceMemory, DeviceUse, mib
 from specllama.engine.wire.replies import Measured, ModelInfo
 

@@ -10,10 +10,10 @@ from specllama.engine.catalog.entry import CatalogEntry, wants_fetch
 from specllama.engine.errors import EngineError, invalid_request, unavailable
 from specllama.engine.models.accounts import MemoryAccounts, MemoryView
 from specllama.engine.models.events import ModelEvents, ModelStatus, Subscription
-from specllama.engine.models.keeping import Keeping
 from specllama.engine.models.lifecycle import State
 from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.records import (
+    Keeping,
     Lease,
     Members,
     ModelFailure,

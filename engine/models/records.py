@@ -13,13 +13,53 @@ from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.events import ModelEvent, ModelEvents, ModelStatus, StatusPublisher
-from specllama.engine.models.keeping import Keeping
 from specllama.engine.models.lifecycle import BACKOFF
-from specllama.engine.models.residency import Ticket
+from specllama.engine.models.residency import Residency, Ticket
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
 from specllama.engine.wire.commands import is_illegal_instruction
 from specllama.engine.wire.replies import Measured
+
+# ---- Models that stay in memory for some time after their requests (`keep_alive`).
+
+
+class Keeping:
+    """A loaded model that stays in memory, and awake, until `end` or for `seconds`. Then `on_end`
+    is called."""
+
+    def __init__(
+        self,
+        residency: Residency,
+        name: str,
+        supervisor: Supervisor,
+        seconds: float,
+        on_end: Callable[[], None],
+    ) -> None:
+        supervisor.acquire()
+        self._residency = residency
+        self._name = name
+        self._supervisor: Supervisor | None = supervisor
+        self._until = system.now() + seconds
+        self._on_end = on_end
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._expire)
+
+    @property
+    def seconds_left(self) -> float:
+        """The remaining time; 0 after its end."""
+        return max(self._until - system.now(), 0.0) if self._supervisor else 0.0
+
+    def end(self) -> None:
+        """Ends it without a call of `on_end`. Further calls have no effect."""
+        self._timer.cancel()
+        supervisor, self._supervisor = self._supervisor, None
+        if supervisor is not None:
+            self._residency.end_keeping(self._name)
+            supervisor.release()
+
+    def _expire(self) -> None:
+        self.end()
+        self._on_end()
+
 
 # ---- Failed attempts to load a model. They delay the attempts of further requests.
 

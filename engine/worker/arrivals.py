@@ -5,8 +5,8 @@ from dataclasses import dataclass, field
 
 from specllama.engine import system
 from specllama.engine.wire.replies import Deadline
-from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.preparation import Preparing
+from specllama.engine.worker.scheduling.limits import NEVER
 
 
 @dataclass(eq=False)

@@ -58,12 +58,12 @@ from specllama.engine.worker.backend import BackendError, Model
 from specllama.engine.worker.backend.watch import stepping
 from specllama.engine.worker.embedding.embedder import Embedder
 from specllama.engine.worker.embedding.jobs import EmbeddingJob
-from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.preparation import Preparing
 from specllama.engine.worker.generation.prompts import check_tokens, tokenize_prompt
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.preparation_queue import PreparationQueue, Prepared, size
+from specllama.engine.worker.scheduling.limits import NEVER
 from specllama.engine.worker.slot_actions import SlotActions, SlotTask
 
 M = TypeVar("M")

@@ -31,7 +31,6 @@ from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.generation import queueing, request
 from specllama.engine.worker.generation.answering import Answering
-from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.launch import Counting, Decoding
 from specllama.engine.worker.generation.request import Request
@@ -41,6 +40,7 @@ from specllama.engine.worker.generation.verifying import Exact, Speculation
 from specllama.engine.worker.media.encoder import MediaEncoder
 from specllama.engine.worker.media.registry import MediaRegistry
 from specllama.engine.worker.scheduling.admission import AdmissionQueue
+from specllama.engine.worker.scheduling.limits import Deadlines
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.scheduling.sharing import Ahead

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from specllama.engine.options import OptionError, Options, Setting, values
 from specllama.engine.options.checks import check
 from specllama.engine.options.declaration import INT32_MAX, Field, compose
-from specllama.engine.options.memory_sizes import MemorySize
 from specllama.engine.options.tables.speculation import SpeculationType
+from specllama.engine.options.text_values import MemorySize
 from specllama.engine.params import DEFAULT_SAMPLERS, SAMPLER_LETTERS
 from specllama.handlers.options import NAMES
 from tests.support.options_support import FIELDS

@@ -13,7 +13,7 @@ from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.pool import ModelPool
 from specllama.engine.models.records import Lease
 from specllama.engine.options import EngineOptions
-from specllama.engine.options.memory_sizes import memory_sizes
+from specllama.engine.options.text_values import memory_sizes
 from specllama.engine.wire.devices import DeviceMemory, DeviceUse
 from specllama.engine.wire.replies import Measured
 from tests.support.engines import PaperSupervisor

@@ -7,7 +7,7 @@ import msgspec
 
 from specllama.engine.options import files
 from specllama.engine.options.declaration import INT32_MAX, Opt
-from specllama.engine.options.memory_sizes import (
+from specllama.engine.options.text_values import (
     MAX_SIZE,
     MemorySize,
     memory_sizes,

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 
 from specllama.engine.errors import BackendError
 from specllama.engine.options import EngineOptions
-from specllama.engine.options.memory_sizes import HOST
+from specllama.engine.options.text_values import HOST
 from specllama.engine.shipped import model_file
 from specllama.engine.wire.devices import CPU, DeviceMemory, DeviceUse
 from specllama.engine.wire.replies import Measured

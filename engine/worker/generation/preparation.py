@@ -30,7 +30,6 @@ from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
 from specllama.engine.worker.generation.adapters import LoraScales
-from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.generation.prompts import (
     Room,
@@ -43,6 +42,7 @@ from specllama.engine.worker.generation.prompts import (
 from specllama.engine.worker.generation.request import Prompt, Request
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import spans
+from specllama.engine.worker.scheduling.limits import Deadlines
 from specllama.engine.worker.scheduling.sequences import Span
 from specllama.engine.worker.tokens import TokenArray
 

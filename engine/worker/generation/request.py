@@ -25,9 +25,9 @@ from specllama.engine.worker.backend import OffloadedSampler, PreparedChunk, Sam
 from specllama.engine.worker.constraints.compiler import Guided
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.generation.asides import AnswerParts, Texts
-from specllama.engine.worker.generation.deadlines import Deadlines
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.media.encoder import EncodeOrder
+from specllama.engine.worker.scheduling.limits import Deadlines
 from specllama.engine.worker.scheduling.sequences import ProposalRun, Sequence, Span
 from specllama.engine.worker.speculation.pace import ProposalRecord
 from specllama.engine.worker.tokens import TokenArray, TokenBuffer

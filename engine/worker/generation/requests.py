@@ -7,8 +7,8 @@ from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.wire.replies import Begun, Event, Failed, SlotState, StopType, Timings
 from specllama.engine.worker.generation.answering import Answering, finish
-from specllama.engine.worker.generation.deadlines import NEVER
 from specllama.engine.worker.generation.request import Request
+from specllama.engine.worker.scheduling.limits import NEVER
 from specllama.engine.worker.scheduling.scheduler import Scheduler
 from specllama.engine.worker.scheduling.sequences import Chunk
 from specllama.engine.worker.tokens import TokenArray

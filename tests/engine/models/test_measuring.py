@@ -12,7 +12,7 @@ from specllama.engine.errors import EngineError
 from specllama.engine.models.measuring import MemoryMeter
 from specllama.engine.models.memory import need_of
 from specllama.engine.options import EngineOptions, replaced
-from specllama.engine.options.memory_sizes import memory_sizes
+from specllama.engine.options.text_values import memory_sizes
 from specllama.engine.shipped import model_path
 from specllama.engine.wire.devices import CPU
 from specllama.engine.wire.replies import Measured

@@ -15,7 +15,7 @@ from specllama.engine.models.memory import (
     unknown_devices,
     with_measured,
 )
-from specllama.engine.options.memory_sizes import memory_sizes
+from specllama.engine.options.text_values import memory_sizes
 from specllama.engine.wire.devices import CPU, DeviceMemory, DeviceUse
 from specllama.engine.wire.replies import Measured
 from tests.support.factories import model_info

@@ -3,7 +3,7 @@
 import pytest
 
 from specllama.engine.options import OptionError
-from specllama.engine.options.memory_sizes import (
+from specllama.engine.options.text_values import (
     EVERY_GPU,
     HOST,
     MemorySize,

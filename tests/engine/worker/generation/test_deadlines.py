@@ -24,8 +24,8 @@ from specllama.engine.wire.replies import (
 from specllama.engine.wire.requests import Submit, Terms, ToEngine, to_engine_decoder
 from specllama.engine.worker.backend import Model
 from specllama.engine.worker.constraints.compiler import CompileOrder
-from specllama.engine.worker.generation.deadlines import NEVER, Deadlines
 from specllama.engine.worker.generation.engine import Engine
+from specllama.engine.worker.scheduling.limits import NEVER, Deadlines
 from specllama.engine.worker.worker import Worker
 from tests.support.options_support import engine_options
 from tests.support.playing import GREEDY, engine, play, stepped
