@@ -60,7 +60,8 @@ def _open_files(folder: Path) -> Iterator[str]:
             yield os.readlink(link)
 
 
-_BACKLOG = 2048
+BACKLOG = 16_384
+"""The length of the list of connections that wait to be accepted; the system may limit it."""
 _FREE_PORT_ATTEMPTS = 8
 _UNUSABLE = (errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT)
 
@@ -133,7 +134,7 @@ class Listeners:
         self.unix.append(sock)
         try:
             sock.bind(path)
-            sock.listen(_BACKLOG)
+            sock.listen(BACKLOG)
             self._files.append((path, os.lstat(path)))
         except OSError as error:
             raise ListenError(f"cannot listen on {path}: {_reason(error)}") from None
@@ -249,7 +250,7 @@ def _bind(
             sock.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, only_ipv6)
         sock.bind((address[0], port, *address[2:]))
         # From now on another server can't bind the address, and clients can connect.
-        sock.listen(_BACKLOG)
+        sock.listen(BACKLOG)
     except OSError as error:
         sock.close()
         message = f"cannot listen on {where}: {_reason(error)}"

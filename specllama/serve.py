@@ -10,20 +10,21 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any
+from typing import Any, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
 from uvicorn.server import Server
 
 from specllama import early_signals
+from specllama.acceptor import Acceptor
 from specllama.app import create_app
-from specllama.connection import Connection, Limits
+from specllama.connection import Connection, Limits, StartQueue
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.wire import startup
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import Runtime
-from specllama.listen import Listeners
+from specllama.listen import BACKLOG, Listeners
 
 log = logging.getLogger("specllama")
 
@@ -62,7 +63,7 @@ def serve(
 
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
     limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
-    connection: Any = functools.partial(Connection, limits=limits)
+    connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue())
     config = Config(
         app,
         http=connection,
@@ -71,7 +72,7 @@ def serve(
         log_config=None,
         server_header=False,
         access_log=False,  # handlers.http.request_log logs more, but not the query
-        backlog=2048,
+        backlog=BACKLOG,
         timeout_keep_alive=options.http.timeout,
         timeout_graceful_shutdown=options.http.drain_timeout + _FAREWELL,
         ssl_keyfile=options.http.ssl_key_file or None,
@@ -109,8 +110,9 @@ class _Server(Server):
         self._announcing: asyncio.Task[None] | None = None
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
         loop = asyncio.get_running_loop()
+        is_uvloop = type(loop).__module__.partition(".")[0] == "uvloop"
+        await super().startup([] if is_uvloop else sockets)
         protocol_class: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         protocol = functools.partial(
             protocol_class,
@@ -118,10 +120,15 @@ class _Server(Server):
             server_state=self.server_state,
             app_state=self.lifespan.state,
         )
-        for sock in self._listeners.unix:
-            self.servers.append(
-                await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
-            )
+        if is_uvloop:
+            listening = [*(sockets or []), *self._listeners.unix]
+            acceptors = [Acceptor(each, protocol, self.config.ssl) for each in listening]
+            self.servers += cast(list[Any], acceptors)
+        else:
+            for sock in self._listeners.unix:
+                self.servers.append(
+                    await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
+                )
         # The objects made so far stay to the end, so the garbage collector can skip them.
         startup.resume_gc()
         if not self.should_exit:

@@ -108,7 +108,7 @@ def _leads_to(path: str, template: str, item: Mapping[str, Any]) -> bool:
 @cache
 def _pattern(route: str) -> re.Pattern[str]:
     regex, _, _ = compile_path(route)
-    return regex
+    return re.compile(regex.pattern, re.DOTALL)  # a parameter may contain line breaks
 
 
 def _route(template: str, item: Mapping[str, Any]) -> str:

@@ -13,7 +13,7 @@ import pytest
 from uvicorn import Config, Server
 
 from contract_tests.kit.server import SECONDS
-from specllama.connection import MAX_FIELDS, MAX_HEAD, Connection, Limits
+from specllama.connection import AT_ONCE, MAX_FIELDS, MAX_HEAD, Connection, Limits, StartQueue
 from specllama.transport import LATE
 
 pytestmark = pytest.mark.slow
@@ -72,12 +72,12 @@ class App:
 
 
 @asynccontextmanager
-async def _serving(app: App, **limits: float) -> Any:
+async def _serving(app: App, queue: StartQueue | None = None, **limits: float) -> Any:
     idle = int(limits.pop("idle", 600))
     made: list[Connection] = []
 
     def connection(**arguments: Any) -> Connection:
-        made.append(Connection(**arguments, limits=Limits(**limits)))
+        made.append(Connection(**arguments, limits=Limits(**limits), queue=queue))
         return made[-1]
 
     http: Any = connection
@@ -453,3 +453,40 @@ def test_a_partial_makes_connections() -> None:
         return answer
 
     assert list(answers(asyncio.run(run()))) == [(200, b"/a:")]
+
+
+def test_few_requests_begin_in_one_turn() -> None:
+    """Others wait in their order, so that answers and light requests needn't wait for them."""
+
+    async def check() -> None:
+        begun: list[int] = []
+        queue = StartQueue()
+        n = 3 * AT_ONCE + 1
+        for number in range(n):
+            queue.put(partial(begun.append, number))
+        sizes = [len(begun)]
+        while len(begun) < n:
+            await asyncio.sleep(0)
+            sizes.append(len(begun))
+        assert sizes == [AT_ONCE, 2 * AT_ONCE, 3 * AT_ONCE, n]
+        assert begun == list(range(n))
+
+    asyncio.run(check())
+
+
+def test_light_requests_do_not_wait() -> None:
+    async def check() -> None:
+        app, queue = App(), StartQueue()
+        held: list[Callable[[], None]] = []
+        queue.put = held.append  # type: ignore[method-assign, assignment]
+        async with serving(app, queue=queue) as (address, _):
+            head = b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n"
+            posting = asyncio.create_task(_say(address, head + b"b"))
+            while not held:
+                await asyncio.sleep(0)
+            said = await _say(address, b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert [body for _, body in answers(said)] == [b"/b:"]
+            held[0]()
+            assert [body for _, body in answers(await posting)] == [b"/a:b"]
+
+    asyncio.run(check())
