@@ -2,7 +2,7 @@
 
 uvloop accepts one connection per turn, and a turn also begins the requests that have arrived. In a
 burst of thousands of connections, a new one would wait until most of the others are served, and the
-system would reset those that don't fit into its list of waiting connections. asyncio's own loop
+system would reset connections that don't fit into its list of waiting ones. asyncio's own loop
 accepts all waiting connections in one turn, so it doesn't need this module.
 """
 

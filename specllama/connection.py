@@ -11,9 +11,10 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
-from typing import Any
+from typing import Any, cast
 
 import httptools
+from starlette.types import Scope
 from uvicorn._types import ASGI3Application
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
@@ -36,20 +37,26 @@ _LIGHT = ("GET", "HEAD", "OPTIONS")
 
 
 class StartQueue:
-    """Begins requests in the order of their arrival, at most `AT_ONCE` in each turn of the event
-    loop: in a burst of thousands of requests, the answers of running ones and light requests, such
-    as `GET /health`, needn't wait until all have begun."""
+    """Begins requests, at most `AT_ONCE` in each turn of the event loop, in turns of their owners.
 
-    def __init__(self) -> None:
-        self._waiting: deque[Callable[[], None]] = deque()
+    In a burst of thousands of requests, the answers of running ones, light requests, such as
+    `GET /health`, and the requests of other owners needn't wait until all have begun. `owner_of`
+    returns the owner of a request; if it is empty, the client's address is the owner.
+    """
+
+    def __init__(self, owner_of: Callable[[Scope], str] = lambda _: "") -> None:
+        self._owner_of = owner_of
+        self._waiting: dict[str, deque[Callable[[], None]]] = {}  # by owner; the next one is first
         self._n_begun = 0  # in this turn
 
-    def put(self, begin: Callable[[], None]) -> None:
-        """Calls `begin` now or in a later turn."""
+    def put(self, scope: Scope, begin: Callable[[], None]) -> None:
+        """Calls `begin` for the request of `scope`, now or in a later turn."""
         if self._n_begun < AT_ONCE and not self._waiting:
             self._begin(begin)
         else:
-            self._waiting.append(begin)
+            client, _ = scope["client"] or ("", 0)
+            owner = self._owner_of(scope) or client
+            self._waiting.setdefault(owner, deque()).append(begin)
 
     def _begin(self, begin: Callable[[], None]) -> None:
         if not self._n_begun:
@@ -60,7 +67,12 @@ class StartQueue:
     def _next_turn(self) -> None:
         self._n_begun = 0
         while self._waiting and self._n_begun < AT_ONCE:
-            self._begin(self._waiting.popleft())
+            owner = next(iter(self._waiting))
+            waiting = self._waiting.pop(owner)
+            begin = waiting.popleft()
+            if waiting:
+                self._waiting[owner] = waiting
+            self._begin(begin)
 
 
 @dataclass(frozen=True)
@@ -230,7 +242,8 @@ class Connection(HttpToolsProtocol):
         if cycle.scope["method"] in _LIGHT:
             begin()
         else:
-            self._queue.put(begin)
+            scope = cast(Scope, cycle.scope)
+            self._queue.put(scope, lambda: None if cycle.disconnected else begin())
 
     def on_response_complete(self) -> None:
         last = not self.pipeline

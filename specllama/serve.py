@@ -22,6 +22,7 @@ from specllama.app import create_app
 from specllama.connection import Connection, Limits, StartQueue
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.wire import startup
+from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.running.runtime import Runtime
 from specllama.listen import BACKLOG, Listeners
@@ -32,6 +33,7 @@ _SIGNALS = [signal.SIGINT, signal.SIGTERM]
 if sys.platform == "win32":
     _SIGNALS.append(signal.SIGBREAK)
 _FAREWELL = 2  # s for sending an error to requests that are cancelled
+_BURST = 100  # requests at once, after whose end the server releases memory
 _INTERRUPTED = 130  # the exit code in shells of a program ended by Ctrl-C
 
 
@@ -63,7 +65,7 @@ def serve(
 
     app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
     limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
-    connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue())
+    connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue(owner_of))
     config = Config(
         app,
         http=connection,
@@ -108,6 +110,7 @@ class _Server(Server):
         self._on_listening = on_listening
         self._on_ready = on_ready
         self._announcing: asyncio.Task[None] | None = None
+        self._most_requests = 0  # at once, since memory was released
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
@@ -134,6 +137,14 @@ class _Server(Server):
         if not self.should_exit:
             self._on_listening()
             self._announcing = asyncio.create_task(self._announce())
+
+    async def on_tick(self, counter: int) -> bool:
+        n_requests = len(self.server_state.tasks)
+        self._most_requests = max(self._most_requests, n_requests)
+        if not n_requests and self._most_requests >= _BURST:
+            self._most_requests = 0
+            startup.release_memory()
+        return await super().on_tick(counter)
 
     async def _announce(self) -> None:
         runtime: Runtime | None = self.lifespan.state.get("runtime")

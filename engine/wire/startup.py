@@ -39,6 +39,17 @@ def resume_gc() -> None:
     gc.enable()
 
 
+def release_memory() -> None:
+    """Frees unreachable objects and returns free memory to the system, where the platform can. This
+    takes a tenth of a second after thousands of requests at once."""
+    gc.collect()
+    if sys.platform == "linux":
+        import ctypes
+
+        with suppress(OSError, AttributeError):  # musl has no `malloc_trim`
+            ctypes.CDLL(None).malloc_trim(0)
+
+
 _spec = getattr(sys.modules["__main__"], "__spec__", None)
 if _spec is not None and _spec.name in _PROGRAMS:
     pause_gc()

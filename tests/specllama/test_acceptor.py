@@ -99,7 +99,7 @@ def test_without_room_it_accepts_later(
     ] * 2
 
 
-def test_a_client_that_left_before_harms_nobody() -> None:
+def test_a_client_that_left_before_is_skipped() -> None:
     async def check() -> None:
         listener = Listener(errno.ECONNABORTED)
         accepting = Acceptor(listener, Greeting)
@@ -110,8 +110,8 @@ def test_a_client_that_left_before_harms_nobody() -> None:
 
 
 def test_tls() -> None:
-    """A client that doesn't speak TLS, and one that never does its part, delay nobody, not even the
-    shutdown."""
+    """A client that doesn't speak TLS, and one that never sends a byte, delay neither other clients
+    nor the shutdown."""
     authority = trustme.CA()
     server_side = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
     authority.issue_cert("localhost").configure_cert(server_side)

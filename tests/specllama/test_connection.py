@@ -10,6 +10,7 @@ from functools import partial
 from typing import Any
 
 import pytest
+from starlette.types import Scope
 from uvicorn import Config, Server
 
 from contract_tests.kit.server import SECONDS
@@ -455,15 +456,26 @@ def test_a_partial_makes_connections() -> None:
     assert list(answers(asyncio.run(run()))) == [(200, b"/a:")]
 
 
+class Held(StartQueue):
+    """Only keeps the requests."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.held: list[Callable[[], None]] = []
+
+    def put(self, scope: Scope, begin: Callable[[], None]) -> None:
+        self.held.append(begin)
+
+
 def test_few_requests_begin_in_one_turn() -> None:
-    """Others wait in their order, so that answers and light requests needn't wait for them."""
+    """Others wait, so that answers and light requests needn't wait for them."""
 
     async def check() -> None:
         begun: list[int] = []
         queue = StartQueue()
         n = 3 * AT_ONCE + 1
         for number in range(n):
-            queue.put(partial(begun.append, number))
+            queue.put({"client": ("192.0.2.1", number)}, partial(begun.append, number))
         sizes = [len(begun)]
         while len(begun) < n:
             await asyncio.sleep(0)
@@ -474,19 +486,64 @@ def test_few_requests_begin_in_one_turn() -> None:
     asyncio.run(check())
 
 
+def test_owners_take_turns() -> None:
+    """Requests of others wait neither for all requests of an owner nor for all of a client."""
+
+    async def check() -> None:
+        begun: list[str] = []
+        queue = StartQueue(lambda scope: str(scope["owner"]))
+
+        def put(owner: str, client: tuple[str, int] | None, name: str) -> None:
+            queue.put({"owner": owner, "client": client}, partial(begun.append, name))
+
+        for number in range(AT_ONCE):
+            put("", None, f"first {number}")
+        for number in range(3):
+            put("alice", ("192.0.2.1", number), f"alice {number}")
+        for number in range(2):
+            put("", ("192.0.2.2", number), f"client {number}")
+        put("", None, "local")
+        while len(begun) < AT_ONCE + 6:
+            await asyncio.sleep(0)
+        assert begun[AT_ONCE:] == [
+            *("alice 0", "client 0", "local", "alice 1", "client 1", "alice 2")
+        ]
+
+    asyncio.run(check())
+
+
+def test_a_client_that_leaves_early() -> None:
+    """Its request doesn't begin."""
+
+    async def check() -> None:
+        app, queue = App(), Held()
+        async with serving(app, queue=queue) as (address, made):
+            _, writer = await asyncio.open_connection(*address)
+            writer.write(b"POST /a HTTP/1.1\r\nHost: x\r\nContent-Length: 0\r\n\r\n")
+            while not queue.held:
+                await asyncio.sleep(0)
+            writer.close()
+            while not made[0].cycle.disconnected:
+                await asyncio.sleep(0)
+            queue.held[0]()
+            said = await _say(address, b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            assert [body for _, body in answers(said)] == [b"/b:"]
+            assert len(app.heads) == 1
+
+    asyncio.run(check())
+
+
 def test_light_requests_do_not_wait() -> None:
     async def check() -> None:
-        app, queue = App(), StartQueue()
-        held: list[Callable[[], None]] = []
-        queue.put = held.append  # type: ignore[method-assign, assignment]
+        app, queue = App(), Held()
         async with serving(app, queue=queue) as (address, _):
             head = b"POST /a HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: 1\r\n\r\n"
             posting = asyncio.create_task(_say(address, head + b"b"))
-            while not held:
+            while not queue.held:
                 await asyncio.sleep(0)
             said = await _say(address, b"GET /b HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             assert [body for _, body in answers(said)] == [b"/b:"]
-            held[0]()
+            queue.held[0]()
             assert [body for _, body in answers(await posting)] == [b"/a:b"]
 
     asyncio.run(check())

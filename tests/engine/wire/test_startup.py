@@ -1,11 +1,13 @@
 """The memory of a process."""
 
+import gc
 import subprocess
 import sys
+import weakref
 
 import pytest
 
-from specllama.engine.wire.startup import private, resident
+from specllama.engine.wire.startup import private, release_memory, resident
 
 pytestmark = pytest.mark.slow
 
@@ -27,3 +29,21 @@ def test_memory_that_is_used_is_seen() -> None:
     assert 0 < before < after - (32 << 20)
     assert resident() > 0
     assert 0 < private() < resident()
+
+
+class Part:
+    def __init__(self) -> None:
+        self.itself = self
+
+
+def test_unreachable_objects_are_freed() -> None:
+    collects = gc.isenabled()
+    gc.disable()
+    try:
+        part = weakref.ref(Part())
+        assert part() is not None
+        release_memory()
+        assert part() is None
+    finally:
+        if collects:
+            gc.enable()
