@@ -77,6 +77,9 @@ class CancelOnDisconnect:
         traceback: TracebackType | None,
     ) -> None:
         self._watcher.cancel()
+        # Its CancelledError will refer to this object. Without a cycle of references, the objects
+        # of the request are freed at once, not by the garbage collector.
+        del self._watcher
         # A cancellation by another task (a shutdown) stays a CancelledError.
         if (
             self._gone

@@ -243,6 +243,7 @@ class AnswerBatch:
 
     async def __aexit__(self, *exc_info: object) -> None:
         self._context.close()
+        self._call.on_refusal = None  # the call also lives longer than the texts
         for generation in self._generations:
             generation.cancel()
         for task in self._tasks:

@@ -154,8 +154,8 @@ def device_memory() -> list[DeviceMemory]:
 
 def view(pointer: Any, n: int, dtype: np.dtype[Any]) -> npt.NDArray[Any]:
     """`n` elements of llama.cpp's memory as an array, valid as long as that memory."""
-    address = ctypes.cast(pointer, ctypes.c_void_p).value
-    if address is None:
+    if not pointer:
         raise BackendError("llama.cpp returned no data")
+    address = ctypes.addressof(pointer.contents)  # `cast` would make a cycle of references
     buffer: Any = (ctypes.c_char * (n * dtype.itemsize)).from_address(address)
     return np.frombuffer(buffer, dtype)

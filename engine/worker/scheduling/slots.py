@@ -107,12 +107,14 @@ class SlotTable:
         """Take a sequence out of the queue."""
         assert sequence.ticket is not None
         self.queue.remove(sequence.ticket)
+        sequence.ticket = None
 
     def free(self, sequence: Sequence, phase: Phase) -> None:
         """Free the slot of `sequence`, which enters `phase`."""
         assert sequence.ticket is not None
         self.charge(sequence)
         self.queue.leave(sequence.ticket)
+        sequence.ticket = None
         if phase == "ended" and sequence.generating:
             self.queue.answered(len(sequence.tokens) - sequence.n_prompt)
         sequence.enter(phase)
