@@ -39,6 +39,8 @@ class Answer:
     head: dict[str, str] = field(default_factory=dict)
     body: bytes = b""
     cut: str = ""
+    sent: bool = False  # the whole request
+    left: bool = False  # the client has closed the connection before the end
 
     @property
     def seconds(self) -> float:
@@ -69,7 +71,7 @@ class Sockets:
 
     def __init__(self, url: str) -> None:
         parts = urlsplit(url)
-        self._host, self._port = parts.hostname or "127.0.0.1", parts.port or 80
+        self.host, self.port = parts.hostname or "127.0.0.1", parts.port or 80
         self._opening = asyncio.Semaphore(OPENING)
 
     async def send(
@@ -90,7 +92,11 @@ class Sockets:
                 reader, writer = await self._connected(slow=hurry is not None)
                 writer.write(self._request(path, body, key))
                 await writer.drain()
+                answer.sent = True
             await _receive(reader, answer, hurry)
+        except asyncio.CancelledError:
+            answer.left = True
+            raise
         except (OSError, EOFError, ValueError) as error:
             answer.cut = f"{type(error).__name__}: {error}"
         finally:
@@ -107,7 +113,7 @@ class Sockets:
         if slow:
             connection.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, SIP)
         try:
-            await asyncio.get_running_loop().sock_connect(connection, (self._host, self._port))
+            await asyncio.get_running_loop().sock_connect(connection, (self.host, self.port))
         except BaseException:
             connection.close()
             raise
@@ -117,7 +123,7 @@ class Sockets:
         content = b"" if body is None else json.dumps(body).encode()
         lines = [
             f"{'GET' if body is None else 'POST'} {path} HTTP/1.1",
-            f"Host: {self._host}:{self._port}",
+            f"Host: {self.host}:{self.port}",
             "Connection: close",
             *([f"Authorization: Bearer {key}"] if key else []),
             *(
@@ -150,6 +156,22 @@ async def _receive(
     answer.body = received
     if not answer.status:
         raise EOFError("closed without an answer")
+
+
+def health(host: str, port: int, seconds: float) -> Answer:
+    """Asks for `/health` and waits for the answer. For a thread of its own, so that the time isn't
+    that of this process's event loop."""
+    answer = Answer("/health")
+    try:
+        with socket.create_connection((host, port), seconds) as connection:
+            connection.sendall(f"GET /health HTTP/1.1\r\nHost: {host}:{port}\r\n\r\n".encode())
+            found = STATUS.match(connection.recv(1 << 16))
+        answer.status = int(found[1]) if found else 0
+        answer.cut = "" if found else "closed without an answer"
+    except OSError as error:
+        answer.cut = f"{type(error).__name__}: {error}"
+    answer.ended = time.monotonic()
+    return answer
 
 
 def fault_of_refusal(answer: Answer, limits: Mapping[str, int]) -> str:

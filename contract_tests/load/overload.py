@@ -33,7 +33,7 @@ import httpx
 import psutil
 
 from contract_tests.load.fleet import family
-from contract_tests.load.flood import MESSAGES, Answer, Sockets, raise_limit
+from contract_tests.load.flood import MESSAGES, Answer, Sockets, health, raise_limit
 from contract_tests.load.tally import LIMITS, Load, faults, table
 from contract_tests.own import servers
 from contract_tests.soak.sampling import listener
@@ -78,7 +78,8 @@ class Overload:
         ]
         holders = [asyncio.create_task(self._hold()) for _ in range(HOLDERS)]
         tasks = [asyncio.create_task(self._stream()) for _ in range(n_streams)]
-        await self._until(lambda: load.most_open >= n_streams * 0.9)
+        if self._keys:  # other servers may not begin a stream before it has a slot
+            await self._until(lambda: load.most_open >= n_streams * 0.9)
         tasks += [
             asyncio.create_task(self._short([*WEIGHTS][i % len(WEIGHTS)]))
             for i in range(n_requests)
@@ -105,7 +106,11 @@ class Overload:
     async def _middle(self, tasks: list[asyncio.Task[None]], n_requests: int) -> None:
         """Does what the scenario does while the requests wait."""
         name = self.load.name
-        await self._until(lambda: self._n_waiting + self.load.n_ended >= n_requests)
+        if self._keys:
+            await self._until(lambda: self._n_waiting + self.load.n_ended >= n_requests)
+        else:  # other servers may not show their queue
+            await self._until(lambda: sum(each.sent for each in self.load.crowd) >= n_requests)
+            await asyncio.sleep(SETTLING / 10)
         if name == "leaving":
             await _cancel(tasks)
         elif name == "ending":
@@ -156,7 +161,8 @@ class Overload:
 
     async def _health(self) -> None:
         while not self._over.is_set():
-            self.load.health.append(await self._sockets.send("/health"))
+            where = (self._sockets.host, self._sockets.port)
+            self.load.health.append(await asyncio.to_thread(health, *where, PATIENCE))
             await asyncio.sleep(EVERY)
 
     async def _watch(self) -> None:

@@ -58,10 +58,18 @@ class Load:
 
 
 def _counts(answers: list[Answer]) -> str:
-    by = Counter("no answer" if each.cut else str(each.status) for each in answers)
-    whole = sum(each.is_whole for each in answers)
-    parts = [f"{n:,} with {status}" for status, n in sorted(by.items())]
-    return f"{', '.join(parts) or '-'} ({whole:,} complete)"
+    by = Counter(_outcome(each) for each in answers)
+    return ", ".join(f"{n:,} {outcome}" for outcome, n in sorted(by.items())) or "-"
+
+
+def _outcome(answer: Answer) -> str:
+    if answer.left:
+        return "left"
+    if answer.cut or not answer.status:
+        return "without an answer"
+    if answer.status == 200:
+        return "complete" if answer.is_whole else "incomplete"
+    return f"with {answer.status}"
 
 
 def _longest(answers: list[Answer]) -> str:
@@ -116,6 +124,8 @@ def _faults_of(
     """Returns the faults of the refusals, and of answers without a documented end."""
     found: Counter[str] = Counter()
     for each in answers:
+        if each.left:
+            continue
         if each.status in (429, 503):
             if scenario == "ending" and each.status == 503:
                 continue  # a server that ends has no time for a retry

@@ -66,7 +66,8 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     `Accepted` reports how many tokens each text may use, and an `Ended` answers its `Cancel`. With
     `shows_queue`, `Queued` events report its place while it waits. `key_name` is the name of the
     key, for `GetSlots`. The limits of the queue and `allowance` don't apply to a request that
-    `is_accepted`: an earlier process has accepted it.
+    `is_accepted`: an earlier process has accepted it. The limits of the queue don't apply to one
+    that `is_only`: its key has no other call on this server.
     """
 
     weight: float = 1.0
@@ -79,6 +80,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     key_name: str = ""
     cache_bytes: int = 0  # limit of the key's cached texts; 0: no limit
     is_accepted: bool = False
+    is_only: bool = False
 
 
 NO_TERMS = Terms()

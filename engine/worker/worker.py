@@ -281,7 +281,7 @@ class Worker:
         before it costs time."""
         texts = ids(message) if isinstance(message, Submit) else [message.id]
         terms, is_first = message.terms, message.group in (0, message.id)
-        if is_first and not terms.is_accepted:
+        if is_first and not (terms.is_accepted or terms.is_only):
             refused = self._engine.refuse_call(self._arriving.n_calls)
             if refused is not None:
                 return Step([Failed(id, refused) for id in texts])

@@ -101,7 +101,7 @@ class Admission:
         too many calls wait, or the key's quotas can't be checked.
         """
         try:
-            call.place = self.waiting.enter(call.model, leases)
+            call.place = self.waiting.enter(call.model, leases, call.owner)
             if n_tokens:
                 call.place.expect(n_tokens)
             if call.key is not None:
@@ -191,7 +191,9 @@ class AdmittedCall:
         return self._limits_tokens or self._admission.usage.is_kept
 
     def limited(self, terms: Terms) -> Terms:
-        """Returns `terms` with the number of tokens that the key has left."""
+        """Returns `terms` with what depends on the other calls of the key."""
+        if self.place is not None and self.place.is_only:
+            terms = msgspec.structs.replace(terms, is_only=True)
         if self.balance is None or (n_tokens := self.balance.n_tokens) < 0:
             return terms
         return msgspec.structs.replace(terms, allowance=n_tokens + self._n_held)

@@ -5,25 +5,34 @@ one model, the engine process limits the calls that it has, so a call waits here
 model is loaded.
 
 Each model takes as many calls as it has slots without a wait. What waits is the rest.
+
+The only call of an API key is never refused, so that no key can lock out the others. So at most as
+many calls as there are keys are beyond a limit.
 """
 
 import math
 from collections import Counter, OrderedDict
 from collections.abc import Callable
 from contextlib import ExitStack
-from typing import Final
+from typing import Final, TypeVar
 
 from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.options.tables.context import ContextOptions
 
+T = TypeVar("T")
+
 
 class CallPlace:
     """One call: it waits, then runs, then has ended. `n_tokens` are those of its prompts, as far as
-    known."""
+    known. It `is_only` if its `owner`, an API key, had no other call when it came."""
 
-    def __init__(self, line: "WaitingCalls", model: str, n_begun: int) -> None:
+    def __init__(
+        self, line: "WaitingCalls", model: str, owner: int, is_only: bool, n_begun: int
+    ) -> None:
         self.model: Final = model
+        self.owner: Final = owner
+        self.is_only: Final = is_only
         self.since: Final = system.now()
         self.n_begun_before: Final = n_begun
         self.n_tokens = 0
@@ -67,6 +76,7 @@ class WaitingCalls:
         self._running: set[CallPlace] = set()
         self._n_waiting: Counter[str] = Counter()  # by model
         self._n_running: Counter[str] = Counter()
+        self._n_open: Counter[int] = Counter()  # by API key
         self._n_tokens = 0
         self._n_begun = 0
 
@@ -77,15 +87,17 @@ class WaitingCalls:
         """Returns the calls of a server with these options. A `router` has several models."""
         return cls(options.max_queue, options.max_queue_tokens, until_begun=router, n_slots=n_slots)
 
-    def enter(self, model: str, leases: ExitStack) -> CallPlace:
-        """Adds a call, until the end of `leases`. Raises EngineError (unavailable_error) if too
-        many wait."""
-        if self._max_calls and len(self._waiting) >= self._max_calls and self._must_wait(model):
+    def enter(self, model: str, leases: ExitStack, owner: int = 0) -> CallPlace:
+        """Adds a call of an API key (0: of none), until the end of `leases`. Raises EngineError
+        (unavailable_error) if too many wait."""
+        is_only, limit = bool(owner) and not self._n_open[owner], self._max_calls
+        if not is_only and limit and len(self._waiting) >= limit and self._must_wait(model):
             n = sum(self._excess(each) for each in self._n_waiting)
-            if n >= self._max_calls:
+            if n >= limit:
                 text = f"{n} requests wait for the models of this server, and --max-queue is "
-                raise self._refusal(f"{text}{self._max_calls}", 1)
-        place = CallPlace(self, model, self._n_begun)
+                raise self._refusal(f"{text}{limit}", 1)
+        place = CallPlace(self, model, owner, is_only, self._n_begun)
+        self._n_open[owner] += 1
         self._waiting[place] = None
         self._n_waiting[model] += 1
         leases.callback(self._end, place)
@@ -97,7 +109,8 @@ class WaitingCalls:
             return
         n_others = self._n_tokens - place.n_tokens
         limit = self._max_tokens
-        if limit and n_others and n_others + n_tokens > limit and self._excess(place.model):
+        is_over = limit and n_others and n_others + n_tokens > limit
+        if is_over and not place.is_only and self._excess(place.model):
             mean = n_others / max(1, len(self._waiting) - 1)
             text = (
                 f"prompts with about {n_others} tokens wait for the models of this server, this "
@@ -117,6 +130,7 @@ class WaitingCalls:
             self._n_running[place.model] += 1
 
     def _end(self, place: CallPlace) -> None:
+        _decrease(self._n_open, place.owner)
         if place in self._waiting:
             self._leave(place)
         elif place in self._running:
@@ -156,8 +170,8 @@ class WaitingCalls:
         )
 
 
-def _decrease(counter: Counter[str], model: str) -> None:
-    """Decreases a count. A count of 0 isn't kept, as models come and go."""
-    counter[model] -= 1
-    if not counter[model]:
-        del counter[model]
+def _decrease(counter: Counter[T], key: T) -> None:
+    """Decreases a count. A count of 0 isn't kept, as models and API keys come and go."""
+    counter[key] -= 1
+    if not counter[key]:
+        del counter[key]

@@ -53,8 +53,9 @@ class ContextOptions(msgspec.Struct, kw_only=True, frozen=True):
             min=0,
             max=INT32_MAX,
             help="Maximum number of requests that wait for a slot; a request with several texts "
-            "or inputs counts once. Further ones are refused with 503 and Retry-After. A server of "
-            "several models also limits their sum to the command line's value. 0: no limit.",
+            "or inputs counts once. Further ones are refused with 503 and Retry-After; the only "
+            "request of an API key is never refused. A server of several models also limits their "
+            "sum to the command line's value. 0: no limit.",
         ),
     ] = 4096
     max_queue_tokens: Annotated[

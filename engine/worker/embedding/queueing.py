@@ -37,7 +37,7 @@ class VectorQueueing:
             return None
         if (error := refuse_allowance(job.n_tokens, terms.allowance)) is not None:
             return error
-        if n_waiting and job.group in (0, job.id):
+        if n_waiting and job.group in (0, job.id) and not terms.is_only:
             error = limits.refuse_tokens(n_waiting, job.n_tokens)
             if error is not None:
                 return error

@@ -81,7 +81,7 @@ class Queueing:
             n_others = 0 if call is None else call.n_reserved
             if (error := refuse_allowance(n_others + n_tokens, terms.allowance)) is not None:
                 return error
-            if wait:
+            if wait and not terms.is_only:
                 error = limits.refuse_tokens(self._slots.queue.n_tokens, n_uncached)
                 if error is not None:
                     return error

@@ -19,15 +19,16 @@ def line(max_calls: int = 0, max_tokens: int = 0, *, until_begun: bool = True) -
     )
 
 
-def refused(waiting: WaitingCalls, model: str) -> ErrorInfo:
+def refused(waiting: WaitingCalls, model: str, owner: int = 0) -> ErrorInfo:
     with ExitStack() as leases, pytest.raises(EngineError) as caught:
-        waiting.enter(model, leases)
+        waiting.enter(model, leases, owner)
     return caught.value.info
 
 
 def check_empty(waiting: WaitingCalls) -> None:
     left = (waiting._waiting, waiting._running, waiting._n_waiting, waiting._n_running)
     assert not any(left)
+    assert not waiting._n_open
     assert waiting._n_tokens == 0
 
 
@@ -103,6 +104,23 @@ def test_the_sum_of_tokens_is_limited(now: list[float]) -> None:
         large.expect(1000)
         waiting.enter("c", leases).expect(80)
     assert waiting._n_tokens == 0
+
+
+def test_the_only_call_of_a_key_is_never_refused(now: list[float]) -> None:
+    waiting = line(1, 100)
+    with ExitStack() as leases:
+        waiting.enter("c", leases, 1).expect(1000)
+        refused(waiting, "c")
+        refused(waiting, "c", 1)
+        with ExitStack() as later:
+            only = waiting.enter("c", later, 2)
+            assert only.is_only
+            only.expect(1000)
+            refused(waiting, "c", 2)
+            only.begin()
+            refused(waiting, "c", 2)
+        assert waiting.enter("c", leases, 2).is_only, "the other one has ended"
+    check_empty(waiting)
 
 
 @given(

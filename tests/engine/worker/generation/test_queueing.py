@@ -164,8 +164,9 @@ def test_prompt_tokens_that_wait_are_limited(model: Model) -> None:
     assert failed.error.retry_after >= 1
     assert failed.error.estimated_wait_ms is not None
     assert submit(e, 5, f"5 {PROMPT}", Terms(is_accepted=True)) == [], "accepted before"
+    assert submit(e, 6, f"6 {PROMPT}", Terms(is_only=True)) == [], "the only one of its key"
     stats = e.stats()
-    assert (stats.n_refused, stats.n_deferred) == (1, 3)
+    assert (stats.n_refused, stats.n_deferred) == (1, 4)
     assert stats.n_tokens_waiting > n
     assert stats.wait_seconds > 0
     run(e)
