@@ -218,17 +218,17 @@ class StepPlanner:
 
     def wait_seconds(self, n_before: int, n_tokens: int) -> float:
         """The estimated seconds until a text gets a slot, if `n_before` texts with `n_tokens`
-        uncached prompt tokens get theirs before it. A slot becomes free when the shortest of the
-        running answers ends, and then whenever one of mean length ends; a running answer of more
-        than that length is expected to go on for `MORE` of it. The times of steps are the measured
-        ones; before the first step, those of the sweep; without a sweep, guesses."""
+        uncached prompt tokens get theirs before it. Further answers are of mean length; a running
+        answer of more than that length is expected to go on for `MORE` of it. The times of steps
+        are the measured ones; before the first step, those of the sweep; without a sweep,
+        guesses."""
         slots = self.scheduler.slots
         if n_before < len(slots.idle):
             return 0.0
         n_slots, mean = self.scheduler.n_slots, slots.queue.mean_answer
         running = self.scheduler.active
-        shortest = min((_n_expected(s, mean) for s in running), default=0.0)
-        n_steps = shortest + mean * (n_before - len(slots.idle)) / n_slots
+        n_left = [0.0] * len(slots.idle) + [_n_expected(each, mean) for each in running]
+        n_steps = steps_until_free(n_left, n_before + 1, mean)
         n_tokens += sum(s.n_pending for s in running if s.phase == "prefill")
         step = self.clock.decode_seconds(n_slots) or GUESSED_TOKEN
         return n_steps * step + self.prompt_seconds(n_tokens)
@@ -284,6 +284,19 @@ def _n_expected(sequence: TokenSequence, mean: float) -> float:
     n_generated = max(0, len(sequence.tokens) - sequence.n_prompt)
     n_more = mean - n_generated if n_generated < mean else MORE * mean
     return n_more if sequence.n_predict < 0 else min(n_more, sequence.n_predict - n_generated)
+
+
+def steps_until_free(n_left: Sequence[float], n: int, mean: float) -> float:
+    """The number of steps until a slot has become free for the `n`-th time, if the texts in the
+    slots go on for `n_left` steps, and all following ones have `mean` steps, of which fractions
+    count."""
+    n_steps, sums = 0.0, 0.0
+    for n_used, steps in enumerate(sorted(n_left), 1):
+        if n_used > 1 and n_steps <= steps:
+            break  # the other slots become free later
+        sums += steps
+        n_steps = max(steps, (sums + mean * (n - n_used)) / n_used)
+    return n_steps
 
 
 def _check_shifting(context: Context, options: EngineOptions) -> None:
