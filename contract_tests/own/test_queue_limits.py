@@ -28,7 +28,7 @@ def test_the_sum_over_all_models_is_limited(
     presets = tmp_path / "models.ini"
     presets.write_text(PRESETS, "utf-8")
     files = ["--models-dir", str(zoo.directory), "--models-preset", str(presets)]
-    more = ["--models-max", "0", "-np", "1", "--max-predict", "-1", "--context-shift"]
+    more = ["--models-max", "0", "-np", "1", "--max-predict", "-1", "--context-shift", "--metrics"]
     server = own_server(*files, *more, *limit, router=True, variables=hub)
     endless = {"stream": True, "n_predict": -1, "ignore_eos": True}
     path = "/completion"
@@ -48,6 +48,8 @@ def test_the_sum_over_all_models_is_limited(
         assert int(refused.headers["Retry-After"]) >= 1
         rows = contract.check(server.get("/v1/usage", params={"group_by": "model"}))["data"]
         assert {row["model"]: row["refused"] for row in rows} == {CHAT: 0, OTHER_CHAT: 1}
+        metrics = server.get("/metrics", params={"model": OTHER_CHAT}).text
+        assert "specllama_requests_refused_total 1.0" in metrics
         streams.close()
         contract.check(waits.result())
     contract.check(server.post(path, {**one, "model": OTHER_CHAT}))

@@ -4,6 +4,8 @@ import asyncio
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+import msgspec
+
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire.stats import Stats
@@ -26,6 +28,8 @@ async def load_of(current: Runtime, model: str) -> ModelLoad:
     if stats is None:
         state = current.pool.status(model).value
         raise unavailable(f"there are no metrics for {model!r} now: the model is {state}")
+    n_refused = stats.n_refused + current.admission.waiting.n_refused[model]
+    stats = msgspec.structs.replace(stats, n_refused=n_refused)
     info = current.pool.status(model).info
     return ModelLoad(model, info.n_slots if info else 0, stats)
 

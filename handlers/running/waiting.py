@@ -69,6 +69,7 @@ class WaitingCalls:
         n_slots: Callable[[str], int] = lambda model: 0,
     ) -> None:
         self.until_begun: Final = until_begun
+        self.n_refused: Counter[str] = Counter()  # by model, since the start
         self._max_calls: Final = max_calls
         self._max_tokens: Final = max_tokens
         self._n_slots = n_slots
@@ -95,7 +96,7 @@ class WaitingCalls:
             n = sum(self._excess(each) for each in self._n_waiting)
             if n >= limit:
                 text = f"{n} requests wait for the models of this server, and --max-queue is "
-                raise self._refusal(f"{text}{limit}", 1)
+                raise self._refusal(model, f"{text}{limit}", 1)
         place = CallPlace(self, model, owner, is_only, self._n_begun)
         self._n_open[owner] += 1
         self._waiting[place] = None
@@ -117,7 +118,7 @@ class WaitingCalls:
                 f"one would add {n_tokens}, and --max-queue-tokens is {limit}"
             )
             over = min(n_others, n_others + n_tokens - limit)
-            raise self._refusal(text, math.ceil(over / mean))
+            raise self._refusal(place.model, text, math.ceil(over / mean))
         self._n_tokens += n_tokens - place.n_tokens
         place.n_tokens = n_tokens
 
@@ -154,9 +155,10 @@ class WaitingCalls:
         """True if a new call would wait for a slot of the model."""
         return self._n_waiting[model] >= self._free(model)
 
-    def _refusal(self, message: str, n_places: int) -> EngineError:
-        """Returns the error with the time in which `n_places` calls will begin, as long as in the
-        time since the oldest one began to wait."""
+    def _refusal(self, model: str, message: str, n_places: int) -> EngineError:
+        """Counts a refused call, and returns its error, with the time in which `n_places` calls
+        will begin, as long as in the time since the oldest one began to wait."""
+        self.n_refused[model] += 1
         oldest = next(iter(self._waiting))
         n_begun = max(1, self._n_begun - oldest.n_begun_before)
         wait = n_places * (system.now() - oldest.since) / n_begun

@@ -9,6 +9,7 @@ import pytest
 from specllama.engine.errors import EngineError, unavailable
 from specllama.engine.wire.stats import Stats
 from specllama.handlers.running.model_load import load_of, loads_of_all
+from specllama.handlers.running.waiting import WaitingCalls
 
 
 def running(stats: Stats | EngineError) -> Any:
@@ -37,7 +38,8 @@ def server(**supervisors: Any) -> Any:
         status=lambda name: SimpleNamespace(value="loading", info=info),
     )
     catalog = SimpleNamespace(entries=supervisors, default=[*supervisors][-1])
-    return SimpleNamespace(pool=pool, catalog=catalog)
+    admission = SimpleNamespace(waiting=WaitingCalls())
+    return SimpleNamespace(pool=pool, catalog=catalog, admission=admission)
 
 
 def test_loads_are_those_of_models_with_engines() -> None:
@@ -51,6 +53,12 @@ def test_loads_are_those_of_models_with_engines() -> None:
     found = asyncio.run(loads_of_all(current, current.catalog.entries))
     assert [(each.model, each.n_slots) for each in found] == [("e", 4), ("a", 4)]
     assert [each.stats.n_processing for each in found] == [0, 1]
+
+
+def test_refusals_by_the_server_count_as_well() -> None:
+    current = server(a=running(Stats(n_refused=2)))
+    current.admission.waiting.n_refused.update({"a": 3, "b": 4})
+    assert asyncio.run(load_of(current, "a")).stats.n_refused == 5
 
 
 @pytest.mark.parametrize("supervisor", [None, LOADING])

@@ -54,6 +54,7 @@ def test_the_sum_over_all_models_is_limited(now: list[float]) -> None:
         places[2].begin()
         assert (info := refused(waiting, "b")).retry_after == 15
         assert info.estimated_wait_ms == 15_000
+        assert waiting.n_refused == {"a": 1, "b": 1, "c": 2}
         places[4].begin()
         waiting.enter("b", leases)
     check_empty(waiting)
