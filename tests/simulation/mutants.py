@@ -29,7 +29,7 @@ from specllama.engine.worker.constraints.constraint import Constraint
 from specllama.engine.worker.constraints.lazy import LazyConstraint
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
-from specllama.engine.worker.generation import queueing, request
+from specllama.engine.worker.generation import request
 from specllama.engine.worker.generation.answering import Answering
 from specllama.engine.worker.generation.engine import Engine
 from specllama.engine.worker.generation.launch import Counting, Decoding
@@ -317,11 +317,15 @@ def _settled_twice(real: Real, acts: Acts, timings: Any) -> None:
         meter.ended(timings)
 
 
-def _accepted_twice(real: Real, acts: Acts, request: Any, n_tokens: int = 0) -> list[Any]:
-    events = real(request, n_tokens)
-    again = [event for event in events if isinstance(event, Accepted)]
-    acts.n += len(again)
-    return [*events, *again, *again]
+def _reserved_again(real: Real, acts: Acts, event: Any) -> bool:
+    """Reserves tokens for a text again when the next process has accepted it as well."""
+    generation: Generation = real.args[0]  # type: ignore[attr-defined]
+    meter = generation._meter
+    is_again = isinstance(event, Accepted) and generation.request.terms.is_accepted
+    if is_again and meter is not None:
+        acts()
+        meter.accepted(event.n_tokens)
+    return bool(real(event))
 
 
 def _token_lost(real: Real, acts: Acts, sequence: Any) -> None:
@@ -342,10 +346,10 @@ def _tokens_stay(real: Real, acts: Acts, ticket: Any, change: int) -> None:
 
 
 def _never_again(real: Real, acts: Acts, sequence: Any, n_uncached: int | None = None) -> None:
-    if sequence.ticket is None:
-        real(sequence, n_uncached)
-    else:
+    if sequence.n_charged:  # it had a slot
         acts()
+    else:
+        real(sequence, n_uncached)
 
 
 def _reason_of_others(real: Real, acts: Acts, *args: Any) -> Any:
@@ -359,7 +363,7 @@ OF_TERMS = (
     Mutant("the end of a cancelled text isn't reported", Worker, "_cancel", _unreported),
     Mutant("a meter gets an end twice", Generation, "settle", _settled_twice),
     Mutant("a meter gets no end", Generation, "settle", skips()),
-    Mutant("a meter reserves twice", queueing, "first_events", _accepted_twice),
+    Mutant("a meter reserves twice", Generation, "_is_taken", _reserved_again),
     Mutant("flows without a text stay in the queue", AdmissionQueue, "_forget_idle", skips()),
     Mutant("a running text never leaves its flow", AdmissionQueue, "leave", skips()),
     Mutant("tokens that don't wait any more stay counted", AdmissionQueue, "_count", _tokens_stay),
