@@ -21,6 +21,7 @@ FAILURES = {
     "busy": unavailable("Loading model"),
     "later": not_supported("not yet"),
     "never": server_error("too large", final=True),
+    "limit": EngineError(ErrorInfo("rate_limit_error", "too many", retry_after=7)),
     "soon": EngineError(ErrorInfo("unavailable_error", "restarting", retry_after=7)),
     "long": EngineError(ErrorInfo("exceed_context_size_error", "too long", 10, 5)),
 }
@@ -204,6 +205,9 @@ def test_engine_errors(client: httpx.Client) -> None:
         error = error_of(response, 503, "unavailable_error")
         assert error.keys() == {"code", "message", "type"}
     assert ("Retry-After" in busy.headers, soon.headers["Retry-After"]) == (False, "7")
+    limited = client.get("/fail/limit")
+    error_of(limited, 429, "rate_limit_error")
+    assert limited.headers["Retry-After"] == "7"
     refused = client.get("/fail/later")
     error_of(refused, 501, "not_supported_error")
     assert refused.headers["X-Should-Retry"] == "false"
@@ -339,6 +343,7 @@ def test_a_path_may_have_the_envelope_of_another_api(prefix: str, tmp_path: Path
             (client.post(where, content=b"a", headers={"content-type": "a/b"}), 415, None),
             (client.post(where, json={"how": "bug"}), 500, "api_error"),
             (client.post(where, json={"how": "busy"}), 503, "overloaded_error"),
+            (client.post(where, json={"how": "limit"}), 429, "rate_limit_error"),
             (client.post(where, json={"how": "later"}), 501, "invalid_request_error"),
         ):
             document = response.json()

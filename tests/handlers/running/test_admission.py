@@ -12,12 +12,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.generation import Meter
 from specllama.engine.wire.replies import Timings
 from specllama.engine.wire.requests import NO_TERMS, Terms
 from specllama.handlers.http import current
 from specllama.handlers.http.api_keys import ApiKey, KeyRing, current_key
+from specllama.handlers.http.rate_limits import RateLimit
 from specllama.handlers.options.keys_file import digest
 from specllama.handlers.running.admission import (
     Admission,
@@ -136,6 +138,14 @@ class Scene:
         return row.usage
 
 
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The clock of calls and balances, which a test turns forward."""
+    time = [NOW]
+    monkeypatch.setattr(system, "now", lambda: time[0])
+    return time
+
+
 def used(n_prompt: int, n_predicted: int = 0, n_cached: int = 0) -> Timings:
     return Timings(n_cached, n_prompt, 0.0, n_predicted, 0.0)
 
@@ -174,6 +184,42 @@ def test_running_calls() -> None:
         with ExitStack() as leases:
             await scene.call(leases)
         assert not scene.admission._running, "nothing is left of a key without calls"
+
+    asyncio.run(work())
+
+
+def test_a_running_call_is_expected_to_last_for_as_long_as_it_has_lasted(
+    now: list[float],
+) -> None:
+    async def work() -> None:
+        scene = Scene(concurrency=2)
+        with ExitStack() as leases:
+            await scene.call(leases)
+            now[0] += 20
+            await scene.call(leases)
+            now[0] += 40
+            assert (await scene.refusal()).retry_after == 25  # half of the mean of 60 and 40
+
+    asyncio.run(work())
+
+
+def test_what_is_left_and_when_it_is_whole_again(now: list[float]) -> None:
+    async def work() -> None:
+        scene = Scene(requests_per_minute=4, tokens_per_minute=120, tokens_per_day=86_400)
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            metered(call).accepted(30)
+            await call.reserved()
+            assert call.balance is not None
+            assert call.balance.rate_limits() == [
+                RateLimit("requests", 4, 3, 15.0),
+                RateLimit("tokens", 120, 90, 15.0),
+            ]
+            now[0] += 7.5
+            assert call.balance.rate_limits() == [
+                RateLimit("requests", 4, 3, 7.5),
+                RateLimit("tokens", 120, 105, 7.5),
+            ]
 
     asyncio.run(work())
 
