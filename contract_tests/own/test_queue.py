@@ -55,6 +55,9 @@ def test_the_only_request_of_a_key_is_not_refused(
             wait_until(lambda: server.get("/queue").json()["n_waiting"] == 1, "one waits")
             answer = pool.submit(server.post, "/completion", asked, headers=one)
             wait_until(lambda: server.get("/queue").json()["n_waiting"] == 2, "another one waits")
+            waiting = contract.check(server.get("/queue"))["waiting"]
+            assert sorted(each["key_name"] for each in waiting) == ["api-key-1", "single"]
+            assert [slot["key_name"] for slot in server.slots()] == ["api-key-1"]
             assert (
                 option in contract.check(server.post("/completion", asked), 503)["error"]["message"]
             )

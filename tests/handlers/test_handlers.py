@@ -4,6 +4,7 @@ import time
 
 import pytest
 
+from specllama.engine.wire.replies import WaitingState
 from tests.support.paper_server import INFO, Server, serve
 
 pytestmark = pytest.mark.slow
@@ -54,6 +55,30 @@ def test_slots(server: Server) -> None:
     server.engine.busy = True
     assert server.get("/slots").status_code == 200
     assert server.get("/slots", fail_on_no_slot=1).status_code == 503
+
+
+def test_slots_and_the_queue_have_the_names_of_keys() -> None:
+    for server in serve():
+        for place, name in enumerate(["alice", "", "carol"], 1):
+            server.engine.waiting.append(
+                WaitingState(
+                    id=place,
+                    place=place,
+                    key_name=name,
+                    n_tokens=9,
+                    n_uncached=8,
+                    age_ms=1,
+                    wait_ms=2,
+                )
+            )
+        queue = server.get("/queue").json()
+        assert queue["n_waiting"] == 3
+        assert [(each["place"], each["key_name"]) for each in queue["waiting"]] == [
+            (1, "alice"),
+            (2, ""),
+            (3, "carol"),
+        ]
+        assert [slot.get("key_name") for slot in server.get("/slots").json()] == [None, "bob"]
 
 
 def test_slots_show_texts_only_by_option(server: Server) -> None:

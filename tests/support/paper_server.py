@@ -32,6 +32,7 @@ from specllama.engine.wire.replies import (
     SlotState,
     Timings,
     Tokens,
+    WaitingState,
 )
 from specllama.engine.wire.requests import PromptParts, Submit
 from specllama.engine.wire.stats import MissReason, Stats
@@ -140,6 +141,7 @@ class PaperEngine:
         self.owners: list[tuple[int, bool]] = []  # and whether they share nothing
         self.busy = False
         self.missed: MissReason | None = None
+        self.waiting: list[WaitingState] = []
         self.counts = Stats()
 
     async def stats(self) -> Stats:
@@ -187,7 +189,7 @@ class PaperEngine:
         return f"{template}{messages}{add_generation_prompt}"
 
     async def slots_and_queue(self) -> Slots:
-        return Slots(0, await self.slots())
+        return Slots(0, await self.slots(), self.waiting, len(self.waiting))
 
     async def slots(self) -> list[SlotState]:
         used = replace_struct(
@@ -197,6 +199,7 @@ class PaperEngine:
             params=GenerationParams(seed=3),
             n_prompt_tokens_cache=4,
             cache_miss_reason=self.missed,
+            key_name="bob",
         )
         return [replace_struct(slot, is_processing=self.busy) for slot in (unused_slot(64), used)]
 
