@@ -11,11 +11,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
-from specllama.engine.errors import EngineError
+from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.options import Pooling
 from specllama.engine.shipped import model_path
 from specllama.engine.wire.replies import Failed, Vectors
-from specllama.engine.wire.requests import Embed, PromptParts, Rerank
+from specllama.engine.wire.requests import Embed, PromptParts, Rerank, Terms
 from specllama.engine.worker.backend import BackendError, Context, Model, Projector, initialize
 from specllama.engine.worker.embedding.embedder import Embedder, merged, normalized
 from specllama.engine.worker.embedding.jobs import InputPart
@@ -298,6 +298,83 @@ def refusal(engine: Embedder, message: Embed | Rerank) -> tuple[str, str]:
     with pytest.raises(EngineError) as caught:
         engine.prepare(message)
     return caught.value.info.type, caught.value.info.message
+
+
+def refused(engine: Embedder, message: Embed | Rerank) -> ErrorInfo | None:
+    """Submits a request. Returns its error if it may not wait."""
+    failed = [each for each in engine.submit(engine.prepare(message)) if isinstance(each, Failed)]
+    return failed[0].error if failed else None
+
+
+def test_the_waiting_requests_are_listed_with_the_names_of_their_keys() -> None:
+    engine = embedder("tiny-bert")
+    for id, (text, terms) in enumerate(
+        [(TEXTS[0], Terms(key_name="alice")), (TEXTS[1], Terms(key_name="bob", priority=-1))], 1
+    ):
+        assert refused(engine, Embed(id, [[text]], 2, owner=id, terms=terms)) is None
+    states, n_waiting = engine.waiting()
+    assert n_waiting == 2
+    assert [(each.place, each.id, each.key_name, each.priority) for each in states] == [
+        (1, 2, "bob", -1),
+        (2, 1, "alice", 0),
+    ]
+    for state in states:
+        assert (
+            state.n_tokens == state.n_uncached == len(tokens_of("tiny-bert", TEXTS[state.id - 1]))
+        )
+        assert state.wait_ms > 0
+
+
+def test_waiting_tokens_are_limited_except_for_the_only_call_of_a_key() -> None:
+    n = len(tokens_of("tiny-bert", TEXTS[0]))
+    engine = embedder("tiny-bert", max_queue_tokens=2 * n)
+
+    def ask(id: int, group: int = 0, **terms: Any) -> ErrorInfo | None:
+        return refused(engine, Embed(id, [[TEXTS[0]]], 2, group=group, terms=Terms(**terms)))
+
+    assert ask(1) is ask(2) is None
+    error = ask(3)
+    assert error is not None
+    assert error.type == "unavailable_error"
+    assert f"prompts with {2 * n} tokens wait" in error.message
+    assert error.retry_after >= 1
+    assert ask(4, is_only=True) is None
+    assert ask(5, is_accepted=True) is None
+    assert ask(6, group=2) is None, "the limit applies to the first message of a call"
+    assert engine.waiting()[1] == 5
+    while engine.has_work:
+        stepped(engine)
+    assert ask(7) is None
+
+
+def test_a_large_request_may_be_the_only_one_that_waits() -> None:
+    engine = embedder("tiny-bert", max_queue_tokens=1)
+    assert refused(engine, Embed(1, [[TEXTS[0]]], 2)) is None
+    assert refused(engine, Embed(2, [[TEXTS[0]]], 2)) is not None
+
+
+def test_a_key_has_to_have_the_tokens_of_all_inputs() -> None:
+    engine = embedder("tiny-bert")
+    n = len(tokens_of("tiny-bert", TEXTS[0])) + len(tokens_of("tiny-bert", TEXTS[1]))
+    inputs: list[PromptParts] = [[TEXTS[0]], [TEXTS[1]]]
+    assert refused(engine, Embed(1, inputs, 2, terms=Terms(allowance=n))) is None
+    error = refused(engine, Embed(2, inputs, 2, terms=Terms(allowance=n - 1)))
+    assert error is not None
+    assert (error.type, error.n_tokens) == ("rate_limit_error", n)
+
+
+def test_vectors_that_would_come_too_late_are_refused_with_the_estimate() -> None:
+    engine = embedder("tiny-bert")
+    terms = Terms(timeout_ms=1)
+    assert refused(engine, Embed(1, [[TEXTS[0]]], 2, terms=terms)) is None, "no time is known yet"
+    while engine.has_work:
+        stepped(engine)
+    message = engine.prepare(Embed(2, [[TEXTS[0]]], 2, terms=terms))
+    message.arrived -= 1.0
+    [failed] = engine.submit(message)
+    assert isinstance(failed, Failed)
+    assert "its vectors would take about" in failed.error.message
+    assert "0.0 seconds are left" in failed.error.message
 
 
 def test_inputs_that_can_not_be_served() -> None:
