@@ -9,6 +9,7 @@ import sys
 import tempfile
 from collections import defaultdict
 from pathlib import Path
+from threading import Event
 
 import pytest
 from hypothesis import given
@@ -143,11 +144,15 @@ def test_servers_add_to_the_rows_of_a_file(tmp_path: Path) -> None:
     assert rows_of(path) == [UsageRow("a", "x", hour, Usage(requests=29, seconds=3.0))]
 
 
+LATE = 1e6
+"""A number of seconds until the next write that never pass in a test."""
+
+
 def test_counts_of_a_failed_write_are_kept(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "usage.db"
-    monkeypatch.setattr(usage_module, "WRITE_SECONDS", 0.01)
+    monkeypatch.setattr(usage_module, "WRITE_SECONDS", LATE)
 
     async def run() -> None:
         log = UsageLog(str(path), lambda: NOW)
@@ -157,18 +162,87 @@ def test_counts_of_a_failed_write_are_kept(
         log.add("a", "x", Usage(requests=1))
         with pytest.raises(EngineError, match="usage failed"):
             await log.rows(UsageQuery())
-        while not caplog.messages:
-            await asyncio.sleep(0)
         log.add("a", "x", Usage(requests=2))
         with sqlite3.connect(path) as connection:
             connection.execute(schema)
-        while not (rows := await log.rows(UsageQuery())):
-            await asyncio.sleep(0)
-        assert [row.usage.requests for row in rows] == [3]
+        assert [row.usage.requests for row in await log.rows(UsageQuery())] == [3]
         await log.close()
 
     asyncio.run(run())
     assert "the counts are kept" in caplog.messages[0]
+
+
+def failing_once(log: UsageLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Event, Event]:
+    """The next write to the database begins (the first event), and fails after the second event."""
+    began, may_fail = Event(), Event()
+    real = log._database.add
+
+    def add(rows: dict[tuple[str, str, int], Usage]) -> None:
+        monkeypatch.setattr(log._database, "add", real)
+        began.set()
+        may_fail.wait(SECONDS)
+        raise sqlite3.OperationalError("disk I/O error")
+
+    monkeypatch.setattr(log._database, "add", add)
+    return began, may_fail
+
+
+def test_counts_of_a_failed_write_are_added_to_those_of_meanwhile(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "usage.db"
+    monkeypatch.setattr(usage_module, "WRITE_SECONDS", LATE)
+
+    async def run() -> None:
+        log = UsageLog(str(path), lambda: NOW)
+        began, may_fail = failing_once(log, monkeypatch)
+        log.add("a", "x", Usage(requests=1))
+        reading = asyncio.create_task(log.rows(UsageQuery()))
+        await asyncio.to_thread(began.wait, SECONDS)
+        log.add("a", "x", Usage(requests=2))
+        may_fail.set()
+        assert not await reading
+        assert [row.usage.requests for row in await log.rows(UsageQuery())] == [3]
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_a_failed_write_is_repeated_without_further_counts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "usage.db"
+    monkeypatch.setattr(usage_module, "WRITE_SECONDS", 0.0)
+
+    async def run() -> None:
+        log = UsageLog(str(path), lambda: NOW)
+        _, may_fail = failing_once(log, monkeypatch)
+        may_fail.set()
+        log.add("a", "x", Usage(requests=1))
+        async with asyncio.timeout(SECONDS):
+            while not rows_of(path):
+                await asyncio.sleep(0)
+        await log.close()
+
+    asyncio.run(run())
+
+
+def test_a_write_that_fails_at_the_end_is_repeated(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = tmp_path / "usage.db"
+    monkeypatch.setattr(usage_module, "WRITE_SECONDS", 0.0)
+
+    async def run() -> None:
+        log = UsageLog(str(path), lambda: NOW)
+        began, may_fail = failing_once(log, monkeypatch)
+        log.add("a", "x", Usage(requests=1))
+        await asyncio.to_thread(began.wait, SECONDS)
+        may_fail.set()
+        await log.close()
+
+    asyncio.run(run())
+    assert [row.usage.requests for row in rows_of(path)] == [1]
 
 
 def test_other_files_are_refused(tmp_path: Path) -> None:
