@@ -11,6 +11,7 @@ import pytest
 
 from contract_tests.kit import checks
 from contract_tests.kit.checks.media import OF_MEDIA
+from contract_tests.kit.checks.quotas import OF_LIMITED_KEYS
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
 from contract_tests.kit.command import main
 from contract_tests.kit.mutants import catalog
@@ -26,13 +27,21 @@ from tools.models.zoo import Zoo
 CAUGHT = [mutant for mutant in catalog.ALL if mutant.check is not None]
 CHECKS: dict[Kind, list[Check]] = {
     "one model": [
-        each for each in checks.ALL if each not in (*OF_MEDIA, *OF_EMBEDDERS, *OF_RERANKERS)
+        each
+        for each in checks.ALL
+        if each not in (*OF_MEDIA, *OF_EMBEDDERS, *OF_RERANKERS, *OF_LIMITED_KEYS)
     ],
     "router": [*checks.OF_ROUTERS],
     "seeing": [*OF_MEDIA],
     "embedder": [*OF_EMBEDDERS],
     "reranker": [*OF_RERANKERS],
+    "limited key": [*OF_LIMITED_KEYS],
 }
+LIMITED_KEY = f"""
+[keys.limited]
+key = "{API_KEY}"
+tokens_per_day = 60
+"""
 FUZZED = ("bodies_are_not_validated", "errors_are_plain_text", "every_key_is_right")
 """Mutants that Schemathesis alone has to find as well."""
 
@@ -50,6 +59,9 @@ def proxied(
     module_server: Start, zoo: Zoo, hub: dict[str, str], tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[Callable[[Kind], Proxied]]:
     """Returns a function for the server of a kind of mutants, which share it."""
+    folder = tmp_path_factory.mktemp("keys")
+    (keys := folder / "keys.toml").write_text(LIMITED_KEY, "ascii")
+    keys.chmod(0o600)
     adapter = ensure_adapter("lora-a", tmp_path_factory.mktemp("adapters"))
     # A mutant may remove the end of a text; without `-n` the text would fill the context.
     argv: dict[Kind, tuple[str, ...]] = {
@@ -58,12 +70,14 @@ def proxied(
         "seeing": ("-n", "64", "--mmproj", model_file("tiny-mmproj"), "-m"),
         "embedder": ("--embeddings", "--pooling", "mean"),
         "reranker": ("--rerank", "-m"),
+        "limited key": ("--keys-file", str(keys)),
     }
     models: dict[Kind, str] = {"seeing": "tiny-window", "reranker": "tiny-rerank"}
     options: dict[Kind, dict[str, Any]] = {
         "router": {"router": True, "variables": hub},
         "seeing": {"named": True},
         "reranker": {"named": True},
+        "limited key": {"api_key": None},
     }
     started: dict[Kind, Proxied] = {}
     with contextlib.ExitStack() as stack:
@@ -71,7 +85,8 @@ def proxied(
         def server(kind: Kind) -> Proxied:
             if kind not in started:
                 model = (model_file(models[kind]),) if kind in models else ()
-                own = module_server(*argv[kind], *model, api_key=API_KEY, **options.get(kind, {}))
+                how = {"api_key": API_KEY, **options.get(kind, {})}
+                own = module_server(*argv[kind], *model, **how)
                 proxy = stack.enter_context(Proxy(own.url, API_KEY))
                 shown = Server(proxy.url, API_KEY)
                 stack.callback(shown.close)

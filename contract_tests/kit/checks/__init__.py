@@ -13,6 +13,7 @@ from contract_tests.kit.bodies import NO_THOUGHT, PROMPT, body, path, with_query
 from contract_tests.kit.checks.chats import OF_CHATS
 from contract_tests.kit.checks.generation import OF_GENERATION
 from contract_tests.kit.checks.media import OF_MEDIA
+from contract_tests.kit.checks.quotas import OF_LIMITED_KEYS
 from contract_tests.kit.checks.servers import OF_SERVERS
 from contract_tests.kit.checks.vectors import OF_EMBEDDERS, OF_RERANKERS
 from contract_tests.kit.events import Event, read_events, text_of
@@ -358,5 +359,6 @@ ALL = (
     *OF_MEDIA,
     *OF_EMBEDDERS,
     *OF_RERANKERS,
+    *OF_LIMITED_KEYS,
 )
 """Checks of operations that a server doesn't offer are skipped."""

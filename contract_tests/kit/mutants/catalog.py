@@ -8,6 +8,7 @@ from contract_tests.kit.mutants import (
     native,
     ollama,
     openai,
+    quotas,
     responses,
     routers,
     texts,
@@ -19,6 +20,7 @@ ALL: list[Mutant] = [
     mutant
     for mutants in (
         http.MUTANTS,
+        quotas.MUTANTS,
         native.MUTANTS,
         texts.MUTANTS,
         openai.MUTANTS,

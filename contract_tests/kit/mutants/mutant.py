@@ -12,9 +12,16 @@ from contract_tests.kit.server import Server
 
 Check: TypeAlias = Callable[[Server], None]
 Make: TypeAlias = Callable[[], Mutation]
-Kind = Literal["one model", "router", "seeing", "embedder", "reranker"]
+Kind = Literal["one model", "router", "seeing", "embedder", "reranker", "limited key"]
 """The kind of server that a mutant needs."""
-KINDS: tuple[Kind, ...] = ("one model", "router", "seeing", "embedder", "reranker")
+KINDS: tuple[Kind, ...] = (
+    "one model",
+    "router",
+    "seeing",
+    "embedder",
+    "reranker",
+    "limited key",
+)
 
 
 class Mutant(NamedTuple):
