@@ -7,6 +7,7 @@ import time
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from functools import partial
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,7 +15,10 @@ from starlette.types import Scope
 from uvicorn import Config, Server
 
 from contract_tests.kit.server import SECONDS
+from specllama import serve
 from specllama.connection import AT_ONCE, MAX_FIELDS, MAX_HEAD, Connection, Limits, StartQueue
+from specllama.handlers.http.api_keys import KeyRing
+from specllama.handlers.options import parse
 from specllama.transport import LATE
 
 pytestmark = pytest.mark.slow
@@ -508,6 +512,47 @@ def test_owners_take_turns() -> None:
         assert begun[AT_ONCE:] == [
             *("alice 0", "client 0", "local", "alice 1", "client 1", "alice 2")
         ]
+
+    asyncio.run(check())
+
+
+def test_keys_take_turns_though_their_clients_have_the_same_address(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """As clients behind a proxy have it. The queue is the one that the program gives uvicorn."""
+    made: list[Config] = []
+
+    class Unstarted:
+        def __init__(self, config: Config, *_: Any) -> None:
+            made.append(config)
+
+        def run(self, sockets: Any) -> None:
+            pass
+
+    monkeypatch.setattr(serve, "_Server", Unstarted)
+    monkeypatch.setattr(serve, "create_app", lambda *_: App())
+    listeners: Any = SimpleNamespace(tcp=[])
+    catalog: Any = None
+    serve.serve(parse([], {}), catalog, listeners, lambda: None, lambda: None)
+    http: Any = made[0].http
+    queue: StartQueue = http.keywords["queue"]
+    runtime = SimpleNamespace(api_keys=KeyRing.of_secrets(["one", "two"]))
+
+    async def check() -> None:
+        begun: list[str] = []
+
+        def put(secret: str, name: str) -> None:
+            headers = [(b"authorization", f"Bearer {secret}".encode())]
+            scope = {"client": ("192.0.2.1", 1), "headers": headers, "query_string": b""}
+            state = {"runtime": runtime}
+            queue.put({**scope, "state": state}, partial(begun.append, name))
+
+        for number in range(AT_ONCE + 3):
+            put("one", f"one {number}")
+        put("two", "two")
+        while len(begun) < AT_ONCE + 4:
+            await asyncio.sleep(0)
+        assert begun.index("two") == AT_ONCE + 1
 
     asyncio.run(check())
 

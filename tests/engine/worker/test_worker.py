@@ -286,3 +286,5 @@ def test_calls_are_refused_before_they_are_tokenized(
     assert one._take(Submit(6, ["a"], params, group=3)) is None, "its call waits already"
     again = Submit(7, ["a"], params, group=7, terms=Terms(is_accepted=True))
     assert one._take(again) is None, "an earlier process has accepted it"
+    only = Submit(8, ["a"], params, group=8, terms=Terms(is_only=True))
+    assert one._take(only) is None, "its key has no other call"

@@ -188,6 +188,22 @@ def test_running_calls() -> None:
     asyncio.run(work())
 
 
+def test_the_engine_learns_of_the_only_call_of_a_key() -> None:
+    async def work() -> None:
+        scene = Scene()
+        for _ in range(2):
+            with ExitStack() as leases:
+                first, second = await scene.call(leases), await scene.call(leases)
+                assert first.limited(NO_TERMS).is_only
+                assert not second.limited(NO_TERMS).is_only
+        anonymous = AdmittedCall(scene.admission, None, "model")
+        with ExitStack() as leases:
+            await scene.admission.admit(anonymous, leases)
+            assert not anonymous.limited(NO_TERMS).is_only
+
+    asyncio.run(work())
+
+
 def test_a_running_call_is_expected_to_last_for_as_long_as_it_has_lasted(
     now: list[float],
 ) -> None:
