@@ -418,6 +418,35 @@ def test_idle_models_make_room_for_one_that_grows() -> None:
     assert residency.plan() == Plan()
 
 
+@pytest.mark.parametrize("how", ["pinned", "kept"])
+def test_pinned_and_kept_models_make_no_room(how: str) -> None:
+    """Neither for one that grows, nor for one that is loaded; then the next oldest one goes."""
+    residency = Residency(0)
+    residency.memory = {"host": 10}
+    for name in "abc":
+        is_pinned = how == "pinned" and name == "a"
+        ticket = residency.request(name, Need({"host": 3}), pinned=is_pinned)
+        residency.plan()
+        residency.settled(name)
+        assert ticket.place is not None
+        residency.release(ticket.place)
+    if how == "kept":
+        assert residency.keep("a")
+    residency.request("d", Need({"host": 3}))
+    assert residency.plan().evicted == ["b"]
+    residency.gone("b")
+    assert residency.plan().admitted == ["d"]
+    residency.settled("d")
+    residency.measured("d", Need({"host": 6}))
+    assert residency.plan().evicted == ["c"]
+    residency.gone("c")
+    residency.measured("d", Need({"host": 9}))
+    assert residency.plan() == Plan()
+    residency.end_keeping("a")
+    residency.measured("d", Need({"host": 10}))
+    assert residency.plan().evicted == ([] if how == "pinned" else ["a"])
+
+
 def test_a_plan_counts_on_models_that_it_loads() -> None:
     """One plan has all decisions: a second one would also evict for the last model."""
     state = Histories()
