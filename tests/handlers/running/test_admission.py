@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import ExitStack, suppress
+from pathlib import Path
 from random import Random
 from types import SimpleNamespace
 from typing import TypeVar
@@ -111,9 +112,9 @@ NOW = 1000.0
 class Scene:
     """The admission of a server whose clock stands still, and a key."""
 
-    def __init__(self, store: BucketStore | None = None, **limits: int) -> None:
+    def __init__(self, store: BucketStore | None = None, usage_db: str = "", **limits: int) -> None:
         self.key = msgspec.structs.replace(KEY, **limits)
-        self.admission = Admission(store or MemoryBuckets(lambda: NOW), UsageLog())
+        self.admission = Admission(store or MemoryBuckets(lambda: NOW), UsageLog(usage_db))
 
     async def call(self, leases: ExitStack, n_tokens: int = 0) -> AdmittedCall:
         call = AdmittedCall(self.admission, self.key, "model")
@@ -270,6 +271,44 @@ def test_a_text_gives_back_what_it_has_not_used() -> None:
         assert await scene.levels() == [85, 985]
         expected = Usage(requests=1, prompt_tokens=90, cached_tokens=80, generated_tokens=5)
         assert await scene.usage() == expected
+
+    asyncio.run(work())
+
+
+def test_a_text_that_ends_gives_back_nothing_of_the_others() -> None:
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100)
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            meter = metered(call, 2)
+            for _ in range(2):
+                meter.accepted(30)
+            await call.reserved()
+            meter.ended(used(10))
+            assert await scene.levels() == [60]
+            meter.ended(used(30))
+        assert await scene.levels() == [60]
+
+    asyncio.run(work())
+
+
+@pytest.mark.parametrize("is_kept", [False, True])
+def test_usage_is_counted_once_and_exactly_if_it_is_kept(is_kept: bool, tmp_path: Path) -> None:
+    """Without a meter, the last known timings count, which a cancelled text may not have."""
+
+    async def work() -> None:
+        scene = Scene(usage_db=str(tmp_path / "usage.db") if is_kept else "")
+        with ExitStack() as leases:
+            call = await scene.call(leases)
+            meter = call.meter()
+            assert (meter is not None) == is_kept
+            if meter is not None:
+                meter.accepted(20)
+                meter.ended(used(10, 5))
+            call.count_unmetered([used(10, 5), None])
+        expected = Usage(requests=1, prompt_tokens=10, generated_tokens=5)
+        assert await scene.usage() == expected
+        await scene.admission.close()
 
     asyncio.run(work())
 
