@@ -277,19 +277,22 @@ class AdmittedCall:
             self._charging = self._admission.start(self._charge())
 
     async def _charge(self) -> None:
-        """Changes the buckets by everything that was collected until now, and meanwhile."""
+        """Changes the buckets by everything that was collected until now, and meanwhile.
+
+        Both sums are one change: tokens that are given back to a full bucket would be lost."""
         while self._n_wanted or self._n_unused:
             n_wanted, self._n_wanted = self._n_wanted, 0
             n_unused, self._n_unused = self._n_unused, 0.0
-            if n_unused:
-                with suppress(EngineError):  # it isn't given back
-                    await self._change(-n_unused, Demand.owed)
             if n_wanted:
                 try:
-                    await self._change(n_wanted, Demand.of)
+                    await self._change(n_wanted - n_unused, Demand.of)
+                    continue
                 except EngineError as error:
                     self._n_denied += n_wanted
                     self._refuse(error)
+            if n_unused:
+                with suppress(EngineError):  # it isn't given back
+                    await self._change(-n_unused, Demand.owed)
         self._charging = None
 
     async def _change(self, n_tokens: float, kind: Callable[[Bucket, float], Demand]) -> None:

@@ -292,6 +292,23 @@ def test_a_text_that_ends_gives_back_nothing_of_the_others() -> None:
     asyncio.run(work())
 
 
+def test_a_text_that_ends_before_its_tokens_are_taken_costs_what_it_used() -> None:
+    """The store may be slower than a short text."""
+
+    async def work() -> None:
+        scene = Scene(tokens_per_minute=100)
+        with ExitStack() as leases:
+            meter = metered(await scene.call(leases), 2)
+            for _ in range(2):
+                meter.accepted(30)
+            meter.ended(used(10))
+            assert await scene.levels() == [60]
+            meter.ended(used(30))
+        assert await scene.levels() == [60]
+
+    asyncio.run(work())
+
+
 @pytest.mark.parametrize("is_kept", [False, True])
 def test_usage_is_counted_once_and_exactly_if_it_is_kept(is_kept: bool, tmp_path: Path) -> None:
     """Without a meter, the last known timings count, which a cancelled text may not have."""
