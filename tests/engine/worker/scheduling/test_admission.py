@@ -243,6 +243,22 @@ def test_owners_get_tokens_by_their_weights() -> None:
     assert order(machine, 25).count(2) == pytest.approx(20, abs=1), "4 half as long texts for each"
 
 
+@pytest.mark.parametrize("weight", [0.125, 0.25, 1.0, 4.0])
+@pytest.mark.parametrize("n_own", [0, 3])
+def test_the_place_of_a_new_text_is_estimated_by_its_weight(weight: float, n_own: int) -> None:
+    machine = Machine(1)
+    for _ in range(20):
+        machine.submit(owner=1)
+    for group in range(n_own):
+        machine.submit(owner=9, group=100 + group, weight=weight)
+    machine.submit(owner=5, priority=-1)
+    machine.submit(owner=5, priority=1)
+    n_before = machine.queue.n_before(9, weight, 0)
+    new = machine.submit(owner=9, group=200, weight=weight)
+    place = [*machine.queue.in_order(machine.now)].index(new.ticket)
+    assert n_before == pytest.approx(place, abs=1)
+
+
 def test_many_texts_of_a_call_do_not_delay_another_call() -> None:
     machine = Machine(1)
     for _ in range(64):
