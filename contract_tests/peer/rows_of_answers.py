@@ -17,6 +17,7 @@ ROWS = (
         "They are answered or rejected.",
         "One client must not be able to stop the server for all others.",
         r"status \d+ for 0",
+        sometimes=True,
     ),
     Accepted(
         "Messages of errors",

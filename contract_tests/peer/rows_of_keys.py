@@ -20,6 +20,7 @@ _OF_A_SLOT = (
 _OF_TIMINGS = (
     "cache_disk_n", "cache_kv_n", "cache_miss_at", "cache_miss_reason", "cache_ram_n",
 )  # fmt: skip
+_OF_A_MODEL = ("architecture", "can_remove", "in_cache", "memory", "path", "source", "status")
 _OF_ANY_SLOT = ("generated", "id", "is_processing", "prompt", "speculative")
 _OF_A_MESSAGE = (
     "container", "content[].caller", "content[].citations", "content_block.caller",
@@ -55,8 +56,16 @@ _SERIES = (
     "specllama_prompt_tokens_shared_total counter",
     "specllama_request_duration_seconds histogram",
     "specllama_request_queue_seconds histogram",
+    "specllama_requests_preempted_total counter",
+    "specllama_requests_refused_total counter",
     "specllama_step_seconds histogram",
     "specllama_time_to_first_token_seconds histogram",
+    "specllama_tokens_running gauge",
+    "specllama_tokens_waiting gauge",
+    "vllm:cache_config_info gauge",
+    "vllm:kv_cache_usage_perc gauge",
+    "vllm:num_requests_running gauge",
+    "vllm:num_requests_waiting gauge",
 )
 _NATIVE = r"(/v1)?/(completions?|infill|chat/completions)$|/(v1/)?completion|/v1/stream\?"
 _MESSAGES = r"/v1/messages"
@@ -94,11 +103,9 @@ ROWS = (
     ),
     Accepted.more(
         "More keys in lists of models",
-        [
-            f"data[].{key}"
-            for key in ("architecture", "can_remove", "in_cache", "path", "source", "status")
-        ],
-        "A router of llama-server has them; here every server is also a router.",
+        [f"data[].{key}" for key in _OF_A_MODEL],
+        "A router of llama-server has most of them; here every server is also a router. `memory` "
+        "is what the model takes on each device.",
         r"(/v1)?/models",
     ),
     Accepted.more(
@@ -168,7 +175,7 @@ ROWS = (
     ),
     Accepted.more(
         "More keys in `timings`",
-        [f"timings.{key}" for key in _OF_TIMINGS],
+        [f"{place}timings.{key}" for place in ("", "[].") for key in _OF_TIMINGS],
         "They say where each prompt token came from, and why the others weren't cached.",
         r"",
     ),
