@@ -3,7 +3,7 @@
 import json
 import os
 
-from specllama_client import Client
+from specllama_client import AuthenticatedClient, Client
 from specllama_client.api.chat import create_chat_completion
 from specllama_client.api.completion import create_completion
 from specllama_client.api.embeddings import create_openai_embeddings
@@ -35,8 +35,11 @@ PARAMETERS = {
 }
 
 
-def texts(name: str) -> Client:
-    return Client(base_url=f"{os.environ['SERVER_URL']}/{name}", timeout=None)
+def texts(name: str) -> AuthenticatedClient:
+    """Returns a client with a key, which the generated functions also require where it is
+    optional."""
+    url = f"{os.environ['SERVER_URL']}/{name}"
+    return AuthenticatedClient(base_url=url, token="none", timeout=None)
 
 
 def test_models() -> None:
