@@ -77,9 +77,10 @@ class Acceptor:
 
     def _opened(self, connection: socket.socket, opening: "asyncio.Task[object]") -> None:
         self._opening.discard(opening)
-        if opening.cancelled() or opening.exception() is not None:
+        if opening.cancelled():
             connection.close()
-        if not opening.cancelled() and (error := opening.exception()) is not None:
+        elif (error := opening.exception()) is not None:
+            connection.close()
             level = logging.DEBUG if isinstance(error, OSError) else logging.ERROR
             log.log(level, "a connection could not be opened: %s", error)  # OSError: also of TLS
 

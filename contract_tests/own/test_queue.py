@@ -9,21 +9,26 @@ import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import body
-from contract_tests.kit.server import Start, wait_until
+from contract_tests.kit.server import OwnServer, Start, wait_until
 
 LONG = {"n_predict": 1500, "ignore_eos": True, "stream": True}
 REFUSED = {"--max-queue": "1", "--max-queue-tokens": "60"}
+
+
+def occupy(server: OwnServer, clients: ExitStack) -> None:
+    """Two long texts: one has the only slot, the other one waits."""
+    for n in range(2):
+        text = f"{n} is the number of a long text about a river and a garden:"
+        one = json.dumps(body("create_completion", prompt=text, **LONG)).encode()
+        clients.enter_context(server.raw(server.head("/completion", len(one)) + one))
+        server.wait_until_busy()
 
 
 @pytest.mark.parametrize("option", REFUSED)
 def test_a_full_queue_refuses_with_the_estimated_wait(own_server: Start, option: str) -> None:
     server = own_server("-np", "1", "--metrics", "-c", "2048", option, REFUSED[option])
     with ExitStack() as clients:
-        for n in range(2):
-            text = f"{n} is the number of a long text about a river and a garden:"
-            one = json.dumps(body("create_completion", prompt=text, **LONG)).encode()
-            clients.enter_context(server.raw(server.head("/completion", len(one)) + one))
-            server.wait_until_busy()
+        occupy(server, clients)
         wait_until(lambda: "requests_deferred 1" in server.get("/metrics").text, "one waits")
         prompt = "Another text, about a window and a light. " * 9
         refused = server.post("/completion", body("create_completion", prompt=prompt))
@@ -47,11 +52,7 @@ def test_the_only_request_of_a_key_is_not_refused(
     asked = body("create_completion", prompt="A text about a window and a light. " * 9)
     with ThreadPoolExecutor(1) as pool:
         with ExitStack() as clients:
-            for n in range(2):
-                text = f"{n} is the number of a long text about a river and a garden:"
-                long = json.dumps(body("create_completion", prompt=text, **LONG)).encode()
-                clients.enter_context(server.raw(server.head("/completion", len(long)) + long))
-                server.wait_until_busy()
+            occupy(server, clients)
             wait_until(lambda: server.get("/queue").json()["n_waiting"] == 1, "one waits")
             answer = pool.submit(server.post, "/completion", asked, headers=one)
             wait_until(lambda: server.get("/queue").json()["n_waiting"] == 2, "another one waits")

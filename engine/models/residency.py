@@ -239,7 +239,7 @@ class Residency:
 
     def _fits(self, need: Need, rooms: "Sequence[_Room]") -> bool:
         """Returns whether a model can be loaded now, without a longer wait for those before it."""
-        return not self._short([*self._needs(self._places.values()), need]) and not any(
+        return not any(
             self._short(self._needs_without(room.gone, [*room.reserved, need])) for room in rooms
         )
 

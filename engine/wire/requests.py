@@ -67,7 +67,7 @@ class Terms(msgspec.Struct, frozen=True, array_like=True):
     `shows_queue`, `Queued` events report its place while it waits. `key_name` is the name of the
     key, for `GetSlots`. The limits of the queue and `allowance` don't apply to a request that
     `is_accepted`: an earlier process has accepted it. The limits of the queue don't apply to one
-    that `is_only`: its key has no other call on this server.
+    that `is_only`: its key had no other call on this server when it came.
     """
 
     weight: float = 1.0

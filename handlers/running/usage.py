@@ -179,6 +179,7 @@ class UsageLog:
         self._new: dict[Place, Usage] = {}
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()  # of the write that runs
         self._has_failed = False
         self._is_closed = False
 
@@ -202,18 +203,19 @@ class UsageLog:
 
     async def _write(self) -> None:
         """Writes the new counts. If that fails, they are kept for the next time."""
-        new, self._new = self._new, {}
-        try:
-            await self._run(self._database.add, new)
-        except sqlite3.Error as error:
-            if not self._has_failed:
-                log.error("the database of usage failed, the counts are kept: %s", error)
-            self._has_failed = True
-            for place, usage in new.items():
-                self._new.setdefault(place, Usage()).add(usage)
-            self._write_soon()
-        else:
-            self._has_failed = False
+        async with self._lock:
+            new, self._new = self._new, {}
+            try:
+                await self._run(self._database.add, new)
+            except sqlite3.Error as error:
+                if not self._has_failed:
+                    log.error("the database of usage failed, the counts are kept: %s", error)
+                self._has_failed = True
+                for place, usage in new.items():
+                    self._new.setdefault(place, Usage()).add(usage)
+                self._write_soon()
+            else:
+                self._has_failed = False
 
     async def rows(self, query: UsageQuery) -> Sequence[UsageRow]:
         """Returns the rows, with all counts until now. Raises EngineError (server_error) if the
@@ -236,7 +238,7 @@ class UsageLog:
             self._timer.cancel()
         if self._writing is not None:
             await self._writing
-        if self._new and self.is_kept:
+        if self.is_kept:  # a read may also have begun a write
             await self._write()
         self._thread.shutdown()
         self._database.close()

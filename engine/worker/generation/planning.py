@@ -2,7 +2,7 @@
 
 import logging
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from pathlib import Path
@@ -217,21 +217,30 @@ class StepPlanner:
         return seconds if seconds > 0 else GUESSED_TOKEN * n_tokens
 
     def wait_seconds(self, n_before: int, n_tokens: int) -> float:
-        """The estimated seconds until a text gets a slot, if `n_before` texts with `n_tokens`
-        uncached prompt tokens get theirs before it. Further answers are of mean length; a running
-        answer of more than that length is expected to go on for `MORE` of it. The times of steps
-        are the measured ones; before the first step, those of the sweep; without a sweep,
-        guesses."""
-        slots = self.scheduler.slots
-        if n_before < len(slots.idle):
-            return 0.0
-        n_slots, mean = self.scheduler.n_slots, slots.queue.mean_answer
-        running = self.scheduler.active
-        n_left = [0.0] * len(slots.idle) + [_n_expected(each, mean) for each in running]
-        n_steps = steps_until_free(n_left, n_before + 1, mean)
-        n_tokens += sum(s.n_pending for s in running if s.phase == "prefill")
-        step = self.clock.decode_seconds(n_slots) or GUESSED_TOKEN
-        return n_steps * step + self.prompt_seconds(n_tokens)
+        """The estimated wait of one text, see `waits`."""
+        return self.waits()(n_before, n_tokens)
+
+    def waits(self) -> Callable[[int, int], float]:
+        """A function that returns the estimated seconds until a text gets a slot, if `n_before`
+        texts with `n_tokens` uncached prompt tokens get theirs before it; for this moment.
+
+        Further answers are of mean length; a running answer of more than that length is expected to
+        go on for `MORE` of it. The times of steps are the measured ones; before the first step,
+        those of the sweep; without a sweep, guesses.
+        """
+        slots, running = self.scheduler.slots, self.scheduler.active
+        n_idle, mean = len(slots.idle), slots.queue.mean_answer
+        n_left = sorted([0.0] * n_idle + [_n_expected(each, mean) for each in running])
+        n_pending = sum(s.n_pending for s in running if s.phase == "prefill")
+        step = self.clock.decode_seconds(self.scheduler.n_slots) or GUESSED_TOKEN
+
+        def wait(n_before: int, n_tokens: int) -> float:
+            if n_before < n_idle:
+                return 0.0
+            n_steps = steps_until_free(n_left, n_before + 1, mean)
+            return n_steps * step + self.prompt_seconds(n_tokens + n_pending)
+
+        return wait
 
     def seconds_left(self, seconds: float) -> float:
         """The time between two steps for other work on the device, if a step takes `seconds`."""
@@ -287,11 +296,11 @@ def _n_expected(sequence: TokenSequence, mean: float) -> float:
 
 
 def steps_until_free(n_left: Sequence[float], n: int, mean: float) -> float:
-    """The number of steps until a slot has become free for the `n`-th time, if the texts in the
-    slots go on for `n_left` steps, and all following ones have `mean` steps, of which fractions
-    count."""
+    """The number of steps until a slot has become free for the `n`-th time. The texts in the slots
+    go on for `n_left` steps, in ascending order; all following ones have `mean` steps, of which
+    fractions count."""
     n_steps, sums = 0.0, 0.0
-    for n_used, steps in enumerate(sorted(n_left), 1):
+    for n_used, steps in enumerate(n_left, 1):
         if n_used > 1 and n_steps <= steps:
             break  # the other slots become free later
         sums += steps

@@ -151,14 +151,15 @@ class Queueing:
     def _look_up(self, running: Mapping[int, Request], now: float) -> None:
         self._reports.clear()
         self._shows = self._slots.queue.n_waiting > MAX_PLACES
+        wait = self._planner.waits()
         for place, (sequence, n_tokens) in enumerate(islice(self._in_order(now), MAX_PLACES), 1):
             request = running[sequence.id]
             if not request.terms.shows_queue or request.started:
                 continue
             self._shows = True
             if place != request.place:
-                wait = self._planner.wait_seconds(place - 1, n_tokens)
-                self._reports.append((request, Queued(request.id, place, 1e3 * wait)))
+                ms = 1e3 * wait(place - 1, n_tokens)
+                self._reports.append((request, Queued(request.id, place, ms)))
 
     def _in_order(self, now: float) -> Iterator[tuple[Sequence, int]]:
         """The waiting sequences, and the prompt tokens before each."""
@@ -170,6 +171,7 @@ class Queueing:
     def states(self, running: Mapping[int, Request], now: float) -> list[WaitingState]:
         """The first waiting requests."""
         states: list[WaitingState] = []
+        wait = self._planner.waits()
         first = islice(self._in_order(now), MAX_WAITING_SHOWN)
         for place, (sequence, n_tokens) in enumerate(first, 1):
             request, ticket = running[sequence.id], sequence.ticket
@@ -182,7 +184,7 @@ class Queueing:
                     n_uncached=0 if ticket is None else ticket.n_tokens,
                     priority=sequence.priority,
                     age_ms=1e3 * (now - request.arrived),
-                    wait_ms=1e3 * self._planner.wait_seconds(place - 1, n_tokens),
+                    wait_ms=1e3 * wait(place - 1, n_tokens),
                 )
             )
         return states

@@ -172,8 +172,13 @@ def test_counts_of_a_failed_write_are_kept(
     assert "the counts are kept" in caplog.messages[0]
 
 
-def failing_once(log: UsageLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Event, Event]:
-    """The next write to the database begins (the first event), and fails after the second event."""
+def failing_once(
+    path: Path, monkeypatch: pytest.MonkeyPatch, seconds: float = 0.0
+) -> tuple[UsageLog, Event, Event]:
+    """A log, which writes every `seconds`. Its first write to the database begins (the first
+    event), and fails after the second event."""
+    monkeypatch.setattr(usage_module, "WRITE_SECONDS", seconds)
+    log = UsageLog(str(path), lambda: NOW)
     began, may_fail = Event(), Event()
     real = log._database.add
 
@@ -184,18 +189,14 @@ def failing_once(log: UsageLog, monkeypatch: pytest.MonkeyPatch) -> tuple[Event,
         raise sqlite3.OperationalError("disk I/O error")
 
     monkeypatch.setattr(log._database, "add", add)
-    return began, may_fail
+    return log, began, may_fail
 
 
 def test_counts_of_a_failed_write_are_added_to_those_of_meanwhile(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    path = tmp_path / "usage.db"
-    monkeypatch.setattr(usage_module, "WRITE_SECONDS", LATE)
-
     async def run() -> None:
-        log = UsageLog(str(path), lambda: NOW)
-        began, may_fail = failing_once(log, monkeypatch)
+        log, began, may_fail = failing_once(tmp_path / "usage.db", monkeypatch, LATE)
         log.add("a", "x", Usage(requests=1))
         reading = asyncio.create_task(log.rows(UsageQuery()))
         await asyncio.to_thread(began.wait, SECONDS)
@@ -212,11 +213,9 @@ def test_a_failed_write_is_repeated_without_further_counts(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     path = tmp_path / "usage.db"
-    monkeypatch.setattr(usage_module, "WRITE_SECONDS", 0.0)
 
     async def run() -> None:
-        log = UsageLog(str(path), lambda: NOW)
-        _, may_fail = failing_once(log, monkeypatch)
+        log, _, may_fail = failing_once(path, monkeypatch)
         may_fail.set()
         log.add("a", "x", Usage(requests=1))
         async with asyncio.timeout(SECONDS):
@@ -227,19 +226,24 @@ def test_a_failed_write_is_repeated_without_further_counts(
     asyncio.run(run())
 
 
+@pytest.mark.parametrize("seconds", [0.0, LATE])
 def test_a_write_that_fails_at_the_end_is_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    seconds: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """It was begun by the timer, or by a reader."""
     path = tmp_path / "usage.db"
-    monkeypatch.setattr(usage_module, "WRITE_SECONDS", 0.0)
 
     async def run() -> None:
-        log = UsageLog(str(path), lambda: NOW)
-        began, may_fail = failing_once(log, monkeypatch)
+        log, began, may_fail = failing_once(path, monkeypatch, seconds)
         log.add("a", "x", Usage(requests=1))
+        reading = asyncio.create_task(log.rows(UsageQuery())) if seconds else None
         await asyncio.to_thread(began.wait, SECONDS)
+        closing = asyncio.create_task(log.close())
+        await asyncio.sleep(0)
         may_fail.set()
-        await log.close()
+        if reading is not None:
+            await asyncio.wait({reading})
+        await closing
 
     asyncio.run(run())
     assert [row.usage.requests for row in rows_of(path)] == [1]

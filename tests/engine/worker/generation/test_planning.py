@@ -20,5 +20,5 @@ def test_the_steps_until_a_slot_is_free(n_left: list[int], n: int, mean: int) ->
     heapify(slots)
     for _ in range(n - 1):
         heapreplace(slots, slots[0] + mean)
-    estimated = steps_until_free(n_left, n, mean)
+    estimated = steps_until_free(sorted(n_left), n, mean)
     assert estimated - 1e-6 <= slots[0] <= estimated + mean + 1e-6
