@@ -48,6 +48,13 @@ N_PREDICT = 2
 N_TEXTS = 3
 """The greatest number of texts for a prompt."""
 
+MIN_MS = 600_000
+"""The shortest time limit of a request. With a shorter one, the machine's speed would decide
+between an answer and 503."""
+
+TIME_LIMITS = ("timeout_ms", "t_max_prompt_ms", "timeoutMs", "tMaxPromptMs")
+TIME_LIMIT_HEADERS = ("X-Request-Timeout-Ms", "X-Request-Prompt-Timeout-Ms")
+
 
 @dataclass
 class Settings:
@@ -266,9 +273,9 @@ def fuzz(
     run()
 
 
-def bound_length(case: Case[Any]) -> None:
-    """Limits a request to `N_PREDICT` tokens and `N_TEXTS` texts, unless it tries an invalid
-    number.
+def bound(case: Case[Any]) -> None:
+    """Limits a request to `N_PREDICT` tokens and `N_TEXTS` texts, and gives it at least `MIN_MS`,
+    unless it tries an invalid number.
 
     Not a `map_case` hook: those are not called for the cases of the coverage phase.
     """
@@ -277,6 +284,35 @@ def bound_length(case: Case[Any]) -> None:
         case.body = with_bounded_length(case.body)
     if isinstance(case.body, dict) and raw["operationId"] == "create_ollama_generation":
         case.body = with_bounded_options(case.body)
+    case.body = with_time(case.body)
+    for name in TIME_LIMIT_HEADERS:
+        if name in case.headers and _is_short(_number(case.headers[name])):
+            case.headers[name] = str(MIN_MS)
+
+
+def with_time(body: Any) -> Any:
+    """Returns the body with time limits of at least `MIN_MS`, also those in an object of it, such
+    as Google's `generationConfig`."""
+    if not isinstance(body, dict):
+        return body
+    changed = {
+        name: MIN_MS for name in TIME_LIMITS if _is_number(body.get(name)) and _is_short(body[name])
+    }
+    inner = {name: with_time(each) for name, each in body.items() if isinstance(each, dict)}
+    return {**body, **inner, **changed}
+
+
+def _is_short(milliseconds: float) -> bool:
+    """True for a time limit below `MIN_MS`. 0 and negative numbers set no limit."""
+    return 0 < milliseconds < MIN_MS
+
+
+def _number(value: Any) -> float:
+    """Returns the number that a header's value is; 0 if it is no number."""
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        return 0.0
 
 
 def with_bounded_length(body: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,7 @@ FEW = 8
 
 def call(case: Case[Any], server: Server) -> None:
     fuzzing.skip_spellings(case)
-    fuzzing.bound_length(case)
+    fuzzing.bound(case)
     answer = case.call(base_url=server.url, headers=server.auth, timeout=SECONDS)
     server.hear(answer)
     case.validate_response(answer, excluded_checks=fuzzing.excluded_checks(case))
