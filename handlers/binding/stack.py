@@ -28,6 +28,7 @@ from connexion.middleware.routing import RoutingMiddleware
 from connexion.middleware.server_error import ServerErrorMiddleware
 from connexion.operations import AbstractOperation
 from connexion.spec import Specification
+from starlette.convertors import PathConvertor, register_url_convertor
 from starlette.exceptions import HTTPException
 from starlette.routing import Match, Mount, Route, Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -48,6 +49,16 @@ from specllama.handlers.http.current import Current
 from specllama.handlers.http.hosts import Hosts
 from specllama.handlers.http.own_files import OwnFiles
 from specllama.handlers.http.request_log import RequestLog
+
+
+class AnyPath(PathConvertor):
+    """A parameter with the format `path`. Starlette's own convertor doesn't match line breaks, and
+    a model may have any name."""
+
+    regex = "(?s:.*)"
+
+
+register_url_convertor("path", AnyPath())
 
 # Connexion's classes have no types.
 
