@@ -266,8 +266,9 @@ class Residency:
 
         def rank(place: ModelSlot) -> tuple[bool, bool, bool, int]:
             is_leaving = place.name in self._leaving
-            is_busy = not (is_leaving or place.idle)
-            return is_busy, not is_leaving, place.name not in ticket.awaited, place.used
+            is_idle = place.idle and not is_leaving
+            is_new = not is_idle and place.name not in ticket.awaited
+            return not (is_leaving or is_idle), not is_leaving, is_new, place.used
 
         if short():
             return None
