@@ -11,7 +11,6 @@ from specllama.engine.errors import EngineError, ErrorInfo, not_supported
 from specllama.engine.models.generation import Generation, Meter
 from specllama.engine.models.slices import PendingAnswer, Question, SliceMeter, in_slices
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.framing import Outbox, frame
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import (
     Accepted,
@@ -73,12 +72,15 @@ class EngineClient:
     crashes the process.
     """
 
-    def __init__(self, sink: asyncio.WriteTransport, info: ModelInfo) -> None:
+    def __init__(
+        self, send: Callable[[ToEngine], None], info: ModelInfo, *, first_id: int = 1
+    ) -> None:
+        """`send` sends a message to the process; `first_id` is the id of the first request."""
         self.info = info
         self.n_private = 0  # bytes of the process's memory, see `engine.wire.replies.Heartbeat`
         self.has_served = False  # it has completed a request
-        self._outbox = Outbox(sink)
-        self._ids = itertools.count(1)
+        self._write = send
+        self._ids = itertools.count(first_id)
         self._generations: dict[int, Generation] = {}
         self._asked: dict[int, PendingAnswer] = {}
         self._leaving: dict[int, Callable[[Timings | None], None]] = {}
@@ -450,4 +452,4 @@ class EngineClient:
             return  # the successor sends it
         if self._dead is not None:
             raise EngineError(self._dead)
-        self._outbox.write(frame(message))
+        self._write(message)

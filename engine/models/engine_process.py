@@ -3,6 +3,7 @@
 import asyncio
 import logging
 from collections.abc import Callable
+from typing import Protocol
 
 import msgspec
 
@@ -41,14 +42,46 @@ class ProcessSnapshot(msgspec.Struct, frozen=True):
     slots: list[SlotState]
 
 
+class Process(Protocol):
+    """The part of `engine.wire.process.Child` that an `EngineProcess` uses. `engine.fleet.fleet`
+    has another implementation: several replicas of a model, which count as one process."""
+
+    first_id: int
+
+    @property
+    def pid(self) -> int: ...
+
+    @property
+    def failure(self) -> Exception | None: ...
+
+    def sender(self) -> Callable[[ToEngine], None]: ...
+
+    def listen(self, on_message: Callable[[ToServer], None] | None) -> None: ...
+
+    async def output_end(self, silence: float) -> None: ...
+
+    def send_signal(self, number: int) -> None: ...
+
+    def kill(self) -> None: ...
+
+    async def end(self, seconds: float) -> bool: ...
+
+    async def reap(self, grace: float = 0.0) -> int: ...
+
+
 class EngineProcess:
     """A started process of `engine.worker`, with the state that belongs to this process alone. The
     code that starts one has to wait for its end (`code`)."""
 
-    def __init__(self, child: Child[ToServer]) -> None:
+    def __init__(self, child: Process) -> None:
         self.client: EngineClient | None = None  # once it is ready
         self.ready_at: float | None = None  # of system.now()
         self.refusal = ""  # why the model can't be loaded, or not be served
+        self.relay: Callable[[ToServer], None] | None = None
+        """Receives every message of the process, before the client does."""
+        self.send = child.sender()
+        """Sends a message to the process. An answer goes to the `client` only if that has sent
+        the message."""
         self._child = child
 
     @classmethod
@@ -72,14 +105,10 @@ class EngineProcess:
         """The number of requests that wait or run in the process."""
         return self.client.n_running if self.client else 0
 
-    def send(self, message: ToEngine) -> None:
-        """Sends a message that needs no answer."""
-        self._child.say(frame(message))
-
     def open(self, info: ModelInfo) -> EngineClient:
         """Returns the client of the process, which is ready."""
         self.ready_at = system.now()
-        self.client = EngineClient(self._child.stdin, info)
+        self.client = EngineClient(self.send, info, first_id=self._child.first_id)
         return self.client
 
     async def snapshot(self) -> ProcessSnapshot | None:
@@ -96,6 +125,8 @@ class EngineProcess:
         messages of steps to the client, and all others except heartbeats to `take`."""
 
         def on_message(message: ToServer) -> None:
+            if self.relay is not None:
+                self.relay(message)
             if isinstance(message, Step) and self.client is not None:
                 self.client.dispatch(message)  # by far the most frequent message
             elif isinstance(message, Heartbeat):

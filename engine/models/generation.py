@@ -179,7 +179,7 @@ class Generation:
         """Moves the request to the process of `client`, as its engine process has ended."""
         self.client, self.has_moved = client, True
         now = system.now()
-        self._change(terms=_later(self.request.terms, now - self._sent))
+        self._change(terms=later(self.request.terms, now - self._sent))
         self._sent = now
         self.put(Relaxed(self.request.id, []))  # resets what the last process reported
 
@@ -272,7 +272,7 @@ class Generation:
         self.put(Failed(self.request.id, error))
 
 
-def _later(terms: Terms, seconds: float) -> Terms:
+def later(terms: Terms, seconds: float) -> Terms:
     """Returns `terms` with the deadlines that are left after `seconds`."""
     if not (terms.prompt_ms or terms.timeout_ms):
         return terms

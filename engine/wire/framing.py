@@ -5,6 +5,7 @@ integers may have more than 64 bits. Both ends must use the same codec."""
 
 import asyncio
 import struct
+from collections.abc import Callable
 from typing import Any, Final, Generic, Protocol, TypeVar
 
 import msgspec
@@ -123,3 +124,10 @@ class Outbox:
         parts, self._parts, self._size = self._parts, [], 0
         if not self._transport.is_closing():
             self._transport.write(parts[0] if len(parts) == 1 else b"".join(parts))
+
+
+def sender(transport: asyncio.WriteTransport) -> Callable[[object], None]:
+    """Returns a function that writes a message to `transport` through an `Outbox`. It raises the
+    errors of `frame`."""
+    outbox = Outbox(transport)
+    return lambda message: outbox.write(frame(message))

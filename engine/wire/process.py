@@ -8,7 +8,7 @@ from typing import Final, Generic, Protocol, Self, TypeVar, cast
 
 from specllama.engine import system
 from specllama.engine.wire.commands import Command, environment
-from specllama.engine.wire.framing import MAX_FRAME, Decoder, FrameError, FrameReader
+from specllama.engine.wire.framing import MAX_FRAME, Decoder, FrameError, FrameReader, sender
 from specllama.engine.wire.head_start import STDERR, STDIN, STDOUT, Adopted, adopt
 
 
@@ -110,6 +110,9 @@ class _Pipes(asyncio.SubprocessProtocol, Generic[M]):
 class Child(Generic[M]):
     """A process that sends messages `M`. Its starter must `reap` it."""
 
+    first_id = 1
+    """The first id of a request to it."""
+
     def __init__(self, process: Transport, pipes: _Pipes[M], stdin: asyncio.WriteTransport) -> None:
         self.stdin = stdin
         self._process = process
@@ -190,6 +193,10 @@ class Child(Generic[M]):
         elsewhere; uvloop's transports would raise an error, unlike asyncio's."""
         if not self.stdin.is_closing():
             self.stdin.write(data)
+
+    def sender(self) -> Callable[[object], None]:
+        """Returns a function that sends a message to the process (`engine.wire.framing`)."""
+        return sender(self.stdin)
 
     def listen(self, on_message: Callable[[M], None] | None) -> None:
         """Pass all pending messages, and from now on each new one at its arrival, to `on_message`.

@@ -10,6 +10,7 @@ from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import EngineOptions, Options
 from specllama.engine.wire.engine_log import EngineLog
+from specllama.engine.wire.framing import sender
 from specllama.engine.wire.replies import LoadFailed, Progress, Ready, ToServer
 from tests.support.factories import model_info
 
@@ -37,6 +38,7 @@ class PaperChild:
 
     failure = None
     pid = 0
+    first_id = 1
 
     def __init__(self) -> None:
         self.stdin = PaperPipe()
@@ -48,6 +50,10 @@ class PaperChild:
     @property
     def is_alive(self) -> bool:
         return not self._exited.is_set()
+
+    def sender(self) -> Callable[[object], None]:
+        pipe: Any = self.stdin
+        return sender(pipe)
 
     def say(self, message: ToServer) -> None:
         """Delivers a message of the engine to the server."""

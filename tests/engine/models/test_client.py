@@ -9,6 +9,7 @@ import pytest
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.params import GenerationParams
+from specllama.engine.wire.framing import sender
 from specllama.engine.wire.replies import Accepted, Begun, Relaxed, Slots, Step, Text
 from specllama.engine.wire.requests import PromptParts
 from specllama.engine.wire.stats import Stats
@@ -37,7 +38,7 @@ class Sink(asyncio.WriteTransport):
 
 
 def client() -> EngineClient:
-    return EngineClient(Sink(), INFO)
+    return EngineClient(sender(Sink()), INFO)
 
 
 @asynccontextmanager
@@ -163,7 +164,7 @@ def test_a_request_that_is_cancelled_between_two_processes_is_not_sent_again() -
         question.cancel()
         await asyncio.wait({question})
         sink = Sink()
-        new = EngineClient(sink, INFO)
+        new = EngineClient(sender(sink), INFO)
         new.adopt_from(old)
         await asyncio.sleep(0)
         assert (sink.n_bytes, new.n_running) == (0, 0)
@@ -177,7 +178,7 @@ def test_a_request_that_has_moved_is_cancelled_where_it_is() -> None:
         generation = old.generate(["a"], PARAMS)
         old.detach(GONE)
         sink = Sink()
-        new = EngineClient(sink, INFO)
+        new = EngineClient(sender(sink), INFO)
         new.adopt_from(old)
         await asyncio.sleep(0)
         sent = sink.n_bytes
@@ -220,7 +221,7 @@ def test_a_prompt_of_many_texts_is_sent_once_to_each_process() -> None:
 
     async def run() -> None:
         sink, later = Sink(), Sink()
-        old, new = EngineClient(sink, INFO), EngineClient(later, INFO)
+        old, new = EngineClient(sender(sink), INFO), EngineClient(sender(later), INFO)
         texts = old.generate_all(prompt, variants)
         assert [each.request.params.seed for each in texts] == list(range(500))
         await asyncio.sleep(0)

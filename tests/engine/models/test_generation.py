@@ -10,7 +10,7 @@ from specllama.engine.models import generation as generation_module
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.framing import frame
+from specllama.engine.wire.framing import frame, sender
 from specllama.engine.wire.replies import Delta, Event, Finished, Step, TokenProbs
 from specllama.engine.wire.requests import Cancel, Pause, Resume
 from tests.support.factories import TIMINGS, finished, model_info
@@ -46,7 +46,7 @@ def delta(id: int, n_probs: int = 0) -> Delta:
 def run(test: Callable[[EngineClient, Sink, Generation], Awaitable[None]]) -> None:
     async def with_loop() -> None:
         sink = Sink()
-        client = EngineClient(sink, model_info())
+        client = EngineClient(sender(sink), model_info())
         await test(client, sink, client.generate(["a"], GenerationParams(stream=True)))
         await asyncio.sleep(0)
 

@@ -11,6 +11,7 @@ from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.params import GenerationParams
+from specllama.engine.wire.framing import sender
 from specllama.engine.wire.replies import (
     Accepted,
     Begun,
@@ -56,7 +57,7 @@ class Death:
 
     def with_successor(self) -> EngineClient:
         self.client.detach(GONE)
-        successor = EngineClient(Sink(), model_info())
+        successor = EngineClient(sender(Sink()), model_info())
         successor.adopt_from(self.client)
         return successor
 
@@ -80,7 +81,7 @@ MOVES = ["accept", "queue", "begin", "delta", "finish", "fail", "cancel", "again
 )
 def test_each_text_ends_once_in_any_order(n_texts: int, moves: list[tuple[str, int]]) -> None:
     async def run() -> None:
-        client = EngineClient(Sink(), model_info())
+        client = EngineClient(sender(Sink()), model_info())
         meters = [PaperMeter() for _ in range(n_texts)]
         texts = [Text(client.generate_all(["a"], [STREAM], meter=meter)[0]) for meter in meters]
         is_dead = False
@@ -137,7 +138,7 @@ def test_each_text_ends_once_in_any_order(n_texts: int, moves: list[tuple[str, i
 
 def test_the_place_in_the_queue_is_no_event_for_the_reader() -> None:
     async def run() -> None:
-        client = EngineClient(Sink(), model_info())
+        client = EngineClient(sender(Sink()), model_info())
         meter = PaperMeter()
         [generation] = client.generate_all(["a"], [STREAM], meter=meter)
         client.dispatch(Step([Accepted(1, 9), Queued(1, 2, 30.0), Queued(1, 1, 10.0)]))
@@ -153,7 +154,7 @@ def test_the_place_in_the_queue_is_no_event_for_the_reader() -> None:
 
 def test_a_confirmed_and_metered_request_is_accepted_once() -> None:
     async def run() -> None:
-        old, new = (EngineClient(Sink(), model_info()) for _ in range(2))
+        old, new = (EngineClient(sender(Sink()), model_info()) for _ in range(2))
         meter = PaperMeter()
         [generation] = old.generate_all(["a"], [STREAM], confirm=True, meter=meter)
         old.dispatch(Step([Accepted(1, 9)]))
@@ -174,7 +175,7 @@ def test_deadlines_go_on_in_another_process(monkeypatch: pytest.MonkeyPatch) -> 
 
     async def run() -> None:
         nonlocal now
-        old, new = (EngineClient(Sink(), model_info()) for _ in range(2))
+        old, new = (EngineClient(sender(Sink()), model_info()) for _ in range(2))
         terms = Terms(prompt_ms=5_000, timeout_ms=2_000)
         [generation] = old.generate_all(["a"], [STREAM], terms=terms)
         now = 3.0
@@ -198,7 +199,7 @@ def test_the_slices_of_a_call_end_once(
     """Every slice uses as many tokens as it has inputs; a cancelled or failed one uses 1."""
 
     async def run() -> None:
-        client = EngineClient(Sink(), model_info(pooling="mean"))
+        client = EngineClient(sender(Sink()), model_info(pooling="mean"))
         meter = PaperMeter()
         terms = Terms(allowance=10_000)
         work = client.embed([["a"]] * n_inputs, normalize=2, terms=terms, meter=meter)
