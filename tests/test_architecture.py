@@ -44,6 +44,7 @@ FLOORS = (
     # the server process
     "specllama.engine.media",
     "specllama.engine.models",
+    "specllama.engine.fleet",
     "specllama.engine",
     # HTTP
     "specllama.handlers.options",
@@ -63,6 +64,7 @@ NEVER = (
     ("specllama.engine.chat", "specllama.engine.worker"),
     ("specllama.engine.catalog", "specllama.engine.worker"),
     ("specllama.engine.models", "specllama.engine.worker"),
+    ("specllama.engine.fleet", "specllama.engine.worker"),
     ("specllama.engine.media", "specllama.engine.worker"),
     ("specllama.handlers", "specllama.engine.worker"),
     ("specllama", "specllama.engine.worker"),
