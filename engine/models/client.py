@@ -2,7 +2,7 @@
 
 import asyncio
 import itertools
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from typing import Literal, TypeVar
 
 import msgspec
@@ -20,8 +20,10 @@ from specllama.engine.wire.replies import (
     Event,
     Failed,
     Finished,
+    Lost,
     ModelInfo,
     Reply,
+    Resized,
     SlotDone,
     Slots,
     SlotState,
@@ -93,29 +95,6 @@ class EngineClient:
     def n_running(self) -> int:
         """The number of waiting and running requests."""
         return len(self._generations) + len(self._asked)
-
-    def generate(
-        self,
-        prompt: Prompt,
-        params: GenerationParams,
-        *,
-        echo_prompt: bool = False,
-        confirm: bool = False,
-        group: int = 0,
-        owner: int = 0,
-        private: bool = False,
-    ) -> Generation:
-        """Starts one generation, see `generate_all`."""
-        [generation] = self.generate_all(
-            prompt,
-            [params],
-            echo_prompt=echo_prompt,
-            confirm=confirm,
-            group=group,
-            owner=owner,
-            private=private,
-        )
-        return generation
 
     def generate_all(
         self,
@@ -282,7 +261,7 @@ class EngineClient:
 
     # ---- internal methods, and those for the supervisor ------------------------------------
 
-    def dispatch(self, message: Step | Failed | Reply) -> None:
+    def dispatch(self, message: Step | Failed | Lost | Resized | Reply) -> None:
         """Passes a message of the engine to the request that it answers. A message for a request
         that is no longer open is dropped."""
         if isinstance(message, Step):
@@ -293,6 +272,10 @@ class EngineClient:
                     self._put(event)
         elif isinstance(message, Failed):
             self._put(message)
+        elif isinstance(message, Lost):
+            self._lose(message.ids, message.error)
+        elif isinstance(message, Resized):
+            self.info = msgspec.structs.replace(self.info, n_slots=message.n_slots)
         else:
             self._answer(message)
 
@@ -326,7 +309,7 @@ class EngineClient:
         """Fails the requests that the next process can't take over with `error`: the process has
         ended. The others, and new ones, wait for `adopt_from` of its successor, or for `close`."""
         self._dead, self._waits = error, True
-        lost = [id for id, each in self._generations.items() if each.has_begun or each.has_moved]
+        lost = [id for id, each in self._generations.items() if not each.may_move]
         for id in (*lost, *self._asked, *self._leaving):
             self._put(Failed(id, error))
 
@@ -342,6 +325,22 @@ class EngineClient:
             self._send(message)
         for asked in self._asked.values():
             self._send(asked.message)
+
+    def _lose(self, ids: Iterable[int], error: ErrorInfo) -> None:
+        """Sends those of the requests again that have not begun and were not moved before. The
+        others fail with `error`."""
+        again: list[Submit] = []
+        for id in ids:
+            if (generation := self._generations.get(id)) and generation.may_move:
+                generation.move(self)
+                again.append(generation.request)
+            elif (asked := self._asked.get(id)) is not None and asked.may_move:
+                asked.may_move = False
+                self._send(asked.message)
+            else:
+                self._put(Failed(id, error))
+        for message in joined(again):
+            self._send(message)
 
     def _put(self, event: Event) -> None:
         if generation := self._generations.get(event.id):

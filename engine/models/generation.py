@@ -98,6 +98,11 @@ class Generation:
         self.queue: Queued | None = None
 
     @property
+    def may_move(self) -> bool:
+        """True if another process can take it over: it has not begun, and was not moved before."""
+        return not (self.has_begun or self.has_moved)
+
+    @property
     def ready(self) -> bool:
         """True if iteration doesn't block: there is an event, or the generation is over."""
         return self._over or bool(self._events)

@@ -3,7 +3,7 @@
 import asyncio
 from collections import deque
 from collections.abc import AsyncGenerator, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol, TypeVar
 
 import msgspec
@@ -100,11 +100,16 @@ class SliceMeter:
 
 @dataclass
 class PendingAnswer:
-    """A question to the engine and its pending answer. A slice belongs to a `call`."""
+    """A question to the engine and its pending answer. A slice belongs to a `call`. It is asked
+    once more if `may_move`, and the replica that has it ends; an action on a slot is not."""
 
     message: Question | Embed | Rerank
     answer: asyncio.Future[Reply | Vectors]
     call: SliceMeter | None = None
+    may_move: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.may_move = not isinstance(self.message, SlotAction)
 
     @property
     def settle(self) -> Callable[[Timings | None], None] | None:

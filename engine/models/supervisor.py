@@ -241,9 +241,8 @@ class Supervisor:
     async def _until_returned(self) -> None:
         """Waits until the engine has returned, or can't return. Raises `EngineError` if a restart
         takes longer than RESTART_WAIT."""
-        limit = RESTART_WAIT if self.state == "restarting" else None
         try:
-            async with asyncio.timeout(limit):
+            async with asyncio.timeout(RESTART_WAIT if self.state == "restarting" else None):
                 await self._changes.until(lambda: self.state not in RETURNING)
         except TimeoutError:
             raise EngineError(RESTARTING) from None
@@ -355,6 +354,7 @@ class Supervisor:
                 process.refusal = text
             case _ if process.client is not None:
                 process.client.dispatch(message)
+                self.info = process.client.info
 
     def _begin_to_open(self, process: EngineProcess, info: ModelInfo) -> None:
         """Opens the process after its model, which it has loaded, has been examined."""

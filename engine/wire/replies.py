@@ -260,6 +260,20 @@ class Vectors(msgspec.Struct, tag="v", frozen=True, array_like=True):
     ms: float = 0.0
 
 
+class Resized(msgspec.Struct, tag="resized", frozen=True, array_like=True):
+    """The number of slots has changed, as the number of replicas has (`engine.fleet`)."""
+
+    n_slots: int
+
+
+class Lost(msgspec.Struct, tag="lost", frozen=True, array_like=True):
+    """The requests `ids` are gone, as the replica that had them has ended (`engine.fleet`).
+    Requests that had not begun may be sent again, the others have failed with `error`."""
+
+    ids: list[int]
+    error: ErrorInfo
+
+
 Event = Accepted | Queued | Relaxed | Begun | Delta | Finished | Failed | Ended
 
 
@@ -367,7 +381,7 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
 
 
 Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
-AboutModel = Progress | Ready | LoadFailed | Step | Failed | Reply
+AboutModel = Progress | Ready | LoadFailed | Step | Failed | Lost | Resized | Reply
 """The messages of a process that loads a model, except for heartbeats."""
 ToServer = AboutModel | Measured | Heartbeat
 

@@ -5,16 +5,28 @@ from collections.abc import Callable
 from typing import Any, ClassVar
 
 from specllama.engine.helpers.download.downloader import FetchError, Transfer
+from specllama.engine.models.client import EngineClient
 from specllama.engine.models.engine_process import EngineProcess
+from specllama.engine.models.generation import Generation
 from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import EngineOptions, Options
+from specllama.engine.params import GenerationParams
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import sender
 from specllama.engine.wire.replies import LoadFailed, Progress, Ready, ToServer
+from specllama.engine.wire.requests import Prompt
 from tests.support.factories import model_info
 
 INFO = model_info()
+
+
+def generate(
+    client: EngineClient, prompt: Prompt, params: GenerationParams, **options: Any
+) -> Generation:
+    """Starts one generation, with the `options` of `generate_all`."""
+    [generation] = client.generate_all(prompt, [params], **options)
+    return generation
 
 
 class PaperPipe:

@@ -13,7 +13,7 @@ from specllama.engine.wire.framing import sender
 from specllama.engine.wire.replies import Accepted, Begun, Relaxed, Slots, Step, Text
 from specllama.engine.wire.requests import PromptParts
 from specllama.engine.wire.stats import Stats
-from tests.support.engines import INFO, PaperSupervisor
+from tests.support.engines import INFO, PaperSupervisor, generate
 from tests.support.factories import finished
 from tests.support.options_support import model_options
 
@@ -65,14 +65,14 @@ def test_running_requests_fail_and_waiting_ones_move_once() -> None:
     async def run() -> None:
         async with supervised() as supervisor:
             engine = await supervisor.engine()
-            first, second = (engine.generate(["a"], PARAMS) for _ in range(2))
+            first, second = (generate(engine, ["a"], PARAMS) for _ in range(2))
             supervisor.say(Step([Begun(first.request.id)]))
             supervisor.crash()
             with pytest.raises(EngineError, match="SIGKILL"):
                 await first.result()
-            meanwhile = engine.generate(["sent while there is no process"], PARAMS)
+            meanwhile = generate(engine, ["sent while there is no process"], PARAMS)
             await begin(supervisor, 2)
-            later = engine.generate(["sent to the old one"], PARAMS)
+            later = generate(engine, ["sent to the old one"], PARAMS)
             ids = {each.request.id for each in (first, second, meanwhile, later)}
             assert len(ids) == 4
             supervisor.say(Step([finished(id=meanwhile.request.id)]))
@@ -127,7 +127,7 @@ def test_status_requests_during_the_end_get_the_last_status() -> None:
 def test_a_confirmed_request_is_not_confirmed_again() -> None:
     async def run() -> None:
         old, new = client(), client()
-        generation = old.generate(["a"], PARAMS, confirm=True)
+        generation = generate(old, ["a"], PARAMS, confirm=True)
         old.dispatch(Step([Accepted(1)]))
         await generation.accepted()
         old.detach(GONE)
@@ -142,7 +142,7 @@ def test_a_confirmed_request_is_not_confirmed_again() -> None:
 def test_the_next_process_reports_ignored_keywords() -> None:
     async def run() -> None:
         old, new = client(), client()
-        generation = old.generate(["a"], PARAMS)
+        generation = generate(old, ["a"], PARAMS)
         old.dispatch(Step([Relaxed(1, ["#/not"])]))
         old.detach(GONE)
         new.adopt_from(old)
@@ -156,7 +156,7 @@ def test_the_next_process_reports_ignored_keywords() -> None:
 def test_a_request_that_is_cancelled_between_two_processes_is_not_sent_again() -> None:
     async def run() -> None:
         old = client()
-        generation = old.generate(["a"], PARAMS)
+        generation = generate(old, ["a"], PARAMS)
         old.detach(GONE)
         question = asyncio.create_task(old.slots())
         await asyncio.sleep(0)
@@ -175,7 +175,7 @@ def test_a_request_that_is_cancelled_between_two_processes_is_not_sent_again() -
 def test_a_request_that_has_moved_is_cancelled_where_it_is() -> None:
     async def run() -> None:
         old = client()
-        generation = old.generate(["a"], PARAMS)
+        generation = generate(old, ["a"], PARAMS)
         old.detach(GONE)
         sink = Sink()
         new = EngineClient(sender(sink), INFO)
@@ -197,7 +197,7 @@ def test_without_another_process_the_wait_ends(end: str, monkeypatch: pytest.Mon
 
     async def run() -> None:
         async with supervised() as supervisor:
-            generation = (await supervisor.engine()).generate(["a"], PARAMS)
+            generation = generate(await supervisor.engine(), ["a"], PARAMS)
             supervisor.crash()
             if end == "failed":
                 while supervisor.n_children < 2 or supervisor._process is None:

@@ -13,6 +13,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.framing import frame, sender
 from specllama.engine.wire.replies import Delta, Event, Finished, Step, TokenProbs
 from specllama.engine.wire.requests import Cancel, Pause, Resume
+from tests.support.engines import generate
 from tests.support.factories import TIMINGS, finished, model_info
 
 MANY = generation_module.MAX_WAITING
@@ -47,7 +48,7 @@ def run(test: Callable[[EngineClient, Sink, Generation], Awaitable[None]]) -> No
     async def with_loop() -> None:
         sink = Sink()
         client = EngineClient(sender(sink), model_info())
-        await test(client, sink, client.generate(["a"], GenerationParams(stream=True)))
+        await test(client, sink, generate(client, ["a"], GenerationParams(stream=True)))
         await asyncio.sleep(0)
 
     asyncio.run(with_loop())

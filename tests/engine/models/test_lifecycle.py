@@ -21,7 +21,7 @@ from specllama.engine.models.generation import Generation
 from specllama.engine.models.lifecycle import STATES, TRANSITIONS, Lifecycle, State, TransitionError
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Begun, Delta, Failed, Finished, Step, Timings
-from tests.support.engines import PaperSupervisor
+from tests.support.engines import PaperSupervisor, generate
 from tests.support.options_support import model_options
 from tests.support.pool_stage import soon
 
@@ -128,7 +128,7 @@ class Request:
             return
         try:
             engine = await supervisor.engine()
-            self.generation = engine.generate(["a"], PARAMS)
+            self.generation = generate(engine, ["a"], PARAMS)
             async for event in self.generation:
                 if isinstance(event, Finished):
                     self.ends.append("finished")

@@ -22,6 +22,7 @@ from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
 from specllama.engine.params import GenerationParams
 from specllama.engine.shipped import model_path
+from tests.support.engines import generate
 from tests.support.options_support import model_options
 from tests.support.playing import EXACT
 from tools.models import build
@@ -77,7 +78,7 @@ async def answer(supervisor: Supervisor) -> str:
     supervisor.acquire()
     try:
         engine = await supervisor.engine()
-        return (await engine.generate(["def f("], SHORT).result()).text
+        return (await generate(engine, ["def f("], SHORT).result()).text
     finally:
         supervisor.release()
 
@@ -126,7 +127,7 @@ async def test_how_long_it_stays_awake_is_known() -> None:
 @in_loop
 async def test_a_generation_without_a_lease_keeps_it_awake() -> None:
     async with running(Supervisor(SLEEPY)) as supervisor:
-        pid, stream = supervisor.pid, (await supervisor.engine()).generate(["a"], LONG)
+        pid, stream = supervisor.pid, generate(await supervisor.engine(), ["a"], LONG)
         with suppress(TimeoutError):
             async with asyncio.timeout(1.8):
                 async for _ in stream:
@@ -191,7 +192,7 @@ async def test_stop_waits_for_leases_but_not_for_ever() -> None:
         engine = await supervisor.engine()
         stop = asyncio.create_task(supervisor.stop(SECONDS, "it was unloaded"))
         await asyncio.sleep(0)
-        assert (await engine.generate(["a"], SHORT).result()).n_decoded == 8
+        assert (await generate(engine, ["a"], SHORT).result()).n_decoded == 8
         with pytest.raises(EngineError, match="it was unloaded"):
             supervisor.acquire()
         supervisor.release()
@@ -200,7 +201,7 @@ async def test_stop_waits_for_leases_but_not_for_ever() -> None:
 
     async with running(Supervisor(model_options())) as supervisor:
         supervisor.acquire()
-        stream = (await supervisor.engine()).generate(["a"], LONG)
+        stream = generate(await supervisor.engine(), ["a"], LONG)
         await anext(stream)
         await supervisor.stop(0.2, "it was unloaded")
         with pytest.raises(EngineError, match="it was unloaded") as ended:
@@ -273,7 +274,7 @@ def two_models(**settings: object) -> Catalog:
 async def ask(pool: ModelPool, model: CatalogEntry) -> str:
     with await pool.lease(model) as lease:
         engine = await lease.engine()
-        return (await engine.generate(["def f("], SHORT).result()).text
+        return (await generate(engine, ["def f("], SHORT).result()).text
 
 
 @in_loop
@@ -299,7 +300,7 @@ async def test_a_model_is_unloaded_when_its_requests_are_done() -> None:
     with await pool.lease(catalog.entries["one"]) as lease:
         engine = await lease.engine()
         params = msgspec.structs.replace(SHORT, n_predict=80, stream=True)
-        stream = engine.generate(["def f("], params)
+        stream = generate(engine, ["def f("], params)
         await anext(stream)
         unload = asyncio.create_task(pool.unload("one"))
         events = [event async for event in stream]

@@ -23,6 +23,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.commands import STACKS_SIGNAL, STUCK
 from specllama.engine.wire.process import Child
 from specllama.engine.wire.replies import Delta, Finished
+from tests.support.engines import generate
 from tests.support.options_support import model_options
 
 pytestmark = pytest.mark.slow
@@ -81,8 +82,8 @@ async def test_a_stream_equals_the_plain_answer() -> None:
         engine = await supervisor.engine()
         plain = GenerationParams(n_predict=40, seed=5, ignore_eos=True)
         streamed = GenerationParams(n_predict=40, seed=5, ignore_eos=True, stream=True)
-        result = await engine.generate(["def f("], plain).result()
-        events = [event async for event in engine.generate(["def f("], streamed)]
+        result = await generate(engine, ["def f("], plain).result()
+        events = [event async for event in generate(engine, ["def f("], streamed)]
         assert "".join(event.text for event in events) == result.text
         assert [token for event in events for token in event.tokens] == result.tokens
         assert result.n_decoded == 40
@@ -94,7 +95,7 @@ async def test_a_stream_equals_the_plain_answer() -> None:
 async def test_a_killed_engine_fails_running_requests_only() -> None:
     async with running(model_options(parallel=1)) as supervisor:
         engine = await supervisor.engine()
-        stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+        stream, waiting = generate(engine, ["a"], LONG), generate(engine, ["b"], LONG)
         await anext(stream)
         assert supervisor.pid is not None
         os.kill(supervisor.pid, signal.SIGKILL)
@@ -102,7 +103,7 @@ async def test_a_killed_engine_fails_running_requests_only() -> None:
             [event async for event in stream]
         assert isinstance(await anext(waiting), Delta)
         waiting.cancel()
-        result = await engine.generate(["a"], GenerationParams(n_predict=3)).result()
+        result = await generate(engine, ["a"], GenerationParams(n_predict=3)).result()
         assert result.n_decoded <= 3
         assert await engine.detokenize([]) == ""
         await until_idle(supervisor)
@@ -112,13 +113,13 @@ async def test_a_killed_engine_fails_running_requests_only() -> None:
 async def test_a_cancelled_request_frees_its_slot() -> None:
     async with running(model_options(parallel=1)) as supervisor:
         engine = await supervisor.engine()
-        stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+        stream, waiting = generate(engine, ["a"], LONG), generate(engine, ["b"], LONG)
         await anext(stream)
         waiting.cancel()
         stream.cancel()
         stream.cancel()
         await until_idle(supervisor)
-        result = await engine.generate(["c"], GenerationParams(n_predict=2)).result()
+        result = await generate(engine, ["c"], GenerationParams(n_predict=2)).result()
         assert result.id_slot == 0
 
 
@@ -126,9 +127,9 @@ async def test_a_cancelled_request_frees_its_slot() -> None:
 async def test_a_request_cancelled_while_it_is_tokenized_never_runs() -> None:
     async with running() as supervisor:
         engine = await supervisor.engine()
-        engine.generate(["word " * 200_000], LONG).cancel()
-        engine.generate(["short"], LONG).cancel()
-        result = await engine.generate(["c"], GenerationParams(n_predict=2)).result()
+        generate(engine, ["word " * 200_000], LONG).cancel()
+        generate(engine, ["short"], LONG).cancel()
+        result = await generate(engine, ["c"], GenerationParams(n_predict=2)).result()
         assert result.n_prompt == 1
         await until_idle(supervisor)
 
@@ -137,7 +138,7 @@ async def test_a_request_cancelled_while_it_is_tokenized_never_runs() -> None:
 async def test_stop_ends_running_requests_and_the_process() -> None:
     async with running() as supervisor:
         engine = await supervisor.engine()
-        stream = engine.generate(["a"], LONG)
+        stream = generate(engine, ["a"], LONG)
         await anext(stream)
         await supervisor.stop()
         with pytest.raises(EngineError, match="shutting down"):
@@ -222,7 +223,7 @@ def test_a_computation_that_never_ends_is_noticed(
         file = stuck("once")
         async with running(model_options(parallel=1)) as supervisor:
             engine = await supervisor.engine()
-            stream, waiting = engine.generate(["a"], LONG), engine.generate(["b"], LONG)
+            stream, waiting = generate(engine, ["a"], LONG), generate(engine, ["b"], LONG)
             await anext(stream)
             file.touch()
             with pytest.raises(EngineError, match="ended itself, as a computation did not end"):
@@ -247,7 +248,7 @@ def test_one_that_lets_no_other_thread_go_on_shows_its_stacks(
         with impatient_with(stopped):
             async with running() as supervisor:
                 engine = await supervisor.engine()
-                stream = engine.generate(["a"], LONG)
+                stream = generate(engine, ["a"], LONG)
                 await anext(stream)
                 assert supervisor.pid is not None
                 file.touch()
@@ -257,7 +258,7 @@ def test_one_that_lets_no_other_thread_go_on_shows_its_stacks(
                 with pytest.raises(EngineError, match="was ended, as it gave no sign of life"):
                     [event async for event in stream]
                 engine = await supervisor.engine()
-                await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+                await generate(engine, ["a"], GenerationParams(n_predict=2)).result()
 
     run()
     assert has_stacks(caplog.text)
@@ -273,10 +274,10 @@ def test_a_request_that_no_process_comes_to_an_end_with_has_two_of_them(
             engine = await supervisor.engine()
             file.touch()
             with pytest.raises(EngineError, match="a computation did not end"):
-                await engine.generate(["a"], LONG).result()
+                await generate(engine, ["a"], LONG).result()
             file.unlink()
             engine = await supervisor.engine()
-            await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+            await generate(engine, ["a"], GenerationParams(n_predict=2)).result()
             assert len(restarts.lives) == 2
 
     run()
@@ -327,7 +328,7 @@ async def test_an_engine_that_served_comes_back_at_once_however_often() -> None:
     async with running(restarts=restarts) as supervisor:
         for n in range(1, 7):
             engine = await supervisor.engine()
-            await engine.generate(["a"], GenerationParams(n_predict=2)).result()
+            await generate(engine, ["a"], GenerationParams(n_predict=2)).result()
             kill(supervisor)
             await buried(supervisor, restarts, n)
         await supervisor.engine()
@@ -341,7 +342,7 @@ async def test_an_engine_that_never_serves_is_restarted_ever_more_slowly() -> No
     async with running(restarts=restarts) as supervisor:
         for n in range(1, 3):
             engine = await supervisor.engine()
-            waiting = engine.generate(["a"], LONG)
+            waiting = generate(engine, ["a"], LONG)
             await anext(waiting)
             kill(supervisor)
             with pytest.raises(EngineError, match="SIGKILL"):
@@ -377,7 +378,7 @@ async def test_an_illegal_instruction_at_work_is_tried_once_more() -> None:
     async with running(restarts=restarts) as supervisor:
         for n in range(1, 3):
             engine = await supervisor.engine()
-            waiting = engine.generate(["a"], LONG)
+            waiting = generate(engine, ["a"], LONG)
             await anext(waiting)
             kill(supervisor, signal.SIGILL)
             with pytest.raises(EngineError, match=ADVICE):

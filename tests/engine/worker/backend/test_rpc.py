@@ -18,6 +18,7 @@ from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import OptionError, Options
 from specllama.engine.params import GenerationParams
 from specllama.handlers.options import parse
+from tests.support.engines import generate
 from tests.support.lending import lending
 from tests.support.options_support import model_options
 
@@ -158,7 +159,7 @@ def test_a_model_runs_on_a_lent_device() -> None:
             assert supervisor.state == "ready", supervisor.failure
             engine = await supervisor.engine()
             params = GenerationParams(n_predict=20, temperature=0.0, ignore_eos=True)
-            return (await engine.generate(["def add("], params).result()).text
+            return (await generate(engine, ["def add("], params).result()).text
         finally:
             await supervisor.stop()
 

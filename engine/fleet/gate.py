@@ -1,0 +1,280 @@
+"""The replica's side of `engine.fleet.channel`: passes the requests of ingresses to the engine
+process, and its messages to the ingress that they answer."""
+
+import asyncio
+import hmac
+import logging
+import secrets
+from collections.abc import Iterable
+from contextlib import suppress
+from typing import TypeAlias
+
+from specllama.engine.fleet.channel import (
+    ID_BITS,
+    MAX_HELLO,
+    Address,
+    Channel,
+    Hello,
+    Refused,
+    ToReplica,
+    Welcome,
+    to_replica_decoder,
+)
+from specllama.engine.models.engine_process import EngineProcess
+from specllama.engine.models.lifecycle import SERVING, State
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.options import EngineOptions
+from specllama.engine.wire.engine_log import EngineLog
+from specllama.engine.wire.framing import MAX_FRAME
+from specllama.engine.wire.process import Changes
+from specllama.engine.wire.replies import (
+    Ended,
+    Event,
+    Failed,
+    Finished,
+    Heartbeat,
+    LoadFailed,
+    Lost,
+    Measured,
+    Progress,
+    Ready,
+    Resized,
+    Step,
+    ToServer,
+    Vectors,
+)
+from specllama.engine.wire.requests import (
+    Cancel,
+    Embed,
+    EndThoughts,
+    Load,
+    MeasureMemory,
+    Pause,
+    Rerank,
+    Resume,
+    Submit,
+    ids,
+)
+
+log = logging.getLogger("specllama.engine.fleet")
+
+HELLO_SECONDS = 10.0  # from the connection to `Hello`
+MAX_STRANGERS = 100  # connections at once that have not said `Hello`
+OPENING_SECONDS = 10.0
+"""How long `ended` waits for a request that hasn't arrived: its message takes another way."""
+
+_WORK = (Submit, Embed, Rerank)
+_CONTROLS = (Cancel, Pause, Resume, EndThoughts)
+_LAST = (Finished, Failed, Ended, Vectors)
+_WITHOUT_ID = (Progress, Ready, LoadFailed, Measured, Heartbeat, Lost, Resized)
+
+Visit: TypeAlias = Channel[ToReplica]
+
+
+class _Visitor:
+    """One connected ingress, and its open requests."""
+
+    def __init__(self, channel: Visit, first_id: int) -> None:
+        self.channel = channel
+        self.owns = first_id >> ID_BITS
+        self.open: dict[int, bool] = {}  # requests, and whether a cancelled one has an `Ended`
+
+
+class Gate:
+    """Accepts the connections of ingresses for one engine process after the other.
+
+    `start_process` starts these processes for the replica's `Supervisor`, which has to be passed to
+    `guard`.
+    """
+
+    def __init__(self, version: str) -> None:
+        """`version` is specllama's."""
+        self._version = version
+        self._secret = secrets.token_urlsafe()
+        self._server: asyncio.Server | None = None
+        self._supervisor: Supervisor | None = None
+        self._process: EngineProcess | None = None
+        self._visitors: dict[int, _Visitor] = {}
+        self._strangers: set[Visit] = set()
+        self._changes = Changes()  # of the open requests
+
+    async def start_process(
+        self, options: EngineOptions, engine_log: EngineLog, log_level: int
+    ) -> EngineProcess:
+        """Starts an engine process, as `EngineProcess.start`."""
+        self._process = await EngineProcess.start(options, engine_log, log_level)
+        self._process.relay = self._relay
+        return self._process
+
+    def guard(self, supervisor: Supervisor) -> None:
+        """Ends the connections whenever the process of `supervisor` ends."""
+        self._supervisor = supervisor
+        supervisor.on_transition = self._on_transition
+
+    async def open(self, host: str, port: int = 0) -> Address:
+        """Begins to accept connections on an address of this machine; port 0 is any free one.
+        Raises OSError."""
+        loop = asyncio.get_running_loop()
+        self._server = await loop.create_server(self._stranger, host, port)
+        port = self._server.sockets[0].getsockname()[1]
+        return Address(host, port, self._secret)
+
+    async def close(self) -> None:
+        """Ends all connections. Their open requests are cancelled."""
+        if self._server is not None:
+            self._server.close()
+        for channel in list(self._strangers):
+            channel.close()
+        self._strangers.clear()
+        self._dismiss()
+        if self._server is not None:
+            await self._server.wait_closed()
+
+    @property
+    def n_open(self) -> int:
+        """The number of open requests of all ingresses."""
+        return sum(len(each.open) for each in self._visitors.values())
+
+    async def ended(self, wanted: Iterable[int]) -> None:
+        """Waits until the requests with the ids `wanted` have ended. A request that doesn't arrive
+        within OPENING_SECONDS counts as ended."""
+        left = set(wanted)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(OPENING_SECONDS):
+                await self._changes.until(lambda: all(self._is_open(id) for id in left))
+        await self._changes.until(lambda: not any(self._is_open(id) for id in left))
+
+    def _is_open(self, id: int) -> bool:
+        visitor = self._visitors.get(id >> ID_BITS)
+        return visitor is not None and id in visitor.open
+
+    # ---- connections -----------------------------------------------------------------------
+
+    def _stranger(self) -> Visit:
+        channel: Visit = Channel(to_replica_decoder, limit=MAX_HELLO)
+        loop = asyncio.get_running_loop()
+        late = loop.call_later(HELLO_SECONDS, self._refuse, channel, "no hello", False)
+
+        def on_message(message: ToReplica) -> None:
+            late.cancel()
+            self._strangers.discard(channel)
+            self._welcome(channel, message)
+
+        def on_end(_: str) -> None:
+            late.cancel()
+            self._strangers.discard(channel)
+
+        channel.on_message, channel.on_end = on_message, on_end
+        if len(self._strangers) >= MAX_STRANGERS:
+            loop.call_soon(self._refuse, channel, "too many connections", True)
+        else:
+            self._strangers.add(channel)
+        return channel
+
+    def _refuse(self, channel: Visit, reason: str, may_retry: bool) -> None:
+        self._strangers.discard(channel)
+        channel.send(Refused(reason, may_retry))
+        channel.close()
+
+    def _welcome(self, channel: Visit, message: ToReplica) -> None:
+        if not isinstance(message, Hello) or not hmac.compare_digest(
+            message.secret.encode(), self._secret.encode()
+        ):
+            log.warning("a connection from %s without the right secret is refused", channel.peer)
+            self._refuse(channel, "the secret is wrong", may_retry=False)
+            return
+        info = self._supervisor.info if self._supervisor else None
+        if message.version != self._version:
+            text = f"the versions differ: {message.version} here, {self._version} in the replica"
+            self._refuse(channel, text, may_retry=False)
+        elif info is None or not self._is_serving:
+            self._refuse(channel, "the engine process is being replaced", may_retry=True)
+        elif message.first_id >> ID_BITS in self._visitors or message.first_id <= 0:
+            self._refuse(channel, "another ingress has the same ids", may_retry=True)
+        else:
+            self._let_in(_Visitor(channel, message.first_id))
+            channel.send(Welcome(info))
+
+    def _let_in(self, visitor: _Visitor) -> None:
+        def on_end(reason: str) -> None:
+            log.info("the ingress %s is gone: %s", visitor.channel.peer, reason)
+            self._leave(visitor)
+
+        channel = visitor.channel
+        channel.on_message = lambda message: self._on_request(visitor, message)
+        channel.on_end = on_end
+        channel.allow(MAX_FRAME)
+        self._visitors[visitor.owns] = visitor
+
+    def _leave(self, visitor: _Visitor) -> None:
+        """Cancels the open requests of an ingress, which is gone."""
+        if self._visitors.pop(visitor.owns, None) is None:
+            return
+        if self._process is not None and self._is_serving:
+            for id in visitor.open:
+                self._process.send(Cancel(id))
+        self._changes.announce()
+
+    def _dismiss(self) -> None:
+        """Closes the connections of all ingresses."""
+        for visitor in list(self._visitors.values()):
+            visitor.channel.close()
+            self._leave(visitor)
+
+    @property
+    def _is_serving(self) -> bool:
+        return self._supervisor is not None and self._supervisor.state in SERVING
+
+    def _on_transition(self, before: State) -> None:
+        if before in SERVING and not self._is_serving:
+            self._dismiss()
+
+    # ---- messages --------------------------------------------------------------------------
+
+    def _on_request(self, visitor: _Visitor, message: ToReplica) -> None:
+        if isinstance(message, Hello | Heartbeat | Load | MeasureMemory):
+            self._break(visitor, f"an unexpected {type(message).__name__}")
+            return
+        own = ids(message) if isinstance(message, Submit) else [message.id]
+        if any(id >> ID_BITS != visitor.owns for id in own if id):
+            self._break(visitor, "a request has an id of another ingress")
+            return
+        assert self._process is not None, "there are visitors only while a process serves"
+        if isinstance(message, Cancel):
+            if not visitor.open.get(message.id):
+                self._end(visitor, message.id)
+        elif message.id and not isinstance(message, _CONTROLS):
+            metered = isinstance(message, _WORK) and message.terms.is_metered
+            visitor.open |= dict.fromkeys(own, metered)
+            self._changes.announce()
+        self._process.send(message)
+
+    def _break(self, visitor: _Visitor, reason: str) -> None:
+        log.error("the ingress %s violates the protocol: %s", visitor.channel.peer, reason)
+        visitor.channel.close()
+        self._leave(visitor)
+
+    def _relay(self, message: ToServer) -> None:
+        """Passes a message of the engine process to the ingress that it is for."""
+        if isinstance(message, Step):
+            self._relay_step(message)
+        elif not isinstance(message, _WITHOUT_ID):
+            visitor = self._visitors.get(message.id >> ID_BITS)
+            if visitor is not None and message.id in visitor.open:
+                self._end(visitor, message.id)
+                visitor.channel.send(message)
+
+    def _relay_step(self, step: Step) -> None:
+        parts: dict[int, list[Event | Vectors]] = {}
+        for event in step.events:
+            parts.setdefault(event.id >> ID_BITS, []).append(event)
+        for owns, events in parts.items():
+            if (visitor := self._visitors.get(owns)) is not None:
+                for event in events:
+                    if isinstance(event, _LAST):
+                        self._end(visitor, event.id)
+                visitor.channel.send(step if len(parts) == 1 else Step(events))
+
+    def _end(self, visitor: _Visitor, id: int) -> None:
+        if visitor.open.pop(id, None) is not None:
+            self._changes.announce()

@@ -1,0 +1,114 @@
+"""Questions to all replicas of a fleet, whose answers are joined into one."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, TypeAlias
+
+import msgspec
+
+from specllama.engine.fleet.channel import ID_BITS
+from specllama.engine.wire.replies import (
+    MAX_WAITING_SHOWN,
+    Adapters,
+    Failed,
+    Reply,
+    Slots,
+    SlotState,
+    StatsReply,
+    WaitingState,
+)
+from specllama.engine.wire.requests import GetAdapters, GetSlots, GetStats, SetAdapters
+from specllama.engine.wire.stats import Histogram, Stats
+
+ToAll: TypeAlias = GetSlots | GetStats | GetAdapters | SetAdapters
+"""The questions that concern every replica."""
+
+_CHOICES: Mapping[str, Callable[[list[Any]], Any]] = {"n_tokens_max": max, "wait_seconds": min}
+"""Statistics that are not summed. New requests go to the replica with the shortest wait."""
+_OWN_NUMBERS = (1 << ID_BITS) - 1
+
+
+class Joining:
+    """One question, and the answers of replicas so far. `first_slots` has the number of the first
+    slot of each replica that was asked."""
+
+    def __init__(self, id: int, first_slots: dict[str, int]) -> None:
+        self.id = id
+        self._left = dict(first_slots)
+        self._answers: list[tuple[int, Reply]] = []
+        self._failed: Failed | None = None
+
+    def take(self, replica: str, answer: Reply | Failed) -> Reply | Failed | None:
+        """Adds the answer of a replica. Returns the whole answer when it is the last one."""
+        first_slot = self._left.pop(replica, None)
+        if first_slot is None:
+            return None
+        if isinstance(answer, Failed):
+            self._failed = answer
+        else:
+            self._answers.append((first_slot, answer))
+        return self._result()
+
+    def leave(self, replica: str) -> Reply | Failed | None:
+        """Waits no longer for a replica, which is gone. Returns the whole answer if the others have
+        answered."""
+        return None if self._left.pop(replica, None) is None else self._result()
+
+    def _result(self) -> Reply | Failed | None:
+        if self._left:
+            return None
+        if self._failed is not None or not self._answers:
+            return self._failed
+        self._answers.sort(key=lambda each: each[0])
+        first = self._answers[0][1]
+        if isinstance(first, Slots):
+            return self._slots()
+        if isinstance(first, StatsReply):
+            stats = [reply.stats for _, reply in self._answers if isinstance(reply, StatsReply)]
+            return StatsReply(self.id, join_stats(stats))
+        assert isinstance(first, Adapters)
+        return first
+
+    def _slots(self) -> Slots:
+        slots: list[SlotState] = []
+        waiting: list[WaitingState] = []
+        n_waiting = 0
+        for first_slot, reply in self._answers:
+            assert isinstance(reply, Slots)
+            n_waiting += reply.n_waiting
+            waiting += (_with_own_id(each) for each in reply.waiting)
+            slots += (
+                msgspec.structs.replace(each, id=first_slot + each.id, id_task=_own(each.id_task))
+                for each in reply.slots
+            )
+        waiting.sort(key=lambda each: each.place)
+        return Slots(self.id, slots, waiting[:MAX_WAITING_SHOWN], n_waiting)
+
+
+def _own(id: int) -> int:
+    """Returns the number that an ingress gave a request, without its random bits; -1 is no
+    request."""
+    return id & _OWN_NUMBERS if id >= 0 else id
+
+
+def _with_own_id(state: WaitingState) -> WaitingState:
+    return msgspec.structs.replace(state, id=_own(state.id))
+
+
+def join_stats(all_stats: Sequence[Stats]) -> Stats:
+    """Returns the statistics of several engine processes, at least one, as those of one process:
+    sums, joined histograms, and the devices of all."""
+    fields = Stats.__struct_fields__
+    return Stats(**{name: _join(name, [getattr(s, name) for s in all_stats]) for name in fields})
+
+
+def _join(name: str, values: list[Any]) -> Any:
+    first = values[0]
+    if isinstance(first, Histogram):
+        counts = [sum(column) for column in zip(*(each.counts for each in values), strict=True)]
+        return Histogram(first.bounds, counts, sum(each.total for each in values))
+    if isinstance(first, dict):
+        keys = {key: None for each in values for key in each}
+        return {key: sum(each.get(key, 0) for each in values) for key in keys}
+    if isinstance(first, list):
+        return [each for part in values for each in part]
+    return _CHOICES.get(name, sum)(values)

@@ -1,0 +1,160 @@
+"""The ingress's connections to the replicas of a model."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Callable, Mapping
+from functools import partial
+
+from specllama.engine.fleet.channel import (
+    ID_BITS,
+    Address,
+    Channel,
+    Hello,
+    Refused,
+    ToIngress,
+    Welcome,
+    to_ingress_decoder,
+)
+from specllama.engine.fleet.fleet import Fleet, OnOpen
+from specllama.engine.models.engine_process import EngineProcess
+from specllama.engine.models.lifecycle import ProcessLife, Restarts
+from specllama.engine.options import EngineOptions
+from specllama.engine.wire.engine_log import EngineLog
+
+log = logging.getLogger("specllama.engine.fleet")
+
+CONNECT_SECONDS = 10.0  # until a replica has answered
+PAUSE = 0.25  # s before the second attempt to connect; each further pause is twice as long
+MAX_PAUSE = 5.0  # s
+
+
+class WaitsForReplicas(Restarts):
+    """A fleet that has lost its last replica waits for others, however often that happens."""
+
+    def after(self, life: ProcessLife) -> float | None:
+        return 0.0
+
+
+class Replicas:
+    """Connects to all known replicas of a model, again and again, while a fleet needs them.
+
+    `start_process` is the one of a `Supervisor`. It makes a new `Fleet`, for which every replica is
+    connected. `update` changes the known replicas at any time.
+    """
+
+    def __init__(
+        self, version: str, on_open: OnOpen, on_wanted: Callable[[], None] = lambda: None
+    ) -> None:
+        """`version` is specllama's. `on_open` is as in `Fleet`; `on_wanted` is called when a fleet
+        starts: a model without replicas needs one."""
+        self._hello = partial(Hello, version, first_id=_random_first_id())
+        self._on_open = on_open
+        self._on_wanted = on_wanted
+        self._known: dict[str, Address] = {}
+        self._fleet: Fleet | None = None
+        self._tasks: dict[str, asyncio.Task[None]] = {}
+
+    async def start_process(
+        self, options: EngineOptions, engine_log: EngineLog, log_level: int
+    ) -> EngineProcess:
+        """Returns a fleet as a process, which becomes ready with the first replica. The arguments
+        are those for a process of this machine, and have no effect."""
+        await self.close()
+        self._fleet = Fleet(self._hello(secret="").first_id, self._on_open)
+        self._connect()
+        self._on_wanted()
+        return EngineProcess(self._fleet)
+
+    def update(self, known: Mapping[str, Address]) -> None:
+        """Replaces the known replicas, by their names. One that is no longer known gets no further
+        requests; its connection ends with its last request."""
+        for name in self._known.keys() - known.keys():
+            if self._fleet is not None:
+                self._fleet.retire(name)
+        self._known = dict(known)
+        self._connect()
+
+    async def close(self) -> None:
+        """Ends all connections."""
+        tasks = list(self._tasks.values())
+        self._tasks.clear()
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if self._fleet is not None:
+            self._fleet.kill()
+
+    # ----------------------------------------------------------------------------------------
+
+    def _connect(self) -> None:
+        fleet = self._fleet
+        if fleet is None or fleet.has_ended:
+            return
+        for name in self._known.keys() - self._tasks.keys():
+            self._tasks[name] = task = asyncio.create_task(self._keep(fleet, name), name=name)
+            task.add_done_callback(partial(self._done, name))
+
+    def _done(self, name: str, task: asyncio.Task[None]) -> None:
+        if self._tasks.get(name) is task:
+            del self._tasks[name]
+
+    async def _keep(self, fleet: Fleet, name: str) -> None:
+        """Connects to a replica whenever it isn't connected, while it is known."""
+        pause = PAUSE
+        failure = ""
+        while (address := self._known.get(name)) is not None and not fleet.has_ended:
+            reason, was_connected = await self._visit(fleet, name, address)
+            if was_connected:
+                pause, failure = PAUSE, ""
+            elif reason != failure:  # a repeated reason is logged once
+                failure = reason
+                log.warning("the replica %s can't be used: %s", name, reason)
+            await asyncio.sleep(pause)
+            pause = min(2 * pause, MAX_PAUSE)
+
+    async def _visit(self, fleet: Fleet, name: str, address: Address) -> tuple[str, bool]:
+        """Connects to a replica, and adds it to the fleet until the connection ends. Returns the
+        reason of the end, and whether the replica belonged to the fleet."""
+        loop = asyncio.get_running_loop()
+        channel: Channel[ToIngress] = Channel(to_ingress_decoder)
+        answered = asyncio.Event()
+        refusal, was_member = "", False
+        end: asyncio.Future[str] = loop.create_future()
+
+        def on_message(first: ToIngress) -> None:
+            nonlocal refusal, was_member
+            if isinstance(first, Welcome):
+                was_member = True
+                log.info("the replica %s is connected", name)
+                fleet.join(name, channel, first.info)
+            else:
+                refusal = first.reason if isinstance(first, Refused) else "its answer is unknown"
+                channel.close()
+            answered.set()
+
+        def on_end(reason: str) -> None:
+            if not end.done():
+                end.set_result(refusal or reason)
+            answered.set()
+
+        channel.on_message, channel.on_end = on_message, on_end
+        try:
+            async with asyncio.timeout(CONNECT_SECONDS):
+                await loop.create_connection(lambda: channel, address.host, address.port)
+                channel.send(self._hello(secret=address.secret))
+                await answered.wait()
+            return await end, was_member
+        except TimeoutError:
+            return f"no answer in {CONNECT_SECONDS:.0f} s", False
+        except OSError as error:
+            return str(error), False
+        finally:
+            fleet.leave(name, end.result() if end.done() else "its connection is closed")
+            channel.close()
+
+
+def _random_first_id() -> int:
+    """Returns the first request id of this ingress. Two of a hundred ingresses have the same one
+    with a probability of 2e-5; then a replica refuses the second one."""
+    return (secrets.randbits(62 - ID_BITS) + 1 << ID_BITS) + 1
