@@ -10,7 +10,7 @@ import socket
 import sys
 from collections.abc import Callable, Generator
 from types import FrameType
-from typing import Any, cast
+from typing import Any, Self, cast
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.config import Config
@@ -21,10 +21,11 @@ from specllama.acceptor import Acceptor
 from specllama.app import create_app
 from specllama.connection import Connection, Limits, StartQueue
 from specllama.engine.catalog.catalog import Catalog
+from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire import startup
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.runtime import Runtime
+from specllama.handlers.running.runtime import Runtime, Supervise
 from specllama.listen import BACKLOG, Listeners
 
 log = logging.getLogger("specllama")
@@ -56,45 +57,65 @@ def serve(
     After a signal, running requests may continue for `--drain-timeout` seconds. A second Ctrl-C
     ends the process at once. Raises `ServeError`.
     """
-    failures: list[str] = []
-    server: _Server
-
-    def on_fatal(message: str) -> None:
-        failures.append(message)
-        server.should_exit = True
-
-    app = _with_short_failures(create_app(options, catalog, on_fatal), failures)
-    limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
-    connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue(owner_of))
-    config = Config(
-        app,
-        http=connection,
-        lifespan="on",
-        ws="none",
-        log_config=None,
-        server_header=False,
-        access_log=False,  # handlers.http.request_log logs more, but not the query
-        backlog=BACKLOG,
-        timeout_keep_alive=options.http.timeout,
-        timeout_graceful_shutdown=options.http.drain_timeout + _FAREWELL,
-        ssl_keyfile=options.http.ssl_key_file or None,
-        ssl_certfile=options.http.ssl_cert_file or None,
-    )
-    server = _Server(config, listeners, options.http.drain_timeout, on_listening, on_ready)
+    server = ApiServer.of(options, catalog, listeners, on_listening, on_ready)
     try:
         server.run(sockets=listeners.tcp)
     except SystemExit as ended:
         if not ended.code:
             raise  # caused by a signal, before the server handled signals
-        if not failures:  # otherwise uvicorn only repeats a known failure
-            failures.append("the server could not start")
-    if failures:
-        raise ServeError(failures[0])
+        if not server.failures:  # otherwise uvicorn only repeats a known failure
+            server.failures.append("the server could not start")
+    if server.failures:
+        raise ServeError(server.failures[0])
 
 
-class _Server(Server):
+class ApiServer(Server):
     """uvicorn's server, which also listens on UNIX sockets, and ends with success after a signal.
     uvicorn itself would raise the signal again after the shutdown."""
+
+    failures: list[str]
+    """Reasons why it can't start, or had to end; one line each."""
+    handles_signals = True
+    """False if it doesn't run in the main thread."""
+
+    @classmethod
+    def of(
+        cls,
+        options: ServerOptions,
+        catalog: Catalog,
+        listeners: Listeners,
+        on_listening: Callable[[], None] = lambda: None,
+        on_ready: Callable[[], None] = lambda: None,
+        supervise: Supervise = Supervisor,
+    ) -> Self:
+        """Returns the server of the models in `catalog`, see `serve`."""
+        failures: list[str] = []
+        server: Self
+
+        def on_fatal(message: str) -> None:
+            failures.append(message)
+            server.should_exit = True
+
+        app = _with_short_failures(create_app(options, catalog, on_fatal, supervise), failures)
+        limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
+        connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue(owner_of))
+        config = Config(
+            app,
+            http=connection,
+            lifespan="on",
+            ws="none",
+            log_config=None,
+            server_header=False,
+            access_log=False,  # handlers.http.request_log logs more, but not the query
+            backlog=BACKLOG,
+            timeout_keep_alive=options.http.timeout,
+            timeout_graceful_shutdown=options.http.drain_timeout + _FAREWELL,
+            ssl_keyfile=options.http.ssl_key_file or None,
+            ssl_certfile=options.http.ssl_cert_file or None,
+        )
+        server = cls(config, listeners, options.http.drain_timeout, on_listening, on_ready)
+        server.failures = failures
+        return server
 
     def __init__(
         self,
@@ -153,6 +174,9 @@ class _Server(Server):
 
     @contextlib.contextmanager
     def capture_signals(self) -> Generator[None, None, None]:
+        if not self.handles_signals:
+            yield
+            return
         previous = {number: signal.signal(number, self.handle_exit) for number in _SIGNALS}
         self.should_exit |= early_signals.received()
         try:

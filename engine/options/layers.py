@@ -32,17 +32,20 @@ class Layer(msgspec.Struct, frozen=True):
         return f"{self.source}:{setting.line}" if setting.line else self.source
 
 
-def read_layer(chosen: ChosenValues, layer: Layer) -> None:
+def read_layer(chosen: ChosenValues, layer: Layer, *, whole_server: bool = False) -> None:
     """Adds the settings of a layer to `chosen`. Raises `OptionError` with the source and the line.
 
-    Settings that concern the whole server are skipped; `layer_remarks` returns a warning for each.
+    Without `whole_server`, settings that concern the whole server are skipped; `layer_remarks`
+    returns a warning for each.
     """
     chosen.begin_source()
     names = list(_shortcuts(layer))
-    shortcuts.read(chosen, names, layer.source, whole_server=False)
+    shortcuts.read(chosen, names, layer.source, whole_server=whole_server)
     chosen.begin_source()
     for setting in layer.settings:
-        if chosen.names.key_concerns_server(setting.key) or setting.key in _SHORTCUTS:
+        if setting.key in _SHORTCUTS:
+            continue
+        if not whole_server and chosen.names.key_concerns_server(setting.key):
             continue
         place = f"{layer.place(setting)}: {legible(setting.key)}"
         if option := _unavailable(setting.key):

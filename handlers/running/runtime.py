@@ -43,6 +43,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("specllama.handlers.running.runtime")
 
+Supervise = Callable[..., Supervisor]
+"""`Supervisor`, or a function with the same arguments: a deployment on several machines has engine
+processes elsewhere."""
+
 
 @dataclass(frozen=True)
 class Runtime:
@@ -76,7 +80,9 @@ class Runtime:
     """The command line and the preset of each model, cached by the first request for them."""
 
     @classmethod
-    def of(cls, options: ServerOptions, catalog: Catalog) -> "Runtime":
+    def of(
+        cls, options: ServerOptions, catalog: Catalog, supervise: Supervise = Supervisor
+    ) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
         Raises OptionError if a file of API keys or the file of the page's settings can't be read,
@@ -89,7 +95,7 @@ class Runtime:
             raise OptionError(f"--responses-db {error}") from error
         renderer = Renderer()
         new_supervisor = partial(
-            Supervisor,
+            supervise,
             examine=partial(examined, renderer),
             log_level=options.log.engine_level(),
         )
@@ -166,7 +172,10 @@ def runtime() -> Runtime:
 
 @asynccontextmanager
 async def lifespan(
-    options: ServerOptions, catalog: Catalog, on_fatal: Callable[[str], None] | None = None
+    options: ServerOptions,
+    catalog: Catalog,
+    on_fatal: Callable[[str], None] | None = None,
+    supervise: Supervise = Supervisor,
 ) -> AsyncIterator[Runtime]:
     """Starts the engines of the models that are loaded at startup. At its exit, stops all engines
     and helper processes.
@@ -175,7 +184,7 @@ async def lifespan(
     `on_fatal`, the reason is logged. The caller decides whether the server ends. Until then,
     requests are answered with 503.
     """
-    current = Runtime.of(options, catalog)
+    current = Runtime.of(options, catalog, supervise)
     sys.setswitchinterval(TURN)
     try:
         await current.pool.start()

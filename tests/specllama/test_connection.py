@@ -522,14 +522,11 @@ def test_keys_take_turns_though_their_clients_have_the_same_address(
     """As clients behind a proxy have it. The queue is the one that the program gives uvicorn."""
     made: list[Config] = []
 
-    class Unstarted:
-        def __init__(self, config: Config, *_: Any) -> None:
-            made.append(config)
+    class Unstarted(serve.ApiServer):
+        def run(self, sockets: Any = None) -> None:
+            made.append(self.config)
 
-        def run(self, sockets: Any) -> None:
-            pass
-
-    monkeypatch.setattr(serve, "_Server", Unstarted)
+    monkeypatch.setattr(serve, "ApiServer", Unstarted)
     monkeypatch.setattr(serve, "create_app", lambda *_: App())
     listeners: Any = SimpleNamespace(tcp=[])
     catalog: Any = None

@@ -274,8 +274,8 @@ del thing
     [
         "print('goes on')",
         "from specllama.cli import main; print('goes on'); raise SystemExit(main(['--port', '0']))",
-        "from specllama.serve import _Server; from uvicorn.config import Config\n"
-        "server = _Server(Config(None), None, 0, None, None)\n"
+        "from specllama.serve import ApiServer; from uvicorn.config import Config\n"
+        "server = ApiServer(Config(None), None, 0, None, None)\n"
         "with server.capture_signals(): print('goes on' if server.should_exit else 'stays')",
     ],
 )

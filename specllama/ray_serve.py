@@ -1,0 +1,313 @@
+"""specllama on Ray Serve: ingresses, which answer HTTP, and for each model replicas, each with an
+engine process.
+
+An ingress is the whole server, except for engine processes: its supervisors have fleets of
+replicas (`engine.fleet`), which it reaches by connections of its own. Serve places the processes on
+machines, replaces and scales them. For each text there is one call of Serve, open until the text
+has ended, that carries no tokens: the calls tell Serve the load of each replica, and whether it may
+end.
+
+`application` makes the application, for `specllama deploy`, `serve run` and `serve deploy`.
+"""
+
+import asyncio
+import contextlib
+import contextvars
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import ray
+from ray import serve
+from ray.serve.config import AutoscalingConfig, RequestRouterConfig
+from ray.serve.handle import DeploymentHandle
+from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
+
+from specllama import __version__, logs
+from specllama.deployment import Deployment, DeploymentError, Processes, read
+from specllama.engine.fleet.channel import Address
+from specllama.engine.fleet.gate import Gate
+from specllama.engine.fleet.replicas import Replicas, WaitsForReplicas
+from specllama.engine.models.supervisor import Supervisor
+from specllama.engine.options import Options
+from specllama.listen import Listeners
+from specllama.serve import ApiServer
+
+log = logging.getLogger("specllama.ray_serve")
+
+APPLICATION = "specllama"
+CALLS = 100_000
+"""Maximum of Serve's calls at a replica at the same time. The engine process has its own limits
+(`--max-queue`), with documented errors."""
+DRAIN_SECONDS = 600.0
+"""How long the texts of a replica may continue that Serve stops."""
+
+
+# ---- Replicas of a model ------------------------------------------------------------------------
+
+
+class Replica:
+    """Loads a model in an engine process, and accepts the connections of ingresses."""
+
+    async def __init__(  # type: ignore[misc]  # as Serve has it
+        self, text: str, source: str, model: str
+    ) -> None:
+        deployment = read(text, source)
+        logs.configure(deployment.server.log)
+        self._gate = Gate(__version__)
+        self._supervisor = Supervisor(
+            deployment.options[model],
+            start_process=self._gate.start_process,
+            log_level=deployment.server.log.engine_level(),
+        )
+        self._supervisor.model = model
+        self._gate.guard(self._supervisor)
+        self._supervisor.start()
+        await self._supervisor.loaded()
+        self.check_health()
+        self._address = await self._gate.open(ray.util.get_node_ip_address())
+
+    def record_replica_metadata(self) -> dict[str, Any]:
+        """Returns the address for ingresses; Serve passes it to their routers."""
+        return {"address": msgspec.to_builtins(self._address)}
+
+    def check_health(self) -> None:
+        """Raises RuntimeError if the model can't be served, so that Serve replaces the replica."""
+        if self._supervisor.state in ("failed", "stopped"):
+            raise RuntimeError(f"the model could not be loaded: {self._supervisor.failure}")
+
+    async def hold(self, ids: Sequence[int], replica: str = "") -> None:
+        """Waits until the texts `ids` have ended. `replica` is for the router."""
+        await self._gate.ended(ids)
+
+    async def __del__(self) -> None:
+        await self._gate.close()
+        await self._supervisor.stop()
+
+
+# ---- Ingresses ----------------------------------------------------------------------------------
+
+
+class GoneError(Exception):
+    """The replica for which a call is meant is no longer there."""
+
+
+class _Discovery:
+    """The replicas of all models, as the routers of this process learn of them."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, Mapping[str, Address]] = {}  # by deployment
+        self._watchers: dict[str, Callable[[Mapping[str, Address]], object]] = {}
+
+    def watch(self, deployment: str, update: Callable[[Mapping[str, Address]], object]) -> None:
+        """Calls `update` on the running event loop with the replicas of a deployment, now and at
+        each change."""
+        loop = asyncio.get_running_loop()
+        self._watchers[deployment] = lambda known: loop.call_soon_threadsafe(update, known)
+        if deployment in self._known:
+            update(self._known[deployment])
+
+    def publish(self, deployment: str, known: Mapping[str, Address]) -> None:
+        """Reports the replicas of a deployment, from any thread."""
+        self._known[deployment] = known
+        if (update := self._watchers.get(deployment)) is not None:
+            with contextlib.suppress(RuntimeError):  # the loop is closed
+                update(known)
+
+
+discovery = _Discovery()
+"""One for the process: Serve makes a router for each handle, in a thread of its own."""
+
+
+class ToNamedReplica(RequestRouter):  # type: ignore[misc]  # ray has no types here
+    """Sends a call to the replica that its argument `replica` names, or to any one without it. The
+    choice has been made (`engine.fleet.placing`). Serve's controller copies this class to other
+    processes by value, so it imports what it uses."""
+
+    async def choose_replicas(
+        self,
+        candidate_replicas: list[RunningReplica],
+        pending_request: PendingRequest | None = None,
+    ) -> list[list[RunningReplica]]:
+        from specllama.ray_serve import GoneError
+
+        name = pending_request.kwargs.get("replica") if pending_request is not None else None
+        if not name or pending_request is None:
+            return [candidate_replicas]
+        for replica in candidate_replicas:
+            if replica.replica_id.unique_id == name:
+                return [[replica]]
+        if not pending_request.future.done():
+            pending_request.future.set_exception(GoneError(name))
+        return [candidate_replicas]  # without one, Serve would ask again and again
+
+    def update_replicas(self, replicas: list[RunningReplica]) -> None:
+        from specllama.engine.fleet.channel import Address
+        from specllama.ray_serve import discovery
+
+        super().update_replicas(replicas)
+        known = {
+            each.replica_id.unique_id: Address(**each.replica_metadata["address"])
+            for each in replicas
+            if "address" in each.replica_metadata
+        }
+        discovery.publish(self._deployment_id.name, known)
+
+
+class _Calls:
+    """Serve's calls to the replicas of one model, one for each text."""
+
+    def __init__(self, handle: DeploymentHandle) -> None:
+        self._handle = handle
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    def open(self, replica: str, ids: Sequence[int]) -> None:
+        """Begins a call to a replica, which ends with the texts `ids`."""
+        self._start(list(ids), replica)
+
+    def wake(self) -> None:
+        """Lets Serve start a replica if there is none."""
+        self._start([], "")
+
+    def _start(self, ids: list[int], replica: str) -> None:
+        # In an empty context: Serve would count the call as a part of the current request.
+        call = self._call(ids, replica)
+        task = asyncio.create_task(call, context=contextvars.Context())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _call(self, ids: list[int], replica: str) -> None:
+        response = self._handle.hold.remote(ids, replica=replica)
+        try:
+            await response
+        except asyncio.CancelledError:
+            response.cancel()
+            raise
+        except Exception as error:  # of any kind; the text itself has another way
+            log.debug("a call of Serve ended: %r", error)
+
+
+class Ingress:
+    """The server of the API, on its own port."""
+
+    async def __init__(  # type: ignore[misc]  # as Serve has it
+        self, text: str, source: str, handles: Mapping[str, DeploymentHandle]
+    ) -> None:
+        deployment = read(text, source)
+        options = deployment.server
+        logs.configure(options.log)
+        self._replicas: list[Replicas] = []
+        self._listeners = Listeners(options.http.hosts(), options.http.port, reuse_port=True)
+        self._server = ApiServer.of(
+            options,
+            deployment.catalog(),
+            self._listeners,
+            supervise=partial(self._supervise, deployment, handles),
+        )
+        self._server.handles_signals = False
+        self._serving = asyncio.create_task(self._server.serve(self._listeners.tcp))
+        while not (self._server.started or self._serving.done()):
+            await asyncio.sleep(0.01)
+        self.check_health()
+
+    def check_health(self) -> None:
+        """Raises RuntimeError if the server has ended, so that Serve replaces the process."""
+        if self._serving.done():
+            reason = self._server.failures[0] if self._server.failures else "it has ended"
+            raise RuntimeError(f"the server does not run: {reason}")
+
+    async def __del__(self) -> None:
+        self._server.should_exit = True
+        await asyncio.wait({self._serving})
+        self._listeners.close()
+
+    def _supervise(
+        self,
+        deployment: Deployment,
+        handles: Mapping[str, DeploymentHandle],
+        options: Options,
+        **arguments: Any,
+    ) -> Supervisor:
+        """Returns the supervisor of a model whose processes are replicas."""
+        model = next(name for name, each in deployment.options.items() if each is options)
+        calls = _Calls(handles[model])
+        replicas = Replicas(__version__, calls.open, calls.wake)
+        discovery.watch(handles[model].deployment_name, replicas.update)
+        return Supervisor(
+            options,
+            fetch=_is_elsewhere,
+            start_process=replicas.start_process,
+            restarts=WaitsForReplicas(),
+            **arguments,
+        )
+
+
+async def _is_elsewhere(options: Options, on_progress: object) -> Options:
+    """Takes the place of a download: the replicas have the model's files."""
+    return options
+
+
+# ---- The application ----------------------------------------------------------------------------
+
+
+def application(args: dict[str, str]) -> serve.Application:
+    """Returns the Serve application of a deployment. `args` has the path of its file, `config`.
+
+    Raises DeploymentError.
+    """
+    if set(args) != {"config"}:
+        raise DeploymentError("the application needs one argument, config: the path of a file")
+    try:
+        text = Path(args["config"]).read_text("utf-8")
+    except OSError as error:
+        raise DeploymentError(f"{args['config']}: {error.strerror}") from None
+    return build(text, args["config"])
+
+
+def build(text: str, source: str) -> serve.Application:
+    """Returns the Serve application of the deployment that `text` describes."""
+    deployment = read(text, source, files=False)
+    router = RequestRouterConfig(request_router_class="specllama.ray_serve.ToNamedReplica")
+    handles = {
+        name: serve.deployment(
+            Replica,
+            name=name,
+            request_router_config=router,
+            max_ongoing_requests=CALLS,
+            graceful_shutdown_timeout_s=DRAIN_SECONDS,
+            **_scale(processes, deployment.options[name].engine.context.n_slots()),
+        ).bind(text, source, name)
+        for name, processes in deployment.models.items()
+    }
+    ingress = serve.deployment(
+        Ingress,
+        name="ingress",
+        max_ongoing_requests=CALLS,
+        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        **_scale(deployment.ingress, CALLS),
+    )
+    return ingress.bind(text, source, handles)
+
+
+def _scale(processes: Processes, target: int) -> dict[str, Any]:
+    """Returns Serve's options for the number of processes, and for what each reserves. `target` is
+    the default of the calls at which autoscaling adds a process."""
+    reserved: dict[str, Any] = {"num_cpus": processes.cpus, "num_gpus": processes.gpus}
+    if processes.resources:
+        reserved["resources"] = dict(processes.resources)
+    found: dict[str, Any] = {"ray_actor_options": reserved}
+    if processes.autoscaling is None:
+        return {**found, "num_replicas": processes.replicas}
+    settings = {"target_ongoing_requests": target, **processes.autoscaling}
+    try:
+        found["autoscaling_config"] = AutoscalingConfig(**settings)
+    except ValueError as error:
+        raise DeploymentError(f"{processes.place}: autoscaling: {_first_line(error)}") from None
+    return found
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).partition("\n")[0]
