@@ -9,7 +9,6 @@ import re
 from collections.abc import Callable, Mapping
 
 import numpy as np
-import numpy.typing as npt
 
 from specllama.engine import system
 from specllama.engine.errors import invalid_request, not_supported, server_error
@@ -46,6 +45,7 @@ from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
 from specllama.engine.worker.embedding.media import MediaEncoding
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.embedding.queueing import VectorQueueing
+from specllama.engine.worker.embedding.vectors import merged, normalized
 from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.prompts import (
     check_countable,
@@ -55,48 +55,6 @@ from specllama.engine.worker.generation.prompts import (
 from specllama.engine.worker.media.prompts import MediaPrompts
 from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.tokens import TokenArray
-
-# ---- Vectors of texts: merged from their parts, and normalized.
-
-
-MAX_INT16 = 32760.0
-"""The largest absolute value with `normalize` 0, as in llama.cpp."""
-
-
-def normalized(rows: Rows, p: int) -> Rows:
-    """Each row divided by its p-norm. `p` -1: unchanged; 0: divided by the largest absolute value
-    and multiplied by `MAX_INT16`. A row of zeros stays unchanged."""
-    if p == -1:
-        return rows
-    wide = np.abs(rows.astype(np.float64))
-    peak = wide.max(axis=1, keepdims=True)
-    safe = np.where(peak > 0, peak, 1.0)
-    # Relative to the peak, no power overflows, whatever p is.
-    norm = (
-        safe / MAX_INT16 if p == 0 else safe * ((wide / safe) ** p).sum(1, keepdims=True) ** (1 / p)
-    )
-    return np.where(peak > 0, rows / np.where(peak > 0, norm, 1.0), 0.0).astype(np.float32)
-
-
-def merged(pooling: str, parts: list[Rows], lengths: list[int]) -> Rows:
-    """The rows of one input that was evaluated in parts of `lengths` tokens.
-
-    Exact for a causal model, in which no token's vector depends on later tokens.
-    """
-    if len(parts) == 1:
-        return parts[0]
-    match pooling:
-        case "none":
-            return np.concatenate(parts)
-        case "cls":
-            return parts[0]
-        case "mean":
-            weights = np.array(lengths, np.float64) / sum(lengths)
-            mean: npt.NDArray[np.float64] = np.tensordot(weights, np.stack(parts), 1)
-            return mean.astype(np.float32)
-        case _:
-            return parts[-1]
-
 
 SHORT_INPUT = 8  # tokens; determines the number of sequences of a full batch
 STATEFUL_SEQUENCES = 4  # for models whose sequences cost memory
