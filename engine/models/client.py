@@ -3,19 +3,17 @@
 import asyncio
 import itertools
 from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
-from typing import Literal, TypeVar
+from typing import TypeVar
 
 import msgspec
 
 from specllama.engine.errors import EngineError, ErrorInfo, not_supported
 from specllama.engine.models.generation import Generation, Meter
-from specllama.engine.models.slices import PendingAnswer, Question, SliceMeter, in_slices
+from specllama.engine.models.questions import Question, Questions, R
+from specllama.engine.models.slices import PendingAnswer, SliceMeter, in_slices
 from specllama.engine.params import GenerationParams
-from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import (
     Accepted,
-    Adapter,
-    Adapters,
     Ended,
     Event,
     Failed,
@@ -24,24 +22,18 @@ from specllama.engine.wire.replies import (
     ModelInfo,
     Reply,
     Resized,
-    SlotDone,
     Slots,
     SlotState,
     StatsReply,
     Step,
-    Text,
     Timings,
-    Tokens,
     Vectors,
 )
 from specllama.engine.wire.requests import (
     NO_TERMS,
     Cancel,
-    Detokenize,
     Embed,
     EndThoughts,
-    FormatChat,
-    GetAdapters,
     GetSlots,
     GetStats,
     Pause,
@@ -49,24 +41,20 @@ from specllama.engine.wire.requests import (
     PromptParts,
     Rerank,
     Resume,
-    SetAdapters,
-    SlotAction,
     Submit,
     Terms,
     ToEngine,
-    Tokenize,
     joined,
 )
 from specllama.engine.wire.stats import Stats
 
-R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
 T = TypeVar("T")
 
 _LAST = (Finished, Failed)  # events that end a generation; a tuple is faster than a union
 _ENDS = (*_LAST, Ended)
 
 
-class EngineClient:
+class EngineClient(Questions):
     """Requests to one ready engine process. The supervisor dispatches the answers.
 
     If the process ends and is replaced, `detach` and `adopt_from` hand the generations that it had
@@ -207,57 +195,6 @@ class EngineClient:
             raise not_supported(
                 "This server does not support reranking. Start it with `--reranking`"
             )
-
-    async def tokenize(
-        self,
-        content: Sequence[int | str | Media],
-        *,
-        add_special: bool,
-        parse_special: bool,
-        with_pieces: bool,
-    ) -> Tokens:
-        """Returns the tokens of `content`; `engine.wire.requests.Tokenize` describes the arguments.
-
-        Raises `EngineError` if a token id is not in the vocabulary.
-        """
-        message = Tokenize(self._new_id(), [*content], add_special, parse_special, with_pieces)
-        return await self._ask(message, Tokens)
-
-    async def detokenize(self, tokens: list[int]) -> str:
-        """Returns the text of `tokens`. Raises `EngineError` if one is not in the vocabulary."""
-        return (await self._ask(Detokenize(self._new_id(), tokens), Text)).text
-
-    async def format_chat(
-        self, template: str, messages: list[tuple[str, str]], add_generation_prompt: bool
-    ) -> str:
-        """Returns the prompt that llama.cpp's own formatting makes of `messages`. Raises
-        `EngineError` if llama.cpp has no format for `template`."""
-        message = FormatChat(self._new_id(), template, messages, add_generation_prompt)
-        return (await self._ask(message, Text)).text
-
-    async def slots(self) -> list[SlotState]:
-        return (await self.slots_and_queue()).slots
-
-    async def slots_and_queue(self) -> Slots:
-        return await self._ask(GetSlots(self._new_id()), Slots)
-
-    async def slot_action(
-        self, slot: int, action: Literal["save", "restore", "erase"], filename: str = ""
-    ) -> SlotDone:
-        """Waits until the slot is idle. Cancelling the wait withdraws the action.
-
-        Raises `EngineError` if the slot doesn't exist, or if the file can't be used.
-        """
-        return await self._ask(SlotAction(self._new_id(), slot, action, filename), SlotDone)
-
-    async def adapters(self) -> list[Adapter]:
-        return (await self._ask(GetAdapters(self._new_id()), Adapters)).adapters
-
-    async def set_adapters(self, scales: list[tuple[int, float]]) -> list[Adapter]:
-        return (await self._ask(SetAdapters(self._new_id(), scales), Adapters)).adapters
-
-    async def stats(self) -> Stats:
-        return (await self._ask(GetStats(self._new_id()), StatsReply)).stats
 
     # ---- internal methods, and those for the supervisor ------------------------------------
 

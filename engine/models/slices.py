@@ -9,32 +9,15 @@ from typing import Protocol, TypeVar
 import msgspec
 
 from specllama.engine.models.generation import Meter
+from specllama.engine.models.questions import Question
 from specllama.engine.wire.replies import Reply, Timings, Vectors
 from specllama.engine.wire.requests import (
-    Detokenize,
     Embed,
-    FormatChat,
-    GetAdapters,
-    GetSlots,
-    GetStats,
     Rerank,
-    SetAdapters,
-    SlotAction,
     Terms,
-    Tokenize,
 )
 
 T = TypeVar("T")
-Question = (
-    Tokenize
-    | Detokenize
-    | FormatChat
-    | GetSlots
-    | SlotAction
-    | GetAdapters
-    | SetAdapters
-    | GetStats
-)
 
 SLICE = 64
 """Number of inputs in one message. The inputs of an embedding request are sent in slices, so that
