@@ -376,6 +376,7 @@ class Histories(RuleBasedStateMachine):
         self._propose()
         self._encode()
         chunks = self.s.plan()
+        self.s.slots.preempted.clear()
         if not chunks:
             return
         active = self.s.active
@@ -385,6 +386,7 @@ class Histories(RuleBasedStateMachine):
         if any(c.proposed for c in chunks):
             assert self.s.active == active, "it is enough to propose nothing"
             assert not any(c.proposed for c in self.s.plan())
+            self.s.slots.preempted.clear()
 
     def _sample(self, done: Sequence) -> None:
         done.append(sum(done.tokens.view().tolist()) % 3)
