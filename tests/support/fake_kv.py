@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from specllama.engine.worker.cache.block_hashes import BlockHashes, HashedText
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, State
 from specllama.engine.worker.cache.radix import Divergence
 from specllama.engine.worker.cache.texts import Found, Key, Near
@@ -197,6 +198,7 @@ class FakeTier:
         self.kv, self.delay, self.fails = kv, delay, fails
         self.kept: list[tuple[TokenArray, Key]] = []
         self.owners: list[int] = []
+        self.hashes: list[BlockHashes] = []
         # Of each text, with its first possible cut.
         self.checkpoints: list[tuple[int, Sequence[Checkpoint]]] = []
         self.looks: dict[int, int] = {}
@@ -220,6 +222,11 @@ class FakeTier:
         self.checkpoints.append((self.kv.first_cut(sequence), checkpoints))
         self.kept.append((tokens.copy(), key))
         self.owners.append(owner)
+        self.hashes.append(BlockHashes())
+
+    def restorable(self) -> Iterator[HashedText]:
+        for (tokens, key), hashes in zip(reversed(self.kept), reversed(self.hashes), strict=True):
+            yield HashedText(tokens, key, hashes)
 
     def find(self, tokens: TokenArray, key: Key, n_held: int) -> Found | None:
         best, found = n_held, None

@@ -5,12 +5,13 @@ Pure accounting: this module never reads the bytes of the copies.
 
 from collections import Counter
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
+from specllama.engine.worker.cache.block_hashes import BlockHashes
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Cuts, thinned
 from specllama.engine.worker.cache.radix import KeyedIndex
 from specllama.engine.worker.cache.texts import Key, Near
@@ -118,6 +119,7 @@ class KeptText:
     first_cut: int = 0
     checkpoints: tuple[Checkpoint, ...] = ()
     owner: int = 0
+    hashes: BlockHashes = field(default_factory=BlockHashes)
 
     @property
     def cuts(self) -> Cuts:
@@ -157,6 +159,10 @@ class HostCache:
     def __iter__(self) -> Iterator[KeptText]:
         """Iterates from the least recently used text on."""
         return iter(self._texts.values())
+
+    def __reversed__(self) -> Iterator[KeptText]:
+        """Iterates from the most recently used text on."""
+        return reversed(self._texts.values())
 
     def __len__(self) -> int:
         return len(self._texts)

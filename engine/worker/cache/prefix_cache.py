@@ -7,13 +7,24 @@ are more ids than slots. Without one, each slot has its own cache and id, and sh
 """
 
 from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
+from specllama.engine.worker.cache.block_hashes import BlockHashes
 from specllama.engine.worker.cache.cells import Cells
 from specllama.engine.worker.cache.checkpoints import Checkpoint, Checkpoints
 from specllama.engine.worker.cache.evicted import EvictedTexts
 from specllama.engine.worker.cache.radix import Divergence, KeyedIndex
 from specllama.engine.worker.cache.texts import ALL, CachedText, Key, KVCache, Tier
 from specllama.engine.worker.tokens import TokenArray, common_prefix
+
+
+class _IndexedText(NamedTuple):
+    """A running or finished text in the index: its key, the number of its tokens there, and the
+    hashes of its tokens in the KV cache."""
+
+    key: Key
+    length: int
+    hashes: BlockHashes
 
 
 class PrefixCache:
@@ -38,7 +49,7 @@ class PrefixCache:
         self._entries: dict[int, CachedText] = {}
         self._unused = list(range(n_sequences - 1, -1, -1))
         self._index: KeyedIndex[Key] = KeyedIndex()
-        self._keys: dict[int, Key] = {}  # of indexed texts
+        self._texts: dict[int, _IndexedText] = {}  # by sequence id
         self._cells = None if n_cells is None else Cells(n_cells)
         self._checkpoints = Checkpoints(n_checkpoints)
         self.evicted = EvictedTexts()
@@ -68,6 +79,15 @@ class PrefixCache:
     def divergence(self, tokens: TokenArray, key: Key, n_rest: int) -> Divergence:
         """Where `tokens` diverges from all texts with `key`; as in `RadixIndex`."""
         return self._index.divergence(tokens, key, n_rest)
+
+    def n_indexed(self, id: int) -> int:
+        """The number of tokens of a text that `matches` compares: of a running text, the tokens
+        that it had when it got its slot."""
+        return self._texts[id].length
+
+    def hashes(self, id: int) -> BlockHashes:
+        """The hashes of a running or finished text."""
+        return self._texts[id].hashes
 
     def keys(self) -> Iterator[Key]:
         """The keys of all texts, the newest key first."""
@@ -124,6 +144,8 @@ class PrefixCache:
         if not self._kv.copy(source, target, n, self._checkpoints.at(source, n)):
             return False
         self._checkpoints.inherit(source, target, n)
+        inherited = self._texts[source].hashes.beginning(n)
+        self._texts[target] = self._texts[target]._replace(hashes=inherited)
         if self._cells is not None:
             self._cells.share(source, target, n)
         if source in self._entries:
@@ -139,6 +161,7 @@ class PrefixCache:
         if not done:
             self._kv.remove(id, 0)
         self._checkpoints.cut(id, start if done else 0)
+        self._texts[id].hashes.cut(start if done else 0)
         if self._cells is not None:
             self._cells.cut(id, start if done else 0)
         return done
@@ -151,6 +174,7 @@ class PrefixCache:
         if self._cells is not None:
             self._cells.cut(id, start, stop)
         self._checkpoints.cut(id, start)
+        self._texts[id].hashes.cut(start)
         return True
 
     def save(self, id: int, n: int) -> None:
@@ -189,7 +213,7 @@ class PrefixCache:
 
     def retext(self, id: int, tokens: TokenArray) -> None:
         """Replace the tokens of a running text by `tokens`, after a context shift."""
-        self._reindex(id, tokens, self._keys[id])
+        self._reindex(id, tokens, self._texts[id].key)
 
     def grow(self, id: int, n: int) -> None:
         """Record that `n` more tokens of a running text are in the KV cache."""
@@ -227,7 +251,7 @@ class PrefixCache:
             self._cells.cut(id, 0)
         self._checkpoints.cut(id, 0)
         self._entries.pop(id, None)
-        self._index.remove(self._keys.pop(id), id)
+        self._index.remove(self._texts.pop(id).key, id)
         self._unused.append(id)
 
     def give_up(self, id: int) -> None:
@@ -258,10 +282,12 @@ class PrefixCache:
                 self._trim_tier(entry, self._n_bytes_of(entry.owner, without=id))
 
     def _reindex(self, id: int, tokens: TokenArray, key: Key) -> None:
-        old = self._keys.get(id)
-        if old is not None and old != key:
-            self._index.remove(old, id)
-        self._keys[id] = key
+        old = self._texts.get(id)
+        hashes = BlockHashes() if old is None else old.hashes
+        if old is not None and old.key != key:
+            self._index.remove(old.key, id)
+            hashes = BlockHashes()
+        self._texts[id] = _IndexedText(key, len(tokens), hashes)
         self._index.insert(key, id, tokens)
 
     # ---- finished texts ------------------------------------------------------------------

@@ -16,6 +16,7 @@ from typing import Protocol
 
 from specllama.engine import system
 from specllama.engine.worker.backend import BackendError
+from specllama.engine.worker.cache.block_hashes import HashedText
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.disk_cache import DiskCache, Stored
 from specllama.engine.worker.cache.host_cache import HostCache, KeptText, StateArray
@@ -138,6 +139,12 @@ class SecondTier:
         yield from self._host.keys()
         if self._disk is not None:
             yield from self._disk.keys()
+
+    def restorable(self) -> Iterator[HashedText]:
+        for text in reversed(self._host):
+            seconds = text.state.nbytes * self._restoring.each
+            if self._is_faster(0, len(text.tokens), seconds):
+                yield HashedText(text.tokens, text.key, text.hashes)
 
     def n_bytes_of(self, owner: int) -> int:
         return self._host.n_bytes_of(owner)

@@ -7,6 +7,7 @@ from typing import NamedTuple, Protocol
 
 import numpy as np
 
+from specllama.engine.worker.cache.block_hashes import HashedText
 from specllama.engine.worker.cache.checkpoints import Checkpoint, State
 from specllama.engine.worker.cache.radix import Divergence
 from specllama.engine.worker.tokens import TokenArray
@@ -117,6 +118,10 @@ class Tier(Protocol):
 
     def keys(self) -> Iterator[Key]:
         """The keys of all texts."""
+
+    def restorable(self) -> Iterator[HashedText]:
+        """The texts in host memory that are restored faster than they are computed, the most
+        recently used one first."""
 
     def n_bytes_of(self, owner: int) -> int:
         """The size in host memory of the texts of `owner`."""

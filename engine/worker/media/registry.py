@@ -34,6 +34,11 @@ class MediaChunk:
     is_whole: bool
     kind: MediaKind
 
+    @property
+    def name(self) -> bytes:
+        """Identifies the chunk in every process: the digest of the medium, and its index."""
+        return self.digest + self.index.to_bytes(4, "little")
+
     def tokens(self) -> TokenArray:
         """The chunk's tokens in a text."""
         return np.full(self.n_tokens, self.id, np.int32)
@@ -92,6 +97,10 @@ class MediaRegistry:
             chunk = self._by_id[id]
             self._asked[id] = self._clock()
             return chunk
+
+    def name_of(self, id: int) -> bytes:
+        """The name of the chunk with the id. Raises KeyError, as `of` does."""
+        return self.of(id).name
 
     @property
     def is_full(self) -> bool:

@@ -5,10 +5,11 @@ Uses only plain data and the `KVCache` protocol, as `engine.worker.scheduling.sc
 decides which sequence gets a slot.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import NamedTuple
 
+from specllama.engine.worker.cache.block_hashes import HashedText
 from specllama.engine.worker.cache.checkpoints import Checkpoint
 from specllama.engine.worker.cache.prefix_cache import PrefixCache
 from specllama.engine.worker.cache.texts import ALL, CachedText, Found, Key, Tier
@@ -174,6 +175,20 @@ class Placement:
             if n > longest or (n == longest and best in self._running):
                 longest, best = n, id
         return PrefixOrigin(best, longest, max(0, soon - longest), most)
+
+    def usable(self) -> Iterator[HashedText]:
+        """The beginnings of cached texts that a new sequence could use, the most recently used ones
+        first: of running texts, finished ones, and those in the second tier. Memory that can't be
+        cut may have to go back to a checkpoint before the end of the common tokens."""
+        cache = self._cache
+        for id, sequence in reversed([*self._running.items()]):
+            n = cache.reachable(id, min(sequence.n_given, cache.n_indexed(id)))
+            yield HashedText(sequence.tokens.view(0, n), sequence.key, cache.hashes(id))
+        for id, entry in reversed(cache.entries.items()):
+            n = cache.reachable(id, min(len(entry.tokens), entry.n_exact))
+            yield HashedText(entry.tokens[:n], entry.key, cache.hashes(id))
+        if self._tier is not None:
+            yield from self._tier.restorable()
 
     def find_in_second_tier(self, sequence: Sequence, source: PrefixOrigin) -> Found | None:
         """A longer prefix in the second tier, if there is room to restore it."""

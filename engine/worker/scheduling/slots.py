@@ -66,6 +66,8 @@ class SlotTable:
         self._similarity = similarity
         self._now = 0.0
         self._placement = Placement(cache, layout, cutting, tier, self.running, n_ctx=n_ctx)
+        self.usable = self._placement.usable
+        """The cached texts that a new sequence could use."""
 
     @property
     def n_free(self) -> int:

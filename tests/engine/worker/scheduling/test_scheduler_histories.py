@@ -8,6 +8,7 @@ from hypothesis import settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
 
+from specllama.engine.worker.cache import block_hashes
 from specllama.engine.worker.cache.texts import ALL, Key
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.scheduling.misses import reusable
@@ -22,6 +23,12 @@ pytestmark = pytest.mark.slow
 LIMITS = {1: 20, 2: 45}
 """The bytes of the cached texts of each owner."""
 OWNED = key_of([], 1)
+
+
+@pytest.fixture(autouse=True)
+def _blocks_are_short(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The texts are short, too."""
+    monkeypatch.setattr(block_hashes, "BLOCK", 2)
 
 
 class Histories(RuleBasedStateMachine):
@@ -44,6 +51,7 @@ class Histories(RuleBasedStateMachine):
         encodes=st.integers(1, 5),
         n_prompt=st.sampled_from([None, None, 1, 2, 5]),
         ends_late=st.booleans(),
+        n_new=st.sampled_from([1, 1000]),
     )
     def begin(
         self,
@@ -63,8 +71,10 @@ class Histories(RuleBasedStateMachine):
         encodes: int,
         n_prompt: int | None,
         ends_late: bool,
+        n_new: int,
     ) -> None:
         self.ends_late = ends_late
+        self.n_new = n_new  # the number of blocks that a digest hashes
         self.kv = FakeKV(24 if unified else None, 24, cuttable, shiftable, window)
         self.n_checkpoints = n_checkpoints
         self.tier = FakeTier(self.kv, *tier) if tier is not None else None
@@ -431,6 +441,24 @@ class Histories(RuleBasedStateMachine):
             )
 
     @invariant()
+    def a_digest_has_the_blocks_of_cached_texts(self) -> None:
+        if not hasattr(self, "s"):
+            return
+        data = block_hashes.digest(self.s.slots.usable(), name_of, 1000, self.n_new)
+        found = [data[at : at + 8] for at in range(0, len(data), 8)]
+        cached: set[bytes] = set()
+        for held in filter(None, self.kv.cells.values()):
+            n_exact = [*(cell.exact for cell in held), False].index(False)
+            cached |= blocks([cell.token for cell in held[:n_exact]], held[0].key)
+        for tokens, key in self.tier.kept if self.tier is not None else ():
+            cached |= blocks(tokens.tolist(), key)
+        assert len({*found}) == len(found)
+        assert {*found} <= cached
+        if self.kv.cuttable and self.n_new > 1:
+            for entry in self.s.cache.entries.values():
+                assert blocks(entry.tokens[: entry.n_exact].tolist(), entry.key) <= {*found}
+
+    @invariant()
     def owners_keep_to_their_limits(self) -> None:
         if not hasattr(self, "s"):
             return
@@ -525,6 +553,17 @@ class Histories(RuleBasedStateMachine):
         self.paused.clear()
         self._go_through(set(self.alive))
         assert not self.s.has_work
+
+
+def name_of(id: int) -> bytes:
+    """Returns the name of a medium."""
+    return b"%d" % id
+
+
+def blocks(tokens: list[int], key: Key) -> set[bytes]:
+    """Returns the hashes of the blocks of a text."""
+    data = block_hashes.hashes_of(np.array(tokens, np.int32), key, name_of)
+    return {data[at : at + 8] for at in range(0, len(data), 8)}
 
 
 def early_part(chunk: Chunk) -> Chunk:
