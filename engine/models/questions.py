@@ -4,10 +4,13 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from typing import Literal, TypeVar
 
+from specllama.engine.params import GenerationParams
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import (
     Adapter,
     Adapters,
+    Blocks,
+    Digest,
     SlotDone,
     Slots,
     SlotState,
@@ -19,8 +22,11 @@ from specllama.engine.wire.requests import (
     Detokenize,
     FormatChat,
     GetAdapters,
+    GetBlocks,
+    GetDigest,
     GetSlots,
     GetStats,
+    Prompt,
     SetAdapters,
     SlotAction,
     Tokenize,
@@ -36,8 +42,10 @@ Question = (
     | GetAdapters
     | SetAdapters
     | GetStats
+    | GetDigest
+    | GetBlocks
 )
-R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply)
+R = TypeVar("R", Tokens, Text, Slots, SlotDone, Adapters, StatsReply, Digest, Blocks)
 
 
 class Questions(ABC):
@@ -101,3 +109,19 @@ class Questions(ABC):
 
     async def stats(self) -> Stats:
         return (await self._ask(GetStats(self._new_id()), StatsReply)).stats
+
+    async def digest(self, max_blocks: int) -> Digest:
+        """Returns the hashes of at most `max_blocks` blocks of cached texts, and the load."""
+        return await self._ask(GetDigest(self._new_id(), max_blocks), Digest)
+
+    async def blocks(
+        self, prompt: Prompt, params: GenerationParams, *, owner: int = 0, private: bool = False
+    ) -> Blocks:
+        """Returns the hashes of the blocks that a request with these arguments would have, and the
+        number of its prompt's tokens; `engine.wire.requests.GetBlocks` describes the arguments.
+
+        Raises `EngineError` as the request would: if the prompt doesn't fit the context, contains
+        unknown tokens or media that the model doesn't support, or if the engine embeds.
+        """
+        message = GetBlocks(self._new_id(), prompt, params, owner, private)
+        return await self._ask(message, Blocks)

@@ -12,7 +12,7 @@ from specllama.engine.errors import ErrorInfo
 from specllama.engine.options import Pooling
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.devices import CPU, Bytes, DeviceMemory, DeviceUse
-from specllama.engine.wire.stats import MissReason, Stats
+from specllama.engine.wire.stats import MissReason, ReplicaLoad, Stats
 
 StopType = Literal["none", "eos", "limit", "word"]
 Deadline = Literal["", "prompt", "total"]
@@ -380,7 +380,33 @@ class StatsReply(msgspec.Struct, tag="stats", frozen=True, array_like=True):
     stats: Stats
 
 
-Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply
+class Digest(msgspec.Struct, tag="digest", frozen=True, array_like=True):
+    """The blocks of the cached texts that a new request could use, and the present load.
+
+    `blocks` has a hash of 8 bytes for each block, in the format of
+    `engine.worker.cache.block_hashes`, without duplicates: first those of the most recently used
+    text, from its start on. It covers running and finished texts in the KV cache, and texts in host
+    memory that are restored faster than they are computed; a process that embeds has no blocks. If
+    there were more than 32,768 new tokens since the last digest, the hashes of further ones follow
+    in the next digests. Memory that can't be cut anywhere may only have a shorter beginning of a
+    text whose blocks are reported: up to a checkpoint.
+    """
+
+    id: int
+    blocks: bytes
+    load: ReplicaLoad
+
+
+class Blocks(msgspec.Struct, tag="blocks", frozen=True, array_like=True):
+    """A prompt has `n_tokens` tokens, and its whole blocks have the hashes `blocks`, in the form of
+    `Digest.blocks`, in their order."""
+
+    id: int
+    n_tokens: int
+    blocks: bytes
+
+
+Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply | Digest | Blocks
 AboutModel = Progress | Ready | LoadFailed | Step | Failed | Lost | Resized | Reply
 """The messages of a process that loads a model, except for heartbeats."""
 ToServer = AboutModel | Measured | Heartbeat

@@ -230,6 +230,25 @@ class GetStats(msgspec.Struct, tag="get_stats", frozen=True, array_like=True):
     id: int
 
 
+class GetDigest(msgspec.Struct, tag="get_digest", frozen=True, array_like=True):
+    """Report the hashes of at most `max_blocks` blocks of cached texts, and the load."""
+
+    id: int
+    max_blocks: int
+
+
+class GetBlocks(msgspec.Struct, tag="get_blocks", frozen=True, array_like=True):
+    """Report the hashes that the blocks of a `Submit` with these fields would have. Only the scales
+    of the adapters (`params.lora`) and, for a gap, `params.n_predict` matter. Media are prepared,
+    but not encoded."""
+
+    id: int
+    prompt: Prompt
+    params: GenerationParams
+    owner: int = 0
+    private: bool = False
+
+
 ToEngine = (
     Load
     | MeasureMemory
@@ -248,6 +267,8 @@ ToEngine = (
     | GetAdapters
     | SetAdapters
     | GetStats
+    | GetDigest
+    | GetBlocks
 )
 
 to_engine_decoder = msgspec.msgpack.Decoder(ToEngine)

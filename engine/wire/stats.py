@@ -134,9 +134,7 @@ class ReplicaLoad(msgspec.Struct, frozen=True, array_like=True):
     n_slots: int = 0
     n_busy: int = 0  # slots with a running text
     n_waiting: int = 0  # texts that wait for a slot
-    n_tokens_waiting: int = 0
-    """Uncached prompt tokens of the texts that wait, and the rest of running prompts. A beginning
-    that several of them have in common counts once: the replica computes it once."""
+    n_tokens_waiting: int = 0  # uncached prompt tokens of these, and the rest of running prompts
     prompt_seconds: float = 0.0  # of one prompt token, measured
     step_seconds: float = 0.0  # of a step without prompts, measured with the present load
     wait_seconds: float = 0.0  # estimated wait for a slot, with the prompts before it

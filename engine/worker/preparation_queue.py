@@ -8,7 +8,9 @@ from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     FormatChat,
+    GetBlocks,
     Infill,
+    Prompt,
     Rerank,
     Submit,
     Tokenize,
@@ -22,7 +24,7 @@ with the square of its length; below this size, it is a fraction of a second."""
 CALL = 64
 """The cost of tokenizing a short text separately, in characters."""
 
-Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat
+Prepared = Submit | Embed | Rerank | Tokenize | Detokenize | FormatChat | GetBlocks
 
 
 class PreparationQueue:
@@ -55,9 +57,10 @@ def size(message: Prepared) -> int:
     """The size of a request in characters and tokens, for comparison with `LONG`."""
     match message:
         case Submit(prompt=prompt, params=params):
-            length = _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
             biased = (token for token, _ in params.logit_bias if isinstance(token, str))
-            return length + sum(CALL + len(text) for text in biased)
+            return _prompt_size(prompt) + sum(CALL + len(text) for text in biased)
+        case GetBlocks(prompt=prompt):
+            return _prompt_size(prompt)
         case Embed(inputs=inputs):
             return sum(map(_size, inputs))
         case Rerank(query=query, documents=documents):
@@ -68,6 +71,10 @@ def size(message: Prepared) -> int:
             return len(tokens)
         case FormatChat(messages=messages):
             return sum(len(content) for _, content in messages)
+
+
+def _prompt_size(prompt: Prompt) -> int:
+    return _gap_size(prompt) if isinstance(prompt, Infill) else _size(prompt)
 
 
 def _size(prompt: Iterable[int | str | Media]) -> int:

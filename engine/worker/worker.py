@@ -18,6 +18,8 @@ from specllama.engine.options import EngineOptions
 from specllama.engine.wire.link import Link
 from specllama.engine.wire.replies import (
     Adapters,
+    Blocks,
+    Digest,
     Ended,
     Event,
     Failed,
@@ -38,6 +40,8 @@ from specllama.engine.wire.requests import (
     EndThoughts,
     FormatChat,
     GetAdapters,
+    GetBlocks,
+    GetDigest,
     GetSlots,
     GetStats,
     Load,
@@ -82,6 +86,7 @@ Incoming = (
     | GetSlots
     | SlotTask
     | GetStats
+    | GetDigest
 )
 """Messages that the main thread handles between two steps."""
 
@@ -208,6 +213,8 @@ class Worker:
                 self._slot_actions.add(message)
             case GetStats(id=id):
                 self._link.send(StatsReply(id, self._engine.stats()))
+            case GetDigest(id=id, max_blocks=n):
+                self._link.send(Digest(id, self._engine.digest(n), self._engine.load))
 
     def _arrive(self, id: int) -> bool:
         """Record that a request is prepared. Returns False if it was cancelled meanwhile."""
@@ -266,11 +273,15 @@ class Worker:
                 self._start(message, self._detokenize)
             case FormatChat():
                 self._start(message, self._format_chat)
+            case GetBlocks():
+                self._start(message, self._blocks)
             case SlotAction():
                 self._slot_actions.start(message, self._inbox.put)
             case GetAdapters() | SetAdapters():
                 return self._outcome(message.id, self._adapters, message)
-            case Cancel() | EndThoughts() | Pause() | Resume() | GetSlots() | GetStats():
+            case Cancel() | EndThoughts() | Pause() | Resume():
+                self._inbox.put(message)
+            case GetSlots() | GetStats() | GetDigest():
                 self._inbox.put(message)
             case Load():
                 log.error("a second load message was ignored: a process serves one model")
@@ -400,6 +411,9 @@ class Worker:
             return Tokens(message.id, ids)
         texts = {id for id in ids if id >= 0}
         return Tokens(message.id, ids, {id: _piece_text(model, id) for id in texts})
+
+    def _blocks(self, message: GetBlocks) -> Blocks:
+        return self._generator.preparation.blocks(message)
 
     def _detokenize(self, message: Detokenize) -> Text:
         tokens = check_tokens(self._engine.model, message.tokens).tolist()

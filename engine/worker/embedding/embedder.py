@@ -24,7 +24,7 @@ from specllama.engine.wire.replies import (
     WaitingState,
 )
 from specllama.engine.wire.requests import Embed, Rerank
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import ReplicaLoad, Stats
 from specllama.engine.worker.backend import (
     MAX_SEQUENCES,
     BackendError,
@@ -387,6 +387,15 @@ class Embedder:
         self._stats.n_cells = self._n_cells
         self._stats.devices = device_memory()
         return self._stats
+
+    def digest(self, max_blocks: int) -> bytes:
+        """No blocks: texts aren't cached."""
+        return b""
+
+    @property
+    def load(self) -> ReplicaLoad:
+        n_busy = len(self._latest) if self.has_work else 0
+        return self._queueing.load(self._n_sequences, n_busy)
 
     def close(self) -> None:
         if self._encoding is not None:

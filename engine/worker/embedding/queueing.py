@@ -8,7 +8,7 @@ from itertools import islice
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.options.tables.context import ContextOptions
 from specllama.engine.wire.replies import MAX_WAITING_SHOWN, WaitingState
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import ReplicaLoad, Stats
 from specllama.engine.worker.embedding.jobs import EmbeddingJob
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.scheduling.limits import QueueLimits, refuse_allowance
@@ -55,6 +55,18 @@ class VectorQueueing:
         n_before = min(self._batcher.n_tokens, n_tokens * self._batcher.queue.n_calls)
         each = stats.prompt_seconds / stats.n_prompt if stats.n_prompt else GUESSED_TOKEN
         return each * (n_before + n_tokens)
+
+    def load(self, n_slots: int, n_busy: int) -> ReplicaLoad:
+        """The present load, if a step has `n_slots` inputs, and the last one had `n_busy`."""
+        stats = self._stats
+        return ReplicaLoad(
+            n_slots=n_slots,
+            n_busy=n_busy,
+            n_waiting=self._batcher.queue.n_waiting,
+            n_tokens_waiting=self._batcher.n_tokens,
+            prompt_seconds=stats.prompt_seconds / stats.n_prompt if stats.n_prompt else 0.0,
+            wait_seconds=self.wait_seconds(1),
+        )
 
     def states(self, now: float) -> list[WaitingState]:
         """The first waiting requests."""

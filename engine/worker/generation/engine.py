@@ -23,7 +23,7 @@ from specllama.engine.wire.replies import (
     WaitingState,
 )
 from specllama.engine.wire.startup import resident
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import ReplicaLoad, Stats
 from specllama.engine.worker.backend import (
     BackendError,
     Context,
@@ -434,6 +434,14 @@ class Engine:
         stats.n_bytes_resident = resident()
         stats.devices = device_memory()
         return stats
+
+    def digest(self, max_blocks: int) -> bytes:
+        """As `StepPlanner.digest`."""
+        return self._planner.digest(max_blocks)
+
+    @property
+    def load(self) -> ReplicaLoad:
+        return self._queueing.load
 
     def close(self) -> None:
         """Ends all requests, and writes the texts that `--cache-disk` keeps. The model stays

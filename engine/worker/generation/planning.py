@@ -15,6 +15,7 @@ from specllama.engine.worker.backend.context_setup import threads
 from specllama.engine.worker.backend.library import devices
 from specllama.engine.worker.backend.loaded import libraries
 from specllama.engine.worker.backend.model import ModelFacts
+from specllama.engine.worker.cache.block_hashes import digest
 from specllama.engine.worker.cache.disk_cache import DiskCache
 from specllama.engine.worker.cache.host_cache import HostCache
 from specllama.engine.worker.cache.origin import Identity
@@ -200,6 +201,11 @@ class StepPlanner:
         if self._tier is not None:
             yield from self._tier.media()
 
+    def digest(self, max_blocks: int) -> bytes:
+        """The hashes of the blocks that a new request could use, see
+        `engine.wire.replies.Digest`."""
+        return digest(self.scheduler.slots.usable(), self._registry.name_of, max_blocks)
+
     @property
     def pending_seconds(self) -> float:
         """The estimated time of a step with all pending prompt tokens."""
@@ -215,6 +221,13 @@ class StepPlanner:
         generate."""
         seconds = self._budget.compute_seconds(self.scheduler.n_generating, max(1, n_tokens), 0)
         return seconds if seconds > 0 else GUESSED_TOKEN * n_tokens
+
+    @property
+    def token_seconds(self) -> float:
+        """The estimated seconds per token of a prompt of one micro-batch, while other requests
+        generate; 0 if unknown."""
+        n = self._context.n_ubatch
+        return self._budget.compute_seconds(self.scheduler.n_generating, n, 0) / n
 
     def wait_seconds(self, n_before: int, n_tokens: int) -> float:
         """The estimated wait of one text, see `waits`."""

@@ -18,18 +18,27 @@ from specllama.engine.grammars.gbnf import GrammarError
 from specllama.engine.options import EngineOptions
 from specllama.engine.options.model_values import log_left_out
 from specllama.engine.params import RANDOM_SEED, GenerationParams, SamplerName
-from specllama.engine.wire.replies import Accepted, Begun, Deadline, Event, Finished, Timings
-from specllama.engine.wire.requests import Infill, Submit
+from specllama.engine.wire.replies import (
+    Accepted,
+    Begun,
+    Blocks,
+    Deadline,
+    Event,
+    Finished,
+    Timings,
+)
+from specllama.engine.wire.requests import GetBlocks, Infill, Submit
 from specllama.engine.worker.backend import (
     Context,
     Offload,
     OffloadedSampler,
     Sampler,
 )
+from specllama.engine.worker.cache.block_hashes import hashes_of
 from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
-from specllama.engine.worker.generation.adapters import LoraScales
+from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.probabilities import ProbabilityLog, PromptProbabilities
 from specllama.engine.worker.generation.prompts import (
     Room,
@@ -40,7 +49,7 @@ from specllama.engine.worker.generation.prompts import (
     tokenize_prompt,
 )
 from specllama.engine.worker.generation.request import Prompt, Request
-from specllama.engine.worker.media.prompts import MediaPrompts
+from specllama.engine.worker.media.prompts import MediaPrompts, MediaReader
 from specllama.engine.worker.media.registry import spans
 from specllama.engine.worker.scheduling.limits import Deadlines
 from specllama.engine.worker.scheduling.sequences import Span
@@ -196,16 +205,7 @@ class Preparation:
     def tokenize(self, submit: Submit) -> Prompt:
         """The prompt in tokens. Raises `EngineError` if they don't fit the context."""
         reader = self._media.reader()
-        if isinstance(submit.prompt, Infill):
-            n_predict = submit.params.n_predict
-            room = Room(n_ctx=self._n_ctx, n_batch=self._n_batch, n_predict=n_predict)
-            first = self._suffix_first
-            tokens = tokenize_gap(self._model, submit.prompt, room, suffix_first=first)
-        else:
-            check_countable(self._model, submit.prompt, self._n_ctx)
-            tokens = tokenize_prompt(self._model, submit.prompt, media_tokens=reader.tokens)
-        if len(tokens) >= self._n_ctx:
-            raise exceeds_context(len(tokens), self._n_ctx)
+        tokens = self._tokens(submit, reader)
         return Prompt(
             tokens,
             [
@@ -215,6 +215,27 @@ class Preparation:
             reader.chunks,
             self.text(tokens) if submit.echo_prompt else "",
         )
+
+    def blocks(self, asked: GetBlocks) -> Blocks:
+        """The blocks of a prompt. Raises `EngineError` as `tokenize` does."""
+        tokens = self._tokens(asked, self._media.reader())
+        key = key_of(self._lora.resolve(asked.params.lora), asked.owner if asked.private else 0)
+        hashes = hashes_of(tokens, key, self._media.registry.name_of)
+        return Blocks(asked.id, len(tokens), hashes)
+
+    def _tokens(self, asked: Submit | GetBlocks, reader: MediaReader) -> TokenArray:
+        """The tokens of a prompt. Raises `EngineError` if they don't fit the context."""
+        if isinstance(asked.prompt, Infill):
+            n_predict = asked.params.n_predict
+            room = Room(n_ctx=self._n_ctx, n_batch=self._n_batch, n_predict=n_predict)
+            first = self._suffix_first
+            tokens = tokenize_gap(self._model, asked.prompt, room, suffix_first=first)
+        else:
+            check_countable(self._model, asked.prompt, self._n_ctx)
+            tokens = tokenize_prompt(self._model, asked.prompt, media_tokens=reader.tokens)
+        if len(tokens) >= self._n_ctx:
+            raise exceeds_context(len(tokens), self._n_ctx)
+        return tokens
 
     def _in_force(self, params: GenerationParams, shown: frozenset[int]) -> GenerationParams:
         """The effective parameters, which the answer reports, too: `params` with defaults filled

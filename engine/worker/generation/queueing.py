@@ -1,4 +1,5 @@
 """What a request may expect of the queue: whether it is refused, its place, the estimated wait.
+Reports the load of the process.
 
 Belongs to the thread that steps.
 """
@@ -17,6 +18,7 @@ from specllama.engine.wire.replies import (
     Relaxed,
     WaitingState,
 )
+from specllama.engine.wire.stats import ReplicaLoad
 from specllama.engine.worker.generation.planning import StepPlanner
 from specllama.engine.worker.generation.request import Request
 from specllama.engine.worker.scheduling.limits import QueueLimits, refuse_allowance
@@ -126,6 +128,22 @@ class Queueing:
         n = self._slots.queue.n_waiting
         self.limits.wait = self._planner.wait_seconds(n, self._n_tokens_of(n))
         return self.limits.wait
+
+    @property
+    def load(self) -> ReplicaLoad:
+        """The present load."""
+        slots, planner = self._slots, self._planner
+        running, queue = slots.active.values(), slots.queue
+        return ReplicaLoad(
+            n_slots=planner.scheduler.n_slots,
+            n_busy=len(running),
+            n_waiting=queue.n_waiting,
+            n_tokens_waiting=queue.n_tokens
+            + sum(each.n_pending for each in running if each.phase != "ready"),
+            prompt_seconds=planner.token_seconds,
+            step_seconds=planner.clock.decode_seconds(max(1, len(running))),
+            wait_seconds=self.wait_seconds,
+        )
 
     def refuse_call(self, n_arriving: int) -> ErrorInfo | None:
         """The error of a new call while `n_arriving` others are being prepared; None if it may

@@ -135,6 +135,46 @@ async def test_a_request_cancelled_while_it_is_tokenized_never_runs() -> None:
 
 
 @in_loop
+async def test_two_processes_report_the_same_blocks() -> None:
+    prompt = "def function(self, value):\n" + "    self.value += value\n" * 20
+    params = GenerationParams(n_predict=4, ignore_eos=True)
+    async with running() as one, running(model_options(parallel=1)) as other:
+        reports = []
+        for supervisor in (one, other):
+            engine = await supervisor.engine()
+            assert (await engine.digest(100)).blocks == b""
+            blocks = await engine.blocks([prompt], params, owner=7)
+            result = await engine.generate([prompt], params, owner=7).result()
+            assert blocks.n_tokens == result.n_prompt
+            digest = await engine.digest(100)
+            assert digest.blocks.startswith(blocks.blocks)
+            assert len(blocks.blocks) > 8
+            assert (await engine.digest(1)).blocks == digest.blocks[:8]
+            more = await engine.blocks([prompt, " more" * 100], params)
+            assert more.blocks.startswith(blocks.blocks)
+            private = await engine.blocks([prompt], params, owner=7, private=True)
+            assert private.blocks[:8] not in digest.blocks
+            assert (digest.load.n_slots, digest.load.n_busy) == (engine.info.n_slots, 0)
+            reports.append((blocks, digest.blocks))
+        assert reports[0] == reports[1]
+        with pytest.raises(EngineError, match="not in the vocabulary"):
+            await engine.blocks([10**6], params)
+
+
+@in_loop
+async def test_a_process_that_embeds_caches_no_text() -> None:
+    async with running(model_options(embedding=True, pooling="mean")) as supervisor:
+        engine = await supervisor.engine()
+        vectors = [each async for each in engine.embed([["a text"]], normalize=2)]
+        digest = await engine.digest(100)
+        assert (digest.blocks, digest.load.n_slots) == (b"", engine.info.n_slots)
+        assert digest.load.prompt_seconds > 0
+        assert (digest.load.n_busy, digest.load.n_waiting, len(vectors)) == (0, 0, 1)
+        with pytest.raises(EngineError, match="does not generate"):
+            await engine.blocks(["a text"], GenerationParams())
+
+
+@in_loop
 async def test_stop_ends_running_requests_and_the_process() -> None:
     async with running() as supervisor:
         engine = await supervisor.engine()

@@ -12,6 +12,7 @@ from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     FormatChat,
+    GetBlocks,
     Infill,
     PromptParts,
     Rerank,
@@ -98,6 +99,7 @@ def test_a_second_part_can_be_dropped_too() -> None:
 def test_all_that_is_tokenized_counts(prompt: Any, more: Any, text: str) -> None:
     n, n_more = (sum(len(e) if isinstance(e, str) else 1 for e in p) for p in (prompt, more))
     assert size(Submit(1, [*prompt], GenerationParams())) == n
+    assert size(GetBlocks(1, [*prompt], GenerationParams())) == n
     gap = Infill(prompt, more, text, [("name", text)])
     assert size(Submit(1, gap, GenerationParams())) == n + n_more + 2 * len(text) + 4
     assert size(Embed(1, [[*prompt], [*more]], 2)) == n + n_more

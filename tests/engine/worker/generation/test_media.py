@@ -13,7 +13,13 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.link import Link
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.replies import Event, Failed, Finished, SlotDone
-from specllama.engine.wire.requests import PromptParts, Submit, Tokenize, to_engine_decoder
+from specllama.engine.wire.requests import (
+    GetBlocks,
+    PromptParts,
+    Submit,
+    Tokenize,
+    to_engine_decoder,
+)
 from specllama.engine.worker.backend import (
     BackendError,
     Model,
@@ -226,6 +232,25 @@ def test_files_of_another_projector_are_passed_over(plain: Stage, tmp_path: Path
     other = plain.engine(cache_disk=str(tmp_path), image_max_tokens=99)
     plain.check(other, ("Some words: " * 5, 1), ("Some other words: " * 20,))
     assert other.stats().n_prompt_restored > 0, "texts have nothing to do with it"
+
+
+def test_blocks_have_the_names_of_media(stage: Stage) -> None:
+    """Another process numbers its media in another order, and reports the same blocks."""
+    text = ("Some words: " * 9, 1, " and " * 9, 2, " or " * 20)
+    here, there = stage.engine(), stage.engine()
+    stage.check(there, ("Others: ", 2, 3, 1))
+    found = []
+    for engine in (here, there):
+        asked = GetBlocks(1, stage.prompt(*text), GenerationParams())
+        found.append(engine.preparation.blocks(asked))
+        (finished,) = stage.check(engine, text)
+        assert found[-1].n_tokens == finished.n_prompt
+        assert found[-1].blocks in engine.digest(1000)
+    assert found[0] == found[1]
+    other = GetBlocks(1, stage.prompt(*text[:3], 4, text[-1]), GenerationParams())
+    blocks = here.preparation.blocks(other).blocks
+    assert blocks[:8] == found[0].blocks[:8]
+    assert blocks[-8:] != found[0].blocks[-8:]
 
 
 def slot_action(
