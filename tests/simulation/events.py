@@ -57,6 +57,7 @@ SOMETIMES = frozenset(
         "a request is cancelled while it runs",
         "a token waits for its mask",
         "a text is late",
+        "a digest has blocks",
     }
 )
 """All events that have to occur in the histories of a campaign; some of them are rare."""

@@ -16,6 +16,7 @@ from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.generation import Generation
 from specllama.engine.models.pool import ModelPool
+from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Finished
 from tests.simulation.alone import NORM, load_shared
 from tests.simulation.http import application, started
@@ -32,7 +33,7 @@ from tests.simulation.library import Fault, Speed
 from tests.simulation.models import DRAFT, PROJECTOR, Choice, any_model, model_files
 from tests.simulation.processes import Child
 from tests.simulation.requests import Asked, AskedVectors, Requests, wrong_stats
-from tests.simulation.server import Machine, SimulatedModel, run_in
+from tests.simulation.server import SHORT_BLOCK, Machine, SimulatedModel, run_in
 from tests.simulation.terms import Readings
 from tests.simulation.world import World, limited
 from tests.support.models import random_model
@@ -463,6 +464,9 @@ class History:
             await engine.stats()
             await engine.slots()
             await engine.detokenize([1, 2, 3])
+            await engine.digest(random.choice([1, 100, 10_000]))
+            if not choice.embeds:
+                await self._look_at_blocks(engine)
         elif choice.options["slot_save_path"]:
             slot = random.randrange(choice.options["parallel"])
             what, file = random.choice(ACTIONS), random.choice("xy")
@@ -472,6 +476,11 @@ class History:
                 done = await engine.slot_action(slot, what, file)
             self.world.happens(f"slot: {what}")
             self.tell(f"slot {slot} of {name}: {what} {file}, {done.n_tokens} tokens")
+
+    async def _look_at_blocks(self, engine: EngineClient) -> None:
+        found = await engine.blocks([*range(1, 12)], GenerationParams())
+        if found.n_tokens != 11 or len(found.blocks) != 8 * (11 // SHORT_BLOCK):
+            raise HistoryError(f"a prompt of 11 tokens has the blocks {found}")
 
     async def _faults(self) -> None:
         if not self.has_faults:

@@ -372,9 +372,13 @@ class LibraryStandIn:
     def n_cells_used(self) -> int | None:
         """Returns the number of cells with tokens in the newest context of the model. None if it
         has no cells, or several caches, of which one frees cells by itself."""
-        newest = [context for context in self.contexts if context.shape is self.shape][-1:]
-        cells = [context.memory.cells[0] for context in newest if len(context.memory.cells) == 1]
-        return cells[0].n_used if cells else None
+        cells = self.memory.cells
+        return cells[0].n_used if len(cells) == 1 else None
+
+    @property
+    def memory(self) -> Memory:
+        """The memory of the newest context of the model."""
+        return [context for context in self.contexts if context.shape is self.shape][-1].memory
 
     def compute(self, n_tokens: int, shape: ModelShape) -> None:
         self.n_decodes += 1

@@ -17,6 +17,7 @@ from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import Accepted, Delta, Failed, Finished
 from specllama.engine.worker.backend import Context
 from specllama.engine.worker.cache import slot_file
+from specllama.engine.worker.cache.block_hashes import BlockHashes
 from specllama.engine.worker.cache.cells import Cells
 from specllama.engine.worker.cache.checkpoints import Checkpoints
 from specllama.engine.worker.cache.host_cache import HostCache
@@ -148,6 +149,7 @@ OF_MEMORY = (
     Mutant("a copy has a token too many", PrefixCache, "copy", adds(2, 1)),
     Mutant("a copy inherits all checkpoints", Checkpoints, "inherit", _all_inherited),
     Mutant("checkpoints outlive a cut", Checkpoints, "cut", skips()),
+    Mutant("hashes outlive a cut", BlockHashes, "cut", skips()),
     Mutant("the host cache finds a token too many", HostCache, "find", _one_more_found),
     Mutant("prefixes are a token too long", RadixIndex, "matches", _one_longer),
     Mutant("kept texts have no key", SecondTier, "find", gives(1, ())),

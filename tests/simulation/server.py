@@ -29,7 +29,7 @@ from specllama.engine.worker import process as engine_process
 from specllama.engine.worker import worker
 from specllama.engine.worker.backend import BackendError, Model, context, model
 from specllama.engine.worker.backend.watch import ThreadWatch
-from specllama.engine.worker.cache import disk_cache, slot_file
+from specllama.engine.worker.cache import block_hashes, disk_cache, slot_file
 from specllama.engine.worker.cache.texts import ALL
 from specllama.engine.worker.constraints import constraint, trial, vocabulary
 from specllama.engine.worker.constraints.trial import EndedError
@@ -58,6 +58,8 @@ HELPERS: dict[str, Any] = {
     module.__name__: module for module in (check_main, inspect_main, render_main)
 }
 """The helper processes that are simulated, by the names of their main modules."""
+SHORT_BLOCK = 4
+"""Replaces `block_hashes.BLOCK`, as texts are short."""
 FEW_EVENTS = 4
 """Replaces `generation.AHEAD`: readers that fall behind are common."""
 
@@ -176,6 +178,29 @@ class Machine:
                     f"{queue.n_tokens} tokens of {queue.n_calls} calls wait without a text"
                 )
 
+    def _look_at_digest(self, engine: Engine, digest: bytes) -> None:
+        """Checks that each block of a digest belongs to a text with cells, or to a kept one, and
+        that its hash is that of this text."""
+        scheduler, memory, tier = engine.scheduler, self.library().memory, engine._planner._tier
+        texts = [
+            (entry.tokens[: min(memory.highest(id) + 1, entry.n_exact)], entry.key)
+            for id, entry in scheduler.cache.entries.items()
+        ]
+        for id, running in scheduler.slots.running.items():
+            n = min(memory.highest(id) + 1, running.n_exact)
+            texts.append((running.tokens.view(0, n), running.key))
+        texts += [(kept.tokens, kept.key) for kept in (tier._host if tier is not None else ())]
+        cached: set[bytes] = set()
+        for tokens, key in texts:
+            hashes = block_hashes.hashes_of(tokens, key, engine.registry.name_of)
+            cached.update(hashes[at : at + 8] for at in range(0, len(hashes), 8))
+        found = [digest[at : at + 8] for at in range(0, len(digest), 8)]
+        if not {*found} <= cached:
+            self._report("a digest has blocks that are not cached")
+        if len({*found}) < len(found):
+            self._report("a digest has a block twice")
+        self.world.happens("a digest has blocks", bool(found))
+
     def _report(self, wrong: str) -> None:
         self.wrong = self.wrong or f"{self.world.current.process.name}: {wrong}"
 
@@ -259,6 +284,11 @@ class Machine:
             engine_step(engine, send)
             self._look(engine)
 
+        def digest(engine: Engine, max_blocks: int) -> bytes:
+            found = engine_digest(engine, max_blocks)
+            self._look_at_digest(engine, found)
+            return found
+
         def embed(embedder: Embedder, send: Callable[[list[Vectors | Failed]], None]) -> None:
             self.n_steps += 1
             embedder_step(embedder, send)
@@ -297,7 +327,7 @@ class Machine:
         scheduler_shift, scheduler_advance = Scheduler.shift, Scheduler.advance
         slots_submit = SlotTable.submit
         encoder_order, encoder_release = MediaEncoder.order, MediaEncoder.release
-        engine_step, embedder_step = Engine.step, Embedder.step
+        engine_step, engine_digest, embedder_step = Engine.step, Engine.digest, Embedder.step
         client_dispatch = EngineClient.dispatch
         process = {
             "take_over": self._take_over,
@@ -341,7 +371,8 @@ class Machine:
             thread = SimulatedPool(self.world, 1, "run_in_thread")
             enter(replaced(run_in_thread, {"_thread": thread}))
             enter(replaced(generation, {"AHEAD": FEW_EVENTS}))
-            enter(replaced(Engine, {"step": step}))
+            enter(replaced(block_hashes, {"BLOCK": SHORT_BLOCK}))
+            enter(replaced(Engine, {"step": step, "digest": digest}))
             enter(replaced(Embedder, {"step": embed}))
             enter(replaced(EngineClient, {"dispatch": dispatch}))
             enter(replaced(Scheduler, {"shift": shift, "advance": advance}))
