@@ -8,7 +8,8 @@ the network of a cluster, whose own messages aren't encrypted by default either.
 """
 
 import asyncio
-from collections.abc import Callable
+import struct
+from collections.abc import Callable, Iterable
 from typing import Final, Generic, TypeVar, cast
 
 import msgspec
@@ -16,6 +17,7 @@ import msgspec
 from specllama.engine.wire.framing import MAX_FRAME, Decoder, FrameReader, Outbox, frame
 from specllama.engine.wire.replies import Heartbeat, ModelInfo, ToServer
 from specllama.engine.wire.requests import ToEngine
+from specllama.engine.wire.stats import ReplicaLoad
 
 ID_BITS: Final = 35
 """Each ingress has 2**35 request ids of its own, which follow each other. The higher bits are a
@@ -60,13 +62,35 @@ class Refused(msgspec.Struct, tag="refused", frozen=True, array_like=True):
     may_retry: bool
 
 
-ToIngress = ToServer | Welcome | Refused
+class Report(msgspec.Struct, tag="report", frozen=True, array_like=True):
+    """The load of the replica, and the changes of its cache since the last report: the hashes of
+    blocks, in the form of `engine.wire.replies.Digest`."""
+
+    load: ReplicaLoad
+    added: bytes
+    removed: bytes
+
+
+ToIngress = ToServer | Welcome | Refused | Report
 ToReplica = ToEngine | Hello | Heartbeat
 
+_HASH: Final = struct.Struct("<Q")
 to_ingress_decoder = msgspec.msgpack.Decoder(ToIngress)
 to_replica_decoder = msgspec.msgpack.Decoder(ToReplica)
 
 M = TypeVar("M")
+
+
+def numbers(hashes: bytes) -> list[int]:
+    """Returns hashes of 8 bytes, little-endian, as numbers. Raises ValueError for other lengths."""
+    if len(hashes) % 8:
+        raise ValueError("the hashes have no 8 bytes each")
+    return [number for (number,) in _HASH.iter_unpack(hashes)]
+
+
+def packed(hashes: Iterable[int]) -> bytes:
+    """The inverse of `numbers`."""
+    return b"".join(map(_HASH.pack, hashes))
 
 
 class Channel(asyncio.Protocol, Generic[M]):

@@ -1,6 +1,7 @@
 """The replicas of a model, which count as one engine process: each request goes to one of them."""
 
 import asyncio
+import itertools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -12,13 +13,13 @@ import msgspec
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.fleet.channel import Channel, ToIngress
+from specllama.engine.fleet.channel import ID_BITS, Channel, Report, ToIngress, numbers
 from specllama.engine.fleet.joining import Joining, ToAll
 from specllama.engine.fleet.placing import PlacedRequest, Placing, WantedPrompt
 from specllama.engine.wire.media import Media
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
-    Begun,
+    Blocks,
     Delta,
     Ended,
     Event,
@@ -38,6 +39,7 @@ from specllama.engine.wire.requests import (
     Embed,
     EndThoughts,
     GetAdapters,
+    GetBlocks,
     GetSlots,
     GetStats,
     Infill,
@@ -53,7 +55,7 @@ from specllama.engine.wire.requests import (
     ToEngine,
     ids,
 )
-from specllama.engine.wire.stats import ReplicaLoad
+from specllama.engine.wire.stats import BLOCK, ReplicaLoad
 
 log = logging.getLogger("specllama.engine.fleet")
 
@@ -61,7 +63,10 @@ _CONTROLS = (Cancel, Pause, Resume, EndThoughts)
 _LAST = (Finished, Failed, Ended, Vectors)
 _SHOWS_SLOT = (Delta, Finished)
 _CHARACTERS_PER_TOKEN = 4
-BLOCK = 64
+LOOKUP_CHARACTERS = 512
+"""A shorter prompt has few blocks, so its replica is chosen without their hashes."""
+LOOKUP_SECONDS = 0.5  # for the answer of a replica with the hashes of a prompt
+_LOOKUPS = 1 << (ID_BITS - 1)  # the first id of the fleet's own questions, from its first id on
 
 OnOpen: TypeAlias = Callable[[str, Sequence[int]], None]
 """Is called with the name of a replica and the ids of requests that are sent to it together."""
@@ -94,6 +99,17 @@ class _Open:
         self.is_metered = is_metered
 
 
+class _Undecided:
+    """A request whose replica is chosen as soon as the replica `asked` has returned the hashes of
+    its prompt's blocks. `later` has the messages that have to follow it."""
+
+    def __init__(self, submit: Submit, asked: Member, timer: asyncio.TimerHandle) -> None:
+        self.submit = submit
+        self.asked = asked
+        self.timer = timer
+        self.later: list[ToEngine] = []
+
+
 class Fleet:
     """Has the methods of `engine.models.engine_process.Process`. It becomes ready with its first
     replica, and ends with its last one.
@@ -113,6 +129,9 @@ class Fleet:
         self._members: dict[str, Member] = {}
         self._open: dict[int, _Open] = {}
         self._joining: dict[int, Joining] = {}
+        self._lookups: dict[int, _Undecided] = {}  # by the ids of the fleet's questions
+        self._undecided: dict[int, _Undecided] = {}  # by the ids of the requests
+        self._lookup_ids = itertools.count(first_id + _LOOKUPS)
         self._adapters: SetAdapters | None = None  # for replicas that join later
         self._on_message: Callable[[ToServer], None] | None = None
         self._unheard: list[ToServer] = []
@@ -160,6 +179,8 @@ class Fleet:
             return
         for joining in list(self._joining.values()):
             self._answer(joining.id, joining.leave(name))
+        for id in [id for id, each in self._lookups.items() if each.asked is member]:
+            self._decide(id, None)
         lost = list(member.open)
         for id in lost:
             self._close(id)
@@ -227,13 +248,16 @@ class Fleet:
     # ---- requests --------------------------------------------------------------------------
 
     def _send(self, message: ToEngine) -> None:
+        if (before := self._undecided.get(_follows(message))) is not None:
+            before.later.append(message)
+            return
         match message:
             case Submit():
                 self._submit(message)
             case Embed() | Rerank():
                 with_group = self._open.get(message.group)
                 member = with_group.member if with_group else None
-                self._begin(message, [message.id], _length(message), member)
+                self._begin(message, [message.id], WantedPrompt(_length(message)), member)
             case Cancel() | Pause() | Resume() | EndThoughts():
                 self._control(message)
             case SlotAction():
@@ -243,7 +267,7 @@ class Fleet:
             case GetSlots() | GetStats() | GetAdapters() | SetAdapters():
                 self._ask_all(message)
             case _:
-                self._begin(message, [message.id], 1, None)
+                self._begin(message, [message.id], WantedPrompt(1), None)
 
     def _submit(self, submit: Submit) -> None:
         slot = submit.params.id_slot
@@ -256,16 +280,55 @@ class Fleet:
                 return
             params = msgspec.structs.replace(submit.params, id_slot=slot - member.first_slot)
             submit = msgspec.structs.replace(submit, params=params)
-        self._begin(submit, ids(submit), _length(submit), member)
+        n_tokens = _length(submit)
+        n_open = [len(each.open) for each in self._members.values() if not each.is_leaving]
+        if member or len(n_open) < 2 or n_tokens * _CHARACTERS_PER_TOKEN < LOOKUP_CHARACTERS:
+            self._begin(submit, ids(submit), WantedPrompt(n_tokens), member)
+        else:
+            self._look_up(submit)
+
+    def _look_up(self, submit: Submit) -> None:
+        """Asks the replica with the fewest requests for the hashes of the prompt's blocks."""
+        asked = min(
+            (each for each in self._members.values() if not each.is_leaving),
+            key=lambda each: len(each.open),
+        )
+        id = next(self._lookup_ids)
+        timer = asyncio.get_running_loop().call_later(LOOKUP_SECONDS, self._decide, id, None)
+        self._lookups[id] = undecided = _Undecided(submit, asked, timer)
+        self._undecided |= dict.fromkeys(ids(submit), undecided)
+        asked.channel.send(
+            GetBlocks(id, submit.prompt, submit.params, submit.owner, submit.private)
+        )
+
+    def _decide(self, id: int, blocks: Blocks | None) -> None:
+        """Sends the request of a lookup to the best replica, with what is known of its blocks."""
+        undecided = self._lookups.pop(id, None)
+        if undecided is None:
+            return
+        undecided.timer.cancel()
+        submit = undecided.submit
+        for own in ids(submit):
+            del self._undecided[own]
+        wanted = WantedPrompt(_length(submit))
+        if blocks is not None:
+            wanted = WantedPrompt(blocks.n_tokens, numbers(blocks.blocks))
+        self._begin(submit, ids(submit), wanted, None)
+        for message in undecided.later:
+            self._send(message)
 
     def _begin(
-        self, message: ToEngine, own: Sequence[int], n_tokens: int, member: Member | None
+        self,
+        message: ToEngine,
+        own: Sequence[int],
+        wanted: WantedPrompt,
+        member: Member | None,
     ) -> None:
         """Sends a message with the ids `own` to `member`, or to the best replica."""
         without = {each.name for each in self._members.values() if each is not member}
         if member is None:
             without = {each.name for each in self._members.values() if each.is_leaving}
-        placed = self._placing.place(WantedPrompt(n_tokens), system.now(), without)
+        placed = self._placing.place(wanted, system.now(), without)
         if placed is None:  # each replica is about to end
             self._refuse(own, "no replica of the model is available")
             return
@@ -333,8 +396,13 @@ class Fleet:
         """Passes a message of a replica on, with the fleet's numbers of slots."""
         if isinstance(message, Step):
             self._say(Step([self._event(member, each) for each in message.events]))
+        elif isinstance(message, Report):
+            added, removed = numbers(message.added), numbers(message.removed)
+            self._placing.report(member.name, message.load, added, removed, system.now())
         elif isinstance(message, Reply | Failed):
-            if (joining := self._joining.get(message.id)) is not None:
+            if message.id in self._lookups:
+                self._decide(message.id, message if isinstance(message, Blocks) else None)
+            elif (joining := self._joining.get(message.id)) is not None:
                 self._answer(joining.id, joining.take(member.name, message))
             elif message.id in member.open:
                 self._say(message)
@@ -343,7 +411,7 @@ class Fleet:
     def _event(self, member: Member, event: Event | Vectors) -> Event | Vectors:
         if isinstance(event, _SHOWS_SLOT) and member.place:
             event = msgspec.structs.replace(event, id_slot=event.id_slot + member.first_slot)
-        if isinstance(event, Begun):
+        if isinstance(event, Delta) and event.timings.predicted_n == 1:
             found = self._open.get(event.id)
             if found is not None and found.placed is not None:
                 self._placing.began(found.placed, system.now())
@@ -355,6 +423,13 @@ class Fleet:
         if answer is not None:
             self._joining.pop(id, None)
             self._say(answer)
+
+
+def _follows(message: ToEngine) -> int:
+    """Returns the id of the request after which a message has to be sent; 0 for none."""
+    if isinstance(message, Submit):
+        return message.group
+    return message.id if isinstance(message, _CONTROLS) else 0
 
 
 def _length(message: Submit | Embed | Rerank) -> int:

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from contextlib import suppress
 from typing import TypeAlias
 
+from specllama.engine.errors import EngineError
 from specllama.engine.fleet.channel import (
     ID_BITS,
     MAX_HELLO,
@@ -16,8 +17,11 @@ from specllama.engine.fleet.channel import (
     Channel,
     Hello,
     Refused,
+    Report,
     ToReplica,
     Welcome,
+    numbers,
+    packed,
     to_replica_decoder,
 )
 from specllama.engine.models.engine_process import EngineProcess
@@ -28,6 +32,7 @@ from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import MAX_FRAME
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
+    Digest,
     Ended,
     Event,
     Failed,
@@ -63,6 +68,9 @@ MAX_STRANGERS = 100  # connections at once that have not said `Hello`
 OPENING_SECONDS = 10.0
 """How long `ended` waits for a request that hasn't arrived: its message takes another way."""
 
+REPORT_SECONDS = 1.0  # between two reports of the cache and the load
+MAX_BLOCKS = 8192  # of a report: 64 KiB
+
 _WORK = (Submit, Embed, Rerank)
 _CONTROLS = (Cancel, Pause, Resume, EndThoughts)
 _LAST = (Finished, Failed, Ended, Vectors)
@@ -78,6 +86,15 @@ class _Visitor:
         self.channel = channel
         self.owns = first_id >> ID_BITS
         self.open: dict[int, bool] = {}  # requests, and whether a cancelled one has an `Ended`
+        self.reported: set[int] = set()  # blocks that the ingress knows to be cached
+
+    def report(self, digest: Digest) -> None:
+        """Sends the changes of the cache since the last report."""
+        blocks = numbers(digest.blocks)
+        known, self.reported = self.reported, set(blocks)
+        added = [each for each in blocks if each not in known]
+        removed = [each for each in known if each not in self.reported]
+        self.channel.send(Report(digest.load, packed(added), packed(removed)))
 
 
 class Gate:
@@ -97,6 +114,7 @@ class Gate:
         self._visitors: dict[int, _Visitor] = {}
         self._strangers: set[Visit] = set()
         self._changes = Changes()  # of the open requests
+        self._reporting: asyncio.Task[None] | None = None
 
     async def start_process(
         self, options: EngineOptions, engine_log: EngineLog, log_level: int
@@ -116,11 +134,14 @@ class Gate:
         Raises OSError."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(self._stranger, host, port)
+        self._reporting = asyncio.create_task(self._report(), name="reports to ingresses")
         port = self._server.sockets[0].getsockname()[1]
         return Address(host, port, self._secret)
 
     async def close(self) -> None:
         """Ends all connections. Their open requests are cancelled."""
+        if self._reporting is not None:
+            self._reporting.cancel()
         if self._server is not None:
             self._server.close()
         for channel in list(self._strangers):
@@ -143,6 +164,17 @@ class Gate:
             async with asyncio.timeout(OPENING_SECONDS):
                 await self._changes.until(lambda: all(self._is_open(id) for id in left))
         await self._changes.until(lambda: not any(self._is_open(id) for id in left))
+
+    async def _report(self) -> None:
+        """Reports the cache and the load to all ingresses, again and again."""
+        while True:
+            engine = self._supervisor.awake_engine() if self._supervisor else None
+            if engine is not None and self._visitors:
+                with suppress(EngineError):  # the process has ended
+                    digest = await engine.digest(MAX_BLOCKS)
+                    for visitor in list(self._visitors.values()):
+                        visitor.report(digest)
+            await asyncio.sleep(REPORT_SECONDS)
 
     def _is_open(self, id: int) -> bool:
         visitor = self._visitors.get(id >> ID_BITS)

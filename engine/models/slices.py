@@ -14,6 +14,7 @@ from specllama.engine.wire.replies import Reply, Timings, Vectors
 from specllama.engine.wire.requests import (
     Embed,
     Rerank,
+    SlotAction,
     Terms,
 )
 

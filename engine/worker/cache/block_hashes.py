@@ -30,12 +30,9 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
+from specllama.engine.wire.stats import BLOCK
 from specllama.engine.worker.tokens import TokenArray
 
-BLOCK: Final = 32
-"""Tokens of a block. Computing fewer than these takes about one step, which is no reason to prefer
-a process. With 32, the 8,192 hashes (64 KiB) of a digest cover 262,144 tokens, and hashing costs
-0.02 microseconds per token, a small part of the time for tokenizing."""
 SIZE: Final = 8
 """Bytes of a hash. A fleet with a million blocks finds a hash that belongs to another text once in
 10^13 lookups."""

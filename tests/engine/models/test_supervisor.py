@@ -144,7 +144,7 @@ async def test_two_processes_report_the_same_blocks() -> None:
             engine = await supervisor.engine()
             assert (await engine.digest(100)).blocks == b""
             blocks = await engine.blocks([prompt], params, owner=7)
-            result = await engine.generate([prompt], params, owner=7).result()
+            result = await generate(engine, [prompt], params, owner=7).result()
             assert blocks.n_tokens == result.n_prompt
             digest = await engine.digest(100)
             assert digest.blocks.startswith(blocks.blocks)

@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from specllama.engine.wire.stats import BLOCK
 from specllama.engine.worker.cache.block_hashes import (
-    BLOCK,
     SEED,
     SIZE,
     BlockHashes,

@@ -10,8 +10,9 @@ from specllama.engine.options import EngineOptions, replaced
 from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import Blocks, Finished
 from specllama.engine.wire.requests import GetBlocks, Infill, Prompt, Submit
+from specllama.engine.wire.stats import BLOCK
 from specllama.engine.worker.backend import Model, initialize
-from specllama.engine.worker.cache.block_hashes import BLOCK, SIZE
+from specllama.engine.worker.cache.block_hashes import SIZE
 from specllama.engine.worker.generation.engine import Engine
 from tests.support.models import random_model
 from tests.support.options_support import engine_options

@@ -5,7 +5,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from specllama.engine.worker.cache.block_hashes import BLOCK, SIZE, digest, hashes_of
+from specllama.engine.wire.stats import BLOCK
+from specllama.engine.worker.cache.block_hashes import SIZE, digest, hashes_of
 from specllama.engine.worker.cache.texts import Key
 from specllama.engine.worker.generation.adapters import key_of
 from specllama.engine.worker.scheduling.scheduler import Scheduler
