@@ -32,7 +32,7 @@ from specllama.engine.fleet.channel import Address
 from specllama.engine.fleet.gate import Gate
 from specllama.engine.fleet.replicas import Replicas, WaitsForReplicas
 from specllama.engine.models.supervisor import Supervisor
-from specllama.engine.options import Options
+from specllama.engine.options import Options, replaced
 from specllama.listen import Listeners
 from specllama.serve import ApiServer
 
@@ -58,8 +58,10 @@ class Replica:
         deployment = read(text, source)
         logs.configure(deployment.server.log)
         self._gate = Gate(__version__)
+        # Serve ends idle replicas, if it is configured to.
+        options = replaced(deployment.options[model], sleep_idle_seconds=-1)
         self._supervisor = Supervisor(
-            deployment.options[model],
+            options,
             start_process=self._gate.start_process,
             log_level=deployment.server.log.engine_level(),
         )
@@ -84,6 +86,8 @@ class Replica:
         await self._gate.ended(ids)
 
     async def __del__(self) -> None:
+        # An ingress may have sent a text in the moment in which Serve chose this replica to end.
+        await self._gate.drain()
         await self._gate.close()
         await self._supervisor.stop()
 

@@ -27,6 +27,7 @@ from specllama.engine.wire.replies import (
     Finished,
     Lost,
     ModelInfo,
+    NoReplicas,
     Ready,
     Reply,
     Resized,
@@ -112,7 +113,7 @@ class _Undecided:
 
 class Fleet:
     """Has the methods of `engine.models.engine_process.Process`. It becomes ready with its first
-    replica, and ends with its last one.
+    replica, and ends when it loses its last one; if that has ended regularly, the model sleeps.
 
     All texts of a call go to the same replica, so do the slices of its inputs. A request with
     `id_slot` goes to the replica with this slot: the slots of the replica with the lowest free
@@ -175,7 +176,10 @@ class Fleet:
         self._placing.leave(name)
         member.channel.close()
         if not self._members:
-            self._finish(1)
+            if member.is_leaving and not member.open:
+                self._say(NoReplicas())
+            else:
+                self._finish(1)
             return
         for joining in list(self._joining.values()):
             self._answer(joining.id, joining.leave(name))

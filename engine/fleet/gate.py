@@ -41,6 +41,7 @@ from specllama.engine.wire.replies import (
     LoadFailed,
     Lost,
     Measured,
+    NoReplicas,
     Progress,
     Ready,
     Resized,
@@ -74,7 +75,7 @@ MAX_BLOCKS = 8192  # of a report: 64 KiB
 _WORK = (Submit, Embed, Rerank)
 _CONTROLS = (Cancel, Pause, Resume, EndThoughts)
 _LAST = (Finished, Failed, Ended, Vectors)
-_WITHOUT_ID = (Progress, Ready, LoadFailed, Measured, Heartbeat, Lost, Resized)
+_WITHOUT_ID = (Progress, Ready, LoadFailed, Measured, Heartbeat, Lost, NoReplicas, Resized)
 
 Visit: TypeAlias = Channel[ToReplica]
 
@@ -86,6 +87,7 @@ class _Visitor:
         self.channel = channel
         self.owns = first_id >> ID_BITS
         self.open: dict[int, bool] = {}  # requests, and whether a cancelled one has an `Ended`
+        self.newest = 0  # the highest id of its requests so far
         self.reported: set[int] = set()  # blocks that the ingress knows to be cached
 
     def report(self, digest: Digest) -> None:
@@ -138,6 +140,10 @@ class Gate:
         port = self._server.sockets[0].getsockname()[1]
         return Address(host, port, self._secret)
 
+    async def drain(self) -> None:
+        """Waits until no ingress has an open request."""
+        await self._changes.until(lambda: not self.n_open)
+
     async def close(self) -> None:
         """Ends all connections. Their open requests are cancelled."""
         if self._reporting is not None:
@@ -160,10 +166,12 @@ class Gate:
         """Waits until the requests with the ids `wanted` have ended. A request that doesn't arrive
         within OPENING_SECONDS counts as ended."""
         left = set(wanted)
-        with suppress(TimeoutError):
-            async with asyncio.timeout(OPENING_SECONDS):
-                await self._changes.until(lambda: all(self._is_open(id) for id in left))
-        await self._changes.until(lambda: not any(self._is_open(id) for id in left))
+        await self._changes.within(OPENING_SECONDS, lambda: all(map(self._has_come, left)))
+        await self._changes.until(lambda: not any(map(self._is_open, left)))
+
+    def _has_come(self, id: int) -> bool:
+        visitor = self._visitors.get(id >> ID_BITS)
+        return visitor is None or id <= visitor.newest
 
     async def _report(self) -> None:
         """Reports the cache and the load to all ingresses, again and again."""
@@ -278,6 +286,8 @@ class Gate:
         elif message.id and not isinstance(message, _CONTROLS):
             metered = isinstance(message, _WORK) and message.terms.is_metered
             visitor.open |= dict.fromkeys(own, metered)
+            if isinstance(message, _WORK):
+                visitor.newest = max(visitor.newest, *own)
             self._changes.announce()
         self._process.send(message)
 

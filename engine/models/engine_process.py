@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 import msgspec
@@ -11,7 +11,7 @@ from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.lifecycle import ProcessLife
-from specllama.engine.options import EngineOptions
+from specllama.engine.options import EngineOptions, Options
 from specllama.engine.wire.commands import STACKS_SIGNAL, engine_command, is_illegal_instruction
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import frame
@@ -33,6 +33,13 @@ log = logging.getLogger("specllama.engine.process")
 
 HEARTBEAT_TIMEOUT = 30.0  # s without any output, after which the process counts as stuck
 END_TIMEOUT = 6.0  # s for the last step, after which the process is killed
+
+
+StartProcess = Callable[[EngineOptions, EngineLog, int], Awaitable["EngineProcess"]]
+"""`EngineProcess.start`."""
+Examine = Callable[[Options, ModelInfo], Awaitable[ModelInfo]]
+"""Checks a model that a process has loaded. Returns the information that requests may use. Raises
+`EngineError` if the model can't be served."""
 
 
 class ProcessSnapshot(msgspec.Struct, frozen=True):

@@ -3,7 +3,6 @@
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
-from contextlib import suppress
 from functools import partial
 
 from specllama.engine import system
@@ -11,7 +10,13 @@ from specllama.engine.catalog.entry import wants_fetch
 from specllama.engine.errors import EngineError, ErrorInfo, unavailable
 from specllama.engine.helpers.download.downloader import FetchError, Transfer, fetch
 from specllama.engine.models.client import EngineClient
-from specllama.engine.models.engine_process import EngineProcess, ProcessSnapshot, WaitingRequests
+from specllama.engine.models.engine_process import (
+    EngineProcess,
+    Examine,
+    ProcessSnapshot,
+    StartProcess,
+    WaitingRequests,
+)
 from specllama.engine.models.lifecycle import (
     LOADING,
     RETURNING,
@@ -22,7 +27,7 @@ from specllama.engine.models.lifecycle import (
     State,
 )
 from specllama.engine.models.memory import with_measured
-from specllama.engine.options import EngineOptions, Options
+from specllama.engine.options import Options
 from specllama.engine.wire.commands import explain_exit
 from specllama.engine.wire.devices import device_lines
 from specllama.engine.wire.engine_log import EngineLog, log_for
@@ -32,6 +37,7 @@ from specllama.engine.wire.replies import (
     LoadFailed,
     Measured,
     ModelInfo,
+    NoReplicas,
     Progress,
     Ready,
 )
@@ -46,11 +52,6 @@ SHUTTING_DOWN = "the server is shutting down"
 
 Fetch = Callable[[Options, Callable[[Transfer], None]], Awaitable[Options]]
 """`engine.helpers.download.downloader.fetch`."""
-StartProcess = Callable[[EngineOptions, EngineLog, int], Awaitable[EngineProcess]]
-"""`EngineProcess.start`."""
-Examine = Callable[[Options, ModelInfo], Awaitable[ModelInfo]]
-"""Checks a model that a process has loaded. Returns the information that requests may use. Raises
-`EngineError` if the model can't be served."""
 
 
 class Supervisor:
@@ -102,6 +103,7 @@ class Supervisor:
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
         self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
+        self._dozing: asyncio.Task[None] | None = None  # a fleet that has no replicas
         self._waiting = WaitingRequests(RESTART_WAIT)
         self._snapshot: ProcessSnapshot | None = None  # the last one before it fell asleep
         self._n_leases = 0
@@ -241,19 +243,15 @@ class Supervisor:
     async def _until_returned(self) -> None:
         """Waits until the engine has returned, or can't return. Raises `EngineError` if a restart
         takes longer than RESTART_WAIT."""
-        try:
-            async with asyncio.timeout(RESTART_WAIT if self.state == "restarting" else None):
-                await self._changes.until(lambda: self.state not in RETURNING)
-        except TimeoutError:
-            raise EngineError(RESTARTING) from None
+        limit = RESTART_WAIT if self.state == "restarting" else None
+        if not await self._changes.within(limit, lambda: self.state not in RETURNING):
+            raise EngineError(RESTARTING)
 
     async def _drain(self, timeout: float) -> None:
         """Waits for the end of all leases."""
         if self.state == "ready":
             self._enter("draining")
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout):
-                await self._changes.until(lambda: not self._n_leases or self._stopped())
+        await self._changes.within(timeout, lambda: not self._n_leases or self._stopped())
 
     # ---- from the download to the end -------------------------------------------------------
 
@@ -301,13 +299,7 @@ class Supervisor:
             elif wait is None:
                 break
             else:
-                await self._pause(wait)
-
-    async def _pause(self, seconds: float) -> None:
-        """Waits for `seconds`, or until `stop` is called."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._changes.until(self._stopped)
+                await self._changes.within(wait, self._stopped)
 
     async def _sleep(self) -> None:
         """Waits, without a process, until one is needed."""
@@ -352,6 +344,8 @@ class Supervisor:
                 self._begin_to_open(process, info)
             case LoadFailed(message=text):
                 process.refusal = text
+            case NoReplicas():
+                self._dozing = asyncio.create_task(self._doze(process), name="doze")
             case _ if process.client is not None:
                 process.client.dispatch(message)
                 self.info = process.client.info

@@ -30,6 +30,15 @@ class Changes:
         while not condition():
             await self._next.wait()
 
+    async def within(self, seconds: float | None, condition: Callable[[], bool]) -> bool:
+        """Like `until`, for at most `seconds` (None: any time). Returns False if they pass."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self.until(condition)
+        except TimeoutError:
+            return False
+        return True
+
 
 START_TIMEOUT: Final = 60.0  # s; until a job process is ready
 LOOKS: Final = 10

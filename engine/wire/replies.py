@@ -266,6 +266,10 @@ class Resized(msgspec.Struct, tag="resized", frozen=True, array_like=True):
     n_slots: int
 
 
+class NoReplicas(msgspec.Struct, tag="no_replicas", frozen=True, array_like=True):
+    """The last replica has ended, as there were no requests (`engine.fleet`): the model sleeps."""
+
+
 class Lost(msgspec.Struct, tag="lost", frozen=True, array_like=True):
     """The requests `ids` are gone, as the replica that had them has ended (`engine.fleet`).
     Requests that had not begun may be sent again, the others have failed with `error`."""
@@ -407,7 +411,7 @@ class Blocks(msgspec.Struct, tag="blocks", frozen=True, array_like=True):
 
 
 Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply | Digest | Blocks
-AboutModel = Progress | Ready | LoadFailed | Step | Failed | Lost | Resized | Reply
+AboutModel = Progress | Ready | LoadFailed | Step | Failed | Lost | Resized | NoReplicas | Reply
 """The messages of a process that loads a model, except for heartbeats."""
 ToServer = AboutModel | Measured | Heartbeat
 
