@@ -11,10 +11,9 @@ end.
 """
 
 import asyncio
-import contextlib
 import contextvars
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -29,6 +28,7 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from specllama import __version__, logs
 from specllama.deployment import Deployment, DeploymentError, Processes, read
 from specllama.engine.fleet.channel import Address
+from specllama.engine.fleet.discovery import discovery
 from specllama.engine.fleet.gate import Gate
 from specllama.engine.fleet.replicas import Replicas, WaitsForReplicas
 from specllama.engine.models.supervisor import Supervisor
@@ -95,48 +95,17 @@ class Replica:
 # ---- Ingresses ----------------------------------------------------------------------------------
 
 
-class GoneError(Exception):
-    """The replica for which a call is meant is no longer there."""
-
-
-class _Discovery:
-    """The replicas of all models, as the routers of this process learn of them."""
-
-    def __init__(self) -> None:
-        self._known: dict[str, Mapping[str, Address]] = {}  # by deployment
-        self._watchers: dict[str, Callable[[Mapping[str, Address]], object]] = {}
-
-    def watch(self, deployment: str, update: Callable[[Mapping[str, Address]], object]) -> None:
-        """Calls `update` on the running event loop with the replicas of a deployment, now and at
-        each change."""
-        loop = asyncio.get_running_loop()
-        self._watchers[deployment] = lambda known: loop.call_soon_threadsafe(update, known)
-        if deployment in self._known:
-            update(self._known[deployment])
-
-    def publish(self, deployment: str, known: Mapping[str, Address]) -> None:
-        """Reports the replicas of a deployment, from any thread."""
-        self._known[deployment] = known
-        if (update := self._watchers.get(deployment)) is not None:
-            with contextlib.suppress(RuntimeError):  # the loop is closed
-                update(known)
-
-
-discovery = _Discovery()
-"""One for the process: Serve makes a router for each handle, in a thread of its own."""
-
-
 class ToNamedReplica(RequestRouter):  # type: ignore[misc]  # ray has no types here
     """Sends a call to the replica that its argument `replica` names, or to any one without it. The
-    choice has been made (`engine.fleet.placing`). Serve's controller copies this class to other
-    processes by value, so it imports what it uses."""
+    choice has been made (`engine.fleet.placing`). Serve copies this module to other processes by
+    value, so the class imports what each process has once."""
 
     async def choose_replicas(
         self,
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        from specllama.ray_serve import GoneError
+        from specllama.engine.fleet.discovery import GoneError
 
         name = pending_request.kwargs.get("replica") if pending_request is not None else None
         if not name or pending_request is None:
@@ -149,8 +118,7 @@ class ToNamedReplica(RequestRouter):  # type: ignore[misc]  # ray has no types h
         return [candidate_replicas]  # without one, Serve would ask again and again
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        from specllama.engine.fleet.channel import Address
-        from specllama.ray_serve import discovery
+        from specllama.engine.fleet.discovery import discovery
 
         super().update_replicas(replicas)
         known = {
