@@ -2,9 +2,7 @@
 
 import contextlib
 import re
-import shutil
 import sqlite3
-import subprocess
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -21,6 +19,7 @@ from contract_tests.kit.bodies import body
 from contract_tests.kit.server import SECONDS, OwnServer, Start, wait_until
 from contract_tests.own.launching import posix
 from contract_tests.own.servers import model_file
+from tests.support.redis_servers import redis_server
 
 KEYS = """
 [keys.alice]
@@ -279,33 +278,19 @@ def test_quotas_survive_a_restart(own_server: Start, folder: Path, tmp_path: Pat
     assert use_up(second, "dave").status_code == 429
 
 
-@pytest.fixture
-def redis_server(tmp_path: Path) -> Any:
-    pytest.importorskip("redis", reason="the library of the extra `redis` isn't installed")
-    if (program := shutil.which("redis-server")) is None:
-        pytest.skip("there is no Redis server: apt-get install redis-server")
-    path = tmp_path / "redis.sock"
-    options = ("--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(tmp_path))
-    with subprocess.Popen([program, *options], stdout=subprocess.DEVNULL) as process:
-        wait_until(path.exists, "the Redis server listens")
-        yield process, f"unix://{path}"
-        process.kill()
-
-
 def test_servers_share_quotas_and_refuse_without_their_store(
-    own_server: Start, folder: Path, redis_server: Any
+    own_server: Start, folder: Path, tmp_path: Path
 ) -> None:
-    process, url = redis_server
-    options = ("--keys-file", str(folder / "keys.toml"), "--quota-store", url)
-    servers = [own_server(*options, api_key="root") for _ in range(2)]
-    use_up(servers[0], "bob")
-    refused = servers[1].post("/completion", body("create_completion"), headers=auth("bob"))
-    contract.check(refused, 429)
-    process.kill()
-    process.wait()
+    with redis_server(tmp_path) as redis:
+        options = ("--keys-file", str(folder / "keys.toml"), "--quota-store", redis.url)
+        servers = [own_server(*options, api_key="root") for _ in range(2)]
+        use_up(servers[0], "bob")
+        refused = servers[1].post("/completion", body("create_completion"), headers=auth("bob"))
+        contract.check(refused, 429)
     for server in servers:
         refused = server.post("/completion", body("create_completion"), headers=auth("alice"))
         contract.check(refused, 503)
+        assert int(refused.headers["Retry-After"]) > 0
         assert "quotas" in contract.message(refused)
         assert "are refused: the Redis server" in server.log.read_text("utf-8")
         assert server.post("/completion", body("create_completion")).status_code == 200

@@ -17,9 +17,8 @@ import msgspec
 from starlette.types import Scope
 
 from specllama.engine import system
-from specllama.engine.errors import EngineError, ErrorInfo, unavailable
+from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.models.generation import Meter
-from specllama.engine.options import OptionError
 from specllama.engine.wire.replies import Timings
 from specllama.engine.wire.requests import Terms
 from specllama.handlers.http.api_keys import ApiKey, key_of
@@ -33,38 +32,36 @@ from specllama.handlers.running.buckets import (
     MemoryBuckets,
     SqliteBuckets,
     Taken,
-    UnavailableStoreError,
 )
 from specllama.handlers.running.quotas import Balance, counts_tokens
-from specllama.handlers.running.sqlite_files import StoreError
+from specllama.handlers.running.stores import (
+    UnavailableStoreError,
+    is_redis,
+    opened,
+    unavailable_store,
+)
 from specllama.handlers.running.usage import Usage, UsageLog
 from specllama.handlers.running.waiting import CallPlace, WaitingCalls
 
 log = logging.getLogger(__name__)
 
 MEMORY = "memory"
-_REDIS = ("redis://", "rediss://", "unix://")
 
 
 def open_buckets(where: str) -> BucketStore:
     """Returns the store that `--quota-store` names: `memory`, the URL of a Redis server, or the
     path of an SQLite file. Raises OptionError."""
-    if where == MEMORY:
-        return MemoryBuckets()
-    try:
-        if not where.startswith(_REDIS):
+
+    def open_store() -> BucketStore:
+        if where == MEMORY:
+            return MemoryBuckets()
+        if not is_redis(where):
             return SqliteBuckets(where)
         from specllama.handlers.running.redis_buckets import RedisBuckets
 
         return RedisBuckets(where)
-    except StoreError as error:
-        raise OptionError(f"--quota-store {error}") from error
-    except ValueError as error:  # an invalid URL, which may have a password
-        raise OptionError(f"--quota-store: {error}") from None
-    except ImportError:
-        raise OptionError(
-            "--quota-store needs the library for Redis: pip install 'specllama[redis]'"
-        ) from None
+
+    return opened("--quota-store", open_store)
 
 
 _STATE = "admitted_call"
@@ -87,10 +84,7 @@ class Admission:
     @classmethod
     def of(cls, options: UsageOptions, waiting: WaitingCalls) -> "Admission":
         """Raises OptionError if a database can't be opened."""
-        try:
-            usage = UsageLog(options.usage_db)
-        except StoreError as error:
-            raise OptionError(f"--usage-db {error}") from error
+        usage = opened("--usage-db", lambda: UsageLog(options.usage_db))
         return cls(open_buckets(options.quota_store), usage, waiting)
 
     async def admit(self, call: "AdmittedCall", leases: ExitStack, n_tokens: int = 0) -> None:
@@ -139,7 +133,7 @@ class Admission:
             return await self._buckets.take(demands)
         except UnavailableStoreError as error:
             log.error("requests of API keys with quotas are refused: %s", error)
-            raise unavailable(
+            raise unavailable_store(
                 "the quotas of the API key can't be checked; the server's log says why"
             ) from error
 

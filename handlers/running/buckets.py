@@ -17,6 +17,7 @@ import msgspec
 
 from specllama.engine import system
 from specllama.handlers.running.sqlite_files import DatabaseKind
+from specllama.handlers.running.stores import UnavailableStoreError
 
 ROUNDING = 1e-6  # units; the sums of many short times are not exact
 ALWAYS = -1e300
@@ -70,11 +71,6 @@ class Taken(msgspec.Struct, frozen=True):
 
     is_granted: bool
     levels: list[float]
-
-
-class UnavailableStoreError(Exception):
-    """The store of the buckets can't be used now. The message is one line for the
-    administrator."""
 
 
 class BucketStore(Protocol):

@@ -1,21 +1,13 @@
 """Token buckets in a Redis server, which the servers of several machines may share.
 
-One script in the Redis server makes all changes of a request at once, by the clock of that server.
-This module needs the library `redis`, which is an extra of the package.
+One script in the Redis server makes all changes of a request at once.
 """
 
 from collections.abc import Sequence
-from urllib.parse import urlsplit
 
-import redis.asyncio
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
-from redis.exceptions import RedisError
+from specllama.handlers.running.buckets import ROUNDING, Demand, Taken
+from specllama.handlers.running.redis_server import RedisServer
 
-from specllama.handlers.running.buckets import ROUNDING, Demand, Taken, UnavailableStoreError
-
-SECONDS = 2.0
-"""The time limit of an answer of the Redis server, and of a connection to it."""
 _PREFIX = "specllama:bucket:"
 
 _SCRIPT = """
@@ -47,19 +39,12 @@ is."""
 
 
 class RedisBuckets:
-    """Buckets in the Redis server at a URL. While that server can't be reached, `take` raises
+    """Buckets in the Redis server at a URL. While that server can't be used, `take` raises
     UnavailableStoreError."""
 
     def __init__(self, url: str) -> None:
         """Raises ValueError for an invalid URL."""
-        self._client = redis.asyncio.Redis.from_url(
-            url,
-            socket_timeout=SECONDS,
-            socket_connect_timeout=SECONDS,
-            retry=Retry(NoBackoff(), 1),  # for a connection that was closed meanwhile
-        )
-        self._server = urlsplit(url).hostname or urlsplit(url).path  # without a password
-        self._script = self._client.register_script(_SCRIPT)
+        self._server = RedisServer(url)
 
     async def take(self, demands: Sequence[Demand]) -> Taken:
         keys: list[str] = []
@@ -68,12 +53,8 @@ class RedisBuckets:
             bucket = each.bucket
             keys.append(_PREFIX + bucket.id)
             arguments += [bucket.limit, bucket.period, each.amount, each.needed]
-        try:
-            granted, *levels = await self._script(keys, arguments)
-        except (RedisError, OSError) as error:
-            text = " ".join(str(error).split())
-            raise UnavailableStoreError(f"the Redis server {self._server}: {text}") from error
+        granted, *levels = await self._server.run(_SCRIPT, *arguments, keys=keys)
         return Taken(bool(granted), [float(each) for each in levels])
 
     async def close(self) -> None:
-        await self._client.aclose()
+        await self._server.close()

@@ -10,12 +10,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from specllama.engine import system
+from specllama.handlers.running.stores import StoreError
 
 BUSY_SECONDS = 10.0  # how long to wait for another process that writes to the same file
-
-
-class StoreError(Exception):
-    """A database can't be used. The message is one line for the administrator."""
 
 
 @dataclass(frozen=True)

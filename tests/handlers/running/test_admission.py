@@ -34,9 +34,9 @@ from specllama.handlers.running.buckets import (
     Demand,
     MemoryBuckets,
     Taken,
-    UnavailableStoreError,
 )
 from specllama.handlers.running.quotas import buckets_of
+from specllama.handlers.running.stores import UnavailableStoreError
 from specllama.handlers.running.usage import Usage, UsageLog, UsageQuery
 
 T = TypeVar("T")

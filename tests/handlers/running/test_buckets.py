@@ -25,8 +25,8 @@ from specllama.handlers.running.buckets import (
     MemoryBuckets,
     SqliteBuckets,
     Taken,
-    UnavailableStoreError,
 )
+from specllama.handlers.running.stores import UnavailableStoreError
 
 BUCKETS = [Bucket("a", 10, 60.0), Bucket("b", 1000, 60.0), Bucket("c", 7, 86400.0)]
 SECOND = st.floats(0, 200, allow_nan=False)

@@ -1,8 +1,6 @@
 """Token buckets in a real Redis server, if it is installed: apt-get install redis-server."""
 
 import asyncio
-import shutil
-import subprocess
 from collections.abc import Awaitable, Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -11,15 +9,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from contract_tests.kit.server import SECONDS, wait_until
 from specllama.handlers.running.admission import open_buckets
 from specllama.handlers.running.buckets import (
     ALWAYS,
     Bucket,
     Demand,
     MemoryBuckets,
-    UnavailableStoreError,
 )
+from specllama.handlers.running.stores import UnavailableStoreError
+from tests.support.redis_servers import redis_server
 
 pytest.importorskip("redis", reason="the library of the extra `redis` isn't installed")
 pytestmark = pytest.mark.slow
@@ -30,26 +28,15 @@ T = TypeVar("T")
 
 @pytest.fixture(scope="module")
 def url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
-    program = shutil.which("redis-server")
-    if program is None:
-        pytest.skip("there is no Redis server: apt-get install redis-server")
-    folder = tmp_path_factory.mktemp("redis")
-    path = folder / "redis.sock"
-    options = ("--port", "0", "--unixsocket", str(path), "--save", "", "--dir", str(folder))
-    with subprocess.Popen([program, *options], stdout=subprocess.DEVNULL) as process:
-        try:
-            wait_until(path.exists, "the Redis server listens")
-            yield f"unix://{path}"
-        finally:
-            process.terminate()
-            process.wait(SECONDS)
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
 
 
 def with_store(url: str, work: Callable[[Any], Awaitable[T]]) -> T:
     async def run() -> T:
         store: Any = open_buckets(url)
         try:
-            await store._client.flushall()
+            await store._server.client.flushall()
             return await work(store)
         finally:
             await store.close()
@@ -102,7 +89,7 @@ def test_time_refills_a_bucket_by_the_clock_of_the_redis_server(url: str) -> Non
         bucket = Bucket("a", 10, AGES)
         await store.take([Demand.owed(bucket, 25)])
         key = "specllama:bucket:a"
-        client = store._client
+        client = store._server.client
         # It is full after 2.5 periods; what is removed earlier would be full at once.
         assert await client.ttl(key) > 2.5 * AGES
         at = float(await client.hget(key, "at"))

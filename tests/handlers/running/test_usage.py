@@ -19,7 +19,7 @@ from contract_tests.kit.server import SECONDS, wait_until
 from specllama.engine.errors import EngineError
 from specllama.engine.wire.replies import Timings
 from specllama.handlers.running import usage as usage_module
-from specllama.handlers.running.sqlite_files import StoreError
+from specllama.handlers.running.stores import StoreError
 from specllama.handlers.running.usage import (
     GROUPS,
     HOUR,
