@@ -8,12 +8,14 @@ from starlette.responses import Response
 
 from specllama.engine.errors import invalid_request
 from specllama.handlers.apis.generate import Dialect, count_input, generate, refuse_unsupported
+from specllama.handlers.apis.responses.format import cancelled_response
 from specllama.handlers.apis.responses.items import Item
 from specllama.handlers.apis.responses.request import SUPPORTED, read_response, request_items
 from specllama.handlers.apis.responses.stream import (
     Listener,
     ResponsesFormat,
     check_kept,
+    present,
     response_form,
     to_the_end,
 )
@@ -25,13 +27,13 @@ from specllama.handlers.http.streams import Ping, event_stream
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
 from specllama.handlers.running.ongoing import JobKey
 from specllama.handlers.running.respond import Running, frames, respond
-from specllama.handlers.running.response_store import Order, ResponseStore, page_of
+from specllama.handlers.running.response_store import Order, Responses, page_of
 from specllama.handlers.running.runtime import runtime
 
 
-def _store() -> ResponseStore:
+def _store() -> Responses:
     """Returns the stored responses of the request's API key."""
-    return runtime().responses.of(owner_of(current_scope()))
+    return Responses(runtime().responses, owner_of(current_scope()))
 
 
 def _job(response_id: str) -> JobKey:
@@ -43,6 +45,8 @@ async def create_response(body: schemas.ResponseRequest) -> Response:
     """A response object, or its events with `stream`."""
     check_kept(body)
     store = _store()
+    if body.get("store") is not False:
+        await store.check()  # before a text is generated that couldn't be stored
     history, items = await request_items(body, store)
     dialect = Dialect(
         read=partial(read_response, history=history, items=items),
@@ -57,7 +61,7 @@ create_response_alias = create_response
 
 
 async def _in_background(
-    store: ResponseStore,
+    store: Responses,
     items: list[Item],
     start: Callable[[], Running[ChatEvent, ChatAnswer]],
     form: ResponsesFormat,
@@ -69,15 +73,16 @@ async def _in_background(
     """Returns the response to a request with `background`, and starts its job."""
 
     async def keep(ended: schemas.ResponseObject) -> None:
-        await store.save(ended, items)
+        await store.end(ended, items)
 
     jobs, scope = runtime().jobs, current_scope()
-    jobs.check_room()
     listener = Listener(gone=not stream)
     shown: schemas.ResponseObject = {**form.response, "status": "queued"}
-    held = scope["state"]["leases"].pop_all()  # until the end of the job, not of the request
-    work = to_the_end(frames(start, form), form, shown, keep, listener, held, scope)
-    jobs.start(_job(shown["id"]), shown, work, items)
+    with jobs.room():
+        await store.begin(shown, items)
+        held = scope["state"]["leases"].pop_all()  # until the end of the job, not of the request
+        work = to_the_end(frames(start, form), form, shown, keep, listener, held, scope)
+        jobs.start(_job(shown["id"]), work, lambda: None if form.completed else shown["status"])
     if not stream:
         return JSONAnswer(shown)
     return event_stream(listener.frames(), failed=form.failed, ping=ping)
@@ -99,19 +104,21 @@ count_response_tokens_alias = count_response_tokens
 async def get_response(response_id: str, stream: bool = False) -> Response:
     """A stored response, or one that is still generated in the background."""
     refuse_unsupported({"stream": stream}, {"stream": [False]})
-    if (running := runtime().jobs.shown(_job(response_id))) is not None:
-        return JSONAnswer(running)
-    return JSONAnswer(await _store().response(response_id))
+    return JSONAnswer(present(await _store().find(response_id)))
 
 
 async def cancel_response(response_id: str) -> Response:
     """The response after its cancellation. Raises EngineError: not_found_error, and
     invalid_request_error for a response that isn't in the background."""
+    store = _store()
     await runtime().jobs.cancel(_job(response_id))
-    ended = await _store().response(response_id)
-    if not ended["background"]:
+    found = await store.find(response_id)
+    if not found.response["background"]:
         raise invalid_request("only responses in the background can be cancelled")
-    return JSONAnswer(ended)
+    if found.is_running:  # in another process, which ends its work when it renews its claim
+        await store.end(cancelled_response(found.response), found.input)
+        found = await store.find(response_id)
+    return JSONAnswer(present(found))
 
 
 async def delete_response(response_id: str) -> Response:
@@ -126,10 +133,8 @@ async def list_response_input_items(
     response_id: str, limit: int = 20, order: Order = "desc", after: str | None = None
 ) -> Response:
     """A page of a response's input items."""
-    if (running := runtime().jobs.input(_job(response_id))) is not None:
-        page = page_of(running, after=after, limit=limit, order=order)
-    else:
-        page = await _store().input_items(response_id, after=after, limit=limit, order=order)
+    listed = (await _store().find(response_id)).input
+    page = page_of(listed, after=after, limit=limit, order=order)
     found = page.items
     answer: schemas.ResponseItemPage = {
         "object": "list",

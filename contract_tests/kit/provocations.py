@@ -393,6 +393,10 @@ def store_fails(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.without_tables[name]]
 
 
+def store_is_away(situations: Situations, name: str) -> list[httpx.Response]:
+    return [situations.without_store[name]]
+
+
 def engine_killed(situations: Situations, name: str) -> list[httpx.Response]:
     return [situations.killed[name]]
 
@@ -521,6 +525,7 @@ PROVOKED: dict[tuple[str, int], tuple[list[Provoke], list[ProvokeOwn]]] = {
     **{(name, 400): ([bad_parameters], []) for name in STORED},
     **{(name, 404): ([no_response], []) for name in STORED},
     **{(name, 500): ([], [store_fails]) for name in STORED},
+    **{(name, 503): ([], [store_is_away]) for name in STORED},
     **{(name, 400): ([no_conversation], []) for name in KEPT},
     ("get_usage", 400): ([bad_usage_query], []),
     ("get_usage", 500): ([], [store_fails]),

@@ -17,6 +17,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import pytest
 
 from contract_tests.kit import contract
 from contract_tests.kit.bodies import (
@@ -287,6 +288,14 @@ class Situations:
             with contextlib.closing(sqlite3.connect(path_)) as connection:
                 connection.executescript("".join(f"DROP TABLE {each};" for each in tables))
         return {name: send(server, name) for name in (*STORED, "get_usage")}
+
+    @cached_property
+    def without_store(self) -> Mapping[str, httpx.Response]:
+        """The answers to requests for responses in a Redis server that doesn't exist."""
+        pytest.importorskip("redis", reason="the library of the extra `redis` isn't installed")
+        url = f"unix://{self._directory / 'no-redis.sock'}"
+        server = self._start("--responses-db", url, api_key="key")
+        return {name: send(server, name) for name in STORED}
 
     @cached_property
     def stalled(self) -> Mapping[str, httpx.Response]:

@@ -15,6 +15,13 @@ from specllama.engine import system
 from specllama.engine.errors import unavailable
 from specllama.engine.models.generation import Generation
 from specllama.handlers.http import schemas
+from specllama.handlers.running.response_store import (
+    CLAIM_SECONDS,
+    HEARTBEAT,
+    ClaimedResponse,
+    ResponseStore,
+)
+from specllama.handlers.running.stores import StoreError
 
 # ---- Streams that a client can resume after it has disconnected.
 #
@@ -257,50 +264,74 @@ without waiting for them."""
 
 
 JobKey = tuple[str, str]
-"""An owner, and an id."""
+"""An owner, and the id of a response."""
+
+JobStatus = Callable[[], schemas.ResponseStatus | None]
+"""Returns the state of a job's response; None when its generation has ended."""
 
 
 @dataclass(frozen=True)
 class _Job:
-    shown: schemas.ResponseObject
-    input: Sequence[schemas.ResponseStoredItem]
     task: asyncio.Task[None]
+    status: JobStatus
 
 
 class BackgroundJobs:
-    """Running jobs by key, each with its unfinished response and its input. A job stores its own
-    result; jobs end with the server."""
+    """Running jobs by key. Each generates a response that `store` has, and stores its result; jobs
+    end with the server. A job is cancelled if its response was cancelled or deleted by another
+    process, or is lost."""
 
-    def __init__(self) -> None:
+    def __init__(self, store: ResponseStore) -> None:
+        self._store = store
         self._jobs: dict[JobKey, _Job] = {}
+        self._n_opening = 0
+        self._renewing: asyncio.Task[None] | None = None
 
-    def check_room(self) -> None:
-        """Raises EngineError (unavailable_error) if there are too many jobs."""
-        if len(self._jobs) >= MAX_JOBS:
+    @contextmanager
+    def room(self) -> Iterator[None]:
+        """A context in which one job is started. Raises EngineError (unavailable_error) if there
+        are too many."""
+        if len(self._jobs) + self._n_opening >= MAX_JOBS:
             raise unavailable(f"there are {MAX_JOBS} responses in the background; try again later")
+        self._n_opening += 1
+        try:
+            yield
+        finally:
+            self._n_opening -= 1
 
-    def start(
-        self,
-        key: JobKey,
-        shown: schemas.ResponseObject,
-        work: Coroutine[Any, Any, None],
-        input: Sequence[schemas.ResponseStoredItem] = (),
-    ) -> None:
-        """Starts `work`, which may change `shown`, the unfinished response, and handles its own
-        errors. `input` has its input items."""
+    def start(self, key: JobKey, work: Coroutine[Any, Any, None], status: JobStatus) -> None:
+        """Starts `work`, which handles its own errors, for a response that is claimed."""
         task = asyncio.create_task(work)
-        self._jobs[key] = _Job(shown, input, task)
+        self._jobs[key] = _Job(task, status)
         task.add_done_callback(lambda _: self._jobs.pop(key, None))
+        if self._renewing is None:
+            self._renewing = asyncio.create_task(self._renew())
 
-    def shown(self, key: JobKey) -> schemas.ResponseObject | None:
-        """Returns the unfinished response of a running job; None if no such job runs."""
-        job = self._jobs.get(key)
-        return None if job is None else job.shown
+    async def _renew(self) -> None:
+        """Renews the claims of all jobs, as long as there are any."""
+        try:
+            while self._jobs:
+                await self._renew_once()
+                await asyncio.sleep(HEARTBEAT)
+        finally:
+            self._renewing = None
 
-    def input(self, key: JobKey) -> Sequence[schemas.ResponseStoredItem] | None:
-        """Returns the input items of a running job; None if no such job runs."""
-        job = self._jobs.get(key)
-        return None if job is None else job.input
+    async def _renew_once(self) -> None:
+        claimed = [
+            ClaimedResponse(*key, status)
+            for key, job in self._jobs.items()
+            if (status := job.status()) is not None
+        ]
+        try:
+            ended = await self._store.renew(claimed, CLAIM_SECONDS) if claimed else []
+        except StoreError as error:
+            log.error("responses in the background may be lost: %s", error)
+            return
+        for each in ended:
+            job = self._jobs.get((each.owner, each.id))
+            # The job itself ends its claim when it stores its result.
+            if job is not None and job.status() is not None:
+                job.task.cancel()
 
     async def cancel(self, key: JobKey) -> None:
         """Cancels the job with this key, if one runs, and waits for its end."""
@@ -311,6 +342,9 @@ class BackgroundJobs:
     async def stop(self) -> None:
         """Cancels all jobs."""
         await asyncio.gather(*(self.cancel(key) for key in list(self._jobs)))
+        if self._renewing is not None:
+            self._renewing.cancel()
+            await asyncio.wait({self._renewing})
 
 
 # ---- Running answers by id, whose thoughts a client can end.

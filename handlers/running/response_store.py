@@ -1,24 +1,27 @@
-"""Stored responses of the Responses API, in an SQLite database.
+"""Stored responses of the Responses API, in a store that several server processes may share.
 
-SQLite blocks, so one thread does all its work, in the order of the calls. In a file, responses stay
-until they are deleted. In memory, the least recently used responses are removed to keep the bounds.
+A response in the background is stored before it is generated. Until its end it is claimed: its
+process renews the claim, and every process can read, cancel and delete the response. A response
+whose claim is over is lost: its process has ended, or can't reach the store. It never changes
+again.
 """
 
 import asyncio
-import copy
-import itertools
-import json
 import logging
-import sqlite3
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeAlias, TypeVar
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
 from specllama.engine import system
 from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.handlers.http import schemas
-from specllama.handlers.running.sqlite_files import DatabaseKind, value_of
+from specllama.handlers.running.stores import (
+    StoreError,
+    UnavailableStoreError,
+    unavailable_store,
+)
 
 log = logging.getLogger(__name__)
 
@@ -26,43 +29,88 @@ T = TypeVar("T")
 Item: TypeAlias = schemas.ResponseStoredItem
 Order: TypeAlias = schemas.ResponseItemOrder
 
-MAX_CHAIN = 1000
+MAX_CHAIN: Final = 1000
 """The longest chain of responses by `previous_response_id`."""
 
-MAX_RESPONSES = 10_000
-MAX_BYTES = 256 << 20  # of JSON text
-"""Bounds of a database in memory."""
+MAX_RESPONSES: Final = 10_000
+MAX_BYTES: Final = 256 << 20  # of JSON text
+"""Bounds of the stores in memory and in Redis."""
 
-_INPUT, _OUTPUT = 0, 1  # the parts that the items of a response belong to
+CLAIM_SECONDS: Final = 30.0
+"""Seconds after which a response in the background is lost, unless its claim was renewed."""
 
-_SCHEMA = """
-    CREATE TABLE responses (
-        id TEXT PRIMARY KEY,
-        previous TEXT,
-        used INTEGER NOT NULL,
-        size INTEGER NOT NULL,
-        body TEXT NOT NULL,
-        owner TEXT NOT NULL DEFAULT ''
-    );
-    CREATE INDEX responses_by_use ON responses (used);
-    CREATE TABLE items (
-        response TEXT NOT NULL REFERENCES responses (id) ON DELETE CASCADE,
-        part INTEGER NOT NULL,
-        position INTEGER NOT NULL,
-        id TEXT NOT NULL,
-        body TEXT NOT NULL,
-        PRIMARY KEY (response, part, position)
-    ) WITHOUT ROWID;
-    CREATE INDEX items_by_id ON items (id);
-"""
-_ADD_OWNERS = "ALTER TABLE responses ADD COLUMN owner TEXT NOT NULL DEFAULT ''"
-KIND = DatabaseKind(
-    name="responses",
-    application_id=0x73706C72,
-    version=2,
-    schema=_SCHEMA,
-    upgrades={1: _ADD_OWNERS},
-)
+HEARTBEAT: Final = 1.0
+"""Seconds between two renewals of a claim."""
+
+RUNNING: Final = ("queued", "in_progress")
+"""The states of a response that hasn't ended."""
+
+
+class StoredResponse(msgspec.Struct, frozen=True):
+    """A response, and its input items. `is_lost`: its claim was over before it ended."""
+
+    response: schemas.ResponseObject
+    input: list[Item]
+    is_lost: bool = False
+
+    @property
+    def is_running(self) -> bool:
+        """True if it is generated now, in the background."""
+        return self.response["status"] in RUNNING and not self.is_lost
+
+
+class ClaimedResponse(NamedTuple):
+    """A response that is generated in the background, with its present state."""
+
+    owner: str
+    id: str
+    status: schemas.ResponseStatus
+
+
+class ResponseStore(Protocol):
+    """Responses by owner and id; the owner "" has the responses of requests without API keys.
+
+    Every method but `close` is one transaction, and raises UnavailableStoreError while the store
+    can't be used, StoreError for data that can't be read.
+    """
+
+    async def save(
+        self,
+        owner: str,
+        response: schemas.ResponseObject,
+        input: Sequence[Item],
+        *,
+        claim: float = 0.0,
+        if_claimed: bool = False,
+    ) -> bool:
+        """Stores a response and its input items, in the place of an earlier one with its id.
+
+        With `claim`, the response hasn't ended, and is claimed for so many seconds. With
+        `if_claimed`, stores it only if it is claimed now, which ends the claim; returns whether it
+        was. Raises StoreError if the id belongs to another owner.
+        """
+
+    async def renew(
+        self, claimed: Sequence[ClaimedResponse], seconds: float
+    ) -> list[ClaimedResponse]:
+        """Claims responses for another time of `seconds`, and stores their states. Returns the ones
+        whose claim has ended: they were cancelled, deleted or lost."""
+
+    async def chain(self, owner: str, id: str, limit: int) -> list[StoredResponse]:
+        """Returns a response and the ones that it continues, newest first, and marks them as used.
+        The list ends before a response that doesn't exist, and after `limit` responses."""
+
+    async def delete(self, owner: str, id: str) -> bool:
+        """Deletes a response. Returns False if it doesn't exist."""
+
+    async def item(self, owner: str, id: str) -> Item | None:
+        """Returns an item of any response, by the item's id."""
+
+    async def check(self) -> None:
+        """Returns if the store can be used."""
+
+    async def close(self) -> None:
+        """Closes the store after all pending calls."""
 
 
 class ItemPage(msgspec.Struct, frozen=True):
@@ -85,203 +133,106 @@ def page_of(items: Sequence[Item], *, after: str | None, limit: int, order: Orde
     return ItemPage(listed[start : start + limit], len(listed) > start + limit)
 
 
-class Database:
-    """The tables, for one thread. Methods raise sqlite3.Error if the database fails.
+class Responses:
+    """The stored responses of one owner. Every method raises EngineError: unavailable_error while
+    the store can't be used, server_error if it fails otherwise."""
 
-    Methods find only the responses of their `owner`; "" owns responses saved without API keys.
-    """
+    def __init__(self, store: ResponseStore, owner: str = "") -> None:
+        self._store = store
+        self._owner = owner
 
-    def __init__(
-        self, path: str = "", *, max_responses: int = MAX_RESPONSES, max_bytes: int = MAX_BYTES
+    async def check(self) -> None:
+        """Returns if the store can be used."""
+        with _reported():
+            await self._store.check()
+
+    async def save(self, response: schemas.ResponseObject, input: Sequence[Item]) -> None:
+        """Stores a response that has ended, and its input items."""
+        with _reported():
+            await self._store.save(self._owner, response, input)
+
+    async def begin(self, response: schemas.ResponseObject, input: Sequence[Item]) -> None:
+        """Stores a response in the background before it is generated."""
+        with _reported():
+            await self._store.save(self._owner, response, input, claim=CLAIM_SECONDS)
+
+    async def end(
+        self, response: schemas.ResponseObject, input: Sequence[Item], *, patient: bool = False
     ) -> None:
-        """Opens the file at `path`, and creates it if it doesn't exist; "" means memory, to which
-        the bounds apply. Raises StoreError."""
-        self._bounds = None if path else (max_responses, max_bytes)
-        self._connection = KIND.open(path)
-        self._uses = itertools.count(
-            1 + self._value("SELECT coalesce(max(used), 0) FROM responses")
-        )
+        """Stores a response in the background at its end, unless it has been cancelled, deleted or
+        lost meanwhile. With `patient`, tries again while the store can't be used, until the
+        response is lost."""
+        deadline = system.now() + CLAIM_SECONDS if patient else 0.0
+        with _reported():
+            while True:
+                try:
+                    await self._store.save(self._owner, response, input, if_claimed=True)
+                    return
+                except UnavailableStoreError:
+                    if system.now() > deadline:
+                        raise
+                    await asyncio.sleep(HEARTBEAT)
 
-    def _value(self, query: str, *parameters: Any) -> Any:
-        return value_of(self._connection, query, *parameters)
-
-    def close(self) -> None:
-        self._connection.close()
-
-    def save(self, response: schemas.ResponseObject, input: list[Item], owner: str = "") -> None:
-        """Stores a response and its input items."""
-        id, previous = response["id"], response["previous_response_id"]
-        body = json.dumps({**response, "output": []})
-        rows = [*_rows(id, _INPUT, input), *_rows(id, _OUTPUT, response["output"])]
-        size = len(body) + sum(len(row[-1]) for row in rows)
-        with self._connection as connection:
-            connection.execute(
-                "INSERT INTO responses VALUES (?, ?, ?, ?, ?, ?)",
-                (id, previous, next(self._uses), size, body, owner),
-            )
-            connection.executemany("INSERT INTO items VALUES (?, ?, ?, ?, ?)", rows)
-            self._evict()
-
-    def _evict(self) -> None:
-        """Removes the least recently used responses beyond the bounds, but never the last one
-        saved."""
-        if self._bounds is None:
-            return
-        query = "SELECT count(*), sum(size) FROM responses"
-        number, size = self._connection.execute(query).fetchone()
-        oldest = self._connection.execute("SELECT id, size FROM responses ORDER BY used, rowid")
-        for id, bytes_ in oldest.fetchmany(number - 1):
-            if number <= self._bounds[0] and size <= self._bounds[1]:
-                break
-            self._connection.execute("DELETE FROM responses WHERE id = ?", (id,))
-            number, size = number - 1, size - bytes_
-
-    def response(self, id: str, owner: str = "") -> schemas.ResponseObject | None:
-        query = "SELECT body FROM responses WHERE id = ? AND owner = ?"
-        body = self._value(query, id, owner)
-        if body is None:
-            return None
-        self._use([id])
-        found: schemas.ResponseObject = json.loads(body)
-        found["output"] = self._items(id, _OUTPUT)
-        return found
-
-    def delete(self, id: str, owner: str = "") -> bool:
-        """Deletes a response. Returns False if it doesn't exist."""
-        query = "DELETE FROM responses WHERE id = ? AND owner = ?"
-        with self._connection as connection:
-            return connection.execute(query, (id, owner)).rowcount > 0
-
-    def item(self, id: str, owner: str = "") -> Item | None:
-        """Returns an item of any response, by the item's id."""
-        query = """
-            SELECT items.body FROM items JOIN responses ON responses.id = items.response
-            WHERE items.id = ? AND owner = ? LIMIT 1
-        """
-        body = self._value(query, id, owner)
-        return None if body is None else json.loads(body)
-
-    def input_items(
-        self, id: str, owner: str = "", *, after: str | None, limit: int, order: Order
-    ) -> ItemPage | None:
-        """Returns up to `limit` input items of a response after the item `after`; None if there is
-        no such response. Raises EngineError (invalid_request_error) for an unknown `after`."""
-        if self._value("SELECT 1 FROM responses WHERE id = ? AND owner = ?", id, owner) is None:
-            return None
-        return page_of(self._items(id, _INPUT), after=after, limit=limit, order=order)
-
-    def conversation(self, id: str, owner: str = "") -> list[Item]:
-        """Returns all items of the conversation that ends with the response `id`, oldest first,
-        including its output.
-
-        Raises EngineError (invalid_request_error) if one of its responses doesn't exist, or if it
-        has more than `MAX_CHAIN` responses.
-        """
-        chain: list[str] = []
-        next_: str | None = id
-        while next_ is not None:
-            if len(chain) == MAX_CHAIN:
-                raise invalid_request(
-                    f"previous_response_id: the conversation has more than {MAX_CHAIN} responses"
-                )
-            row = self._connection.execute(
-                "SELECT previous FROM responses WHERE id = ? AND owner = ?", (next_, owner)
-            ).fetchone()
-            if row is None:
-                raise invalid_request(f"previous_response_id: there is no response {next_!r}")
-            chain.append(next_)
-            next_ = row[0]
-        self._use(chain)
-        return [
-            item
-            for each in reversed(chain)
-            for part in (_INPUT, _OUTPUT)
-            for item in self._items(each, part)
-        ]
-
-    def _items(self, response: str, part: int) -> list[Any]:
-        """Returns the items of a response's input or output, as they were saved."""
-        query = "SELECT body FROM items WHERE response = ? AND part = ? ORDER BY position"
-        return [json.loads(body) for (body,) in self._connection.execute(query, (response, part))]
-
-    def _use(self, ids: list[str]) -> None:
-        """Marks responses as used now. Does nothing for a file, which has no bounds."""
-        if self._bounds is None:
-            return
-        use = next(self._uses)
-        with self._connection as connection:
-            query = "UPDATE responses SET used = ? WHERE id = ?"
-            connection.executemany(query, [(use, id) for id in ids])
-
-
-def _rows(
-    response: str, part: int, items: Sequence[Item] | Sequence[schemas.ResponseOutputItem]
-) -> Iterator[tuple[str, int, int, str, str]]:
-    """Yields the rows of `items` in the table of items."""
-    for position, item in enumerate(items):
-        yield response, part, position, item["id"], json.dumps(item)
-
-
-class ResponseStore:
-    """The database for asyncio. Methods raise EngineError: server_error if the database fails, and
-    the errors of the methods of `Database`."""
-
-    def __init__(self, path: str = "") -> None:
-        """Raises StoreError."""
-        self._database = Database(path)
-        self._thread = system.pool(1, "responses")
-        self._owner = ""
-
-    def of(self, owner: str) -> "ResponseStore":
-        """Returns the store of one `owner`, with the same database."""
-        seen = copy.copy(self)
-        seen._owner = owner
-        return seen
-
-    def close(self) -> None:
-        """Closes the database after all pending calls."""
-        self._thread.shutdown()
-        self._database.close()
-
-    async def save(self, response: schemas.ResponseObject, input: list[Item]) -> None:
-        await self._run(lambda database: database.save(response, input, self._owner))
-
-    async def response(self, id: str) -> schemas.ResponseObject:
+    async def find(self, id: str) -> StoredResponse:
         """Raises not_found_error, too."""
-        return _found(await self._run(lambda database: database.response(id, self._owner)), id)
+        with _reported():
+            found = await self._store.chain(self._owner, id, 1)
+        return _found(found, id)[0]
 
     async def delete(self, id: str) -> None:
         """Raises not_found_error, too."""
-        _found(await self._run(lambda database: database.delete(id, self._owner)), id)
+        with _reported():
+            deleted = await self._store.delete(self._owner, id)
+        _found(deleted, id)
 
     async def item(self, id: str) -> Item | None:
-        return await self._run(lambda database: database.item(id, self._owner))
-
-    async def input_items(
-        self, id: str, *, after: str | None, limit: int, order: Order
-    ) -> ItemPage:
-        """Raises not_found_error, too."""
-
-        def read(database: Database) -> ItemPage | None:
-            return database.input_items(id, self._owner, after=after, limit=limit, order=order)
-
-        return _found(await self._run(read), id)
+        """Returns an item of any response, by the item's id."""
+        with _reported():
+            return await self._store.item(self._owner, id)
 
     async def conversation(self, id: str) -> list[Item]:
-        return await self._run(lambda database: database.conversation(id, self._owner))
+        """Returns all items of the conversation that ends with the response `id`, oldest first,
+        including its output.
 
-    async def _run(self, work: Callable[[Database], T]) -> T:
-        loop = asyncio.get_running_loop()
-        try:
-            return await loop.run_in_executor(self._thread, work, self._database)
-        except (sqlite3.Error, ValueError, KeyError) as error:  # ValueError: no JSON in a row
-            log.error("the database of responses failed: %s", error)
-            raise server_error(
-                "the database of responses failed; the server's log says why"
-            ) from error
+        Raises invalid_request_error, too, if one of its responses doesn't exist or hasn't ended, or
+        if it has more than `MAX_CHAIN` responses.
+        """
+        with _reported():
+            found = await self._store.chain(self._owner, id, MAX_CHAIN)
+        next_ = found[-1].response["previous_response_id"] if found else id
+        if next_ is not None and len(found) == MAX_CHAIN:
+            raise invalid_request(
+                f"previous_response_id: the conversation has more than {MAX_CHAIN} responses"
+            )
+        if next_ is not None:
+            raise invalid_request(f"previous_response_id: there is no response {next_!r}")
+        items: list[Item] = []
+        for each in reversed(found):
+            if each.is_running:
+                raise invalid_request(
+                    f"previous_response_id: the response {each.response['id']!r} has not ended yet"
+                )
+            output: Sequence[Any] = each.response["output"]
+            items += [*each.input, *output]
+        return items
 
 
-def _found(result: T | None, id: str) -> T:
+@contextmanager
+def _reported() -> Iterator[None]:
+    """A context for calls of the store, whose errors become EngineErrors."""
+    try:
+        yield
+    except UnavailableStoreError as error:
+        log.error("requests that need stored responses are refused: %s", error)
+        raise unavailable_store(
+            "the store of responses can't be used; the server's log says why"
+        ) from error
+    except StoreError as error:
+        log.error("the database of responses failed: %s", error)
+        raise server_error("the database of responses failed; the server's log says why") from error
+
+
+def _found(result: T, id: str) -> T:
     if not result:
         raise EngineError.of("not_found_error", f"there is no response {id!r}")
     return result

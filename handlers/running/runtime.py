@@ -34,7 +34,8 @@ from specllama.handlers.running.key_reload import ServerKeys
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
 from specllama.handlers.running.response_store import ResponseStore
 from specllama.handlers.running.run_in_thread import TURN
-from specllama.handlers.running.sqlite_files import StoreError
+from specllama.handlers.running.sqlite_responses import SqliteResponses
+from specllama.handlers.running.stores import is_redis, opened
 from specllama.handlers.running.waiting import WaitingCalls
 
 if TYPE_CHECKING:
@@ -67,7 +68,7 @@ class Runtime:
     responses: ResponseStore
     keys: ServerKeys
     admission: Admission
-    jobs: BackgroundJobs = field(default_factory=BackgroundJobs)
+    jobs: BackgroundJobs
     renderer: Renderer = field(default_factory=Renderer)
     checker: Checker = field(default_factory=Checker)
     media: MediaDecoder = field(default_factory=MediaDecoder)
@@ -89,10 +90,7 @@ class Runtime:
         a database can't be opened, or the standard variables for traces are invalid.
         """
         keys = ServerKeys(options.http)
-        try:
-            responses = ResponseStore(options.responses.responses_db)
-        except StoreError as error:
-            raise OptionError(f"--responses-db {error}") from error
+        responses = open_responses(options.responses.responses_db)
         renderer = Renderer()
         new_supervisor = partial(
             supervise,
@@ -114,6 +112,7 @@ class Runtime:
             files=MetadataReader(),
             started=int(time.time()),
             responses=responses,
+            jobs=BackgroundJobs(responses),
             keys=keys,
             admission=Admission.of(options.usage, _waiting(options, catalog, pool)),
             renderer=renderer,
@@ -127,6 +126,20 @@ class Runtime:
     def api_keys(self) -> KeyRing:
         """The valid keys; empty for a server without authentication."""
         return self.keys.ring
+
+
+def open_responses(where: str) -> ResponseStore:
+    """Returns the store that `--responses-db` names: the URL of a Redis server, the path of an
+    SQLite file, or "" for the memory. Raises OptionError."""
+
+    def open_store() -> ResponseStore:
+        if not is_redis(where):
+            return SqliteResponses(where)
+        from specllama.handlers.running.redis_responses import RedisResponses
+
+        return RedisResponses(where)
+
+    return opened("--responses-db", open_store)
 
 
 def _waiting(options: ServerOptions, catalog: Catalog, pool: ModelPool) -> WaitingCalls:
@@ -219,7 +232,7 @@ async def lifespan(
             )
     finally:
         await current.admission.close()
-        current.responses.close()
+        await current.responses.close()
         if current.tracer is not None:
             await current.tracer.stop()
 

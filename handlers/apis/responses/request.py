@@ -21,7 +21,7 @@ from specllama.handlers.apis.thinking import template_variables, thinking_budget
 from specllama.handlers.apis.tools import Chosen, Place, chosen, known, offered
 from specllama.handlers.apis.wishes import wishes_in
 from specllama.handlers.http import schemas
-from specllama.handlers.running.response_store import ResponseStore
+from specllama.handlers.running.response_store import Responses
 from specllama.handlers.running.run_in_thread import run_in_thread
 
 SUPPORTED: Supported = {**NO_IMAGES, "conversation": [], "prompt": []}
@@ -30,7 +30,7 @@ LOGPROBS = "message.output_text.logprobs"
 
 
 async def request_items(
-    body: schemas.ResponseRequest, store: ResponseStore
+    body: schemas.ResponseRequest, store: Responses
 ) -> tuple[list[Item], list[Item]]:
     """Returns the items of the previous conversation, and the items in the input of `body`.
 
@@ -46,7 +46,7 @@ async def request_items(
     return [] if previous is None else await store.conversation(previous), new
 
 
-async def _stored(reference: Reference, where: str, store: ResponseStore) -> Item:
+async def _stored(reference: Reference, where: str, store: Responses) -> Item:
     found = await store.item(reference["id"])
     if found is None:
         raise invalid_request(f"{where}: there is no item {reference['id']!r}")

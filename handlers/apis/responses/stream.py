@@ -6,11 +6,12 @@ fields `timings` and `prompt_progress` are added to OpenAI's.
 
 import asyncio
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import ExitStack, aclosing
+from contextlib import ExitStack, aclosing, suppress
+from functools import partial
 
 from starlette.types import Scope
 
-from specllama.engine.errors import invalid_request
+from specllama.engine.errors import EngineError, invalid_request, server_error
 from specllama.engine.wire.replies import Delta, Finished
 from specllama.handlers.apis.generate import GenerationFacts
 from specllama.handlers.apis.responses.format import (
@@ -24,16 +25,16 @@ from specllama.handlers.apis.responses.output import Event, Output, Status
 from specllama.handlers.apis.responses.request import ResponseRequest
 from specllama.handlers.apis.results import progress_json, timings_json
 from specllama.handlers.http import schemas
-from specllama.handlers.http.errors import HttpFailure, describe
+from specllama.handlers.http.errors import STATUS, HttpFailure, describe
 from specllama.handlers.http.streams import Joined, sse_event
 from specllama.handlers.running.chat_batch import ChatAnswer, ChatEvent
-from specllama.handlers.running.response_store import ResponseStore
+from specllama.handlers.running.response_store import Responses, StoredResponse
 
 Complete = Callable[[Status, Finished], Awaitable[schemas.ResponseObject]]
 
 
 def response_form(
-    request: ResponseRequest, facts: GenerationFacts, *, store: ResponseStore
+    request: ResponseRequest, facts: GenerationFacts, *, store: Responses
 ) -> "ResponsesFormat":
     """Returns the format of one answer, which is saved in `store` if the request's `store` isn't
     false."""
@@ -45,7 +46,8 @@ def response_form(
         whole = finished_response(response, output.items, status, finished, n_reasoning)
         if whole["store"]:
             # A cancelled request doesn't interrupt the write.
-            await asyncio.shield(store.save(whole, request.items))
+            write = partial(store.end, patient=True) if whole["background"] else store.save
+            await asyncio.shield(write(whole, request.items))
         return whole
 
     with_timings = facts.params.timings_per_token
@@ -170,7 +172,8 @@ def _frame(event: Event) -> bytes:
 # ---- Responses in the background, which are generated whether or not the client waits.
 #
 # Such a response is generated as a stream. A client that requests the stream receives it until it
-# disconnects. The store gets the response at its end: completed, incomplete, failed or cancelled.
+# disconnects. The store has the response from its beginning, and gets it again at its end:
+# completed, incomplete, failed or cancelled.
 
 
 Keep = Callable[[schemas.ResponseObject], Awaitable[None]]
@@ -226,11 +229,21 @@ async def to_the_end(
                     listener.put(frame)
         except asyncio.CancelledError:
             if not form.completed:
-                await keep(cancelled_response(shown))
+                with suppress(EngineError):  # the response will be lost
+                    await keep(cancelled_response(shown))
         except Exception as error:
             failure = describe(error, scope)
             listener.put(error if shown["status"] == "queued" else form.failed(failure))
             if not form.completed:
-                await keep(failed_response(shown, [], failure))
+                with suppress(EngineError):
+                    await keep(failed_response(shown, [], failure))
         finally:
             listener.put(None)
+
+
+def present(stored: StoredResponse) -> schemas.ResponseObject:
+    """Returns a stored response for the client. A lost one has failed."""
+    if not stored.is_lost:
+        return stored.response
+    error = server_error("the server process of this response has ended, or couldn't store it")
+    return failed_response(stored.response, [], HttpFailure(STATUS[error.info.type], error.info))

@@ -96,9 +96,11 @@ class ResponsesOptions(msgspec.Struct, kw_only=True, frozen=True):
         _responses(
             names="--responses-db",
             env="LLAMA_ARG_RESPONSES_DB",
-            metavar="FILE",
-            help="SQLite database for the responses of /v1/responses, which are kept until they "
-            "are deleted. The file is created if it doesn't exist.",
+            metavar="STORE",
+            help="Where the responses of /v1/responses are stored: the path of an SQLite file, in "
+            "which they are kept until they are deleted, for the servers of one machine, or "
+            "redis://HOST:PORT for the servers of several machines. The file is created if it "
+            "doesn't exist.",
             default="none (the latest responses are kept in memory)",
         ),
     ] = ""

@@ -1,43 +1,145 @@
-"""The database of responses."""
+"""The stores of responses: in memory, in a file and in Redis, they all answer alike."""
 
 import asyncio
-import sqlite3
-import threading
-from concurrent.futures import ThreadPoolExecutor
+import itertools
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError
 from specllama.engine.options import OptionError
-from specllama.handlers.running.response_store import MAX_CHAIN, Database, ResponseStore
-from specllama.handlers.running.sqlite_files import StoreError
-from tests.support.http_support import small_runtime
+from specllama.handlers.running import response_store
+from specllama.handlers.running.response_store import (
+    MAX_CHAIN,
+    ClaimedResponse,
+    Responses,
+    ResponseStore,
+    StoredResponse,
+    page_of,
+)
+from specllama.handlers.running.runtime import open_responses
+from specllama.handlers.running.sqlite_responses import Database, SqliteResponses
+from specllama.handlers.running.stores import StoreError, UnavailableStoreError
+from tests.support.redis_servers import redis_server
+
+T = TypeVar("T")
+Open = Callable[..., ResponseStore]
+"""Opens the store of a test. Several stores of one test have the same responses, except in
+memory."""
+
+AN_INSTANT = 1e-6  # s
+AGES = 1e9  # s
+ME = "me"
 
 
 def message(id: str, text: str = "") -> Any:
     return {"id": id, "type": "message", "text": text}
 
 
-def response(id: str, previous: str | None = None, output: list[Any] | None = None) -> Any:
+def response(
+    id: str,
+    previous: str | None = None,
+    output: list[Any] | None = None,
+    status: str = "completed",
+) -> Any:
     return {
         "id": id,
         "previous_response_id": previous,
         "output": [message(f"out of {id}")] if output is None else output,
+        "status": status,
+        "background": False,
         "model": "m",
     }
 
 
-def save(database: Database, id: str, previous: str | None = None, text: str = "") -> None:
-    database.save(response(id, previous), [message(f"in of {id}", text)])
+async def save(store: ResponseStore, id: str, previous: str | None = None, text: str = "") -> None:
+    await store.save(ME, response(id, previous), [message(f"in of {id}", text)])
 
 
-def ids(items: list[Any]) -> list[str]:
-    return [item["id"] for item in items]
+async def get(store: ResponseStore, id: str, owner: str = ME) -> StoredResponse | None:
+    found = await store.chain(owner, id, 1)
+    return found[0] if found else None
+
+
+async def kept(store: ResponseStore, ids: str) -> str:
+    """Returns those of `ids` that are stored. Looks at their items, which doesn't use them."""
+    return "".join([id for id in ids if await store.item(ME, f"in of {id}") is not None])
+
+
+# ---- the stores ------------------------------------------------------------------------------
+
+
+@pytest.fixture(scope="module")
+def redis_url(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
+    with redis_server(tmp_path_factory.mktemp("redis")) as server:
+        yield server.url
+
+
+_numbers = itertools.count()
+
+
+def opener(kind: str, request: pytest.FixtureRequest) -> Callable[[], Open]:
+    if kind == "memory":
+        return lambda: SqliteResponses
+    if kind == "file":
+        folder: Path = request.getfixturevalue("tmp_path")
+
+        def file() -> Open:
+            path = str(folder / f"{next(_numbers)}.db")
+            return lambda **bounds: SqliteResponses(path, **bounds)
+
+        return file
+    url: str = request.getfixturevalue("redis_url")
+    from redis import Redis
+
+    from specllama.handlers.running.redis_responses import RedisResponses
+
+    def server() -> Open:
+        with closing(Redis.from_url(url)) as client:
+            client.flushall()
+        return lambda **bounds: RedisResponses(url, **bounds)
+
+    return server
+
+
+REDIS = pytest.param("redis", marks=pytest.mark.slow)
+
+
+@pytest.fixture(params=["memory", "file", REDIS])
+def anywhere(request: pytest.FixtureRequest) -> Callable[[], Open]:
+    return opener(request.param, request)
+
+
+@pytest.fixture(params=["memory", REDIS])
+def with_bounds(request: pytest.FixtureRequest) -> Callable[[], Open]:
+    return opener(request.param, request)
+
+
+@pytest.fixture(params=["file", REDIS])
+def shared(request: pytest.FixtureRequest) -> Callable[[], Open]:
+    return opener(request.param, request)
+
+
+def use(
+    place: Callable[[], Open], work: Callable[..., Awaitable[T]], n: int = 1, **bounds: int
+) -> T:
+    """Returns the result of `work` on `n` new stores with the same responses."""
+
+    async def run() -> T:
+        open_store = place()
+        stores = [open_store(**bounds) for _ in range(n)]
+        try:
+            return await work(*stores)
+        finally:
+            for each in stores:
+                await each.close()
+
+    return asyncio.run(run())
 
 
 # ---- stored responses ----------------------------------------------------------------------------
@@ -54,293 +156,427 @@ items = st.lists(
     ),
     max_size=4,
 )
+history = settings(
+    max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
+)
 
 
-@settings(max_examples=50, deadline=None)
-@given(texts, items, items, st.dictionaries(texts, values, max_size=3))
+@history
+@given(texts, texts, items, items, st.dictionaries(texts, values, max_size=3))
 def test_saved_responses_are_loaded(
-    id: str, input: list[Any], output: list[Any], rest: dict[str, Any]
+    anywhere: Callable[[], Open],
+    owner: str,
+    id: str,
+    input: list[Any],
+    output: list[Any],
+    rest: dict[str, Any],
 ) -> None:
-    database = Database()
-    saved: Any = {**rest, **response(id, None, output)}
-    database.save(saved, input)
-    assert database.response(id) == saved
-    assert database.conversation(id) == input + output
-    assert all(database.item(each["id"]) is not None for each in input + output)
-    database.close()
+    async def work(store: ResponseStore) -> None:
+        saved: Any = {**rest, **response(id, None, output)}
+        assert await store.save(owner, saved, input)
+        assert await store.chain(owner, id, 5) == [StoredResponse(saved, input)]
+        for each in input + output:
+            assert await store.item(owner, each["id"]) is not None
+        assert await store.delete(owner, id)
+        assert await store.chain(owner, id, 5) == []
+        for each in input + output:
+            assert await store.item(owner, each["id"]) is None
+
+    use(anywhere, work)
 
 
 @settings(max_examples=60, deadline=None)
 @given(st.integers(0, 9), st.integers(1, 4), st.sampled_from(["asc", "desc"]))
 def test_pages_put_together_are_the_whole_input(n: int, limit: int, order: Any) -> None:
-    with closing(Database()) as database:
-        expected = [message(str(i)) for i in range(n)]
-        database.save(response("r"), expected)
-        seen: list[Any] = []
-        after = None
-        while True:
-            page = database.input_items("r", after=after, limit=limit, order=order)
-            assert page is not None
-            assert len(page.items) <= limit
-            seen += page.items
-            if not page.has_more:
-                break
-            after = seen[-1]["id"]
-        assert seen == (expected if order == "asc" else expected[::-1])
-        with pytest.raises(EngineError, match="after"):
-            database.input_items("r", after="x", limit=1, order=order)
-        assert database.input_items("other", after=None, limit=1, order=order) is None
+    expected = [message(str(i)) for i in range(n)]
+    seen: list[Any] = []
+    after = None
+    while True:
+        page = page_of(expected, after=after, limit=limit, order=order)
+        assert len(page.items) <= limit
+        seen += page.items
+        if not page.has_more:
+            break
+        after = seen[-1]["id"]
+    assert seen == (expected if order == "asc" else expected[::-1])
+    with pytest.raises(EngineError, match="after"):
+        page_of(expected, after="x", limit=1, order=order)
 
 
-def test_a_conversation_is_in_its_order() -> None:
-    with closing(Database()) as database:
+def test_a_chain_is_in_its_order(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
         for id, previous in (("a", None), ("b", "a"), ("c", "b"), ("other", "a")):
-            save(database, id, previous)
-        expected = ["in of a", "out of a", "in of b", "out of b", "in of c", "out of c"]
-        assert ids(database.conversation("c")) == expected
-        assert ids(database.conversation("other")) == [*expected[:2], "in of other", "out of other"]
-        for gone in ("x", "a"):
-            assert database.delete(gone) == (gone == "a")
-            assert not database.delete(gone)
-        with pytest.raises(EngineError, match="no response 'a'") as caught:
-            database.conversation("c")
-        assert caught.value.info.type == "invalid_request_error"
-        assert database.item("in of a") is None
-        assert database.item("in of b") == message("in of b")
+            await save(store, id, previous)
+
+        async def chain(id: str, limit: int = 9) -> list[str]:
+            return [each.response["id"] for each in await store.chain(ME, id, limit)]
+
+        assert await chain("c") == ["c", "b", "a"]
+        assert await chain("c", 2) == ["c", "b"]
+        assert await chain("other") == ["other", "a"]
+        assert await chain("x") == []
+        assert await store.delete(ME, "a")
+        assert not await store.delete(ME, "a")
+        assert not await store.delete(ME, "x")
+        assert await chain("c") == ["c", "b"]
+        assert await store.item(ME, "in of a") is None
+        assert await store.item(ME, "in of b") == message("in of b")
+
+    use(anywhere, work)
 
 
-def test_a_chain_has_an_end(tmp_path: Path) -> None:
-    path = tmp_path / "responses.db"
-    with closing(Database(str(path))) as database:
-        for i in range(MAX_CHAIN + 1):
-            save(database, str(i), str(i - 1) if i else None)
-        assert len(database.conversation(str(MAX_CHAIN - 1))) == 2 * MAX_CHAIN
-        with pytest.raises(EngineError, match=str(MAX_CHAIN)):
-            database.conversation(str(MAX_CHAIN))
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("UPDATE responses SET previous = '5' WHERE id = '0'")
-        with pytest.raises(EngineError, match=str(MAX_CHAIN)):
-            database.conversation("3")
+def test_another_owner_finds_nothing(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await save(store, "a")
+        for other in ("", "you", "m", "me:a"):
+            assert await get(store, "a", other) is None
+            assert await store.item(other, "in of a") is None
+            assert not await store.delete(other, "a")
+            claimed = ClaimedResponse(other, "a", "queued")
+            assert await store.renew([claimed], AGES) == [claimed]
+            with pytest.raises(StoreError):
+                await store.save(other, response("a"), [])
+            assert not await store.save(other, response("a"), [], if_claimed=True)
+        assert await get(store, "a") == StoredResponse(response("a"), [message("in of a")])
+
+    use(anywhere, work)
+
+
+def test_a_chain_ends_at_a_response_of_another_owner(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await store.save("you", response("a"), [])
+        await save(store, "b", "a")
+        assert len(await store.chain(ME, "b", 9)) == 1
+
+    use(anywhere, work)
+
+
+def test_an_item_may_be_in_several_responses(anywhere: Callable[[], Open]) -> None:
+    """A client may send items of earlier answers with their ids."""
+
+    async def work(store: ResponseStore) -> None:
+        for id in "abc":
+            await store.save(ME, response(id, None, [message("same"), message("same")]), [])
+        for id in "bca":
+            assert await store.item(ME, "same") == message("same")
+            assert await store.delete(ME, id)
+        assert await store.item(ME, "same") is None
+
+    use(anywhere, work)
+
+
+def test_a_response_is_replaced(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await save(store, "a")
+        await store.save(ME, response("a", None, []), [message("new")])
+        assert await get(store, "a") == StoredResponse(response("a", None, []), [message("new")])
+        assert await store.item(ME, "in of a") is None
+
+    use(anywhere, work)
+
+
+def test_ids_from_requests_may_be_no_text(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        for id in ("", "\0", "a:b", "*", "x" * 1024, "ä\U0001f600"):
+            assert await store.chain(ME, id, 1) == []
+            assert await store.item(ME, id) is None
+            assert not await store.delete(ME, id)
+        await store.check()
+
+    use(anywhere, work)
 
 
 # ---- bounds ----------------------------------------------------------------------------------
 
 
-@settings(max_examples=60, deadline=None)
+@history
 @given(
-    st.lists(
+    steps=st.lists(
         st.tuples(st.sampled_from(["save", "read", "go on", "delete"]), st.integers(0, 7)),
-        max_size=40,
+        max_size=30,
     )
 )
-def test_the_least_recently_used_go_first(steps: list[tuple[str, int]]) -> None:
-    kept: list[str] = []  # by use
-    previous: dict[str, str | None] = {}
-    with closing(Database(max_responses=4)) as database:
+def test_the_least_recently_used_go_first(
+    with_bounds: Callable[[], Open], steps: list[tuple[str, int]]
+) -> None:
+    async def work(store: ResponseStore) -> None:
+        expected: list[str] = []  # by use
+        previous: dict[str, str | None] = {}
         for n, (what, which) in enumerate(steps):
-            id = kept[which % len(kept)] if kept else "none"
+            id = expected[which % len(expected)] if expected else "none"
             if what == "save":
-                previous[str(n)] = id if id in kept and which % 2 else None
-                save(database, str(n), previous[str(n)])
-                kept = [*kept, str(n)][-4:]
+                previous[str(n)] = id if id in expected and which % 2 else None
+                await save(store, str(n), previous[str(n)])
+                expected = [*expected, str(n)][-4:]
             elif what == "delete":
-                assert database.delete(id) == (id in kept)
-                kept = [each for each in kept if each != id]
-            elif what == "read":
-                assert (database.response(id) is None) == (id not in kept)
-                kept.sort(key=lambda each: each == id)
-            elif (chain := chain_of(id, previous, kept)) is None:
-                with pytest.raises(EngineError):
-                    database.conversation(id)
+                assert await store.delete(ME, id) == (id in expected)
+                expected = [each for each in expected if each != id]
             else:
-                assert len(database.conversation(id)) == 2 * len(chain)
-                used = {*chain}
-                kept = [e for e in kept if e not in used] + sorted(used, key=int)
-        assert {id for id in previous if database.response(id) is not None} == {*kept}
+                chain = chain_of(id, previous, expected)
+                found = await store.chain(ME, id, 1 if what == "read" else 9)
+                used = chain[:1] if what == "read" else chain
+                assert [each.response["id"] for each in found] == used
+                expected = [e for e in expected if e not in used] + sorted(used, key=int)
+        assert {id for id in previous if await get(store, id) is not None} == {*expected}
+
+    use(with_bounds, work, max_responses=4)
 
 
-def chain_of(id: str, previous: dict[str, str | None], kept: list[str]) -> list[str] | None:
+def chain_of(id: str, previous: dict[str, str | None], stored: list[str]) -> list[str]:
     chain: list[str] = []
     next_: str | None = id
-    while next_ is not None:
-        if next_ not in kept:
-            return None
+    while next_ is not None and next_ in stored:
         chain.append(next_)
         next_ = previous[next_]
     return chain
 
 
-def test_large_responses_make_room_for_larger_ones() -> None:
-    with closing(Database(max_bytes=10_000)) as database:
-        for id in "abc":
-            save(database, id, text="x" * 3000)
-        save(database, "d", text="x" * 3000)
-        assert [id for id in "abcd" if database.response(id)] == ["b", "c", "d"]
-        save(database, "e", text="x" * 100_000)  # the last one stays in any case
-        assert [id for id in "abcde" if database.response(id)] == ["e"]
+def test_large_responses_make_room_for_larger_ones(with_bounds: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        for id in "abcd":
+            await save(store, id, text="x" * 3000)
+        assert await kept(store, "abcd") == "bcd"
+        await save(store, "e", text="x" * 100_000)  # the last one stays in any case
+        assert await kept(store, "abcde") == "e"
+        for id in "fgh":
+            await save(store, id, text="x" * 3000)
+        assert await kept(store, "efgh") == "fgh"
+        await store.save(ME, response("g"), [message("in of g", "x" * 6000)])
+        assert await kept(store, "fgh") == "gh"
+
+    use(with_bounds, work, max_bytes=10_000)
 
 
-def test_a_file_has_no_bounds(tmp_path: Path) -> None:
-    with closing(Database(str(tmp_path / "r.db"), max_responses=1, max_bytes=1)) as database:
-        for id in "abc":
-            save(database, id)
-        assert all(database.response(id) for id in "abc")
+def test_a_claim_is_a_use(with_bounds: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        running = response("a", status="queued")
+        await store.save(ME, running, [message("in of a")], claim=AGES)
+        for id in "bcdefg":
+            await save(store, id)
+            assert await store.renew([ClaimedResponse(ME, "a", "queued")], AGES) == []
+        assert await kept(store, "abcdefg") == "afg"
+
+    use(with_bounds, work, max_responses=3)
 
 
-# ---- files -----------------------------------------------------------------------------------
+def test_the_bounds_hold_for_all_servers_together(redis_url: str) -> None:
+    from redis import Redis
+
+    async def work(*stores: ResponseStore) -> int:
+        everything = [(store, f"{n}{i}") for i, store in enumerate(stores) for n in range(40)]
+        await asyncio.gather(*(save(store, id) for store, id in everything))
+        found = [await get(stores[0], id) for _, id in everything]
+        return sum(each is not None for each in found)
+
+    def place() -> Open:
+        from specllama.handlers.running.redis_responses import RedisResponses
+
+        with closing(Redis.from_url(redis_url)) as client:
+            client.flushall()
+        return lambda **bounds: RedisResponses(redis_url, **bounds)
+
+    assert use(place, work, 3, max_responses=50) == 50
+    with closing(Redis.from_url(redis_url)) as client:
+        # 50 responses, the items of each, and three keys for the bounds
+        assert client.dbsize() == 50 * 3 + 3
 
 
-def test_a_file_outlives_the_server(tmp_path: Path) -> None:
-    path = str(tmp_path / "responses.db")
-    with closing(Database(path)) as database:
-        save(database, "a")
-    with closing(Database(path)) as first, closing(Database(path)) as second:
-        save(first, "b", "a")
-        save(second, "c", "b")
-        assert len(first.conversation("c")) == 6
+# ---- claims --------------------------------------------------------------------------------------
 
 
-def damaged(path: Path) -> None:
-    with closing(Database(str(path))) as database:
-        for i in range(200):
-            save(database, str(i), text="x" * 500)
-    raw = bytearray(path.read_bytes())
-    for at in range(4096 * 3, len(raw) - 100, 4096):
-        raw[at : at + 64] = b"\xff" * 64
-    path.write_bytes(raw)
+def test_a_claim_ends_once(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        claimed, input = ClaimedResponse(ME, "a", "in_progress"), [message("i")]
+        assert not await store.save(ME, response("a"), input, if_claimed=True)
+        await store.save(ME, response("a", None, [], "queued"), input, claim=AGES)
+        found = await get(store, "a")
+        assert found == StoredResponse(response("a", None, [], "queued"), input)
+        assert found.is_running
+        assert await store.renew([claimed], AGES) == []
+        found = await get(store, "a")
+        assert found == StoredResponse(response("a", None, [], "in_progress"), input)
+        assert found.is_running
+        assert await store.save(ME, response("a"), input, if_claimed=True)
+        found = await get(store, "a")
+        assert found == StoredResponse(response("a"), input)
+        assert not found.is_running
+        assert await store.item(ME, "out of a") == message("out of a")
+        assert await store.renew([claimed], AGES) == [claimed]
+        assert not await store.save(ME, response("a", status="cancelled"), input, if_claimed=True)
+        assert await get(store, "a") == found
+
+    use(anywhere, work)
 
 
-def foreign(path: Path) -> None:
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("CREATE TABLE addresses (name TEXT)")
+def test_claims_that_have_ended_are_listed(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        for id in "abcde":
+            await store.save(ME, response(id, status="queued"), [], claim=AGES)
+        await store.delete(ME, "b")
+        await store.save(ME, response("d", status="cancelled"), [], if_claimed=True)
+        claimed = [ClaimedResponse(ME, id, "queued") for id in "abcdex"]
+        ended = await store.renew(claimed, AGES)
+        assert [each.id for each in ended] == ["b", "d", "x"]
+        assert await store.renew([], AGES) == []
+
+    use(anywhere, work)
 
 
-def newer(path: Path) -> None:
-    Database(str(path)).close()
-    with closing(sqlite3.connect(path)) as connection:
-        connection.execute("PRAGMA user_version = 99")
+def test_a_lost_response_never_changes(shared: Callable[[], Open]) -> None:
+    """Its process has ended, or works on without the store. All processes see the same."""
+
+    async def work(owner: ResponseStore, other: ResponseStore) -> None:
+        await owner.save(ME, response("a", None, [], "queued"), [], claim=AN_INSTANT)
+        for store in (owner, other):
+            while not (found := await get(store, "a")) or not found.is_lost:
+                pass
+            assert not found.is_running
+        claimed = ClaimedResponse(ME, "a", "in_progress")
+        assert await owner.renew([claimed], AGES) == [claimed]
+        assert not await owner.save(ME, response("a"), [], if_claimed=True)
+        assert await get(other, "a") == found
+        assert await other.delete(ME, "a")
+
+    use(shared, work, 2)
+
+
+def test_of_several_ends_the_first_counts(shared: Callable[[], Open]) -> None:
+    async def work(*stores: ResponseStore) -> None:
+        await stores[0].save(ME, response("a", None, [], "queued"), [], claim=AGES)
+        ends = [response("a", None, [message(str(n))]) for n in range(len(stores))]
+        pairs = zip(stores, ends, strict=True)
+        saved = await asyncio.gather(
+            *(store.save(ME, end, [], if_claimed=True) for store, end in pairs)
+        )
+        assert sum(saved) == 1
+        assert await get(stores[0], "a") == StoredResponse(ends[saved.index(True)], [])
+
+    use(shared, work, 4)
+
+
+def test_several_servers_share_responses(shared: Callable[[], Open]) -> None:
+    async def work(first: ResponseStore, second: ResponseStore) -> None:
+        await save(first, "a")
+        await save(second, "b", "a")
+        assert [each.response["id"] for each in await first.chain(ME, "b", 9)] == ["b", "a"]
+        assert await first.item(ME, "in of b") == message("in of b")
+        assert await first.delete(ME, "b")
+        assert await get(second, "b") is None
+
+    use(shared, work, 2)
+
+
+def test_many_at_once(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        await asyncio.gather(*(save(store, str(n)) for n in range(50)))
+        found = await asyncio.gather(*(get(store, str(n)) for n in range(50)))
+        assert [each and each.response["id"] for each in found] == [str(n) for n in range(50)]
+
+    use(anywhere, work)
+
+
+# ---- the responses of one owner --------------------------------------------------------------
+
+
+def test_a_conversation_has_all_items(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        for id, previous in (("a", None), ("b", "a")):
+            await save(store, id, previous)
+        mine = Responses(store, ME)
+        conversation = await mine.conversation("b")
+        expected = ["in of a", "out of a", "in of b", "out of b"]
+        assert [item["id"] for item in conversation] == expected
+        await mine.begin(response("c", "b", status="queued"), [])
+        with pytest.raises(EngineError, match="'c' has not ended") as caught:
+            await mine.conversation("c")
+        assert caught.value.info.type == "invalid_request_error"
+        await mine.end(response("c", "b"), [])
+        assert len(await mine.conversation("c")) == 5
+        await mine.delete("a")
+        for id, missing in (("b", "a"), ("x", "x")):
+            with pytest.raises(EngineError, match=f"no response '{missing}'") as caught:
+                await mine.conversation(id)
+            assert caught.value.info.type == "invalid_request_error"
+        with pytest.raises(EngineError, match="there is no response 'b'"):
+            await Responses(store).conversation("b")
+        for unknown in (mine.find("a"), mine.delete("a"), Responses(store, "you").find("b")):
+            with pytest.raises(EngineError, match="there is no response") as caught:
+                await unknown
+            assert caught.value.info.type == "not_found_error"
+
+    use(anywhere, work)
+
+
+def test_a_chain_has_an_end(anywhere: Callable[[], Open]) -> None:
+    async def work(store: ResponseStore) -> None:
+        for i in range(MAX_CHAIN + 1):
+            await save(store, str(i), str(i - 1) if i else None)
+        mine = Responses(store, ME)
+        assert len(await mine.conversation(str(MAX_CHAIN - 1))) == 2 * MAX_CHAIN
+        with pytest.raises(EngineError, match=str(MAX_CHAIN)):
+            await mine.conversation(str(MAX_CHAIN))
+        await save(store, "0", "5")  # a circle
+        with pytest.raises(EngineError, match=str(MAX_CHAIN)):
+            await mine.conversation("3")
+
+    use(anywhere, work)
+
+
+class FailingStore(SqliteResponses):
+    """Fails with the next `errors`."""
+
+    def __init__(self, *errors: StoreError) -> None:
+        super().__init__()
+        self.errors = [*errors]
+
+    async def save(self, *args: Any, **options: Any) -> bool:
+        if self.errors:
+            raise self.errors.pop(0)
+        return await super().save(*args, **options)
 
 
 @pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (damaged, "damaged|malformed"),
-        (foreign, "not a database of responses"),
-        (newer, "version 99"),
-        (lambda path: path.write_bytes(b"GGUF" * 1000), "not a database"),
-        (lambda path: path.write_bytes(b"SQLite format 3\0" + b"\xff" * 5000), "."),
-        (lambda path: path.mkdir(), "unable to open"),
-    ],
+    ("error", "type_", "retry_after"),
+    [(StoreError("x"), "server_error", 0), (UnavailableStoreError("x"), "unavailable_error", 5)],
 )
-def test_unusable_files_are_reported(tmp_path: Path, make: Any, message: str) -> None:
-    path = tmp_path / "responses.db"
-    make(path)
-    before = path.read_bytes() if path.is_file() else None
-    with pytest.raises(StoreError, match=message) as caught:
-        Database(str(path))
-    assert str(path) in str(caught.value)
-    with pytest.raises(OptionError, match="--responses-db"):
-        small_runtime(responses_db=str(path))
-    assert before is None or path.read_bytes() == before
-    with pytest.raises(StoreError):
-        Database(str(tmp_path / "missing" / "responses.db"))
-
-
-def test_processes_may_begin_at_once(tmp_path: Path) -> None:
-    barrier = threading.Barrier(6)
-
-    def begin(n: int, path: str) -> None:
-        barrier.wait()
-        with closing(Database(path)) as database:
-            save(database, str(n))
-
-    with ThreadPoolExecutor(6) as pool:
-        for time in range(20):
-            path = str(tmp_path / f"{time}.db")
-            list(pool.map(begin, range(6), [path] * 6))
-            with closing(Database(path)) as database:
-                assert all(database.response(str(n)) for n in range(6))
-
-
-# ---- for asyncio -----------------------------------------------------------------------------
-
-
-def test_many_at_once() -> None:
+def test_errors_of_a_store_are_reported(error: StoreError, type_: str, retry_after: int) -> None:
     async def run() -> None:
-        store = ResponseStore()
-        await asyncio.gather(*(store.save(response(str(n)), []) for n in range(50)))
-        found = await asyncio.gather(*(store.response(str(n)) for n in range(50)))
-        assert [each["id"] for each in found] == [str(n) for n in range(50)]
-        await store.delete("7")
-        for missing in (store.response("7"), store.delete("7")):
+        store = FailingStore(error, error)
+        for write in (Responses(store).save, Responses(store).end):
             with pytest.raises(EngineError) as caught:
-                await missing
-            assert caught.value.info.type == "not_found_error"
-        with pytest.raises(EngineError, match="'7'"):
-            await store.input_items("7", after=None, limit=1, order="asc")
-        assert await store.item("7") is None
-        store.close()
+                await write(response("a"), [])
+            assert (caught.value.info.type, caught.value.info.retry_after) == (type_, retry_after)
+        await store.close()
 
     asyncio.run(run())
 
 
-def test_a_database_that_fails_is_a_server_error(tmp_path: Path) -> None:
-    path = tmp_path / "responses.db"
+def test_a_patient_end_waits_for_the_store(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(response_store, "HEARTBEAT", 0.0)
 
     async def run() -> None:
-        store = ResponseStore(str(path))
-        await store.save(response("a"), [message("i")])
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("UPDATE items SET body = 'no JSON'")
-        with pytest.raises(EngineError) as caught:
-            await store.conversation("a")
-        assert caught.value.info.type == "server_error"
-        with closing(sqlite3.connect(path)) as other, other:
-            other.execute("DROP TABLE items")
-        with pytest.raises(EngineError, match="database"):
-            await store.save(response("b"), [])
-        store.close()
+        store = FailingStore()
+        responses = Responses(store)
+        await responses.begin(response("a", status="queued"), [])
+        store.errors = [UnavailableStoreError("x")] * 3
+        await responses.end(response("a"), [], patient=True)
+        assert (await responses.find("a")).response["status"] == "completed"
+        store.errors = [UnavailableStoreError("x")] * 1_000_000
+        monkeypatch.setattr(response_store, "CLAIM_SECONDS", 0.0)
+        with pytest.raises(EngineError, match="can't be used"):
+            await responses.end(response("a"), [], patient=True)
+        await store.close()
 
     asyncio.run(run())
 
 
-def test_another_owner_finds_nothing() -> None:
-    with closing(Database()) as database:
-        database.save(response("a"), [message("in of a")], "me")
-        database.save(response("b", "a"), [message("in of b")], "me")
-        for other in ("", "you"):
-            assert database.response("a", other) is None
-            assert database.item("in of a", other) is None
-            page = database.input_items("a", other, after=None, limit=1, order="asc")
-            assert page is None
-            assert not database.delete("a", other)
-            with pytest.raises(EngineError, match="there is no response 'b'"):
-                database.conversation("b", other)
-        assert database.response("a", "me") is not None
-        assert len(database.conversation("b", "me")) == 4
-
-
-def test_a_file_without_owners_is_taken_on(tmp_path: Path) -> None:
-    path = str(tmp_path / "r.db")
-    with closing(Database(path)) as database:
-        database.save(response("a"), [])
-    with closing(sqlite3.connect(path)) as connection:
-        connection.executescript("ALTER TABLE responses DROP COLUMN owner; PRAGMA user_version = 1")
-    with closing(Database(path)) as database:
-        database.save(response("b"), [], "me")
-        assert database.response("a") is not None
-        assert database.response("a", "me") is None
-
-
-def test_one_store_for_several_owners() -> None:
-    async def use() -> None:
-        store = ResponseStore()
-        mine, yours = store.of("me"), store.of("you")
-        await mine.save(response("a"), [])
-        assert await mine.response("a")
-        for other in (yours, store):
-            with pytest.raises(EngineError, match="there is no response 'a'"):
-                await other.response("a")
-        store.close()
-
-    asyncio.run(use())
+def test_stores_of_the_option(tmp_path: Path) -> None:
+    for where in ("", str(tmp_path / "r.db")):
+        store = open_responses(where)
+        assert isinstance(store, SqliteResponses)
+        asyncio.run(store.close())
+    Database(str(tmp_path / "r.db")).close()
+    for where in (str(tmp_path), "redis://:sec/ret@host"):
+        with pytest.raises(OptionError, match=r"^--responses-db") as caught:
+            open_responses(where)
+        assert "sec" not in str(caught.value)

@@ -18,7 +18,8 @@ from specllama.handlers.apis.responses.request import (
     response_tools,
 )
 from specllama.handlers.apis.tools import Chosen, Place
-from specllama.handlers.running.response_store import ResponseStore
+from specllama.handlers.running.response_store import Responses
+from specllama.handlers.running.sqlite_responses import SqliteResponses
 from tests.support.http_support import request_with
 from tests.support.options_support import model_options
 
@@ -207,9 +208,15 @@ def test_probabilities_are_asked_for_in_three_ways() -> None:
 
 def test_stored_items_precede_new_ones() -> None:
     async def run() -> None:
-        store = ResponseStore()
+        database = SqliteResponses()
+        store = Responses(database)
         old, output = kept(USER), kept(said("Hi"))
-        response: Any = {"id": "resp_1", "previous_response_id": None, "output": output}
+        response: Any = {
+            "id": "resp_1",
+            "previous_response_id": None,
+            "output": output,
+            "status": "completed",
+        }
         await store.save(response, old)
         reference = {"type": "item_reference", "id": old[0]["id"]}
         body: Any = {"input": [reference, USER], "previous_response_id": "resp_1"}
@@ -224,7 +231,7 @@ def test_stored_items_precede_new_ones() -> None:
             with pytest.raises(EngineError, match="there is no") as caught:
                 await request_items(wrong, store)
             assert caught.value.info.type == "invalid_request_error"
-        store.close()
+        await database.close()
 
     with request_with():
         asyncio.run(run())
