@@ -23,7 +23,7 @@ from benchmarks.routing_policies import (
 )
 from benchmarks.routing_replicas import Replica, Running, Speed
 from benchmarks.routing_requests import Conversations, Habits, Request, read_trace
-from specllama.engine.fleet.placing import Placing, WantedPrompt
+from specllama.engine.fleet.placing import WORK_WEIGHT, Placing, WantedPrompt
 from specllama.engine.wire.stats import ReplicaLoad
 
 
@@ -164,9 +164,11 @@ class Plan:
     seed: int
     delay: float
     warm_up: float
+    work_weight: float = WORK_WEIGHT
 
     def ours(self, n: int, report_seconds: float) -> Policy:
-        return Ours(n, self.speed.block, self.seed, report_seconds, self.speed.n_slots)
+        speed = self.speed
+        return Ours(n, speed.block, self.seed, report_seconds, speed.n_slots, self.work_weight)
 
     def policies(self, n: int, report_seconds: float) -> dict[str, Policy]:
         """Returns the rules, by their names in the table."""
@@ -282,6 +284,7 @@ def _parser() -> argparse.ArgumentParser:
     run("--seed", type=int, default=1, help="of the requests, and of random choices")
     run("--report-seconds", type=float, default=1.0, help="time between reports of a replica")
     run("--delay", type=float, default=0.05, help="seconds until a report arrives")
+    run("--work-weight", type=float, default=WORK_WEIGHT, help="another weight of work for ours")
     run("--choices", action="store_true", help="only measure the processor time of a choice")
 
     of = parser.add_argument_group("requests").add_argument
@@ -297,9 +300,10 @@ def _parser() -> argparse.ArgumentParser:
         "--bursts",
         type=float,
         default=habits.bursts,
-        help=f"share of conversations that are {habits.questions} requests about one document of "
+        help="share of conversations that are bursts: requests about one document of "
         f"{habits.document} tokens, within {habits.burst_seconds} s",
     )
+    of("--questions", type=int, default=habits.questions, help="requests of a burst")
 
     model = parser.add_argument_group(
         "replicas",
@@ -348,10 +352,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
             turns=options.turns,
             pause=options.pause,
             bursts=options.bursts,
+            questions=options.questions,
         )
 
     warm_up = 0.0 if options.trace else options.warm_up
-    compare(Plan(speed, options.seed, options.delay, warm_up), options, habits)
+    plan = Plan(speed, options.seed, options.delay, warm_up, options.work_weight)
+    compare(plan, options, habits)
 
 
 if __name__ == "__main__":

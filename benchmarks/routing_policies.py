@@ -9,7 +9,13 @@ import numpy as np
 
 from benchmarks.routing_replicas import Running
 from benchmarks.routing_requests import Request, mixed
-from specllama.engine.fleet.placing import SILENT_SECONDS, PlacedRequest, Placing, WantedPrompt
+from specllama.engine.fleet.placing import (
+    SILENT_SECONDS,
+    WORK_WEIGHT,
+    PlacedRequest,
+    Placing,
+    WantedPrompt,
+)
 from specllama.engine.wire.stats import ReplicaLoad
 
 
@@ -53,12 +59,20 @@ class Policy:
 class Ours(Policy):
     """`engine.fleet.placing`."""
 
-    def __init__(self, n: int, block: int, seed: int, report_seconds: float, n_slots: int) -> None:
+    def __init__(
+        self,
+        n: int,
+        block: int,
+        seed: int,
+        report_seconds: float,
+        n_slots: int,
+        work_weight: float = WORK_WEIGHT,
+    ) -> None:
         super().__init__(n)
         self.report_seconds = report_seconds
         # Otherwise, each cache would be unknown for most of a long interval.
         silent = max(SILENT_SECONDS, 2.5 * report_seconds)
-        self._placing = Placing(Random(seed), block, silent_seconds=silent)
+        self._placing = Placing(Random(seed), block, silent_seconds=silent, work_weight=work_weight)
         self._placed: dict[int, PlacedRequest] = {}
         for number in range(n):
             self._placing.join(number, ReplicaLoad(n_slots), 0.0)

@@ -210,7 +210,7 @@ class Replica:
             n_waiting=len(self._waiting),
             n_tokens_waiting=n_tokens,
             prompt_seconds=of_prompt,
-            step_seconds=speed.of_step(len(self._answers)),
+            step_seconds=speed.of_step(len(self._answers) + 1),
             wait_seconds=wait,
         )
 

@@ -4,16 +4,16 @@ This module has plain data and no clock: the caller reports events and passes th
 The rules:
 
 - The cost of a member is a time: the wait until it can begin the request, plus `WORK_WEIGHT` times
-  its work for the request. The work is that of the prompt tokens which it doesn't hold in its KV
-  cache; the last token of a prompt is always computed. All times are the member's own measured
-  ones.
+  its work for the request, plus the time of `ANSWER_STEPS` steps. The work is that of the prompt
+  tokens which it doesn't hold in its KV cache; the last token of a prompt is always computed. All
+  times are the member's own measured ones.
 - The member with the least cost is chosen. Measured times are imprecise, so costs that differ by
   less than `SIMILAR` are equal: then a member with the fewest texts for each slot is chosen, at
   random if there are several.
 - Members report their loads and the changes of their caches, about each second. Between two reports
-  each request counts at its member: its work adds to the wait, and its blocks are expected there.
-  So requests with a common prefix that arrive together go to the same member, until the wait there
-  costs more than a second computation of the prefix.
+  each request counts at its member: its work adds to the wait, as does its answer if all slots are
+  in use, and its blocks are expected there. So requests with a common prefix that arrive together
+  go to the same member, until the wait there costs more than a second computation of the prefix.
 - Expectations end `CONFIRM_SECONDS` after the prompt was evaluated. By then the member has reported
   the blocks, or it doesn't have them.
 - A member is silent if its last report is older than `SILENT_SECONDS`. Its cache counts as empty.
@@ -33,13 +33,14 @@ import numpy.typing as npt
 from specllama.engine.fleet.holders import Holders, Holding, rows
 from specllama.engine.wire.stats import ReplicaLoad
 
-WORK_WEIGHT = 2.0
+WORK_WEIGHT = 3.0
 """The weight of a request's own work in the cost of a member. A second of work delays the request
-by a second, and also the texts beside it and after it."""
+by a second, and also the texts beside it and after it. `docs/reports/routing.md` compares
+weights."""
+ANSWER_STEPS = 32
+"""The steps of an answer that count in the cost: an answer is slower beside many texts."""
 SIMILAR = 1.1
 """The factor by which costs have to differ."""
-LEAST_SECONDS = 1e-3
-"""The costs below this time are equal."""
 SILENT_SECONDS = 5.0
 """The age of a report from which its member is silent: several reports are missing."""
 CONFIRM_SECONDS = 3.0
@@ -50,6 +51,10 @@ SETTLE_SECONDS = 0.1
 request is added to the reported load: several times the way through a network."""
 GUESSED_TOKEN = 1e-3
 """The seconds of a prompt token, until a member of the fleet has measured them."""
+GUESSED_ANSWER = 1.0
+"""The seconds of an answer, from its first token to its end, until answers have ended."""
+ANSWER_SHARE = 1 / 64
+"""The part that the newest answer has in the mean time of an answer."""
 MOST_BLOCKS = 16_384
 """The number of blocks that count for one member. It limits the memory of the index: a block that
 one member holds takes about 140 bytes."""
@@ -85,7 +90,7 @@ class PlacedRequest:
     since: float
     _at: "_Member"
     _expected: list[int]
-    _has_begun: bool = False
+    _began: float | None = None
     _has_ended: bool = False
 
 
@@ -122,18 +127,22 @@ class Placing:
         *,
         n_most: int = MOST_BLOCKS,
         silent_seconds: float = SILENT_SECONDS,
+        work_weight: float = WORK_WEIGHT,
     ) -> None:
         self._random = random
         self._block = block
         self._silent = silent_seconds
+        self._work_weight = work_weight
         self._holders = Holders(n_most)
         self._members: dict[Hashable, _Member] = {}
         self._rows: list[_Member | None] = []
+        self._answer_seconds = GUESSED_ANSWER
         self._free: list[int] = []  # rows without a member, whose wait is infinite
         # For each row:
         self._ready = np.empty(0)  # the time at which the member can begin one more request
         self._pace = np.empty(0)  # seconds of a prompt token
-        self._is_measured = np.empty(0, np.bool_)  # as opposed to the mean of the other members
+        self._step = np.empty(0)  # seconds of a step with one more text
+        self._is_measured = np.empty(0, np.bool_)  # both, as opposed to the mean of other members
         self._seen = np.empty(0)  # the time of the last report
         self._texts = np.empty(0)  # running and waiting ones
         self._slots = np.empty(0)
@@ -183,19 +192,22 @@ class Placing:
 
     def began(self, placed: PlacedRequest, now: float) -> None:
         """Records that the prompt of a request has been evaluated."""
-        if not placed._has_begun:
-            placed._has_begun = True
+        if placed._began is None:
+            placed._began = now
             placed._at.fading.append((now + CONFIRM_SECONDS, placed._expected))
             self._fade(placed._at, now)
 
     def ended(self, placed: PlacedRequest, now: float) -> None:
         """Records the end of a request, however it ended."""
+        if placed._has_ended:
+            return
+        placed._has_ended = True
+        if placed._began is not None:
+            self._answer_seconds += ANSWER_SHARE * (now - placed._began - self._answer_seconds)
         self.began(placed, now)
-        if not placed._has_ended:
-            placed._has_ended = True
-            member = placed._at
-            if self._is_here(member):
-                self._texts[member.row] = max(0, self._texts[member.row] - 1)
+        member = placed._at
+        if self._is_here(member):
+            self._texts[member.row] = max(0, self._texts[member.row] - 1)
 
     # ---- the choice -----------------------------------------------------------------
 
@@ -204,12 +216,14 @@ class Placing:
     ) -> PlacedRequest | None:
         """Chooses a member for a request, and counts the request there: the caller has to report
         its end. Members in `without` are not chosen. Returns None if there is no other one."""
-        held = self._held(wanted.blocks, now)
+        is_silent = now - self._seen > self._silent
+        held = np.where(is_silent, 0, self._held(wanted.blocks))
         work = wanted.n_tokens - np.minimum(held * self._block, wanted.n_tokens - 1)
         for thing, n_tokens in wanted.extras:
-            work[~rows(self._holders.of(thing), len(work))] += n_tokens
-        clock = self._clock(now)
-        costs = np.maximum(self._ready - clock, 0) + WORK_WEIGHT * work * self._pace
+            work[is_silent | ~rows(self._holders.of(thing), len(work))] += n_tokens
+        clock = np.minimum(now, self._seen + self._silent)
+        costs = np.maximum(self._ready - clock, 0) + self._work_weight * work * self._pace
+        costs += ANSWER_STEPS * self._step
         for name in without:
             if other := self._members.get(name):
                 costs[other.row] = np.inf
@@ -224,28 +238,24 @@ class Placing:
         placed = PlacedRequest(member.name, reason, n_blocks, int(work[row]), now, member, expected)
         self._ready[row] = max(self._ready[row], clock[row]) + work[row] * self._pace[row]
         self._texts[row] += 1
+        if self._texts[row] >= self._slots[row]:  # one more request waits for the end of an answer
+            self._ready[row] += self._answer_seconds / self._slots[row]
         member.add(placed)
         return placed
 
-    def _held(self, blocks: Sequence[int], now: float) -> npt.NDArray[np.int64]:
-        """The number of blocks of a prompt that each member holds. A silent one has unknown ones,
-        which don't count."""
+    def _held(self, blocks: Sequence[int]) -> npt.NDArray[np.int64]:
+        """The number of blocks that each member holds from the beginning of a prompt."""
         held = np.zeros(len(self._rows), np.int64)
         for n, members in self._holders.prefixes(blocks):
             held[rows(members, len(held))] = n
-        held[now - self._seen > self._silent] = 0
         return held
-
-    def _clock(self, now: float) -> npt.NDArray[np.float64]:
-        """The time of each member, which stops when it becomes silent."""
-        return np.minimum(now, self._seen + self._silent)
 
     def _least(self, costs: npt.NDArray[np.float64]) -> int | None:
         """The row with the least cost: of similar ones, one with few texts for each slot."""
         least = costs.min(initial=np.inf)
         if least == np.inf:
             return None
-        similar = np.flatnonzero(costs <= max(SIMILAR * least, LEAST_SECONDS))
+        similar = np.flatnonzero(costs <= SIMILAR * least)
         crowds = self._texts[similar] / self._slots[similar]
         return int(self._random.choice(similar[crowds == crowds.min()]))
 
@@ -264,8 +274,10 @@ class Placing:
     def _load(self, member: _Member, load: ReplicaLoad, now: float) -> None:
         """Records a reported load, and adds the requests that it may not include."""
         row, recent = member.row, member.recent(now)
-        self._is_measured[row] = load.prompt_seconds > 0
-        pace = self._pace[row] = load.prompt_seconds or self._usual_pace()
+        self._is_measured[row] = load.prompt_seconds > 0 and load.step_seconds > 0
+        pace = load.prompt_seconds or self._usual(self._pace, GUESSED_TOKEN)
+        self._pace[row] = pace
+        self._step[row] = load.step_seconds or self._usual(self._step, 0.0)
         # The estimated wait for a slot includes the prompts before it; it is 0 if a slot is free.
         wait = max(load.n_tokens_waiting * pace, load.wait_seconds)
         self._ready[row] = now + wait + sum(each.n_tokens for each in recent) * pace
@@ -273,10 +285,10 @@ class Placing:
         self._slots[row] = max(1, load.n_slots)
         self._seen[row] = now
 
-    def _usual_pace(self) -> float:
-        """The time of a prompt token of a member that hasn't measured it: the mean of the rest."""
-        measured = self._pace[self._is_measured]
-        return float(measured.mean()) if measured.size else GUESSED_TOKEN
+    def _usual(self, times: npt.NDArray[np.float64], guess: float) -> float:
+        """The time of a member that hasn't measured it: the mean of the others."""
+        measured = times[self._is_measured]
+        return float(measured.mean()) if measured.size else guess
 
     def _grow(self) -> None:
         """Doubles the number of rows."""
@@ -286,7 +298,7 @@ class Placing:
         self._free += reversed(range(n, n + more))
         self._ready = np.append(self._ready, np.full(more, np.inf))
         self._is_measured = np.append(self._is_measured, np.zeros(more, np.bool_))
-        self._pace, self._seen, self._texts, self._slots = (
+        self._pace, self._step, self._seen, self._texts, self._slots = (
             np.append(each, np.ones(more))
-            for each in (self._pace, self._seen, self._texts, self._slots)
+            for each in (self._pace, self._step, self._seen, self._texts, self._slots)
         )

@@ -143,5 +143,5 @@ class ReplicaLoad(msgspec.Struct, frozen=True, array_like=True):
     n_waiting: int = 0  # texts that wait for a slot
     n_tokens_waiting: int = 0  # uncached prompt tokens of these, and the rest of running prompts
     prompt_seconds: float = 0.0  # of one prompt token, measured
-    step_seconds: float = 0.0  # of a step without prompts, measured with the present load
+    step_seconds: float = 0.0  # of a step without prompts and with one more text than now, measured
     wait_seconds: float = 0.0  # estimated wait for a slot, with the prompts before it
