@@ -153,6 +153,12 @@ def bench_reproducible(session: nox.Session) -> None:
 
 
 @nox.session
+def bench_routing(session: nox.Session) -> None:
+    """Rules for the choice of a replica, simulated (a minute)."""
+    session.run("python", "-m", "benchmarks.routing", *session.posargs)
+
+
+@nox.session
 def bench_speculation(session: nox.Session) -> None:
     """Proposed and forced tokens with 1, 4 and 8 streams (minutes)."""
     session.run("python", "-m", "benchmarks.speculation", *session.posargs)
