@@ -141,7 +141,9 @@ class Queueing:
             n_tokens_waiting=queue.n_tokens
             + sum(each.n_pending for each in running if each.phase != "ready"),
             prompt_seconds=planner.token_seconds,
-            step_seconds=planner.clock.decode_seconds(max(1, len(running))),
+            step_seconds=planner.clock.decode_seconds(
+                min(len(running) + 1, planner.scheduler.n_slots)
+            ),
             wait_seconds=self.wait_seconds,
         )
 
