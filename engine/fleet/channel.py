@@ -24,11 +24,14 @@ ID_BITS: Final = 35
 random number, so that a replica distinguishes the requests of several ingresses."""
 MAX_HELLO: Final = 4096  # bytes: the first message of a connection, from an unknown sender
 MAX_UNSENT: Final = 64 << 20
-"""Bytes that wait for the other end, which doesn't read. With more, the connection is closed."""
+"""Bytes that wait for the other end. With more at MAX_SILENT consecutive beats, the other end
+doesn't read, and the connection is closed. Large requests may exceed it for a moment."""
 BEAT: Final = 1.0  # s between the heartbeats of either end
 MAX_SILENT: Final = 15
 """Consecutive beats without a byte, after which the other end counts as gone. Beats are counted,
 not seconds: a process that was stopped reads what has arrived only afterwards."""
+CLOSE_SECONDS: Final = 10.0
+"""How long a closed connection may take to send what is waiting."""
 
 
 class Address(msgspec.Struct, frozen=True):
@@ -94,19 +97,21 @@ def packed(hashes: Iterable[int]) -> bytes:
 
 
 class Channel(asyncio.Protocol, Generic[M]):
-    """One end of a connection. Received messages `M` go to `on_message`, and `on_end` is called
-    once, with the reason, when the connection ends."""
+    """One end of a connection. `on_open` is called when it is established. Received messages `M` go
+    to `on_message`, and `on_end` is called once, with the reason, when the connection ends."""
 
     def __init__(self, decoder: Decoder[M], *, limit: int = MAX_FRAME) -> None:
         """`limit` is the maximum size of a message in bytes."""
+        self.on_open: Callable[[], None] = lambda: None
         self.on_message: Callable[[M], None] = lambda message: None
         self.on_end: Callable[[str], None] = lambda reason: None
-        self._decoder = decoder
         self._frames = FrameReader(decoder, limit)
         self._transport: asyncio.Transport | None = None
         self._outbox: Outbox | None = None
         self._beat: asyncio.TimerHandle | None = None
+        self._closing: asyncio.TimerHandle | None = None
         self._n_silent = 0  # beats since the last byte
+        self._n_full = 0  # consecutive beats with more than MAX_UNSENT bytes
         self._is_over = False
 
     @property
@@ -117,21 +122,23 @@ class Channel(asyncio.Protocol, Generic[M]):
 
     def allow(self, limit: int) -> None:
         """Changes the maximum size of a message, between two messages."""
-        self._frames = FrameReader(self._decoder, limit)
+        self._frames.limit = limit
 
     def send(self, message: object) -> None:
         """Sends a message. Has no effect after the end of the connection."""
         if self._is_over or self._outbox is None or self._transport is None:
             return
         self._outbox.write(frame(message))
-        if self._transport.get_write_buffer_size() > MAX_UNSENT:
-            self._abort(f"the other end doesn't read: {MAX_UNSENT >> 20} MiB wait for it")
 
     def close(self) -> None:
         """Sends what is waiting, and closes the connection."""
+        if self._is_over:
+            return
         if self._transport is not None and self._outbox is not None:
             self._outbox.flush()
             self._transport.close()
+            loop = asyncio.get_running_loop()
+            self._closing = loop.call_later(CLOSE_SECONDS, self._transport.abort)
         self._finish("it was closed")
 
     # ---- asyncio's events ------------------------------------------------------------------
@@ -139,31 +146,47 @@ class Channel(asyncio.Protocol, Generic[M]):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         # uvloop's transports don't inherit from asyncio's classes, but have the same methods.
         self._transport = cast(asyncio.Transport, transport)
+        if self._is_over:  # closed before it was established
+            self._transport.abort()
+            return
         self._outbox = Outbox(self._transport)
         self._watch()
+        self.on_open()
 
     def data_received(self, data: bytes) -> None:
+        if self._is_over:
+            return
         self._n_silent = 0
         try:
-            for message in self._frames.feed(data):
-                if self._is_over:
-                    return
-                if not isinstance(message, Heartbeat):
-                    self.on_message(message)
+            messages = self._frames.feed(data)
         except ValueError as error:  # FrameError and msgspec's errors
             self._abort(f"it violates the protocol: {error}")
+            return
+        for message in messages:
+            if not (self._is_over or isinstance(message, Heartbeat)):
+                self.on_message(message)
 
     def connection_lost(self, exc: Exception | None) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
         self._finish(f"the connection was lost ({exc})" if exc else "the other end closed it")
 
     # ----------------------------------------------------------------------------------------
 
     def _watch(self) -> None:
-        """Sends a heartbeat, and ends the connection after MAX_SILENT beats without a byte."""
+        """Sends a heartbeat, and ends the connection after MAX_SILENT beats without a byte, or with
+        too many bytes that wait."""
         if self._n_silent > MAX_SILENT:
             self._abort(f"nothing was received for {MAX_SILENT * BEAT:.0f} s")
             return
         self._n_silent += 1
+        is_full = self._transport is not None and (
+            self._transport.get_write_buffer_size() > MAX_UNSENT
+        )
+        self._n_full = self._n_full + 1 if is_full else 0
+        if self._n_full > MAX_SILENT:
+            self._abort(f"the other end doesn't read: {MAX_UNSENT >> 20} MiB wait for it")
+            return
         self.send(Heartbeat())
         self._beat = asyncio.get_running_loop().call_later(BEAT, self._watch)
 

@@ -55,8 +55,9 @@ class FrameReader(Generic[M]):
     """Decodes messages from the bytes of a pipe, which arrive in pieces of any length."""
 
     def __init__(self, decoder: Decoder[M], limit: int = MAX_FRAME) -> None:
+        self.limit = limit
+        """The maximum size of a body in bytes. It may be changed between two messages."""
         self._decoder = decoder
-        self._limit = limit  # bytes of a body
         self._rest = bytearray()  # an incomplete frame
         self._wanted = HEADER.size  # bytes needed to continue
 
@@ -73,7 +74,7 @@ class FrameReader(Generic[M]):
         self._wanted = HEADER.size
         while size - start >= HEADER.size:
             (length,) = HEADER.unpack_from(data, start)
-            if length > self._limit:
+            if length > self.limit:
                 raise FrameError(f"a frame of {length} bytes")
             stop = start + HEADER.size + length
             if stop > size:
