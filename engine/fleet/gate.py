@@ -3,12 +3,15 @@ process, and its messages to the ingress that they answer."""
 
 import asyncio
 import hmac
+import itertools
 import logging
 import secrets
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from typing import TypeAlias
 
+from specllama.engine import system
 from specllama.engine.errors import EngineError
 from specllama.engine.fleet.channel import (
     ID_BITS,
@@ -30,7 +33,6 @@ from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.engine_log import EngineLog
 from specllama.engine.wire.framing import MAX_FRAME
-from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
     Digest,
     Ended,
@@ -45,6 +47,7 @@ from specllama.engine.wire.replies import (
     Progress,
     Ready,
     Resized,
+    StatsReply,
     Step,
     ToServer,
     Vectors,
@@ -53,6 +56,7 @@ from specllama.engine.wire.requests import (
     Cancel,
     Embed,
     EndThoughts,
+    GetStats,
     Load,
     MeasureMemory,
     Pause,
@@ -67,7 +71,8 @@ log = logging.getLogger("specllama.engine.fleet")
 HELLO_SECONDS = 10.0  # from the connection to `Hello`
 MAX_STRANGERS = 100  # connections at once that have not said `Hello`
 OPENING_SECONDS = 10.0
-"""How long `ended` waits for a request that hasn't arrived: its message takes another way."""
+"""How long `ended` waits for a request that hasn't arrived, and remembers one that has ended: the
+request's message takes another way than the call of `ended`."""
 
 REPORT_SECONDS = 1.0  # between two reports of the cache and the load
 MAX_BLOCKS = 8192  # of a report: 64 KiB
@@ -87,7 +92,6 @@ class _Visitor:
         self.channel = channel
         self.owns = first_id >> ID_BITS
         self.open: dict[int, bool] = {}  # requests, and whether a cancelled one has an `Ended`
-        self.newest = 0  # the highest id of its requests so far
         self.reported: set[int] = set()  # blocks that the ingress knows to be cached
 
     def report(self, digest: Digest) -> None:
@@ -97,6 +101,56 @@ class _Visitor:
         added = [each for each in blocks if each not in known]
         removed = [each for each in known if each not in self.reported]
         self.channel.send(Report(digest.load, packed(added), packed(removed)))
+
+
+class _Ends:
+    """The ends of requests, for tasks that wait for them. A task may begin to wait before the
+    request arrives, or shortly after its end."""
+
+    def __init__(self, is_open: Callable[[int], bool]) -> None:
+        self._is_open = is_open
+        self._recent: dict[int, float] = {}  # the last ended ones, the oldest first, with the time
+        self._waiting: dict[int, set[asyncio.Future[None]]] = {}
+
+    def add(self, id: int) -> None:
+        """Records that a request has ended."""
+        now = system.now()
+        self._recent.pop(id, None)
+        self._recent[id] = now
+        for old, time in list(itertools.islice(self._recent.items(), 2)):
+            if now - time > OPENING_SECONDS:
+                del self._recent[old]
+        _complete(self._waiting.pop(id, ()))
+
+    async def of(self, wanted: Iterable[int]) -> None:
+        """Waits until all requests `wanted` have ended. A request that doesn't arrive within
+        OPENING_SECONDS counts as ended."""
+        loop = asyncio.get_running_loop()
+        ends: dict[int, asyncio.Future[None]] = {
+            id: loop.create_future() for id in wanted if self._is_open(id) or id not in self._recent
+        }
+        for id, end in ends.items():
+            self._waiting.setdefault(id, set()).add(end)
+        late = loop.call_later(OPENING_SECONDS, self._give_up, ends)
+        try:
+            await asyncio.gather(*ends.values())
+        finally:
+            late.cancel()
+            for id, end in ends.items():
+                if waiting := self._waiting.get(id):
+                    waiting.discard(end)
+                    if not waiting:
+                        del self._waiting[id]
+
+    def _give_up(self, ends: dict[int, asyncio.Future[None]]) -> None:
+        """Ends the wait for requests that haven't arrived."""
+        _complete(end for id, end in ends.items() if not self._is_open(id))
+
+
+def _complete(futures: Iterable[asyncio.Future[None]]) -> None:
+    for future in futures:
+        if not future.done():
+            future.set_result(None)
 
 
 class Gate:
@@ -115,8 +169,12 @@ class Gate:
         self._process: EngineProcess | None = None
         self._visitors: dict[int, _Visitor] = {}
         self._strangers: set[Visit] = set()
-        self._changes = Changes()  # of the open requests
         self._reporting: asyncio.Task[None] | None = None
+        self._ends = _Ends(self._is_open)
+        self._cancelling: dict[int, int] = {}
+        """Questions whose answers show that the requests of an ingress that is gone are cancelled:
+        an id, and the ids that the ingress owns."""
+        self._question_ids = itertools.count(-1, -1)
 
     async def start_process(
         self, options: EngineOptions, engine_log: EngineLog, log_level: int
@@ -142,7 +200,8 @@ class Gate:
 
     async def drain(self) -> None:
         """Waits until no ingress has an open request."""
-        await self._changes.until(lambda: not self.n_open)
+        while ids := [id for each in self._visitors.values() for id in each.open]:
+            await self._ends.of(ids)
 
     async def close(self) -> None:
         """Ends all connections. Their open requests are cancelled."""
@@ -165,13 +224,7 @@ class Gate:
     async def ended(self, wanted: Iterable[int]) -> None:
         """Waits until the requests with the ids `wanted` have ended. A request that doesn't arrive
         within OPENING_SECONDS counts as ended."""
-        left = set(wanted)
-        await self._changes.within(OPENING_SECONDS, lambda: all(map(self._has_come, left)))
-        await self._changes.until(lambda: not any(map(self._is_open, left)))
-
-    def _has_come(self, id: int) -> bool:
-        visitor = self._visitors.get(id >> ID_BITS)
-        return visitor is None or id <= visitor.newest
+        await self._ends.of(wanted)
 
     async def _report(self) -> None:
         """Reports the cache and the load to all ingresses, again and again."""
@@ -206,7 +259,7 @@ class Gate:
 
         channel.on_message, channel.on_end = on_message, on_end
         if len(self._strangers) >= MAX_STRANGERS:
-            loop.call_soon(self._refuse, channel, "too many connections", True)
+            channel.on_open = partial(self._refuse, channel, "too many connections", True)
         else:
             self._strangers.add(channel)
         return channel
@@ -229,8 +282,10 @@ class Gate:
             self._refuse(channel, text, may_retry=False)
         elif info is None or not self._is_serving:
             self._refuse(channel, "the engine process is being replaced", may_retry=True)
-        elif message.first_id >> ID_BITS in self._visitors or message.first_id <= 0:
+        elif message.first_id >> ID_BITS in self._visitors or message.first_id >> ID_BITS <= 0:
             self._refuse(channel, "another ingress has the same ids", may_retry=True)
+        elif message.first_id >> ID_BITS in self._cancelling.values():
+            self._refuse(channel, "its last requests are being cancelled", may_retry=True)
         else:
             self._let_in(_Visitor(channel, message.first_id))
             channel.send(Welcome(info))
@@ -247,19 +302,23 @@ class Gate:
         self._visitors[visitor.owns] = visitor
 
     def _leave(self, visitor: _Visitor) -> None:
-        """Cancels the open requests of an ingress, which is gone."""
+        """Cancels the open requests of an ingress, which is gone. It may come back with the same
+        ids as soon as there are no further events of these requests."""
         if self._visitors.pop(visitor.owns, None) is None:
             return
-        if self._process is not None and self._is_serving:
+        if self._process is not None and self._is_serving and visitor.open:
             for id in visitor.open:
                 self._process.send(Cancel(id))
-        self._changes.announce()
+            question = GetStats(next(self._question_ids))
+            self._cancelling[question.id] = visitor.owns
+            self._process.send(question)
+        for id in visitor.open:
+            self._ends.add(id)
 
     def _dismiss(self) -> None:
         """Closes the connections of all ingresses."""
         for visitor in list(self._visitors.values()):
-            visitor.channel.close()
-            self._leave(visitor)
+            visitor.channel.close()  # calls `_leave`
 
     @property
     def _is_serving(self) -> bool:
@@ -268,6 +327,7 @@ class Gate:
     def _on_transition(self, before: State) -> None:
         if before in SERVING and not self._is_serving:
             self._dismiss()
+            self._cancelling.clear()  # no further events of the ended process
 
     # ---- messages --------------------------------------------------------------------------
 
@@ -286,15 +346,11 @@ class Gate:
         elif message.id and not isinstance(message, _CONTROLS):
             metered = isinstance(message, _WORK) and message.terms.is_metered
             visitor.open |= dict.fromkeys(own, metered)
-            if isinstance(message, _WORK):
-                visitor.newest = max(visitor.newest, *own)
-            self._changes.announce()
         self._process.send(message)
 
     def _break(self, visitor: _Visitor, reason: str) -> None:
         log.error("the ingress %s violates the protocol: %s", visitor.channel.peer, reason)
-        visitor.channel.close()
-        self._leave(visitor)
+        visitor.channel.close()  # calls `_leave`
 
     def _relay(self, message: ToServer) -> None:
         """Passes a message of the engine process to the ingress that it is for."""
@@ -305,18 +361,20 @@ class Gate:
             if visitor is not None and message.id in visitor.open:
                 self._end(visitor, message.id)
                 visitor.channel.send(message)
+            elif isinstance(message, StatsReply):
+                self._cancelling.pop(message.id, None)
 
     def _relay_step(self, step: Step) -> None:
-        parts: dict[int, list[Event | Vectors]] = {}
+        parts: dict[_Visitor, list[Event | Vectors]] = {}
         for event in step.events:
-            parts.setdefault(event.id >> ID_BITS, []).append(event)
-        for owns, events in parts.items():
-            if (visitor := self._visitors.get(owns)) is not None:
-                for event in events:
-                    if isinstance(event, _LAST):
-                        self._end(visitor, event.id)
-                visitor.channel.send(step if len(parts) == 1 else Step(events))
+            visitor = self._visitors.get(event.id >> ID_BITS)
+            if visitor is not None and event.id in visitor.open:
+                parts.setdefault(visitor, []).append(event)
+                if isinstance(event, _LAST):
+                    self._end(visitor, event.id)
+        for visitor, events in parts.items():
+            visitor.channel.send(Step(events))
 
     def _end(self, visitor: _Visitor, id: int) -> None:
         if visitor.open.pop(id, None) is not None:
-            self._changes.announce()
+            self._ends.add(id)
