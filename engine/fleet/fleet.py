@@ -1,7 +1,6 @@
 """The replicas of a model, which count as one engine process: each request goes to one of them."""
 
 import asyncio
-import itertools
 import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -13,13 +12,12 @@ import msgspec
 
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
-from specllama.engine.fleet.channel import ID_BITS, Channel, Report, ToIngress, numbers
+from specllama.engine.fleet.channel import Channel, Report, ToIngress, numbers
 from specllama.engine.fleet.joining import Joining, ToAll
+from specllama.engine.fleet.lookup import Lookups, n_tokens_of
 from specllama.engine.fleet.placing import PlacedRequest, Placing, WantedPrompt
-from specllama.engine.wire.media import Media
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
-    Blocks,
     Delta,
     Ended,
     Event,
@@ -40,14 +38,11 @@ from specllama.engine.wire.requests import (
     Embed,
     EndThoughts,
     GetAdapters,
-    GetBlocks,
     GetSlots,
     GetStats,
-    Infill,
     Load,
     MeasureMemory,
     Pause,
-    PromptParts,
     Rerank,
     Resume,
     SetAdapters,
@@ -63,11 +58,11 @@ log = logging.getLogger("specllama.engine.fleet")
 _CONTROLS = (Cancel, Pause, Resume, EndThoughts)
 _LAST = (Finished, Failed, Ended, Vectors)
 _SHOWS_SLOT = (Delta, Finished)
-_CHARACTERS_PER_TOKEN = 4
-LOOKUP_CHARACTERS = 512
-"""A shorter prompt has few blocks, so its replica is chosen without their hashes."""
-LOOKUP_SECONDS = 0.5  # for the answer of a replica with the hashes of a prompt
-_LOOKUPS = 1 << (ID_BITS - 1)  # the first id of the fleet's own questions, from its first id on
+_RETRY_AFTER = 10  # s, of a request without a replica
+
+_NO_REPLICA = ErrorInfo(
+    "unavailable_error", "each replica of the model is about to end", retry_after=_RETRY_AFTER
+)
 
 OnOpen: TypeAlias = Callable[[str, Sequence[int]], None]
 """Is called with the name of a replica and the ids of requests that are sent to it together."""
@@ -90,34 +85,37 @@ class Member:
 
 
 class _Open:
-    """A request at a member; `placed` is None for questions."""
+    """A request at a member. It belongs to the call `group` (0: none); `placed` is None for an
+    action on a slot, and for all texts of a message except the first."""
 
-    __slots__ = ("is_metered", "member", "placed")
+    __slots__ = ("group", "is_metered", "member", "placed")
 
-    def __init__(self, member: Member, placed: PlacedRequest | None, is_metered: bool) -> None:
+    def __init__(
+        self, member: Member, placed: PlacedRequest | None, group: int, is_metered: bool
+    ) -> None:
         self.member = member
         self.placed = placed
+        self.group = group
         self.is_metered = is_metered
 
 
-class _Undecided:
-    """A request whose replica is chosen as soon as the replica `asked` has returned the hashes of
-    its prompt's blocks. `later` has the messages that have to follow it."""
+class _Call:
+    """A request of a client, with open texts (or slices of its inputs) at one member."""
 
-    def __init__(self, submit: Submit, asked: Member, timer: asyncio.TimerHandle) -> None:
-        self.submit = submit
-        self.asked = asked
-        self.timer = timer
-        self.later: list[ToEngine] = []
+    __slots__ = ("member", "n_open")
+
+    def __init__(self, member: Member) -> None:
+        self.member = member
+        self.n_open = 0
 
 
 class Fleet:
     """Has the methods of `engine.models.engine_process.Process`. It becomes ready with its first
     replica, and ends when it loses its last one; if that has ended regularly, the model sleeps.
 
-    All texts of a call go to the same replica, so do the slices of its inputs. A request with
-    `id_slot` goes to the replica with this slot: the slots of the replica with the lowest free
-    number come first.
+    The texts of a call go to the replica that has other texts of the call, so do the slices of its
+    inputs. A request with `id_slot` goes to the replica with this slot: the slots of the replica
+    with the lowest free number come first.
     """
 
     pid = 0
@@ -129,10 +127,9 @@ class Fleet:
         self._placing = Placing(random or Random(), BLOCK)
         self._members: dict[str, Member] = {}
         self._open: dict[int, _Open] = {}
+        self._calls: dict[int, _Call] = {}  # by group
         self._joining: dict[int, Joining] = {}
-        self._lookups: dict[int, _Undecided] = {}  # by the ids of the fleet's questions
-        self._undecided: dict[int, _Undecided] = {}  # by the ids of the requests
-        self._lookup_ids = itertools.count(first_id + _LOOKUPS)
+        self._lookups = Lookups(first_id, self._decide, self._send)
         self._adapters: SetAdapters | None = None  # for replicas that join later
         self._on_message: Callable[[ToServer], None] | None = None
         self._unheard: list[ToServer] = []
@@ -181,13 +178,15 @@ class Fleet:
             else:
                 self._finish(1)
             return
-        for joining in list(self._joining.values()):
-            self._answer(joining.id, joining.leave(name))
-        for id in [id for id, each in self._lookups.items() if each.asked is member]:
-            self._decide(id, None)
-        lost = list(member.open)
+        self._lookups.leave(name)
+        lost = sorted(member.open)
         for id in lost:
             self._close(id)
+        for joining in list(self._joining.values()):
+            self._answer(joining.id, joining.leave(name))
+            if joining.is_lost:
+                del self._joining[joining.id]
+                lost.append(joining.id)
         self._say(Resized(self._n_slots))
         if lost:
             log.error("the replica %s is gone (%s), with %d requests", name, reason, len(lost))
@@ -238,6 +237,7 @@ class Fleet:
     def _finish(self, code: int) -> None:
         if self._code is None:
             self._code = code
+            self._lookups.close()
             for member in self._members.values():
                 member.channel.close()
             self._members.clear()
@@ -252,16 +252,16 @@ class Fleet:
     # ---- requests --------------------------------------------------------------------------
 
     def _send(self, message: ToEngine) -> None:
-        if (before := self._undecided.get(_follows(message))) is not None:
-            before.later.append(message)
+        if self.has_ended:
+            return  # the request waits for the next fleet
+        if self._lookups.keep(message):
             return
         match message:
             case Submit():
                 self._submit(message)
             case Embed() | Rerank():
-                with_group = self._open.get(message.group)
-                member = with_group.member if with_group else None
-                self._begin(message, [message.id], WantedPrompt(_length(message)), member)
+                wanted = WantedPrompt(n_tokens_of(message))
+                self._begin(message, [message.id], wanted, message.group or message.id)
             case Cancel() | Pause() | Resume() | EndThoughts():
                 self._control(message)
             case SlotAction():
@@ -271,77 +271,57 @@ class Fleet:
             case GetSlots() | GetStats() | GetAdapters() | SetAdapters():
                 self._ask_all(message)
             case _:
-                self._begin(message, [message.id], WantedPrompt(1), None)
+                self._begin(message, [message.id], WantedPrompt(1), 0)
 
     def _submit(self, submit: Submit) -> None:
         slot = submit.params.id_slot
-        with_group = self._open.get(submit.group)
-        member = with_group.member if with_group else None
+        member = None
         if slot >= 0:
             member = self._member_of_slot(slot)
             if member is None:
-                self._refuse(ids(submit), f"id_slot: there is no slot {slot}")
+                self._refuse(ids(submit), _no_slot(f"id_slot: there is no slot {slot}"))
                 return
             params = msgspec.structs.replace(submit.params, id_slot=slot - member.first_slot)
             submit = msgspec.structs.replace(submit, params=params)
-        n_tokens = _length(submit)
-        n_open = [len(each.open) for each in self._members.values() if not each.is_leaving]
-        if member or len(n_open) < 2 or n_tokens * _CHARACTERS_PER_TOKEN < LOOKUP_CHARACTERS:
-            self._begin(submit, ids(submit), WantedPrompt(n_tokens), member)
+        n_tokens = n_tokens_of(submit)
+        group = submit.group or submit.id
+        able = [each for each in self._members.values() if not each.is_leaving]
+        if member or group in self._calls or len(able) < 2 or n_tokens < LEAST_TOKENS:
+            self._begin(submit, ids(submit), WantedPrompt(n_tokens), group, member)
         else:
-            self._look_up(submit)
+            asked = min(able, key=lambda each: len(each.open))
+            self._lookups.ask(submit, asked.name, asked.channel)
 
-    def _look_up(self, submit: Submit) -> None:
-        """Asks the replica with the fewest requests for the hashes of the prompt's blocks."""
-        asked = min(
-            (each for each in self._members.values() if not each.is_leaving),
-            key=lambda each: len(each.open),
-        )
-        id = next(self._lookup_ids)
-        timer = asyncio.get_running_loop().call_later(LOOKUP_SECONDS, self._decide, id, None)
-        self._lookups[id] = undecided = _Undecided(submit, asked, timer)
-        self._undecided |= dict.fromkeys(ids(submit), undecided)
-        asked.channel.send(
-            GetBlocks(id, submit.prompt, submit.params, submit.owner, submit.private)
-        )
-
-    def _decide(self, id: int, blocks: Blocks | None) -> None:
-        """Sends the request of a lookup to the best replica, with what is known of its blocks."""
-        undecided = self._lookups.pop(id, None)
-        if undecided is None:
-            return
-        undecided.timer.cancel()
-        submit = undecided.submit
-        for own in ids(submit):
-            del self._undecided[own]
-        wanted = WantedPrompt(_length(submit))
-        if blocks is not None:
-            wanted = WantedPrompt(blocks.n_tokens, numbers(blocks.blocks))
-        self._begin(submit, ids(submit), wanted, None)
-        for message in undecided.later:
-            self._send(message)
+    def _decide(self, submit: Submit, wanted: WantedPrompt) -> None:
+        self._begin(submit, ids(submit), wanted, submit.group or submit.id)
 
     def _begin(
         self,
         message: ToEngine,
         own: Sequence[int],
         wanted: WantedPrompt,
-        member: Member | None,
+        group: int,
+        member: Member | None = None,
     ) -> None:
-        """Sends a message with the ids `own` to `member`, or to the best replica."""
+        """Sends a message with the ids `own` to `member`, to the replica with the call `group`, or
+        to the best one."""
+        if member is None and (call := self._calls.get(group)) is not None:
+            member = call.member
         without = {each.name for each in self._members.values() if each is not member}
         if member is None:
             without = {each.name for each in self._members.values() if each.is_leaving}
         placed = self._placing.place(wanted, system.now(), without)
         if placed is None:  # each replica is about to end
-            self._refuse(own, "no replica of the model is available")
+            self._refuse(own, _NO_REPLICA)
             return
         member = self._members[str(placed.member)]
         is_work = isinstance(message, Submit | Embed | Rerank)
         is_metered = isinstance(message, Submit | Embed | Rerank) and message.terms.is_metered
         for id in own:
-            self._open[id] = _Open(member, placed if id == own[0] else None, is_metered)
+            self._open[id] = _Open(member, placed if id == own[0] else None, group, is_metered)
         member.open.update(own)
+        if group:
+            self._calls.setdefault(group, _Call(member)).n_open += len(own)
         member.channel.send(message)
         if is_work:
             self._on_open(member.name, own)
@@ -357,10 +337,10 @@ class Fleet:
     def _act_on_slot(self, message: SlotAction) -> None:
         member = self._member_of_slot(message.slot)
         if member is None:
-            self._refuse([message.id], f"there is no slot {message.slot}")
+            self._refuse([message.id], _no_slot(f"there is no slot {message.slot}"))
             return
         slot = message.slot - member.first_slot
-        self._open[message.id] = _Open(member, None, False)
+        self._open[message.id] = _Open(member, None, 0, False)
         member.open.add(message.id)
         member.channel.send(msgspec.structs.replace(message, slot=slot))
 
@@ -368,7 +348,9 @@ class Fleet:
         members = [each for each in self._members.values() if not each.is_leaving]
         if isinstance(message, SetAdapters):
             self._adapters = msgspec.structs.replace(message, id=0)
-        if message.id:
+        if message.id and not members:
+            self._refuse([message.id], _NO_REPLICA)
+        elif message.id:
             first_slots = {each.name: each.first_slot for each in members}
             self._joining[message.id] = Joining(message.id, first_slots)
         for member in members:
@@ -380,33 +362,41 @@ class Fleet:
                 return member
         return None
 
-    def _refuse(self, own: Sequence[int], text: str) -> None:
-        error = ErrorInfo("invalid_request_error", text)
+    def _refuse(self, own: Sequence[int], error: ErrorInfo) -> None:
         loop = asyncio.get_running_loop()
         for id in own:
             loop.call_soon(self._say, Failed(id, error))
 
     def _close(self, id: int) -> None:
         found = self._open.pop(id, None)
-        if found is not None:
-            if found.placed is not None:
-                self._placing.ended(found.placed, system.now())
-            found.member.open.discard(id)
-            self._close_idle(found.member)
+        if found is None:
+            return
+        if found.placed is not None:
+            self._placing.ended(found.placed, system.now())
+        if (call := self._calls.get(found.group)) is not None:
+            call.n_open -= 1
+            if not call.n_open:
+                del self._calls[found.group]
+        found.member.open.discard(id)
+        self._close_idle(found.member)
 
     # ---- events ----------------------------------------------------------------------------
 
     def _take(self, member: Member, message: ToIngress) -> None:
         """Passes a message of a replica on, with the fleet's numbers of slots."""
         if isinstance(message, Step):
-            self._say(Step([self._event(member, each) for each in message.events]))
+            self._say(
+                Step(
+                    [self._event(member, each) for each in message.events if each.id in member.open]
+                )
+            )
         elif isinstance(message, Report):
             added, removed = numbers(message.added), numbers(message.removed)
             self._placing.report(member.name, message.load, added, removed, system.now())
         elif isinstance(message, Reply | Failed):
-            if message.id in self._lookups:
-                self._decide(message.id, message if isinstance(message, Blocks) else None)
-            elif (joining := self._joining.get(message.id)) is not None:
+            if self._lookups.take(message):
+                return
+            if (joining := self._joining.get(message.id)) is not None:
                 self._answer(joining.id, joining.take(member.name, message))
             elif message.id in member.open:
                 self._say(message)
@@ -429,30 +419,5 @@ class Fleet:
             self._say(answer)
 
 
-def _follows(message: ToEngine) -> int:
-    """Returns the id of the request after which a message has to be sent; 0 for none."""
-    if isinstance(message, Submit):
-        return message.group
-    return message.id if isinstance(message, _CONTROLS) else 0
-
-
-def _length(message: Submit | Embed | Rerank) -> int:
-    """Returns an estimate of the tokens of a message."""
-    if isinstance(message, Rerank):
-        n = sum(len(message.query) + len(each) for each in message.documents)
-        return n // _CHARACTERS_PER_TOKEN
-    if isinstance(message, Embed):
-        return sum(_n_tokens(each) for each in message.inputs)
-    if isinstance(message.prompt, Infill):
-        return _n_tokens([*message.prompt.prefix, *message.prompt.suffix])
-    return _n_tokens(message.prompt)
-
-
-def _n_tokens(parts: PromptParts) -> int:
-    n = 1
-    for part in parts:
-        if isinstance(part, str):
-            n += len(part) // _CHARACTERS_PER_TOKEN
-        elif not isinstance(part, Media):
-            n += 1
-    return n
+def _no_slot(text: str) -> ErrorInfo:
+    return ErrorInfo("invalid_request_error", text)

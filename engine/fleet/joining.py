@@ -6,6 +6,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from specllama.engine.fleet.channel import ID_BITS
+from specllama.engine.wire.devices import DeviceMemory
 from specllama.engine.wire.replies import (
     MAX_WAITING_SHOWN,
     Adapters,
@@ -36,6 +37,11 @@ class Joining:
         self._left = dict(first_slots)
         self._answers: list[tuple[int, Reply]] = []
         self._failed: Failed | None = None
+
+    @property
+    def is_lost(self) -> bool:
+        """True if all replicas that were asked are gone, and did not answer."""
+        return not (self._left or self._answers or self._failed)
 
     def take(self, replica: str, answer: Reply | Failed) -> Reply | Failed | None:
         """Adds the answer of a replica. Returns the whole answer when it is the last one."""
@@ -96,7 +102,7 @@ def _with_own_id(state: WaitingState) -> WaitingState:
 
 def join_stats(all_stats: Sequence[Stats]) -> Stats:
     """Returns the statistics of several engine processes, at least one, as those of one process:
-    sums, joined histograms, and the devices of all."""
+    sums, joined histograms, and the memory of all devices of a name."""
     fields = Stats.__struct_fields__
     return Stats(**{name: _join(name, [getattr(s, name) for s in all_stats]) for name in fields})
 
@@ -110,5 +116,15 @@ def _join(name: str, values: list[Any]) -> Any:
         keys = {key: None for each in values for key in each}
         return {key: sum(each.get(key, 0) for each in values) for key in keys}
     if isinstance(first, list):
-        return [each for part in values for each in part]
+        return _join_devices([each for part in values for each in part])
     return _CHOICES.get(name, sum)(values)
+
+
+def _join_devices(devices: Sequence[DeviceMemory]) -> list[DeviceMemory]:
+    found: dict[str, DeviceMemory] = {}
+    for each in devices:
+        if (other := found.get(each.name)) is not None:
+            free, total = other.free + each.free, other.total + each.total
+            each = msgspec.structs.replace(other, free=free, total=total)
+        found[each.name] = each
+    return list(found.values())

@@ -21,6 +21,7 @@ from specllama.engine.wire.replies import (
     Heartbeat,
     Measured,
     ModelInfo,
+    Resized,
     SlotState,
     Step,
     ToServer,
@@ -90,6 +91,7 @@ class EngineProcess:
         """Sends a message to the process. An answer goes to the `client` only if that has sent
         the message."""
         self._child = child
+        self._n_slots = 0  # if it has changed before the client was opened
 
     @classmethod
     async def start(
@@ -115,6 +117,8 @@ class EngineProcess:
     def open(self, info: ModelInfo) -> EngineClient:
         """Returns the client of the process, which is ready."""
         self.ready_at = system.now()
+        if self._n_slots:
+            info = msgspec.structs.replace(info, n_slots=self._n_slots)
         self.client = EngineClient(self.send, info, first_id=self._child.first_id)
         return self.client
 
@@ -139,6 +143,8 @@ class EngineProcess:
             elif isinstance(message, Heartbeat):
                 if self.client is not None:
                     self.client.n_private = message.n_private
+            elif isinstance(message, Resized) and self.client is None:
+                self._n_slots = message.n_slots
             elif not isinstance(message, Measured):
                 take(message)
 

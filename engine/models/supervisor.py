@@ -375,10 +375,10 @@ class Supervisor:
     def _open(self, process: EngineProcess, info: ModelInfo) -> None:
         """Makes the process available for requests."""
         self._used_at = system.now()
-        self.info, self.progress, self.failure = info, 1.0, ""
         for line in device_lines(info.devices):
             log_for(log, logging.INFO, self.model, line)
         client = process.open(info)
+        self.info, self.progress, self.failure = client.info, 1.0, ""
         if self.adapter_scales is not None:
             process.send(SetAdapters(0, self.adapter_scales))
         self._waiting.go_on(client)
