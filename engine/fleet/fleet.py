@@ -14,7 +14,7 @@ from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.fleet.channel import Channel, Report, ToIngress, numbers
 from specllama.engine.fleet.joining import Joining, ToAll
-from specllama.engine.fleet.lookup import Lookups, n_tokens_of
+from specllama.engine.fleet.lookup import LEAST_TOKENS, Lookups, n_tokens_of
 from specllama.engine.fleet.placing import PlacedRequest, Placing, WantedPrompt
 from specllama.engine.wire.process import Changes
 from specllama.engine.wire.replies import (
