@@ -9,12 +9,11 @@ from typing import Any
 from starlette.types import ASGIApp
 
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.models.supervisor import Supervisor
 from specllama.handlers.binding.application import serve_description
 from specllama.handlers.description import description_path
 from specllama.handlers.http.log_fields import WithTraceId
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.runtime import Supervise, lifespan
+from specllama.handlers.running.runtime import OWN_PARTS, ServerParts, lifespan
 from specllama.progress import show_progress
 
 
@@ -22,7 +21,7 @@ def create_app(
     options: ServerOptions,
     catalog: Catalog,
     on_fatal: Callable[[str], None] | None = None,
-    supervise: Supervise = Supervisor,
+    parts: ServerParts = OWN_PARTS,
 ) -> ASGIApp:
     """Returns an application that starts its engines in the ASGI lifespan, which the ASGI server
     must run (uvicorn: `lifespan="on"`).
@@ -32,7 +31,7 @@ def create_app(
 
     @asynccontextmanager
     async def states(_: Any) -> AsyncIterator[dict[str, Any]]:
-        async with lifespan(options, catalog, on_fatal, supervise) as runtime:
+        async with lifespan(options, catalog, on_fatal, parts) as runtime:
             if runtime.tracer is not None:
                 for handler in logging.getLogger().handlers:
                     handler.addFilter(WithTraceId())

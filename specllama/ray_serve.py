@@ -13,7 +13,7 @@ end.
 import asyncio
 import contextvars
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -33,7 +33,10 @@ from specllama.engine.fleet.gate import Gate
 from specllama.engine.fleet.replicas import Replicas, WaitsForReplicas
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
+from specllama.handlers.running.admission import MEMORY, open_buckets
+from specllama.handlers.running.runtime import ServerParts, open_responses
 from specllama.listen import Listeners
+from specllama.ray_stores import buckets_of, responses_of, stores_of
 from specllama.serve import ApiServer
 
 log = logging.getLogger("specllama.ray_serve")
@@ -177,7 +180,7 @@ class Ingress:
             options,
             deployment.catalog(),
             self._listeners,
-            supervise=partial(self._supervise, deployment, handles),
+            parts=_parts(partial(self._supervise, deployment, handles)),
         )
         self._server.handles_signals = False
         self._serving = asyncio.create_task(self._server.serve(self._listeners.tcp))
@@ -215,6 +218,17 @@ class Ingress:
             restarts=WaitsForReplicas(),
             **arguments,
         )
+
+
+def _parts(supervise: Callable[..., Supervisor]) -> ServerParts:
+    """Returns the parts of an ingress. Stores that would be in its own memory are in an actor, so
+    that all ingresses share them."""
+    actor = stores_of(serve.get_replica_context().app_name)
+    return ServerParts(
+        supervise=supervise,
+        open_responses=lambda where: open_responses(where) if where else responses_of(actor),
+        open_buckets=lambda where: buckets_of(actor) if where == MEMORY else open_buckets(where),
+    )
 
 
 async def _is_elsewhere(options: Options, on_progress: object) -> Options:

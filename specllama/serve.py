@@ -21,11 +21,10 @@ from specllama.acceptor import Acceptor
 from specllama.app import create_app
 from specllama.connection import Connection, Limits, StartQueue
 from specllama.engine.catalog.catalog import Catalog
-from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.wire import startup
 from specllama.handlers.http.api_keys import owner_of
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.runtime import Runtime, Supervise
+from specllama.handlers.running.runtime import OWN_PARTS, Runtime, ServerParts
 from specllama.listen import BACKLOG, Listeners
 
 log = logging.getLogger("specllama")
@@ -86,7 +85,7 @@ class ApiServer(Server):
         listeners: Listeners,
         on_listening: Callable[[], None] = lambda: None,
         on_ready: Callable[[], None] = lambda: None,
-        supervise: Supervise = Supervisor,
+        parts: ServerParts = OWN_PARTS,
     ) -> Self:
         """Returns the server of the models in `catalog`, see `serve`."""
         failures: list[str] = []
@@ -96,7 +95,7 @@ class ApiServer(Server):
             failures.append(message)
             server.should_exit = True
 
-        app = _with_short_failures(create_app(options, catalog, on_fatal, supervise), failures)
+        app = _with_short_failures(create_app(options, catalog, on_fatal, parts), failures)
         limits = Limits(head=options.http.head_timeout, unread=options.http.timeout)
         connection: Any = functools.partial(Connection, limits=limits, queue=StartQueue(owner_of))
         config = Config(

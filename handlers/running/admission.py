@@ -82,7 +82,12 @@ class Admission:
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
-    def of(cls, options: UsageOptions, waiting: WaitingCalls) -> "Admission":
+    def of(
+        cls,
+        options: UsageOptions,
+        waiting: WaitingCalls,
+        open_buckets: Callable[[str], BucketStore] = open_buckets,
+    ) -> "Admission":
         """Raises OptionError if a database can't be opened."""
         usage = opened("--usage-db", lambda: UsageLog(options.usage_db))
         return cls(open_buckets(options.quota_store), usage, waiting)

@@ -29,7 +29,8 @@ from specllama.engine.shipped import model_file
 from specllama.handlers.http.api_keys import KeyRing
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.options import ServerOptions
-from specllama.handlers.running.admission import Admission
+from specllama.handlers.running.admission import Admission, open_buckets
+from specllama.handlers.running.buckets import BucketStore
 from specllama.handlers.running.key_reload import ServerKeys
 from specllama.handlers.running.ongoing import BackgroundJobs, GenerationControl, KeptStreams
 from specllama.handlers.running.response_store import ResponseStore
@@ -44,9 +45,34 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("specllama.handlers.running.runtime")
 
-Supervise = Callable[..., Supervisor]
-"""`Supervisor`, or a function with the same arguments: a deployment on several machines has engine
-processes elsewhere."""
+
+def open_responses(where: str) -> ResponseStore:
+    """Returns the store that `--responses-db` names: the URL of a Redis server, the path of an
+    SQLite file, or "" for the memory. Raises OptionError."""
+
+    def open_store() -> ResponseStore:
+        if not is_redis(where):
+            return SqliteResponses(where)
+        from specllama.handlers.running.redis_responses import RedisResponses
+
+        return RedisResponses(where)
+
+    return opened("--responses-db", open_store)
+
+
+@dataclass(frozen=True)
+class ServerParts:
+    """The parts of a server that a deployment on several machines replaces: its engine processes
+    are elsewhere, and its stores are those of all servers. `supervise` has the arguments of
+    `Supervisor`; the others get the value of their option, and raise OptionError."""
+
+    supervise: Callable[..., Supervisor] = Supervisor
+    open_responses: Callable[[str], ResponseStore] = open_responses
+    open_buckets: Callable[[str], BucketStore] = open_buckets
+
+
+OWN_PARTS = ServerParts()
+"""Those of a server on one machine."""
 
 
 @dataclass(frozen=True)
@@ -82,7 +108,7 @@ class Runtime:
 
     @classmethod
     def of(
-        cls, options: ServerOptions, catalog: Catalog, supervise: Supervise = Supervisor
+        cls, options: ServerOptions, catalog: Catalog, parts: ServerParts = OWN_PARTS
     ) -> "Runtime":
         """Returns the state of a server that starts now; its engines are not started yet.
 
@@ -90,10 +116,10 @@ class Runtime:
         a database can't be opened, or the standard variables for traces are invalid.
         """
         keys = ServerKeys(options.http)
-        responses = open_responses(options.responses.responses_db)
+        responses = parts.open_responses(options.responses.responses_db)
         renderer = Renderer()
         new_supervisor = partial(
-            supervise,
+            parts.supervise,
             examine=partial(examined, renderer),
             log_level=options.log.engine_level(),
         )
@@ -114,7 +140,9 @@ class Runtime:
             responses=responses,
             jobs=BackgroundJobs(responses),
             keys=keys,
-            admission=Admission.of(options.usage, _waiting(options, catalog, pool)),
+            admission=Admission.of(
+                options.usage, _waiting(options, catalog, pool), parts.open_buckets
+            ),
             renderer=renderer,
             checker=Checker(options.http.max_body_size << 20),
             metrics=_metrics() if options.model.operations.metrics else None,
@@ -126,20 +154,6 @@ class Runtime:
     def api_keys(self) -> KeyRing:
         """The valid keys; empty for a server without authentication."""
         return self.keys.ring
-
-
-def open_responses(where: str) -> ResponseStore:
-    """Returns the store that `--responses-db` names: the URL of a Redis server, the path of an
-    SQLite file, or "" for the memory. Raises OptionError."""
-
-    def open_store() -> ResponseStore:
-        if not is_redis(where):
-            return SqliteResponses(where)
-        from specllama.handlers.running.redis_responses import RedisResponses
-
-        return RedisResponses(where)
-
-    return opened("--responses-db", open_store)
 
 
 def _waiting(options: ServerOptions, catalog: Catalog, pool: ModelPool) -> WaitingCalls:
@@ -188,7 +202,7 @@ async def lifespan(
     options: ServerOptions,
     catalog: Catalog,
     on_fatal: Callable[[str], None] | None = None,
-    supervise: Supervise = Supervisor,
+    parts: ServerParts = OWN_PARTS,
 ) -> AsyncIterator[Runtime]:
     """Starts the engines of the models that are loaded at startup. At its exit, stops all engines
     and helper processes.
@@ -197,7 +211,7 @@ async def lifespan(
     `on_fatal`, the reason is logged. The caller decides whether the server ends. Until then,
     requests are answered with 503.
     """
-    current = Runtime.of(options, catalog, supervise)
+    current = Runtime.of(options, catalog, parts)
     sys.setswitchinterval(TURN)
     try:
         await current.pool.start()
