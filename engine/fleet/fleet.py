@@ -121,10 +121,11 @@ class Fleet:
     pid = 0
     failure: Exception | None = None
 
-    def __init__(self, first_id: int, on_open: OnOpen, *, random: Random | None = None) -> None:
+    def __init__(self, first_id: int, on_open: OnOpen, *, placing: Placing | None = None) -> None:
+        """`placing` chooses the replicas."""
         self.first_id = first_id
         self._on_open = on_open
-        self._placing = Placing(random or Random(), BLOCK)
+        self._placing = placing or Placing(Random(), BLOCK)
         self._members: dict[str, Member] = {}
         self._open: dict[int, _Open] = {}
         self._calls: dict[int, _Call] = {}  # by group

@@ -5,6 +5,7 @@ import logging
 import secrets
 from collections.abc import Callable, Mapping
 from functools import partial
+from random import Random
 
 from specllama.engine.fleet.channel import (
     ID_BITS,
@@ -17,10 +18,12 @@ from specllama.engine.fleet.channel import (
     to_ingress_decoder,
 )
 from specllama.engine.fleet.fleet import Fleet, OnOpen
+from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.engine_process import EngineProcess
 from specllama.engine.models.lifecycle import ProcessLife, Restarts
 from specllama.engine.options import EngineOptions
 from specllama.engine.wire.engine_log import EngineLog
+from specllama.engine.wire.stats import BLOCK
 
 log = logging.getLogger("specllama.engine.fleet")
 
@@ -44,13 +47,19 @@ class Replicas:
     """
 
     def __init__(
-        self, version: str, on_open: OnOpen, on_wanted: Callable[[], None] = lambda: None
+        self,
+        version: str,
+        on_open: OnOpen,
+        on_wanted: Callable[[], None] = lambda: None,
+        new_placing: Callable[[], Placing] | None = None,
     ) -> None:
         """`version` is specllama's. `on_open` is as in `Fleet`; `on_wanted` is called when a fleet
-        starts: a model without replicas needs one."""
+        starts: a model without replicas needs one. `new_placing` makes the rules by which a fleet
+        chooses replicas."""
         self._hello = partial(Hello, version, first_id=_random_first_id())
         self._on_open = on_open
         self._on_wanted = on_wanted
+        self._new_placing = new_placing or (lambda: Placing(Random(), BLOCK))
         self._known: dict[str, Address] = {}
         self._fleet: Fleet | None = None
         self._tasks: dict[str, asyncio.Task[None]] = {}
@@ -61,7 +70,9 @@ class Replicas:
         """Returns a fleet as a process, which becomes ready with the first replica. The arguments
         are those for a process of this machine, and have no effect."""
         await self.close()
-        self._fleet = Fleet(self._hello(secret="").first_id, self._on_open)
+        self._fleet = Fleet(
+            self._hello(secret="").first_id, self._on_open, placing=self._new_placing()
+        )
         self._connect()
         self._on_wanted()
         return EngineProcess(self._fleet)

@@ -10,6 +10,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.fleet.fleet import Fleet
+from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.engine_process import EngineProcess
 from specllama.engine.models.generation import Generation
@@ -56,7 +57,7 @@ from specllama.engine.wire.requests import (
     Terms,
     ids,
 )
-from specllama.engine.wire.stats import Histogram, Stats
+from specllama.engine.wire.stats import BLOCK, Histogram, Stats
 from tests.support.engines import AtOnce, generate
 from tests.support.factories import TIMINGS, delta, finished, model_info
 from tests.support.fleets import PaperChannel, until
@@ -74,7 +75,7 @@ class Stage:
         self.opened: list[tuple[str, list[int]]] = []
         self.said: list[Any] = []
         self.channels: dict[str, PaperChannel] = {}
-        self.fleet = Fleet(FIRST, self._on_open, random=Random(1))
+        self.fleet = Fleet(FIRST, self._on_open, placing=Placing(Random(1), BLOCK))
         self.process = EngineProcess(self.fleet)
         self.fleet.listen(self._on_message)
 
@@ -766,7 +767,7 @@ class Fleets:
         self, options: EngineOptions, engine_log: EngineLog, log_level: int
     ) -> EngineProcess:
         await asyncio.sleep(0)
-        self.all.append(Fleet(FIRST, lambda name, own: None, random=Random(1)))
+        self.all.append(Fleet(FIRST, lambda name, own: None, placing=Placing(Random(1), BLOCK)))
         return EngineProcess(self.all[-1])
 
     async def join(self, n: int, name: str) -> PaperChannel:
