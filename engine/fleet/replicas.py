@@ -33,10 +33,11 @@ MAX_PAUSE = 5.0  # s
 
 
 class WaitsForReplicas(Restarts):
-    """A fleet that has lost its last replica waits for others, however often that happens."""
+    """A fleet that has lost its last replica waits for others, however often that happens. It
+    pauses before if it never answered a request, as the next one may end in the same way."""
 
     def after(self, life: ProcessLife) -> float | None:
-        return 0.0
+        return min(super().after(life) or 0.0, MAX_PAUSE)
 
 
 class Replicas:
@@ -88,13 +89,13 @@ class Replicas:
 
     async def close(self) -> None:
         """Ends all connections."""
+        if self._fleet is not None:
+            self._fleet.kill()  # first: `update` must not connect it again meanwhile
         tasks = list(self._tasks.values())
         self._tasks.clear()
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
-        if self._fleet is not None:
-            self._fleet.kill()
 
     # ----------------------------------------------------------------------------------------
 
@@ -109,6 +110,8 @@ class Replicas:
     def _done(self, name: str, task: asyncio.Task[None]) -> None:
         if self._tasks.get(name) is task:
             del self._tasks[name]
+            if not task.cancelled() and task.exception() is None:
+                self._connect()  # it may be known again, since the task has ended
 
     async def _keep(self, fleet: Fleet, name: str) -> None:
         """Connects to a replica whenever it isn't connected, while it is known."""
@@ -118,7 +121,7 @@ class Replicas:
             reason, was_connected = await self._visit(fleet, name, address)
             if was_connected:
                 pause, failure = PAUSE, ""
-            elif reason != failure:  # a repeated reason is logged once
+            elif reason != failure and name in self._known:  # a repeated reason is logged once
                 failure = reason
                 log.warning("the replica %s can't be used: %s", name, reason)
             await asyncio.sleep(pause)
@@ -135,7 +138,9 @@ class Replicas:
 
         def on_message(first: ToIngress) -> None:
             nonlocal refusal, was_member
-            if isinstance(first, Welcome):
+            if name not in self._known:  # since the connection was made
+                channel.close()
+            elif isinstance(first, Welcome):
                 was_member = True
                 log.info("the replica %s is connected", name)
                 fleet.join(name, channel, first.info)
@@ -167,5 +172,5 @@ class Replicas:
 
 def _random_first_id() -> int:
     """Returns the first request id of this ingress. Two of a hundred ingresses have the same one
-    with a probability of 2e-5; then a replica refuses the second one."""
+    with a probability of 4e-5; then a replica refuses the second one."""
     return (secrets.randbits(62 - ID_BITS) + 1 << ID_BITS) + 1
