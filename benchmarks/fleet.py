@@ -87,9 +87,10 @@ class Turns:
 
 
 async def converse(
-    engine: EngineClient, number: int, n_turns: int, n_answer: int, turns: Turns
+    engine: EngineClient, number: int, n_turns: int, n_answer: int, pause: float, turns: Turns
 ) -> None:
-    """Runs one conversation. Every fifth one has the same beginning."""
+    """Runs one conversation, with a mean `pause` of seconds between its turns. Every fifth one has
+    the same beginning."""
     text = words(number % 5, SYSTEM_WORDS)
     pauses = random.Random(number)
     for turn in range(n_turns):
@@ -108,7 +109,7 @@ async def converse(
             else:
                 text += event.text
         turns.first.append(first - started)
-        await asyncio.sleep(pauses.random())
+        await asyncio.sleep(pauses.random() * 2 * pause)
 
 
 async def run(rule: str, n_replicas: int, options: Options, plan: argparse.Namespace) -> Turns:
@@ -128,13 +129,14 @@ async def run(rule: str, n_replicas: int, options: Options, plan: argparse.Names
     replicas.update(known)
     ingress.start()
     try:
+        await ingress.loaded()
         engine = await ingress.engine()
         while engine.info.n_slots < n_replicas * SLOTS:
             await asyncio.sleep(0.01)
         turns = Turns()
         await asyncio.gather(
             *(
-                converse(engine, number, plan.turns, plan.answer, turns)
+                converse(engine, number, plan.turns, plan.answer, plan.pause, turns)
                 for number in range(plan.conversations)
             )
         )
@@ -174,6 +176,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--conversations", type=int, default=20, metavar="N")
     parser.add_argument("--turns", type=int, default=10, metavar="N")
     parser.add_argument("--answer", type=int, default=16, metavar="N", help="tokens of an answer")
+    parser.add_argument(
+        "--pause", type=float, default=4.0, metavar="SECONDS", help="mean, between two turns"
+    )
+    parser.add_argument(
+        "--ctx-size", type=int, default=16384, metavar="N", help="cells of each replica's KV cache"
+    )
     parser.add_argument("--rounds", type=int, default=3, metavar="N")
     parser.add_argument("--threads", type=int, default=1, help="of each engine process")
     plan = parser.parse_args(argv)
@@ -182,9 +190,9 @@ def main(argv: Sequence[str] | None = None) -> int:
         Options(),
         model=str(model),
         parallel=SLOTS,
-        ctx_size=SLOTS * 4096,
+        kv_unified=True,
+        ctx_size=plan.ctx_size,
         threads=plan.threads,
-        cache_ram=0,
     )
     results: dict[tuple[int, str], list[Turns]] = {}
     for number in range(plan.rounds):
