@@ -181,6 +181,8 @@ class Fleet:
             return
         self._lookups.leave(name)
         lost = sorted(member.open)
+        if lost:
+            log.error("the replica %s is gone (%s), with %d requests", name, reason, len(lost))
         for id in lost:
             self._close(id)
         for joining in list(self._joining.values()):
@@ -190,7 +192,6 @@ class Fleet:
                 lost.append(joining.id)
         self._say(Resized(self._n_slots))
         if lost:
-            log.error("the replica %s is gone (%s), with %d requests", name, reason, len(lost))
             text = f"the replica that had the request is gone: {reason}"
             self._say(Lost(lost, ErrorInfo("server_error", text)))
 
