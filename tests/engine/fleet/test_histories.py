@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.engine.fleet.fleet import Fleet
+from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.client import EngineClient
 from specllama.engine.models.engine_process import EngineProcess
 from specllama.engine.models.generation import Generation
@@ -42,7 +43,7 @@ from specllama.engine.wire.requests import (
     Submit,
     ids,
 )
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import BLOCK, Stats
 from tests.support.covering import examples
 from tests.support.engines import generate
 from tests.support.factories import TIMINGS, finished, model_info
@@ -209,7 +210,7 @@ class History:
     # ---- the supervisor's part ----------------------------------------------------------
 
     def _start_fleet(self) -> None:
-        self.fleet = Fleet(FIRST, self._on_open, random=self.random)
+        self.fleet = Fleet(FIRST, self._on_open, placing=Placing(self.random, BLOCK))
         self.process = EngineProcess(self.fleet)
         self.fleet.listen(self._on_message)
 
