@@ -58,7 +58,9 @@ log = logging.getLogger("specllama.engine.fleet")
 _CONTROLS = (Cancel, Pause, Resume, EndThoughts)
 _LAST = (Finished, Failed, Ended, Vectors)
 _SHOWS_SLOT = (Delta, Finished)
-_RETRY_AFTER = 10  # s, of a request without a replica
+PARK_SECONDS = 30.0
+"""How long a request waits while each replica is about to end. It fails then."""
+_RETRY_AFTER = 10  # s, of a request that has waited so long
 
 _NO_REPLICA = ErrorInfo(
     "unavailable_error", "each replica of the model is about to end", retry_after=_RETRY_AFTER
@@ -130,6 +132,7 @@ class Fleet:
         self._open: dict[int, _Open] = {}
         self._calls: dict[int, _Call] = {}  # by group
         self._joining: dict[int, Joining] = {}
+        self._parked: list[ToEngine] = []  # messages that wait for a replica
         self._lookups = Lookups(first_id, self._decide, self._send)
         self._adapters: SetAdapters | None = None  # for replicas that join later
         self._on_message: Callable[[ToServer], None] | None = None
@@ -159,6 +162,9 @@ class Fleet:
             self._say(Resized(self._n_slots))
         if self._adapters is not None:
             channel.send(self._adapters)
+        parked, self._parked = self._parked, []
+        for message in parked:
+            self._send(message)
 
     def retire(self, name: str) -> None:
         """Sends no further request to a replica, which is about to end."""
@@ -314,7 +320,9 @@ class Fleet:
             without = {each.name for each in self._members.values() if each.is_leaving}
         placed = self._placing.place(wanted, system.now(), without)
         if placed is None:  # each replica is about to end
-            self._refuse(own, _NO_REPLICA)
+            self._parked.append(message)
+            loop = asyncio.get_running_loop()
+            loop.call_later(PARK_SECONDS, self._give_up, message, own)
             return
         member = self._members[str(placed.member)]
         is_work = isinstance(message, Submit | Embed | Rerank)
@@ -335,6 +343,8 @@ class Fleet:
             found.member.channel.send(message)
             if isinstance(message, Cancel) and not found.is_metered:
                 self._close(message.id)
+        elif self._parked:
+            self._parked.append(message)  # it may be for one of the requests before
 
     def _act_on_slot(self, message: SlotAction) -> None:
         member = self._member_of_slot(message.slot)
@@ -347,12 +357,11 @@ class Fleet:
         member.channel.send(msgspec.structs.replace(message, slot=slot))
 
     def _ask_all(self, message: ToAll) -> None:
-        members = [each for each in self._members.values() if not each.is_leaving]
+        everyone = list(self._members.values())
+        members = [each for each in everyone if not each.is_leaving] or everyone
         if isinstance(message, SetAdapters):
             self._adapters = msgspec.structs.replace(message, id=0)
-        if message.id and not members:
-            self._refuse([message.id], _NO_REPLICA)
-        elif message.id:
+        if message.id:
             first_slots = {each.name: each.first_slot for each in members}
             self._joining[message.id] = Joining(message.id, first_slots)
         for member in members:
@@ -363,6 +372,12 @@ class Fleet:
             if 0 <= slot - member.first_slot < member.info.n_slots and not member.is_leaving:
                 return member
         return None
+
+    def _give_up(self, message: ToEngine, own: Sequence[int]) -> None:
+        """Fails a request that still has no replica."""
+        if any(each is message for each in self._parked):
+            self._parked = [each for each in self._parked if each is not message]
+            self._refuse(own, _NO_REPLICA)
 
     def _refuse(self, own: Sequence[int], error: ErrorInfo) -> None:
         loop = asyncio.get_running_loop()

@@ -103,7 +103,6 @@ class Supervisor:
         self._fetching: asyncio.Future[Options] | None = None
         self._task: asyncio.Task[None] | None = None
         self._examining: asyncio.Task[None] | None = None  # the loaded model, once for each process
-        self._dozing: asyncio.Task[None] | None = None  # a fleet that has no replicas
         self._waiting = WaitingRequests(RESTART_WAIT)
         self._snapshot: ProcessSnapshot | None = None  # the last one before it fell asleep
         self._n_leases = 0
@@ -345,7 +344,10 @@ class Supervisor:
             case LoadFailed(message=text):
                 process.refusal = text
             case NoReplicas():
-                self._dozing = asyncio.create_task(self._doze(process), name="doze")
+                if self.state == "ready" and not (self._n_leases or process.n_running):
+                    self._needed = False
+                    self._enter("dozing")
+                process.kill()  # requests wait for the next one
             case _ if process.client is not None:
                 process.client.dispatch(message)
                 self.info = process.client.info
@@ -433,7 +435,8 @@ class Supervisor:
                     client.answer_from_snapshot(self._snapshot.stats, self._snapshot.slots)
                 client.close(error)
             idle = self.options.entry.sleep_idle_seconds
-            log_for(log, logging.INFO, self.model, f"the model sleeps: it was idle for {idle} s")
+            why = f"it was idle for {idle} s" if idle > 0 else "its replicas have ended"
+            log_for(log, logging.INFO, self.model, f"the model sleeps: {why}")
             return self._restarts.after(ProcessLife(ready=True, served=True))
         wait = self._restarts.after(life)
         if self._stopped():  # `stop` has closed the client

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from specllama.engine.errors import EngineError
+from specllama.engine.fleet import fleet as fleet_module
 from specllama.engine.fleet.fleet import Fleet
 from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.client import EngineClient
@@ -44,7 +45,6 @@ from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     EndThoughts,
-    GetSlots,
     GetStats,
     Load,
     MeasureMemory,
@@ -894,21 +894,37 @@ def test_a_question_to_a_replica_that_ends_is_answered_by_the_others() -> None:
     idle(play(story, "a", "b"))
 
 
-def test_while_all_replicas_are_about_to_end_requests_are_unavailable() -> None:
+def test_while_all_replicas_are_about_to_end_requests_wait_for_another_one() -> None:
+    async def story(stage: Stage) -> None:
+        old = generate(stage.client, ["a"], PARAMS)
+        stage.fleet.retire("a")
+        text, cancelled = (generate(stage.client, [each], PARAMS) for each in "bc")
+        tokens = asyncio.create_task(stage.client.detokenize([1]))
+        await asyncio.sleep(0)
+        cancelled.cancel()
+        stage.taken()
+        stage.join("b")
+        first, *rest = stage.taken()["b"]
+        assert first == text.request
+        assert [type(each) for each in rest] == [Submit, Detokenize, Cancel]
+        stage.channels["b"].say(Text(rest[1].id, "one"))
+        assert await tokens == "one"
+        old.cancel()
+
+    play(story, "a")
+
+
+def test_without_another_replica_waiting_requests_fail(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(fleet_module, "PARK_SECONDS", 0.0)
+
     async def story(stage: Stage) -> None:
         old = generate(stage.client, ["a"], PARAMS)
         stage.fleet.retire("a")
         error = (await failure(generate(stage.client, ["b"], PARAMS))).info
         assert error.type == "unavailable_error"
         assert error.retry_after
-        for question in (stage.client.stats(), stage.client.detokenize([1])):
-            with pytest.raises(EngineError, match="about to end"):
-                await question
-        stage.process.send(SetAdapters(0, []))
-        stage.process.send(GetSlots(0))
         stage.join("b")
-        generate(stage.client, ["c"], PARAMS)
-        assert len(stage.taken()["b"]) == 2  # with the adapters
+        assert not stage.taken().get("b")
         old.cancel()
 
     play(story, "a")

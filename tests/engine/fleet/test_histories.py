@@ -25,6 +25,7 @@ from specllama.engine.wire.replies import (
     Failed,
     Finished,
     Lost,
+    NoReplicas,
     Ready,
     Slots,
     SlotState,
@@ -224,6 +225,9 @@ class History:
                 self.client.adopt_from(self.ended)
                 self.ended = None
             return
+        if isinstance(message, NoReplicas):
+            self.fleet.kill()
+            return
         assert self.client is not None
         if isinstance(message, Step):
             expected = self.client._generations.keys() | self.client._leaving.keys()
@@ -403,6 +407,10 @@ class History:
         assert members.keys() == self.replicas.keys()
         assert all(each.open for each in members.values() if each.is_leaving)
 
+    def _parked(self) -> set[int]:
+        """Returns the texts that wait for a replica."""
+        return {id for each in self.fleet._parked if isinstance(each, Submit) for id in ids(each)}
+
     def _check_clients(self) -> None:
         for each in self.texts:
             each.check()
@@ -412,13 +420,13 @@ class History:
             alive = {each.id for each in self.texts if not each.is_over}
             assert client._generations.keys() == alive
         if self.client is not None:
-            assert alive <= self.fleet._open.keys()
+            assert alive <= self.fleet._open.keys() | self._parked()
 
     def _finish(self) -> None:
         """All messages arrive, and all texts end."""
-        if not self.replicas:
-            self.replicas["a"] = Replica()
-            self.fleet.join("a", self.replicas["a"].channel, model_info())
+        if not self.replicas or self.fleet._parked:
+            new = self.replicas["new"] = Replica()
+            self.fleet.join("new", new.channel, model_info())
         for text in self.texts:
             text.generation.client.resume(text.id)
         for _ in range(2):
