@@ -135,6 +135,7 @@ class Fleet:
         self._parked: list[ToEngine] = []  # messages that wait for a replica
         self._lookups = Lookups(first_id, self._decide, self._send)
         self._adapters: SetAdapters | None = None  # for replicas that join later
+        self._is_ready = False  # a first replica has joined
         self._on_message: Callable[[ToServer], None] | None = None
         self._unheard: list[ToServer] = []
         self._changes = Changes()
@@ -156,7 +157,8 @@ class Fleet:
         member = self._members[name] = Member(name, channel, info, place)
         self._placing.join(name, ReplicaLoad(n_slots=info.n_slots), system.now())
         channel.on_message = partial(self._take, member)
-        if len(self._members) == 1:
+        if not self._is_ready:
+            self._is_ready = True
             self._say(Ready(info))
         else:
             self._say(Resized(self._n_slots))
@@ -320,9 +322,7 @@ class Fleet:
             without = {each.name for each in self._members.values() if each.is_leaving}
         placed = self._placing.place(wanted, system.now(), without)
         if placed is None:  # each replica is about to end
-            self._parked.append(message)
-            loop = asyncio.get_running_loop()
-            loop.call_later(PARK_SECONDS, self._give_up, message, own)
+            self._park(message, own)
             return
         member = self._members[str(placed.member)]
         is_work = isinstance(message, Submit | Embed | Rerank)
@@ -361,7 +361,9 @@ class Fleet:
         members = [each for each in everyone if not each.is_leaving] or everyone
         if isinstance(message, SetAdapters):
             self._adapters = msgspec.structs.replace(message, id=0)
-        if message.id:
+        if message.id and not members:
+            self._park(message, [message.id])
+        elif message.id:
             first_slots = {each.name: each.first_slot for each in members}
             self._joining[message.id] = Joining(message.id, first_slots)
         for member in members:
@@ -372,6 +374,11 @@ class Fleet:
             if 0 <= slot - member.first_slot < member.info.n_slots and not member.is_leaving:
                 return member
         return None
+
+    def _park(self, message: ToEngine, own: Sequence[int]) -> None:
+        """Keeps a request until another replica joins."""
+        self._parked.append(message)
+        asyncio.get_running_loop().call_later(PARK_SECONDS, self._give_up, message, own)
 
     def _give_up(self, message: ToEngine, own: Sequence[int]) -> None:
         """Fails a request that still has no replica."""
@@ -402,11 +409,7 @@ class Fleet:
     def _take(self, member: Member, message: ToIngress) -> None:
         """Passes a message of a replica on, with the fleet's numbers of slots."""
         if isinstance(message, Step):
-            self._say(
-                Step(
-                    [self._event(member, each) for each in message.events if each.id in member.open]
-                )
-            )
+            self._take_step(member, message)
         elif isinstance(message, Report):
             added, removed = numbers(message.added), numbers(message.removed)
             self._placing.report(member.name, message.load, added, removed, system.now())
@@ -419,16 +422,25 @@ class Fleet:
                 self._say(message)
                 self._close(message.id)
 
-    def _event(self, member: Member, event: Event | Vectors) -> Event | Vectors:
-        if isinstance(event, _SHOWS_SLOT) and member.place:
-            event = msgspec.structs.replace(event, id_slot=event.id_slot + member.first_slot)
-        if isinstance(event, Delta) and event.timings.predicted_n == 1:
-            found = self._open.get(event.id)
-            if found is not None and found.placed is not None:
-                self._placing.began(found.placed, system.now())
-        elif isinstance(event, _LAST):
-            self._close(event.id)
-        return event
+    def _take_step(self, member: Member, step: Step) -> None:
+        events: list[Event | Vectors] = []
+        for event in step.events:
+            if event.id not in member.open:
+                continue
+            if isinstance(event, _SHOWS_SLOT) and member.place:
+                event = msgspec.structs.replace(event, id_slot=event.id_slot + member.first_slot)
+            if isinstance(event, Delta) and event.timings.predicted_n == 1:
+                self._began(event.id)
+            events.append(event)
+        self._say(Step(events))
+        for event in events:
+            if isinstance(event, _LAST):
+                self._close(event.id)
+
+    def _began(self, id: int) -> None:
+        found = self._open.get(id)
+        if found is not None and found.placed is not None:
+            self._placing.began(found.placed, system.now())
 
     def _answer(self, id: int, answer: Reply | Failed | None) -> None:
         if answer is not None:

@@ -41,6 +41,7 @@ class _Undecided:
         self.replica = replica  # that was asked
         self.timer = timer
         self.later: list[ToEngine] = []
+        self.ids = {submit.group or submit.id, *ids(submit)}  # and of texts that follow
 
 
 class Lookups:
@@ -53,15 +54,14 @@ class Lookups:
         self._send = send
         self._questions = itertools.count(first_id + _FIRST_ID)
         self._asked: dict[int, _Undecided] = {}  # by question
-        self._undecided: dict[int, _Undecided] = {}  # by the ids of requests, and their calls
+        self._undecided: dict[int, _Undecided] = {}  # by its ids
 
     def ask(self, submit: Submit, replica: str, channel: Channel[ToIngress]) -> None:
         """Asks a replica for the blocks of a request."""
         id = next(self._questions)
         timer = asyncio.get_running_loop().call_later(SECONDS, self._end, id, None)
         undecided = self._asked[id] = _Undecided(submit, replica, timer)
-        for own in (submit.group, *ids(submit)):
-            self._undecided[own] = undecided
+        self._undecided |= dict.fromkeys(undecided.ids, undecided)
         channel.send(GetBlocks(id, submit.prompt, submit.params, submit.owner, submit.private))
 
     def keep(self, message: ToEngine) -> bool:
@@ -75,6 +75,9 @@ class Lookups:
         undecided = self._undecided.get(id) if id else None
         if undecided is not None:
             undecided.later.append(message)
+            if isinstance(message, Submit):
+                undecided.ids.update(ids(message))
+                self._undecided |= dict.fromkeys(ids(message), undecided)
         return undecided is not None
 
     def take(self, message: Reply | Failed) -> bool:
@@ -102,7 +105,7 @@ class Lookups:
             return
         undecided.timer.cancel()
         submit = undecided.submit
-        for own in (submit.group, *ids(submit)):
+        for own in undecided.ids:
             self._undecided.pop(own, None)
         wanted = WantedPrompt(n_tokens_of(submit))
         if blocks is not None:

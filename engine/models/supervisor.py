@@ -344,10 +344,11 @@ class Supervisor:
             case LoadFailed(message=text):
                 process.refusal = text
             case NoReplicas():
-                if self.state == "ready" and not (self._n_leases or process.n_running):
-                    self._needed = False
-                    self._enter("dozing")
-                process.kill()  # requests wait for the next one
+                if self.state == "ready":  # before, it waits for other replicas
+                    if not (self._n_leases or process.n_running):
+                        self._needed = False
+                        self._enter("dozing")
+                    process.kill()  # requests wait for the next one
             case _ if process.client is not None:
                 process.client.dispatch(message)
                 self.info = process.client.info

@@ -10,6 +10,7 @@ import pytest
 
 from specllama.engine.errors import EngineError
 from specllama.engine.fleet import fleet as fleet_module
+from specllama.engine.fleet.channel import Report, packed
 from specllama.engine.fleet.fleet import Fleet
 from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.client import EngineClient
@@ -25,6 +26,7 @@ from specllama.engine.wire.replies import (
     Adapter,
     Adapters,
     Begun,
+    Blocks,
     Ended,
     Failed,
     NoReplicas,
@@ -45,10 +47,12 @@ from specllama.engine.wire.requests import (
     Detokenize,
     Embed,
     EndThoughts,
+    GetBlocks,
     GetStats,
     Load,
     MeasureMemory,
     Pause,
+    PromptParts,
     Rerank,
     Resume,
     SetAdapters,
@@ -57,7 +61,7 @@ from specllama.engine.wire.requests import (
     Terms,
     ids,
 )
-from specllama.engine.wire.stats import BLOCK, Histogram, Stats
+from specllama.engine.wire.stats import BLOCK, Histogram, ReplicaLoad, Stats
 from tests.support.engines import AtOnce, generate
 from tests.support.factories import TIMINGS, delta, finished, model_info
 from tests.support.fleets import PaperChannel, until
@@ -436,6 +440,102 @@ def test_controls_go_to_the_replica_with_the_request() -> None:
         assert not stage.taken()
 
     idle(play(story, "a", "b"))
+
+
+# ---- prompts whose blocks are asked for -------------------------------------------------
+
+LONG: PromptParts = ["x" * 10_000]
+
+
+def question(stage: Stage) -> tuple[str, int]:
+    """Takes the question for the blocks of a prompt. Returns the replica, and the id."""
+    [(name, [message])] = stage.taken().items()
+    assert isinstance(message, GetBlocks)
+    assert message.prompt == LONG
+    return name, message.id
+
+
+@pytest.mark.parametrize("end", ["answer", "failure", "loss"])
+def test_a_long_prompt_goes_to_the_replica_with_its_blocks(end: str) -> None:
+    def story(stage: Stage) -> None:
+        for name in "abc":
+            blocks = packed(range(20)) if name == "b" else b""
+            stage.channels[name].say(Report(ReplicaLoad(n_slots=2), blocks, b""))
+        text = generate(stage.client, LONG, PARAMS)
+        name, id = question(stage)
+        assert not stage.opened
+        if end == "answer":
+            stage.channels[name].say(Blocks(id, 1500, packed(range(20))))
+            stage.channels[name].say(Blocks(id, 1500, packed(range(20))))
+        elif end == "failure":
+            stage.channels[name].say(Failed(id, EngineError.of("server_error", "x").info))
+        else:
+            stage.lose(name)
+        [(chosen, [submit])] = stage.taken().items()
+        assert submit == text.request
+        assert stage.opened == [(chosen, [text.request.id])]
+        assert chosen == "b" if end == "answer" else chosen
+        stage.say(chosen, Begun(text.request.id), finished(id=text.request.id))
+
+    idle(play(story, "a", "b", "c"))
+
+
+def test_messages_of_an_undecided_call_follow_it() -> None:
+    def story(stage: Stage) -> None:
+        first, second = (generate(stage.client, LONG, PARAMS) for _ in range(2))
+        stage.taken()
+        group = first.request.group
+        more = [generate(stage.client, ["a"], PARAMS, group=group) for _ in range(2)]
+        stage.client.pause(more[0].request.id)
+        more[1].cancel()
+        second.cancel()
+        assert not stage.taken()
+        [one, two] = stage.fleet._lookups._asked.items()
+        for id, asked in (one, two):
+            stage.channels[asked.replica].say(Blocks(id, 1000, b""))
+        sent = stage.taken()
+        where = stage.place_of(first.request.id)
+        ids = [first.request.id, *(each.request.id for each in more)]
+        own = [each for each in sent[where] if each.id in ids]
+        assert [(type(each), each.id) for each in own] == [
+            (Submit, ids[0]),
+            (Submit, ids[1]),
+            (Submit, ids[2]),
+            (Pause, ids[1]),
+            (Cancel, ids[2]),
+        ]
+        other = [each for messages in sent.values() for each in messages if each.id not in ids]
+        assert [type(each) for each in other] == [Submit, Cancel]
+        first.cancel()
+        more[0].cancel()
+
+    idle(play(story, "a", "b"))
+
+
+def test_a_replica_that_does_not_answer_is_not_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("specllama.engine.fleet.lookup.SECONDS", 0.0)
+
+    async def story(stage: Stage) -> None:
+        text = generate(stage.client, LONG, PARAMS)
+        name, id = question(stage)
+        await until(lambda: stage.opened)
+        stage.channels[name].say(Blocks(id, 1000, b""))
+        assert len(stage.said) == 2  # no message about the late answer
+        text.cancel()
+
+    idle(play(story, "a", "b"))
+
+
+def test_undecided_requests_wait_for_the_next_fleet() -> None:
+    async def story(stage: Stage) -> None:
+        text = generate(stage.client, LONG, PARAMS)
+        question(stage)
+        stage.lose("a")
+        stage.lose("b")
+        assert not text.ready
+        assert not stage.fleet._lookups._asked
+
+    play(story, "a", "b")
 
 
 # ---- questions to all -------------------------------------------------------------------
@@ -866,9 +966,19 @@ def test_the_last_event_of_the_last_replica_arrives() -> None:
     async def story(stage: Stage) -> None:
         text = generate(stage.client, ["a"], PARAMS)
         stage.fleet.retire("a")
-        stage.say("a", Begun(text.request.id), finished(id=text.request.id))
-        assert NoReplicas() in stage.said
+        last = finished(id=text.request.id)
+        stage.say("a", Begun(text.request.id), last)
+        assert stage.said[-2:] == [Step([Begun(text.request.id), last]), NoReplicas()]
         assert (await text.result()).id == text.request.id
+
+    play(story, "a")
+
+
+def test_a_fleet_becomes_ready_only_once() -> None:
+    def story(stage: Stage) -> None:
+        stage.fleet.retire("a")
+        stage.join("b")
+        assert stage.said == [Ready(model_info()), NoReplicas(), Resized(2)]
 
     play(story, "a")
 

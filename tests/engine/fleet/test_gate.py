@@ -17,8 +17,11 @@ from specllama.engine.fleet.channel import (
     Channel,
     Hello,
     Refused,
+    Report,
     ToIngress,
     Welcome,
+    numbers,
+    packed,
     to_ingress_decoder,
 )
 from specllama.engine.fleet.gate import MAX_STRANGERS, Gate
@@ -31,6 +34,7 @@ from specllama.engine.wire.framing import HEADER, MAX_FRAME, frame
 from specllama.engine.wire.replies import (
     Begun,
     Delta,
+    Digest,
     Ended,
     Failed,
     Heartbeat,
@@ -45,6 +49,7 @@ from specllama.engine.wire.requests import (
     Cancel,
     Detokenize,
     Embed,
+    GetDigest,
     GetStats,
     Load,
     MeasureMemory,
@@ -54,7 +59,7 @@ from specllama.engine.wire.requests import (
     Terms,
     Tokenize,
 )
-from specllama.engine.wire.stats import Stats
+from specllama.engine.wire.stats import ReplicaLoad, Stats
 from tests.support.engines import INFO, AtOnce, PaperChild
 from tests.support.factories import TIMINGS, finished
 from tests.support.fleets import until
@@ -187,6 +192,12 @@ def submit(id: int, n_others: int = 0, *, metered: bool = False) -> Submit:
     others = [(id + n, n) for n in range(1, n_others + 1)]
     terms = METERED if metered else Terms()
     return Submit(id, ["a"], GenerationParams(), group=id, others=others, terms=terms)
+
+
+@pytest.fixture(autouse=True)
+def _no_reports(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Questions for reports would be among the messages to the process."""
+    monkeypatch.setattr(gate_module, "REPORT_SECONDS", 1e6)
 
 
 def play(
@@ -579,6 +590,42 @@ def test_an_ingress_that_does_not_read_does_not_delay_the_end(
     play(monkeypatch, story)
 
 
+# ---- reports ----------------------------------------------------------------------------
+
+
+def test_each_ingress_gets_the_changes_since_its_last_report(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(gate_module, "REPORT_SECONDS", 0.0)
+
+    async def story(found: Replica, address: Address) -> None:
+        async def report(*blocks: int) -> None:
+            question = await found.next()
+            assert isinstance(question, GetDigest)
+            load = ReplicaLoad(n_busy=len(blocks))
+            found.child.say(Digest(question.id, packed(blocks), load))
+
+        first = await connected(address, 1)
+        await report(1, 2)
+        assert await first.next() == Report(ReplicaLoad(n_busy=2), packed([1, 2]), b"")
+        second = await connected(address, 2)
+        await report(2, 3)
+        assert await first.next() == Report(ReplicaLoad(n_busy=2), packed([3]), packed([1]))
+        assert await second.next() == Report(ReplicaLoad(n_busy=2), packed([2, 3]), b"")
+        second.channel.close()
+        await report()
+        gone = await first.next()
+        assert sorted(numbers(gone.removed)) == [2, 3]
+        found.child.exit(-9)  # while it is asked
+        await first.end()
+        await found.ready(2)
+        first = await connected(address, 1)
+        await report(5)
+        assert await first.next() == Report(ReplicaLoad(n_busy=1), packed([5]), b"")
+
+    play(monkeypatch, story)
+
+
 # ---- waiting for the end of requests ----------------------------------------------------
 
 
@@ -655,6 +702,27 @@ def test_requests_that_never_arrive_count_as_ended(monkeypatch: pytest.MonkeyPat
         assert not some.done()
         ingress.send(Cancel(ONE))
         await some
+
+    play(monkeypatch, story)
+
+
+def test_draining_waits_for_all_requests(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def story(found: Replica, address: Address) -> None:
+        one, two = await connected(address, 1), await connected(address, 2)
+        await found.gate.drain()
+        one.send(submit(ONE))
+        two.send(submit(TWO))
+        await found.next()
+        await found.next()
+        draining = asyncio.create_task(found.gate.drain())
+        await asyncio.sleep(0)
+        one.send(submit(ONE + 1))
+        await found.next()
+        found.child.say(Step([finished(id=ONE), finished(id=TWO)]))
+        await one.events()
+        assert not draining.done()
+        one.channel.close()
+        await draining
 
     play(monkeypatch, story)
 

@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.fleet.channel import packed
 from specllama.engine.fleet.fleet import Fleet
 from specllama.engine.fleet.placing import Placing
 from specllama.engine.models.client import EngineClient
@@ -20,6 +21,7 @@ from specllama.engine.params import GenerationParams
 from specllama.engine.wire.replies import (
     Accepted,
     Begun,
+    Blocks,
     Delta,
     Ended,
     Failed,
@@ -37,9 +39,11 @@ from specllama.engine.wire.replies import (
 from specllama.engine.wire.requests import (
     Cancel,
     Detokenize,
+    GetBlocks,
     GetSlots,
     GetStats,
     Pause,
+    PromptParts,
     Resume,
     Submit,
     ids,
@@ -53,6 +57,8 @@ from tests.support.fleets import PaperChannel
 ERROR = ErrorInfo("server_error", "a mistake")
 GONE = ErrorInfo("server_error", "the process is gone")
 NAMES = ("a", "b", "c")
+LONG = "x" * 1000
+"""A prompt for whose blocks the fleet asks a replica."""
 FIRST = (3 << 35) + 1
 
 
@@ -95,6 +101,10 @@ class Replica:
                 self.out.append(Slots(id, [SlotState(id=n, n_ctx=8) for n in range(2)]))
             case Detokenize(id=id):
                 self.out.append(Text(id, "a"))
+            case GetBlocks(id=id) if id % 3:
+                self.out.append(Blocks(id, 1000, packed(range(10))))
+            case GetBlocks(id=id):
+                self.out.append(Failed(id, ERROR))
             case other:
                 raise AssertionError(other)
 
@@ -185,8 +195,9 @@ class History:
             for act in self.random.choices(acts, [ACTS[each] for each in acts], k=n_acts):
                 act(self)
                 self._check()
-            self._play(self._finish)
-            self._play(self._check_answers)
+            for _ in range(3):  # the fleet may end, and the next one continues
+                self._play(self._let_all_end)
+            self._check_ends()
         finally:
             self.loop.close()
 
@@ -280,8 +291,9 @@ class History:
         for seed in range(n):  # each has a meter of its own
             watched = Watched()
             meter = watched if metered else None
+            prompt: PromptParts = [LONG if self._maybe() else "a"]
             watched.generation = generate(
-                client, ["a"], GenerationParams(seed=seed), group=group, meter=meter
+                client, prompt, GenerationParams(seed=seed), group=group, meter=meter
             )
             group = watched.generation.request.group
             self.texts.append(watched)
@@ -293,7 +305,9 @@ class History:
             self._play(lambda: self._submit_together(client, n))
 
     def _submit_together(self, client: EngineClient, n: int) -> None:
-        for generation in client.generate_all(["b"], [GenerationParams()] * n):
+        for generation in client.generate_all(
+            [LONG if self._maybe() else "b"], [GenerationParams()] * n
+        ):
             watched = Watched()
             watched.generation = generation
             self.texts.append(watched)
@@ -420,31 +434,40 @@ class History:
             alive = {each.id for each in self.texts if not each.is_over}
             assert client._generations.keys() == alive
         if self.client is not None:
-            assert alive <= self.fleet._open.keys() | self._parked()
+            lookups = self.fleet._lookups
+            assert alive <= self.fleet._open.keys() | lookups._undecided.keys() | self._parked()
+            assert not self.fleet._open.keys() & {
+                id for each in lookups._asked.values() for id in ids(each.submit)
+            }
 
-    def _finish(self) -> None:
+    def _let_all_end(self) -> None:
         """All messages arrive, and all texts end."""
         if not self.replicas or self.fleet._parked:
             new = self.replicas["new"] = Replica()
             self.fleet.join("new", new.channel, model_info())
         for text in self.texts:
             text.generation.client.resume(text.id)
-        for _ in range(2):
+        moves = True
+        while moves and not self.fleet.has_ended:
+            moves = False
             for replica in [*self.replicas.values()]:
                 while replica.channel.sent:
+                    moves = True
                     replica.receive()
                 replica.paused.clear()
                 for id in replica.texts:
                     replica.begin(id)
                     replica.end(id, fails=False)
                 while replica.out and not self.fleet.has_ended:
+                    moves = True
                     replica.deliver()
-        if not self.fleet.has_ended:
-            fleet = self.fleet
-            assert not [*fleet._open, *fleet._joining, *fleet._calls]
-            assert not fleet._placing._texts[
-                [each.row for each in fleet._placing._members.values()]
-            ].any()
+
+    def _check_ends(self) -> None:
+        """Nothing is left, and each question has an answer, an error, or was withdrawn."""
+        fleet = self.fleet
+        assert not [*fleet._open, *fleet._joining, *fleet._calls, *fleet._lookups._undecided]
+        rows = [each.row for each in fleet._placing._members.values()]
+        assert not fleet._placing._texts[rows].any()
         for text in self.texts:
             text.check()
             assert text.is_over
@@ -452,9 +475,6 @@ class History:
                 assert len(text.ends) == 1
         if self.client is not None:
             assert not [*self.client._generations, *self.client._leaving]
-
-    def _check_answers(self) -> None:
-        """Each question has an answer, an error, or was withdrawn."""
         for task in self.asked:
             assert task.done()
             if not task.cancelled() and (error := task.exception()) is not None:

@@ -334,28 +334,60 @@ def test_a_replica_that_is_known_again_is_connected_again() -> None:
     play(2, story)
 
 
-def test_a_fleet_without_replicas_waits_for_others() -> None:
+def test_a_model_without_replicas_sleeps_until_a_request() -> None:
     async def story(found: Ingress, others: dict[str, PaperReplica]) -> None:
         found.replicas.update({"a": others["a"].address})
         await found.is_ready(2)
-        assert found.n_wanted == 1
         found.replicas.update({})
-        await until(lambda: found.supervisor.state == "restarting")
+        await until(lambda: found.supervisor.state == "sleeping")
+        assert found.n_wanted == 1
+        found.supervisor.acquire()
+        waking = asyncio.create_task(found.supervisor.engine())
         await until(lambda: found.n_wanted == 2)
-        text = generate(await _waiting_client(found), ["a"], PARAMS)
         found.replicas.update({"b": others["b"].address})
-        await found.is_ready(2)
+        generate(await waking, ["a"], PARAMS)
         await until(lambda: others["b"].requests)
-        assert others["b"].requests[0].id == text.request.id
+        found.supervisor.release()
 
     play(2, story)
 
 
-async def _waiting_client(found: Ingress) -> Any:
-    """The client of the last fleet, whose requests wait for the next one."""
-    waiting = found.supervisor._waiting
-    assert waiting._client is not None
-    return waiting._client
+def test_a_request_begun_before_the_last_replica_ends_waits_for_the_next_one() -> None:
+    async def story(found: Ingress, others: dict[str, PaperReplica]) -> None:
+        found.replicas.update({"a": others["a"].address})
+        await found.is_ready(2)
+        found.supervisor.acquire()
+        client = await found.supervisor.engine()
+        found.replicas.update({})
+        text = generate(client, ["a"], PARAMS)
+        await until(lambda: found.n_wanted == 2)
+        later = generate(client, ["b"], PARAMS)
+        assert not text.ready
+        found.replicas.update({"b": others["b"].address})
+        await until(lambda: len(others["b"].requests) == 2)
+        ids = [text.request.id, later.request.id]
+        assert [each.id for each in others["b"].requests] == ids
+        found.supervisor.release()
+
+    play(2, story)
+
+
+def test_a_lost_replica_that_was_the_last_one_is_waited_for() -> None:
+    async def story(found: Ingress, others: dict[str, PaperReplica]) -> None:
+        found.replicas.update({"a": others["a"].address})
+        await found.is_ready(2)
+        others["a"].answer = Refused("the engine process is being replaced", True)
+        text = generate(await found.supervisor.engine(), ["a"], PARAMS)
+        await until(lambda: others["a"].requests)
+        others["a"].drop()
+        await until(lambda: len(others["a"].hellos) > 2)
+        assert found.supervisor.state == "restarting"
+        assert not text.ready
+        others["a"].answer = Welcome(INFO)
+        await until(lambda: len(others["a"].requests) == 2)
+        assert others["a"].requests[1].id == text.request.id
+
+    play(1, story)
 
 
 def test_processes_follow_each_other() -> None:
