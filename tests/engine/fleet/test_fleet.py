@@ -870,7 +870,7 @@ class Fleets:
         self.all.append(Fleet(FIRST, lambda name, own: None, placing=Placing(Random(1), BLOCK)))
         return EngineProcess(self.all[-1])
 
-    async def join(self, n: int, name: str) -> PaperChannel:
+    async def add(self, n: int, name: str) -> PaperChannel:
         """A replica joins fleet number `n`, once it exists."""
         await until(lambda: len(self.all) == n)
         channel = PaperChannel()
@@ -885,7 +885,7 @@ def test_waiting_requests_move_to_the_next_fleet() -> None:
             model_options(), start_process=fleets.start_process, restarts=AtOnce()
         )
         supervisor.start()
-        channel = await fleets.join(1, "a")
+        channel = await fleets.add(1, "a")
         await until(lambda: supervisor.state == "ready")
         client = await supervisor.engine()
         begun, waiting = (generate(client, ["a"], PARAMS) for _ in range(2))
@@ -897,7 +897,7 @@ def test_waiting_requests_move_to_the_next_fleet() -> None:
         assert supervisor.state == "restarting"
         assert supervisor.exit_code == 1
         between = generate(client, ["c"], PARAMS)
-        channel = await fleets.join(2, "a")
+        channel = await fleets.add(2, "a")
         await until(lambda: supervisor.state == "ready")
         assert [each.id for each in channel.taken()] == [FIRST + 1, FIRST + 2, FIRST + 3]
         channel.say(Step([finished(id=each.request.id) for each in (waiting, late, between)]))
