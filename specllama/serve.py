@@ -135,7 +135,8 @@ class ApiServer(Server):
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         loop = asyncio.get_running_loop()
         is_uvloop = type(loop).__module__.partition(".")[0] == "uvloop"
-        await super().startup([] if is_uvloop else sockets)
+        await super().startup([])
+        await self.before_listening()
         protocol_class: Callable[..., asyncio.Protocol] = self.config.http_protocol_class
         protocol = functools.partial(
             protocol_class,
@@ -148,15 +149,21 @@ class ApiServer(Server):
             acceptors = [Acceptor(each, protocol, self.config.ssl) for each in listening]
             self.servers += cast(list[Any], acceptors)
         else:
-            for sock in self._listeners.unix:
+            tls = self.config.ssl
+            for sock in sockets or []:
                 self.servers.append(
-                    await loop.create_unix_server(protocol, sock=sock, ssl=self.config.ssl)
+                    await loop.create_server(protocol, sock=sock, ssl=tls, backlog=BACKLOG)
                 )
+            for sock in self._listeners.unix:
+                self.servers.append(await loop.create_unix_server(protocol, sock=sock, ssl=tls))
         # The objects made so far stay to the end, so the garbage collector can skip them.
         startup.resume_gc()
         if not self.should_exit:
             self._on_listening()
             self._announcing = asyncio.create_task(self._announce())
+
+    async def before_listening(self) -> None:
+        """Is awaited when the application has started, before the first connection is accepted."""
 
     async def on_tick(self, counter: int) -> bool:
         n_requests = len(self.server_state.tasks)

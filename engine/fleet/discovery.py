@@ -35,6 +35,10 @@ class Discovery:
         if (known := self._known.get(deployment)) is not None:
             update(known)
 
+    def known(self, deployment: str) -> Mapping[str, Address] | None:
+        """Returns the replicas of a deployment, or None if they haven't been reported yet."""
+        return self._known.get(deployment)
+
     def publish(self, deployment: str, known: Mapping[str, Address]) -> None:
         """Reports all replicas of a deployment. Safe to call from any thread."""
         self._known[deployment] = known
