@@ -27,7 +27,7 @@ from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.entry import CatalogEntry
 from specllama.engine.options import Given, Layer, OptionError, Options, Setting, check_layer
 from specllama.engine.options.checks import check
-from specllama.engine.options.declaration import compose
+from specllama.engine.options.declaration import compose, fields
 from specllama.engine.options.layers import read_layer
 from specllama.engine.options.names import ChosenValues, suggestion
 from specllama.engine.options.parser import layered
@@ -35,9 +35,22 @@ from specllama.engine.shipped import MODEL_NAME
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.options.composition import NAMES
 from specllama.handlers.options.parser import check_server, check_server_files
+from specllama.handlers.options.tables.log import LogOptions
 
 MAX_SIZE: Final = 1 << 20  # characters of the text
-_PROCESS_KEYS: Final = ("replicas", "autoscaling", "cpus", "gpus", "resources")
+INGRESS: Final = "ingress"
+"""The section of the processes that answer HTTP, and their name at Ray Serve."""
+PROCESS_KEYS: Final = {
+    "replicas": "number of processes (default: 1)",
+    "autoscaling": "instead of replicas: min_replicas, max_replicas and other settings of Ray "
+    "Serve's autoscaling_config; min_replicas 0 lets a model sleep",
+    "cpus": "CPUs that each process reserves; parts of one are possible (default: 1)",
+    "gpus": "GPUs that each process reserves (default: 0)",
+    "resources": "other resources that each process reserves, by their names at the nodes",
+    "surge": "percentage of additional processes during an update, which start before old ones "
+    "stop (default: 0)",
+}
+"""The keys of a section about processes, and their meanings."""
 
 
 class DeploymentError(Exception):
@@ -48,7 +61,8 @@ class DeploymentError(Exception):
 class Processes(msgspec.Struct, frozen=True, kw_only=True):
     """How many processes of one kind there are, and what each of them reserves on its machine.
     `place` is where the file describes them. With `autoscaling`, their number follows the load, by
-    the settings of Ray Serve."""
+    the settings of Ray Serve. `surge` is the percentage of additional processes during an update,
+    which start before old ones stop."""
 
     place: str
     replicas: int = 1
@@ -56,11 +70,26 @@ class Processes(msgspec.Struct, frozen=True, kw_only=True):
     cpus: float = 1.0
     gpus: float = 0.0
     resources: Mapping[str, float] = {}
+    surge: int = 0
 
     @property
     def may_be_none(self) -> bool:
         """True if there are no processes while there are no requests."""
         return self.autoscaling is not None and self.autoscaling.get("min_replicas") == 0
+
+    @property
+    def n_first(self) -> int:
+        """The number of processes at the start."""
+        if self.autoscaling is None:
+            return self.replicas
+        first = self.autoscaling.get("initial_replicas")
+        least = self.autoscaling.get("min_replicas", 1)
+        return int(least if first is None else first)
+
+    def reserved(self) -> dict[str, float]:
+        """Returns what a process reserves, by Ray's names of the resources."""
+        found = {"CPU": self.cpus, "GPU": self.gpus, **self.resources}
+        return {name: n for name, n in found.items() if n}
 
 
 class Deployment(msgspec.Struct, frozen=True, kw_only=True):
@@ -95,6 +124,44 @@ def read(text: str, source: str, *, files: bool = True) -> Deployment:
     return _Reader(source, files=files).read(text)
 
 
+def part(text: str, model: str | None = None) -> str:
+    """Returns the part of a deployment on which the replicas of a model depend or, without
+    `model`, the processes of the ingress. A change of the rest of the text doesn't change it.
+    `read` has to accept the text."""
+    sections = dict(_named(yaml.compose(text, Loader=yaml.SafeLoader)))
+    models = [
+        (name, _only(node, lambda key: key == "options"))
+        for name, node in _named(sections["models"])
+        if model is None or name == model
+    ]
+    found: list[tuple[str, yaml.Node]] = [("models", _mapping(models))]
+    if "server" in sections:
+        server = sections["server"]
+        found.insert(0, ("server", server if model is None else _only(server, _is_of_log)))
+    return yaml.serialize(_mapping(found))
+
+
+def _is_of_log(option: str) -> bool:
+    key = NAMES.normal_key(option)
+    found = NAMES.by_key.get(key) or NAMES.by_negative_key.get(key)
+    return found is not None and found.name in fields(LogOptions)
+
+
+def _named(node: yaml.Node | None) -> list[tuple[str, yaml.Node]]:
+    pairs = node.value if isinstance(node, yaml.MappingNode) else []
+    return [(key.value, value) for key, value in pairs]
+
+
+def _mapping(entries: Sequence[tuple[str, yaml.Node]]) -> yaml.MappingNode:
+    name = "tag:yaml.org,2002:str"
+    pairs = [(yaml.ScalarNode(name, key), value) for key, value in entries]
+    return yaml.MappingNode("tag:yaml.org,2002:map", pairs)
+
+
+def _only(node: yaml.Node, is_wanted: Callable[[str], bool]) -> yaml.Node:
+    return _mapping([(name, value) for name, value in _named(node) if is_wanted(name)])
+
+
 class _Reader:
     def __init__(self, source: str, *, files: bool) -> None:
         self._source = source
@@ -113,14 +180,16 @@ class _Reader:
             raise DeploymentError(f"{self._source}: {' '.join(str(error).split())}") from None
         if root is None:
             raise DeploymentError(f"{self._source}: the file is empty; it needs models")
-        parts = self._mapping(root, "the file", ("server", "ingress", "models"))
+        parts = self._mapping(root, "the file", ("server", INGRESS, "models"))
         if "models" not in parts:
             self._fail(root, "models is missing: the models to serve, by name")
         models = self._entries(parts["models"], "models")
         if not models:
             self._fail(parts["models"], "models is empty; it needs one model at least")
         everything = {name: self._model(name, node) for name, node in models.items()}
-        ingress = self._processes(parts.get("ingress"), root, "ingress")
+        if INGRESS in models:
+            self._fail(models[INGRESS], f"models.{INGRESS}: this name is taken; give another one")
+        ingress = self._processes(parts.get(INGRESS), root, INGRESS)
         return Deployment(
             server=self._server(parts.get("server")),
             ingress=ingress,
@@ -142,7 +211,7 @@ class _Reader:
 
     def _model(self, name: str, node: yaml.Node) -> tuple[Processes, Options]:
         what = f"models.{name}"
-        parts = self._mapping(node, what, (*_PROCESS_KEYS, "options"))
+        parts = self._mapping(node, what, (*PROCESS_KEYS, "options"))
         layer = self._layer(parts.pop("options", None), f"{what}.options")
         self._checked(lambda: check_layer(NAMES, layer))
         nothing = Given(NAMES, {}, ())
@@ -157,7 +226,7 @@ class _Reader:
         return self._processes_of(parts, node, what), options
 
     def _processes(self, node: yaml.Node | None, parent: yaml.Node, what: str) -> Processes:
-        parts = {} if node is None else self._mapping(node, what, _PROCESS_KEYS)
+        parts = {} if node is None else self._mapping(node, what, tuple(PROCESS_KEYS))
         return self._processes_of(parts, node or parent, what)
 
     def _processes_of(
@@ -180,7 +249,14 @@ class _Reader:
             cpus=self._number(parts.get("cpus"), f"{what}.cpus", 1),
             gpus=self._number(parts.get("gpus"), f"{what}.gpus", 0),
             resources=resources,
+            surge=self._surge(parts.get("surge"), f"{what}.surge"),
         )
+
+    def _surge(self, node: yaml.Node | None, what: str) -> int:
+        value = self._number(node, what)
+        if node is not None and (value > 100 or value != int(value)):
+            self._fail(node, f"{what} has to be a whole percentage from 0 to 100")
+        return int(value)
 
     def _layer(self, node: yaml.Node | None, what: str) -> Layer:
         entries = {} if node is None else self._entries(node, what)

@@ -12,6 +12,7 @@ end.
 
 import asyncio
 import contextvars
+import hashlib
 import logging
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
@@ -20,17 +21,19 @@ from typing import Any
 
 import msgspec
 import ray
+import yaml
 from ray import serve
 from ray.serve.config import AutoscalingConfig, RequestRouterConfig
 from ray.serve.handle import DeploymentHandle
 from ray.serve.request_router import PendingRequest, RequestRouter, RunningReplica
 
 from specllama import __version__, logs
-from specllama.deployment import Deployment, DeploymentError, Processes, read
+from specllama.deployment import INGRESS, Deployment, DeploymentError, Processes, part, read
 from specllama.engine.fleet.channel import Address
 from specllama.engine.fleet.discovery import discovery
 from specllama.engine.fleet.gate import Gate
-from specllama.engine.fleet.replicas import Replicas, WaitsForReplicas
+from specllama.engine.fleet.replicas import CONNECT_SECONDS, Replicas, WaitsForReplicas
+from specllama.engine.models.lifecycle import SERVING
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
 from specllama.handlers.running.admission import MEMORY, open_buckets
@@ -41,12 +44,12 @@ from specllama.serve import ApiServer
 
 log = logging.getLogger("specllama.ray_serve")
 
-APPLICATION = "specllama"
 CALLS = 100_000
 """Maximum of Serve's calls at a replica at the same time. The engine process has its own limits
 (`--max-queue`), with documented errors."""
 DRAIN_SECONDS = 600.0
 """How long the texts of a replica may continue that Serve stops."""
+_LOOK = 0.02  # s between two looks at the replicas
 
 
 # ---- Replicas of a model ------------------------------------------------------------------------
@@ -165,6 +168,20 @@ class _Calls:
             log.debug("a call of Serve ended: %r", error)
 
 
+class _IngressServer(ApiServer):
+    """A server that waits for replicas before it accepts connections: it may replace another one,
+    whose clients should notice nothing."""
+
+    is_connected: Callable[[], bool] = staticmethod(lambda: True)
+    """Whether all replicas that there are can be used."""
+
+    async def before_listening(self) -> None:
+        for _ in range(round(CONNECT_SECONDS / _LOOK)):
+            if self.is_connected():
+                return
+            await asyncio.sleep(_LOOK)
+
+
 class Ingress:
     """The server of the API, on its own port."""
 
@@ -174,25 +191,46 @@ class Ingress:
         deployment = read(text, source)
         options = deployment.server
         logs.configure(options.log)
-        self._replicas: list[Replicas] = []
+        self._supervisors: dict[str, Supervisor] = {}  # by the name of the deployment
         self._listeners = Listeners(options.http.hosts(), options.http.port, reuse_port=True)
-        self._server = ApiServer.of(
+        self._scheme = "https" if options.http.ssl_cert_file else "http"
+        self._prefix = options.http.api_prefix
+        listening = asyncio.Event()
+        self._server = _IngressServer.of(
             options,
             deployment.catalog(),
             self._listeners,
+            on_listening=listening.set,
             parts=_parts(partial(self._supervise, deployment, handles)),
         )
         self._server.handles_signals = False
+        self._server.is_connected = self._is_connected
         self._serving = asyncio.create_task(self._server.serve(self._listeners.tcp))
-        while not (self._server.started or self._serving.done()):
-            await asyncio.sleep(0.01)
+        first = asyncio.create_task(listening.wait())
+        await asyncio.wait({self._serving, first}, return_when=asyncio.FIRST_COMPLETED)
+        first.cancel()
         self.check_health()
+
+    def _is_connected(self) -> bool:
+        for deployment, supervisor in self._supervisors.items():
+            known = discovery.known(deployment)
+            if known is None or (known and supervisor.state not in SERVING):
+                return False
+        return True
 
     def check_health(self) -> None:
         """Raises RuntimeError if the server has ended, so that Serve replaces the process."""
         if self._serving.done():
             reason = self._server.failures[0] if self._server.failures else "it has ended"
             raise RuntimeError(f"the server does not run: {reason}")
+
+    async def urls(self) -> list[str]:
+        """Returns the URLs on which the server listens, with this machine's address."""
+        found = self._listeners.urls(self._scheme, self._prefix)
+        here = ray.util.get_node_ip_address()
+        for everywhere in ("0.0.0.0", "[::]"):
+            found = [url.replace(f"//{everywhere}:", f"//{here}:") for url in found]
+        return found
 
     async def __del__(self) -> None:
         self._server.should_exit = True
@@ -211,13 +249,15 @@ class Ingress:
         calls = _Calls(handles[model])
         replicas = Replicas(__version__, calls.open, calls.wake)
         discovery.watch(handles[model].deployment_name, replicas.update)
-        return Supervisor(
+        supervisor = Supervisor(
             options,
             fetch=_is_elsewhere,
             start_process=replicas.start_process,
             restarts=WaitsForReplicas(),
             **arguments,
         )
+        self._supervisors[handles[model].deployment_name] = supervisor
+        return supervisor
 
 
 def _parts(supervise: Callable[..., Supervisor]) -> ServerParts:
@@ -239,43 +279,60 @@ async def _is_elsewhere(options: Options, on_progress: object) -> Options:
 # ---- The application ----------------------------------------------------------------------------
 
 
-def application(args: dict[str, str]) -> serve.Application:
-    """Returns the Serve application of a deployment. `args` has the path of its file, `config`.
+def application(args: dict[str, Any]) -> serve.Application:
+    """Returns the Serve application of a deployment. `args` has the path of its file, `config`, or
+    the file's sections themselves.
 
     Raises DeploymentError.
     """
-    if set(args) != {"config"}:
-        raise DeploymentError("the application needs one argument, config: the path of a file")
+    path = args.get("config")
+    if path is None:
+        return build(yaml.safe_dump(args, sort_keys=False), "args")
+    if len(args) > 1:
+        raise DeploymentError("args: give either config, the path of a file, or its sections")
     try:
-        text = Path(args["config"]).read_text("utf-8")
-    except OSError as error:
-        raise DeploymentError(f"{args['config']}: {error.strerror}") from None
-    return build(text, args["config"])
+        text = Path(path).read_text("utf-8")
+    except (OSError, ValueError) as error:
+        raise DeploymentError(f"{path}: {getattr(error, 'strerror', error)}") from None
+    return build(text, path)
 
 
 def build(text: str, source: str) -> serve.Application:
-    """Returns the Serve application of the deployment that `text` describes."""
+    """Returns the Serve application of the deployment that `text` describes.
+
+    Each process gets the part of the text on which it depends. `serve.run` replaces the processes
+    whose part has changed, and no others.
+
+    Raises DeploymentError.
+    """
     deployment = read(text, source, files=False)
     router = RequestRouterConfig(request_router_class="specllama.ray_serve.ToNamedReplica")
-    handles = {
-        name: serve.deployment(
+    handles = {}
+    for name, processes in deployment.models.items():
+        own = part(text, name)
+        replicas = serve.deployment(
             Replica,
             name=name,
             request_router_config=router,
-            max_ongoing_requests=CALLS,
-            graceful_shutdown_timeout_s=DRAIN_SECONDS,
             **_scale(processes, deployment.options[name].engine.context.n_slots()),
-        ).bind(text, source, name)
-        for name, processes in deployment.models.items()
-    }
+        )
+        handles[name] = _versioned(replicas, own).bind(own, source, name)
+    own = part(text)
+    # Serve's check that no calls are open precedes the end of the listener.
     ingress = serve.deployment(
         Ingress,
-        name="ingress",
-        max_ongoing_requests=CALLS,
-        graceful_shutdown_timeout_s=DRAIN_SECONDS,
+        name=INGRESS,
+        graceful_shutdown_wait_loop_s=0.1,
         **_scale(deployment.ingress, CALLS),
     )
-    return ingress.bind(text, source, handles)
+    return _versioned(ingress, own).bind(own, source, handles)
+
+
+def _versioned(deployment: serve.Deployment, text: str) -> serve.Deployment:
+    """Returns a deployment that Serve regards as unchanged while `text` is the same. Without a
+    version, `serve.run` would replace all processes each time."""
+    digest = hashlib.sha256(f"{__version__}\n{text}".encode()).hexdigest()
+    return deployment.options(version=digest[:16], _internal=True)
 
 
 def _scale(processes: Processes, target: int) -> dict[str, Any]:
@@ -284,7 +341,12 @@ def _scale(processes: Processes, target: int) -> dict[str, Any]:
     reserved: dict[str, Any] = {"num_cpus": processes.cpus, "num_gpus": processes.gpus}
     if processes.resources:
         reserved["resources"] = dict(processes.resources)
-    found: dict[str, Any] = {"ray_actor_options": reserved}
+    found: dict[str, Any] = {
+        "ray_actor_options": reserved,
+        "max_ongoing_requests": CALLS,
+        "graceful_shutdown_timeout_s": DRAIN_SECONDS,
+        "max_surge_percent": processes.surge,
+    }
     if processes.autoscaling is None:
         return {**found, "num_replicas": processes.replicas}
     settings = {"target_ongoing_requests": target, **processes.autoscaling}
