@@ -116,8 +116,9 @@ ONLY = {
     "miniaudio": ("specllama.engine.helpers.decode",),
     "pypdfium2": ("specllama.engine.helpers.decode",),
     "httpcore2": ("specllama.engine.helpers.fetch",),
-    # An optional dependency.
+    # Optional dependencies.
     "opentelemetry": ("specllama.handlers.http.otel",),
+    "ray": ("specllama.ray_cluster", "specllama.ray_serve"),
 }
 """Libraries with one way in."""
 

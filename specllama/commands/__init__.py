@@ -21,6 +21,10 @@ COMMANDS = {
     "list": Command("[--json]", "lists the downloaded models"),
     "rm": Command("NAME...", "removes downloaded models"),
     "ps": Command("[--url URL]", "shows the models and slots of a running server"),
+    "deploy": Command(
+        "CONFIG [--address HOST:PORT]",
+        "serves models on several machines with Ray Serve (extra: ray)",
+    ),
     "keys": Command(
         "add|list|revoke [NAME]",
         "adds, lists and removes API keys in the file of --keys-file",

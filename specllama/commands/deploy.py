@@ -37,11 +37,13 @@ INTERRUPTED = 130
 _PAUSE = 0.5  # s between two looks at the state
 _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
+ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
+"""Ray's switch for other systems, which works on Linux, too: with "0", the processes of a cluster
+use the loopback address."""
 _TOKENS = ("RAY_AUTH_TOKEN", "RAY_AUTH_TOKEN_PATH")
 _TOKEN_FILE = Path("~/.ray/auth_token")
 _LOCAL = {
-    # Ray's own switch for other systems: its processes listen on the loopback address.
-    "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",
+    ON_LOOPBACK: "0",
     "RAY_AUTH_MODE": "token",
     "RAY_USAGE_STATS_ENABLED": "0",
     "RAY_DEDUP_LOGS": "0",
@@ -182,7 +184,7 @@ class _Command:
         if self._given.check and not self._address:
             print(f"{self._given.config}: {_summary(deployment)}")
             return 0
-        _prepare(local=not self._address)
+        _prepare(self._address)
         _import_ray()
         from specllama import ray_cluster
         from specllama.ray_serve import build
@@ -284,7 +286,7 @@ class _Command:
     def _delete(self) -> int:
         if not self._address:
             raise ClusterError("--delete needs a cluster: --address or RAY_ADDRESS")
-        _prepare(local=False)
+        _prepare(self._address)
         _import_ray()
         from specllama import ray_cluster
 
@@ -320,11 +322,13 @@ def _read_text(path: str) -> str:
         raise DeploymentError(f"{path}: {reason(error)}") from None
 
 
-def _prepare(*, local: bool) -> None:
+def _prepare(address: str) -> None:
     """Sets variables that Ray reads when it is imported. A cluster without authentication is used
     only if RAY_AUTH_MODE says so, and never started."""
     os.environ.setdefault("RAY_AUTH_MODE", "token")
-    if not local:
+    if address:
+        if address.startswith(_LOOPBACK):  # Ray would take another address of this machine
+            os.environ.setdefault(ON_LOOPBACK, "0")
         return
     os.environ.update(_LOCAL)
     if not (sys.stderr.isatty() and not os.environ.get("NO_COLOR")):
