@@ -20,6 +20,7 @@ from ray.serve.schema import ApplicationStatus, LoggingConfig
 
 from specllama.deployment import INGRESS
 from specllama.nodes import ClusterError
+from specllama.ray_stores import end_stores
 
 STORE_BYTES = 80 << 20
 """The shared memory of a local cluster; tokens take another way. Ray's minimum is 75 MiB."""
@@ -93,7 +94,12 @@ def _init(**arguments: Any) -> None:
         logging.getLogger("ray.serve").setLevel(logging.ERROR)
     except AuthenticationError as error:
         raise ClusterError(f"the cluster refuses the token: {one_line(str(error))}") from None
-    except (RayError, ConnectionError, RuntimeError, ValueError) as error:
+    except ConnectionError as error:
+        raise ClusterError(
+            f"Ray: {one_line(str(error))}; if that cluster runs, this machine has to be one of its "
+            "nodes, with the same token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token)"
+        ) from None
+    except (RayError, RuntimeError, ValueError) as error:
         raise ClusterError(f"Ray: {one_line(str(error))}") from None
 
 
@@ -157,6 +163,12 @@ def delete(name: str) -> None:
         serve.delete(name, _blocking=False)
     except (RayError, RayServeException) as error:
         raise ClusterError(f"Ray: {one_line(str(error))}") from None
+
+
+def forget(name: str) -> None:
+    """Discards what the ingresses of an application that has ended stored in the cluster's
+    memory."""
+    end_stores(name)
 
 
 # ---- Ray's messages -----------------------------------------------------------------------------

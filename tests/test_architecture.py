@@ -118,7 +118,7 @@ ONLY = {
     "httpcore2": ("specllama.engine.helpers.fetch",),
     # Optional dependencies.
     "opentelemetry": ("specllama.handlers.http.otel",),
-    "ray": ("specllama.ray_cluster", "specllama.ray_serve"),
+    "ray": ("specllama.ray_cluster", "specllama.ray_serve", "specllama.ray_stores"),
 }
 """Libraries with one way in."""
 

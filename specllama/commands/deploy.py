@@ -282,6 +282,7 @@ class _Command:
         ray_cluster.delete(self._given.name)
         while ray_cluster.status(self._given.name) is not None:
             time.sleep(_PAUSE)
+        ray_cluster.forget(self._given.name)
 
     def _delete(self) -> int:
         if not self._address:

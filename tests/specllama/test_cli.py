@@ -53,7 +53,7 @@ async def app(scope, receive, send):
         await asyncio.sleep(0.01)
     await send({"type": "http.response.body", "body": b"end"})
 
-def create_app(options, catalog, on_fatal=None, supervise=None):
+def create_app(options, catalog, on_fatal=None, parts=None):
     global ON_FATAL
     ON_FATAL = on_fatal
     return app
