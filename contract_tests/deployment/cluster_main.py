@@ -2,7 +2,8 @@
 
     python -m contract_tests.deployment.cluster_main CPUS NODES FOLDER
 
-It prints the address, and ends with its stdin. A line `remove` there ends the youngest node.
+It prints the address, and ends with its stdin. A line `remove` there ends the youngest node. The
+first node has the resource `head`.
 """
 
 import sys
@@ -17,7 +18,8 @@ def main() -> None:
         "object_store_memory": 80 << 20,
         "include_dashboard": False,
     }
-    cluster = Cluster(initialize_head=True, head_node_args={**each, "temp_dir": folder})
+    head = {**each, "temp_dir": folder, "resources": {"head": 1}}
+    cluster = Cluster(initialize_head=True, head_node_args=head)
     nodes = [cluster.add_node(**each) for _ in range(int(n_nodes) - 1)]
     print(cluster.address, flush=True)
     for line in sys.stdin:

@@ -122,7 +122,11 @@ class Cluster:
     def __init__(self, process: subprocess.Popen[str], address: str, token: str) -> None:
         self.process = process
         self.address = address
-        self.variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        self.variables = {
+            "RAY_AUTH_MODE": "token",
+            "RAY_AUTH_TOKEN": token,
+            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the loopback address
+        }
 
     @classmethod
     @contextmanager
@@ -167,6 +171,13 @@ class Cluster:
         """Returns the cluster's processes whose title begins so."""
         return titled(psutil.Process(self.process.pid), title)
 
+    def remove_node(self) -> None:
+        """Ends the processes of the youngest node."""
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        print("remove", file=self.process.stdin, flush=True)
+        assert self.process.stdout.readline() == "removed\n"
+
     def deploy(self, path: Path, *argv: object) -> subprocess.CompletedProcess[str]:
         """Runs `specllama deploy` with this cluster."""
         return run(path, "--address", self.address, *argv, **self.variables)
@@ -181,5 +192,9 @@ class Cluster:
         try:
             yield Server(found[1])
         finally:
-            gone = run("--delete", "--address", self.address, **self.variables)
-            assert gone.returncode == 0, gone.stderr
+            self.delete()
+
+    def delete(self, *argv: object) -> None:
+        """Deletes a deployment."""
+        gone = run("--delete", "--address", self.address, *argv, **self.variables)
+        assert gone.returncode == 0, gone.stderr

@@ -79,7 +79,7 @@ def test_a_model_sleeps_without_requests(cluster: Cluster, directory: Path) -> N
     del deployment["models"][MODEL]["replicas"]
     deployment["models"][MODEL]["autoscaling"] = settings
     with cluster.deployed(directory, deployment) as server:
-        assert server.get("/health").status_code in (200, 503)
+        wait_until(lambda: server.get("/health").status_code == 200, "the model is loaded once")
         for _ in range(2):
             wait_until(lambda: not pids(cluster, REPLICA), "there is no replica")
             answer = server.post("/completion", {"prompt": "Hello", "n_predict": 8})
