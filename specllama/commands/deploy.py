@@ -35,6 +35,7 @@ log = logging.getLogger("specllama.deploy")
 NAME = "specllama"
 INTERRUPTED = 130
 _PAUSE = 0.5  # s between two looks at the state
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
 
 ON_LOOPBACK = "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"
@@ -62,7 +63,7 @@ def main(argv: Sequence[str]) -> int:
         print(example(), end="")
         return 0
     try:
-        with _Signals() as signals:
+        with Signals() as signals:
             return _Command(given, signals).run()
     except (DeploymentError, ClusterError) as error:
         print(f"specllama deploy: error: {error}", file=sys.stderr)
@@ -139,24 +140,25 @@ models:
 """
 
 
-class _Signals:
+class Signals:
     """A context in which the first Ctrl-C or SIGTERM only sets `received`, and a second one raises
     KeyboardInterrupt."""
 
     def __init__(self) -> None:
         self.received = False
+        self._previous = {each: signal.getsignal(each) for each in _SIGNALS}
 
-    def __enter__(self) -> "_Signals":
+    def __enter__(self) -> "Signals":
         self.handle()
         return self
 
     def __exit__(self, *_: object) -> None:
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, signal.SIG_DFL)
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
 
     def handle(self) -> None:
         """Handles signals from now on, also if a library has handlers of its own."""
-        for number in (signal.SIGINT, signal.SIGTERM):
+        for number in _SIGNALS:
             signal.signal(number, self._receive)
 
     def _receive(self, number: int, _: FrameType | None) -> None:
@@ -166,7 +168,7 @@ class _Signals:
 
 
 class _Command:
-    def __init__(self, given: argparse.Namespace, signals: _Signals) -> None:
+    def __init__(self, given: argparse.Namespace, signals: Signals) -> None:
         self._given = given
         self._signals = signals
         self._address: str = given.address or os.environ.get("RAY_ADDRESS", "")
