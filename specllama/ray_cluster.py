@@ -11,6 +11,7 @@ import tempfile
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
 
+import grpc
 import ray
 from ray import serve
 from ray.exceptions import AuthenticationError, RayError
@@ -101,6 +102,18 @@ def _init(**arguments: Any) -> None:
         ) from None
     except (RayError, RuntimeError, ValueError) as error:
         raise ClusterError(f"Ray: {one_line(str(error))}") from None
+
+
+def is_open() -> bool:
+    """Returns whether the connected cluster also answers a request without a token: then any
+    program that reaches its ports can run code on its machines."""
+    with grpc.insecure_channel(ray.get_runtime_context().gcs_address) as channel:
+        ask = channel.unary_unary("/ray.rpc.NodeInfoGcsService/GetAllNodeInfo")
+        try:
+            ask(b"", timeout=CONNECT_SECONDS)
+        except grpc.RpcError:
+            return False  # usually, since the token is missing
+    return True
 
 
 def nodes() -> list[Mapping[str, float]]:

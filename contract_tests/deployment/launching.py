@@ -119,22 +119,25 @@ def titled(top: psutil.Process, title: str) -> list[psutil.Process]:
 class Cluster:
     """A running cluster. `specllama deploy` needs `address` and `variables`."""
 
-    def __init__(self, process: subprocess.Popen[str], address: str, token: str) -> None:
+    def __init__(
+        self, process: subprocess.Popen[str], address: str, variables: Mapping[str, str]
+    ) -> None:
         self.process = process
         self.address = address
-        self.variables = {
-            "RAY_AUTH_MODE": "token",
-            "RAY_AUTH_TOKEN": token,
-            "RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER": "0",  # the loopback address
-        }
+        self.variables = variables
 
     @classmethod
     @contextmanager
-    def start(cls, directory: Path, *, cpus: int, nodes: int) -> Iterator["Cluster"]:
-        token = secrets.token_urlsafe(32)
+    def start(
+        cls, directory: Path, *, cpus: int, nodes: int, has_token: bool = True
+    ) -> Iterator["Cluster"]:
+        variables = {"RAY_AUTH_MODE": "disabled"}
+        if has_token:
+            variables = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_urlsafe(32)}
+        variables["RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER"] = "0"  # the loopback address
         # A short path, for sockets.
         folder = tempfile.mkdtemp(prefix="specllama-", dir="/tmp")
-        log = directory / "cluster.log"
+        log = directory / f"cluster-{nodes}.log"
         with log.open("wb") as sink:
             process = subprocess.Popen(
                 [
@@ -142,11 +145,7 @@ class Cluster:
                     *(str(cpus), str(nodes), folder),
                 ],
                 env=environment(
-                    RAY_AUTH_MODE="token",
-                    RAY_AUTH_TOKEN=token,
-                    RAY_USAGE_STATS_ENABLED="0",
-                    RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER="0",
-                    GRPC_ENABLE_FORK_SUPPORT="0",
+                    RAY_USAGE_STATS_ENABLED="0", GRPC_ENABLE_FORK_SUPPORT="0", **variables
                 ),
                 cwd=ROOT,
                 stdin=subprocess.PIPE,
@@ -160,7 +159,7 @@ class Cluster:
         assert re.fullmatch(r"[\d.]+:\d+", address), log.read_text("utf-8", "replace")
         children = psutil.Process(process.pid).children(recursive=True)
         try:
-            yield cls(process, address, token)
+            yield cls(process, address, variables)
         finally:
             process.stdin.close()
             process.wait(SECONDS)

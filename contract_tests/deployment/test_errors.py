@@ -50,6 +50,7 @@ def test_more_processes_than_the_nodes_hold(cluster: Cluster, directory: Path) -
 def test_a_check_deploys_nothing(cluster: Cluster, directory: Path) -> None:
     done = cluster.deploy(written(directory, described(replicas=2)), "--check")
     assert done.returncode == 0, done.stderr
+    assert "asks for no token" not in done.stderr
     assert done.stdout.endswith(f": {MODEL} x 2, ingress x 1; they fit\n")
     gone = run("--delete", "--address", cluster.address, **cluster.variables)
     assert one_line(gone) == "the cluster has no deployment specllama"
@@ -90,6 +91,18 @@ def test_a_wrong_token(cluster: Cluster, directory: Path, token: str) -> None:
     variables = {**cluster.variables, "RAY_AUTH_TOKEN": token, "HOME": str(directory)}
     said = one_line(run(path, "--address", cluster.address, **variables))
     assert "token" in said
+
+
+def test_a_cluster_without_a_token(directory: Path) -> None:
+    """It isn't used unless that is asked for, and then with a warning."""
+    path = written(directory, described())
+    with Cluster.start(directory, cpus=1, nodes=1, has_token=False) as cluster:
+        safe = {**cluster.variables, "RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": 40 * "t"}
+        said = one_line(run(path, "--address", cluster.address, "--check", **safe))
+        assert said.startswith("the cluster asks for no token: ")
+        done = cluster.deploy(path, "--check")
+        assert done.returncode == 0, done.stderr
+        assert "the cluster asks for no token" in done.stderr
 
 
 @pytest.mark.parametrize(

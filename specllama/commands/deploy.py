@@ -196,6 +196,8 @@ class _Command:
             log.info("starting a Ray cluster of this machine")
         with ray_cluster.connected(self._address) if self._address else ray_cluster.local():
             self._signals.handle()
+            if ray_cluster.is_open():
+                _warn_of_open_cluster()
             self._check_nodes(deployment)
             if self._given.check:
                 print(f"{self._given.config}: {_summary(deployment)}; they fit")
@@ -338,6 +340,14 @@ def _prepare(address: str) -> None:
         os.environ["RAY_COLOR_PREFIX"] = "0"
     if not any(os.environ.get(name) for name in _TOKENS) and not _TOKEN_FILE.expanduser().exists():
         os.environ["RAY_AUTH_TOKEN"] = secrets.token_urlsafe(32)
+
+
+def _warn_of_open_cluster() -> None:
+    """Raises ClusterError unless the user wants a cluster without authentication."""
+    text = "the cluster asks for no token: any program that reaches its ports can run code on it"
+    if os.environ["RAY_AUTH_MODE"] != "disabled":
+        raise ClusterError(f"{text}; with RAY_AUTH_MODE=disabled it is used nevertheless")
+    log.warning("%s", text)
 
 
 def _import_ray() -> None:
