@@ -17,27 +17,37 @@ Every process of the deployment reads the same text. Relative paths in it are th
 on which the process runs.
 """
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Final, NoReturn
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, Final
 
 import msgspec
 import yaml
 
+from specllama.deployment_yaml import DeploymentError as DeploymentError
+from specllama.deployment_yaml import YamlReader
 from specllama.engine.catalog.catalog import Catalog
 from specllama.engine.catalog.entry import CatalogEntry
-from specllama.engine.options import Given, Layer, OptionError, Options, Setting, check_layer
-from specllama.engine.options.checks import check
-from specllama.engine.options.declaration import compose, fields
+from specllama.engine.options import (
+    Given,
+    Layer,
+    OptionError,
+    Options,
+    RouterOptions,
+    Setting,
+    check_layer,
+)
+from specllama.engine.options.declaration import Field, compose, fields
 from specllama.engine.options.layers import read_layer
-from specllama.engine.options.names import ChosenValues, suggestion
+from specllama.engine.options.names import ChosenValues
 from specllama.engine.options.parser import layered
+from specllama.engine.options.values import legible, quote
 from specllama.engine.shipped import MODEL_NAME
 from specllama.handlers.options import ServerOptions
 from specllama.handlers.options.composition import NAMES
 from specllama.handlers.options.parser import check_server, check_server_files
+from specllama.handlers.options.tables.general import GeneralOptions
 from specllama.handlers.options.tables.log import LogOptions
 
-MAX_SIZE: Final = 1 << 20  # characters of the text
 INGRESS: Final = "ingress"
 """The section of the processes that answer HTTP, and their name at Ray Serve."""
 PROCESS_KEYS: Final = {
@@ -51,11 +61,27 @@ PROCESS_KEYS: Final = {
     "stop (default: 0)",
 }
 """The keys of a section about processes, and their meanings."""
-
-
-class DeploymentError(Exception):
-    """The description of the deployment can't be used. The message is one line: the file, the line,
-    what is wrong and what is right."""
+AUTOSCALING_KEYS: Final = (
+    "min_replicas",
+    "max_replicas",
+    "initial_replicas",
+    "target_ongoing_requests",
+    "metrics_interval_s",
+    "look_back_period_s",
+    "smoothing_factor",
+    "upscale_smoothing_factor",
+    "downscale_smoothing_factor",
+    "upscaling_factor",
+    "downscaling_factor",
+    "upscale_delay_s",
+    "downscale_delay_s",
+    "downscale_to_zero_delay_s",
+    "aggregation_function",
+    "policy",
+)
+"""Ray Serve's settings of the autoscaling. It ignores others, without a message."""
+_OF_ALL_MODELS: Final = ("metrics", "props", "max_queue", "max_queue_tokens")
+"""Options of a model that a server with several models has as well."""
 
 
 class Processes(msgspec.Struct, frozen=True, kw_only=True):
@@ -162,34 +188,32 @@ def _only(node: yaml.Node, is_wanted: Callable[[str], bool]) -> yaml.Node:
     return _mapping([(name, value) for name, value in _named(node) if is_wanted(name)])
 
 
-class _Reader:
+class _Reader(YamlReader):
     def __init__(self, source: str, *, files: bool) -> None:
-        self._source = source
+        super().__init__(source)
         self._files = files
 
     def read(self, text: str) -> Deployment:
-        if len(text) > MAX_SIZE:
-            raise DeploymentError(f"{self._source}: longer than {MAX_SIZE} characters")
-        try:
-            root = yaml.compose(text, Loader=yaml.SafeLoader)
-        except yaml.MarkedYAMLError as error:
-            mark = error.problem_mark or error.context_mark
-            line = f":{mark.line + 1}" if mark else ""
-            raise DeploymentError(f"{self._source}{line}: {error.problem or error}") from None
-        except yaml.YAMLError as error:
-            raise DeploymentError(f"{self._source}: {' '.join(str(error).split())}") from None
+        root = self.root(text)
         if root is None:
-            raise DeploymentError(f"{self._source}: the file is empty; it needs models")
-        parts = self._mapping(root, "the file", ("server", INGRESS, "models"))
+            raise DeploymentError(f"{self.source}: the file is empty; it needs models")
+        parts = self.mapping(root, "the file", ("server", INGRESS, "models"))
         if "models" not in parts:
-            self._fail(root, "models is missing: the models to serve, by name")
-        models = self._entries(parts["models"], "models")
+            self.fail(root, "models is missing: the models to serve, by name")
+        models = self.entries(parts["models"], "models")
         if not models:
-            self._fail(parts["models"], "models is empty; it needs one model at least")
+            self.fail(parts["models"], "models is empty: it needs a model, by its name")
         everything = {name: self._model(name, node) for name, node in models.items()}
         if INGRESS in models:
-            self._fail(models[INGRESS], f"models.{INGRESS}: this name is taken; give another one")
+            self.fail(models[INGRESS], f"models.{INGRESS}: this name is taken; give another one")
+        self._check_names(models, {name: options for name, (_, options) in everything.items()})
         ingress = self._processes(parts.get(INGRESS), root, INGRESS)
+        if ingress.may_be_none:
+            self.fail(
+                parts[INGRESS],
+                f"{INGRESS}: min_replicas has to be at least 1: without a process, no request has "
+                "an answer",
+            )
         return Deployment(
             server=self._server(parts.get("server")),
             ingress=ingress,
@@ -200,136 +224,176 @@ class _Reader:
     # ---- parts -----------------------------------------------------------------------------
 
     def _server(self, node: yaml.Node | None) -> ServerOptions:
-        chosen = ChosenValues(NAMES)
         layer = self._layer(node, "server")
-        self._checked(lambda: read_layer(chosen, layer, whole_server=True))
+        self._check_server_keys(layer)
+        chosen = ChosenValues(NAMES)
+        self._checked(lambda: read_layer(chosen, layer, whole_server=True), node, layer)
         options = compose(ServerOptions, chosen.values)
-        self._checked(lambda: check_server(options))
+        self._checked(lambda: check_server(options), node, layer)
         if self._files:
-            self._checked(lambda: check_server_files(options))
+            self._checked(lambda: check_server_files(options), node, layer)
         return options
 
     def _model(self, name: str, node: yaml.Node) -> tuple[Processes, Options]:
         what = f"models.{name}"
-        parts = self._mapping(node, what, (*PROCESS_KEYS, "options"))
-        layer = self._layer(parts.pop("options", None), f"{what}.options")
+        if not name.strip() or not name.isprintable():
+            self.fail(node, f"models: {quote(name)} is no name of a model")
+        parts = self.mapping(node, what, (*PROCESS_KEYS, "options"))
+        given = parts.pop("options", None)
+        layer = self._layer(given, f"{what}.options")
+        self._check_model_keys(layer)
         self._checked(lambda: check_layer(NAMES, layer))
         nothing = Given(NAMES, {}, ())
-        options = self._checked(lambda: layered(nothing, [layer], files=self._files), node)
+        options = self._checked(
+            lambda: layered(nothing, [layer], files=self._files), given or node, layer
+        )
         if not options.names_model() and name != MODEL_NAME:
-            self._fail(
+            self.fail(
                 node,
                 f"{what}: options has to name the model: model (a path), hf-repo, model-url or "
                 "docker-repo",
             )
-        self._checked(lambda: check(options), node)
         return self._processes_of(parts, node, what), options
 
+    def _check_server_keys(self, layer: Layer) -> None:
+        """Raises DeploymentError for an option without effect in the section of the server."""
+        for setting, field in self._known(layer):
+            if field is None:
+                continue  # `read_layer` finds the error
+            if field.name in fields(RouterOptions):
+                why = "has no effect: the section models lists the models, which all stay loaded"
+            elif field.name in fields(GeneralOptions):
+                why = "is for the command line: it prints something instead of starting a server"
+            elif NAMES.concerns_model(field) and field.name not in _OF_ALL_MODELS:
+                why = "is an option of a model: write it into models.NAME.options"
+            else:
+                continue
+            raise DeploymentError(f"{layer.place(setting)}: {setting.key} {why}")
+
+    def _check_model_keys(self, layer: Layer) -> None:
+        """Raises DeploymentError for an option without effect among those of a model."""
+        for setting, field in self._known(layer):
+            if NAMES.key_concerns_server(setting.key):
+                why = "concerns the whole server: write it into the section server"
+            elif field is not None and field.name == "sleep_idle_seconds":
+                why = (
+                    "has no effect here: autoscaling with min_replicas: 0 unloads a model that is "
+                    "not used"
+                )
+            else:
+                continue
+            raise DeploymentError(f"{layer.place(setting)}: {setting.key} {why}")
+
+    def _known(self, layer: Layer) -> Iterator[tuple[Setting, Field | None]]:
+        """Yields the settings of a layer, and their options; None for an unknown key."""
+        for setting in layer.settings:
+            yield setting, _field(setting.key)
+
+    def _check_names(self, models: Mapping[str, yaml.Node], options: Mapping[str, Options]) -> None:
+        """Raises DeploymentError if two models have the same name or alias."""
+        owners = {name: name for name in models}
+        for name, each in options.items():
+            for alias in each.engine.model.aliases():
+                if (owner := owners.setdefault(alias, name)) != name:
+                    text = (
+                        f"models.{name}: the alias {legible(alias)} is a name of the model {owner}"
+                    )
+                    self.fail(models[name], text)
+
     def _processes(self, node: yaml.Node | None, parent: yaml.Node, what: str) -> Processes:
-        parts = {} if node is None else self._mapping(node, what, tuple(PROCESS_KEYS))
+        parts = {} if node is None else self.mapping(node, what, tuple(PROCESS_KEYS))
         return self._processes_of(parts, node or parent, what)
 
     def _processes_of(
         self, parts: Mapping[str, yaml.Node], node: yaml.Node, what: str
     ) -> Processes:
         if "replicas" in parts and "autoscaling" in parts:
-            self._fail(parts["autoscaling"], f"{what}: replicas and autoscaling exclude each other")
+            self.fail(parts["autoscaling"], f"{what}: replicas and autoscaling exclude each other")
         autoscaling = None
         if "autoscaling" in parts:
-            entries = self._entries(parts["autoscaling"], f"{what}.autoscaling")
-            autoscaling = {key: self._value(each) for key, each in entries.items()}
+            autoscaling = self._autoscaling(parts["autoscaling"], f"{what}.autoscaling")
         resources = {}
         if "resources" in parts:
-            entries = self._entries(parts["resources"], f"{what}.resources")
-            resources = {key: self._number(each, key) for key, each in entries.items()}
+            entries = self.entries(parts["resources"], f"{what}.resources")
+            resources = {
+                key: self.number(each, f"{what}.resources.{key}") for key, each in entries.items()
+            }
         return Processes(
-            place=self._place(node),
-            replicas=int(self._number(parts.get("replicas"), f"{what}.replicas", 1, least=1)),
+            place=self.place(node),
+            replicas=self.count(parts.get("replicas"), f"{what}.replicas", 1, least=1),
             autoscaling=autoscaling,
-            cpus=self._number(parts.get("cpus"), f"{what}.cpus", 1),
-            gpus=self._number(parts.get("gpus"), f"{what}.gpus", 0),
+            cpus=self.number(parts.get("cpus"), f"{what}.cpus", 1),
+            gpus=self.number(parts.get("gpus"), f"{what}.gpus", 0),
             resources=resources,
             surge=self._surge(parts.get("surge"), f"{what}.surge"),
         )
 
+    def _autoscaling(self, node: yaml.Node, what: str) -> dict[str, Any]:
+        entries = self.mapping(node, what, AUTOSCALING_KEYS)
+        found = {key: self.value(each, f"{what}.{key}") for key, each in entries.items()}
+        counts = {
+            key: self.count(entries.get(key), f"{what}.{key}", default)
+            for key, default in (("min_replicas", 1), ("max_replicas", 1))
+        }
+        if counts["max_replicas"] < max(1, counts["min_replicas"]):
+            self.fail(
+                node,
+                f"{what}: max_replicas is {counts['max_replicas']}; it has to be at least 1, and "
+                f"at least min_replicas, which is {counts['min_replicas']}",
+            )
+        return found
+
     def _surge(self, node: yaml.Node | None, what: str) -> int:
-        value = self._number(node, what)
+        value = self.number(node, what)
         if node is not None and (value > 100 or value != int(value)):
-            self._fail(node, f"{what} has to be a whole percentage from 0 to 100")
+            self.fail(node, f"{what} has to be a whole percentage from 0 to 100")
         return int(value)
 
     def _layer(self, node: yaml.Node | None, what: str) -> Layer:
-        entries = {} if node is None else self._entries(node, what)
-        settings = [
-            Setting(key, self._text(each), each.start_mark.line + 1)
-            for key, each in entries.items()
-        ]
-        return Layer(self._source, tuple(settings))
+        """Returns the options of a section. A list stands for several occurrences of an option, if
+        these add up, or for values that are separated by commas."""
+        entries = {} if node is None else self.entries(node, what)
+        settings: list[Setting] = []
+        lines: dict[str, Setting] = {}
+        for key, each in entries.items():
+            field = _field(key)
+            texts = self.texts(each, f"{what}.{key}")
+            if field is None or not field.opt.repeats:
+                texts = [",".join(texts)]
+            found = [Setting(key, text, each.start_mark.line + 1) for text in texts]
+            other = lines.setdefault(field.name, found[0]) if field is not None else found[0]
+            if other is not found[0]:
+                self.fail(
+                    each,
+                    f"{what}: {key} is the same option as {other.key} in line {other.line}; remove "
+                    "one of them",
+                )
+            settings += found
+        return Layer(self.source, tuple(settings))
 
-    # ---- values ----------------------------------------------------------------------------
-
-    def _entries(self, node: yaml.Node, what: str) -> dict[str, yaml.Node]:
-        """Returns the entries of a mapping."""
-        if isinstance(node, yaml.ScalarNode) and node.tag.endswith(":null"):
-            return {}
-        if not isinstance(node, yaml.MappingNode):
-            self._fail(node, f"{what} has to be a mapping: lines of `name: value`")
-        found: dict[str, yaml.Node] = {}
-        for key, value in node.value:
-            if not isinstance(key, yaml.ScalarNode):
-                self._fail(key, f"{what}: a name has to be a plain text")
-            if key.value in found:
-                self._fail(key, f"{what}: {key.value} is there twice")
-            found[key.value] = value
-        return found
-
-    def _mapping(self, node: yaml.Node, what: str, known: Sequence[str]) -> dict[str, yaml.Node]:
-        """Returns the entries of a mapping that has only `known` ones."""
-        found = self._entries(node, what)
-        for key, value in found.items():
-            if key not in known:
-                near = suggestion(key, {*known}) or f"; there are {', '.join(known)}"
-                self._fail(value, f"{what}: {key} is unknown{near}")
-        return found
-
-    def _text(self, node: yaml.Node) -> str:
-        """Returns the text of an option's value, as written; a list is joined by commas."""
-        if isinstance(node, yaml.SequenceNode):
-            return ",".join(map(self._text, node.value))
-        if not isinstance(node, yaml.ScalarNode):
-            self._fail(node, "the value of an option has to be a text, a number or a list")
-        text: str = node.value
-        return text
-
-    def _value(self, node: yaml.Node) -> Any:
-        """Returns a value as YAML means it."""
-        loader = yaml.SafeLoader("")
-        try:
-            return loader.construct_object(node, deep=True)
-        finally:
-            loader.dispose()
-
-    def _number(
-        self, node: yaml.Node | None, what: str, default: float = 0, *, least: float = 0
-    ) -> float:
-        if node is None:
-            return default
-        value = self._value(node)
-        if not isinstance(value, int | float) or isinstance(value, bool) or value < least:
-            self._fail(node, f"{what} has to be a number from {least:g} on")
-        return value
-
-    def _place(self, node: yaml.Node) -> str:
-        return f"{self._source}:{node.start_mark.line + 1}"
-
-    def _fail(self, node: yaml.Node, text: str) -> NoReturn:
-        raise DeploymentError(f"{self._place(node)}: {text}")
-
-    def _checked(self, call: Callable[[], Any], node: yaml.Node | None = None) -> Any:
+    def _checked(
+        self, call: Callable[[], Any], node: yaml.Node | None = None, layer: Layer | None = None
+    ) -> Any:
+        """Calls a function. Its OptionError gets a place: that of the option in `layer` with which
+        the message begins, or of `node`."""
         try:
             return call()
         except OptionError as error:
             text = str(error)
-            if node is not None and not text.startswith(self._source):
-                text = f"{self._place(node)}: {text}"
+            if node is not None and not text.startswith(self.source):
+                text = f"{_line(text, layer) or self.place(node)}: {text}"
             raise DeploymentError(text) from None
+
+
+def _field(key: str) -> Field | None:
+    name = NAMES.normal_key(key)
+    return NAMES.by_key.get(name) or NAMES.by_negative_key.get(name)
+
+
+def _line(text: str, layer: Layer | None) -> str:
+    """Returns the place in `layer` of the option with which a message begins; "" without one."""
+    field = NAMES.by_name.get(text.partition(" ")[0].rstrip(":,"))
+    for setting in layer.settings if layer is not None and field is not None else ():
+        if _field(setting.key) is field:
+            return layer.place(setting) if layer is not None else ""
+    return ""
