@@ -144,10 +144,13 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
         return Catalog(entries, default=entries[0].name, router=len(entries) > 1)
 
 
-def read(text: str, source: str, *, files: bool = True) -> Deployment:
+def read(
+    text: str, source: str, *, server_files: bool = False, model_files: bool = False
+) -> Deployment:
     """Returns the deployment that the YAML in `text` describes; `source` is the file's name, for
-    messages. `files`: check the files that the options name. Raises DeploymentError."""
-    return _Reader(source, files=files).read(text)
+    messages. Checks the files that the options of the server or of the models name, on the machine
+    that has them. Raises DeploymentError."""
+    return _Reader(source, server_files, model_files).read(text)
 
 
 def part(text: str, model: str | None = None) -> str:
@@ -189,9 +192,10 @@ def _only(node: yaml.Node, is_wanted: Callable[[str], bool]) -> yaml.Node:
 
 
 class _Reader(YamlReader):
-    def __init__(self, source: str, *, files: bool) -> None:
+    def __init__(self, source: str, server_files: bool, model_files: bool) -> None:
         super().__init__(source)
-        self._files = files
+        self._server_files = server_files
+        self._model_files = model_files
 
     def read(self, text: str) -> Deployment:
         root = self.root(text)
@@ -230,7 +234,7 @@ class _Reader(YamlReader):
         self._checked(lambda: read_layer(chosen, layer, whole_server=True), node, layer)
         options = compose(ServerOptions, chosen.values)
         self._checked(lambda: check_server(options), node, layer)
-        if self._files:
+        if self._server_files:
             self._checked(lambda: check_server_files(options), node, layer)
         return options
 
@@ -245,7 +249,7 @@ class _Reader(YamlReader):
         self._checked(lambda: check_layer(NAMES, layer))
         nothing = Given(NAMES, {}, ())
         options = self._checked(
-            lambda: layered(nothing, [layer], files=self._files), given or node, layer
+            lambda: layered(nothing, [layer], files=self._model_files), given or node, layer
         )
         if not options.names_model() and name != MODEL_NAME:
             self.fail(

@@ -72,16 +72,15 @@ def local() -> Iterator[None]:
 
 @contextlib.contextmanager
 def connected(address: str) -> Iterator[None]:
-    """Connects to a running cluster, HOST:PORT of its head, or `auto`: the one of which this
-    machine is a node. Raises ClusterError."""
+    """Connects to a running cluster of which this machine is a node, by HOST:PORT of its head.
+    Raises ClusterError."""
     host, _, port = address.rpartition(":")
-    if address != "auto":
-        if not host or not port.isdecimal():
-            raise ClusterError(f"{address} is no address: HOST:PORT of the cluster's head, or auto")
-        try:
-            socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
-        except (OSError, OverflowError) as error:
-            raise ClusterError(f"no cluster answers at {address}: {error}") from None
+    if not host or not port.isdecimal():
+        raise ClusterError(f"{address} is no address: HOST:PORT of the cluster's head, or auto")
+    try:  # Ray itself would wait without an end
+        socket.create_connection((host.strip("[]"), int(port)), CONNECT_SECONDS).close()
+    except (OSError, OverflowError) as error:
+        raise ClusterError(f"no cluster answers at {address}: {error}") from None
     _init(address=address, log_to_driver=False)
     try:
         yield

@@ -61,7 +61,7 @@ class Replica:
     async def __init__(  # type: ignore[misc]  # as Serve has it
         self, text: str, source: str, model: str
     ) -> None:
-        deployment = read(text, source)
+        deployment = read(text, source, server_files=True, model_files=True)
         logs.configure(deployment.server.log)
         self._gate = Gate(__version__)
         # Serve ends idle replicas, if it is configured to.
@@ -188,7 +188,7 @@ class Ingress:
     async def __init__(  # type: ignore[misc]  # as Serve has it
         self, text: str, source: str, handles: Mapping[str, DeploymentHandle]
     ) -> None:
-        deployment = read(text, source)
+        deployment = read(text, source, server_files=True)
         options = deployment.server
         logs.configure(options.log)
         self._supervisors: dict[str, Supervisor] = {}  # by the name of the deployment
@@ -305,7 +305,7 @@ def build(text: str, source: str) -> serve.Application:
 
     Raises DeploymentError.
     """
-    deployment = read(text, source, files=False)
+    deployment = read(text, source)
     router = RequestRouterConfig(request_router_class="specllama.ray_serve.ToNamedReplica")
     handles = {}
     for name, processes in deployment.models.items():

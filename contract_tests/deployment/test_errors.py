@@ -110,7 +110,7 @@ def test_a_cluster_without_a_token(directory: Path) -> None:
     [
         (f"127.0.0.1:{free_port()}", "no cluster answers at 127.0.0.1:"),
         ("somewhere", "somewhere is no address: HOST:PORT of the cluster's head, or auto"),
-        ("auto", "Ray: "),
+        ("auto", "this machine is no node of a Ray cluster: start one with `ray start`, or give"),
     ],
 )
 def test_an_address_without_a_cluster(directory: Path, address: str, said: str) -> None:

@@ -1,5 +1,7 @@
 """A deployment on a cluster of one machine, which `specllama deploy` starts."""
 
+import contextlib
+import os
 import signal
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -9,8 +11,9 @@ import httpx
 import pytest
 
 from contract_tests.deployment.crowd import LOST, crowd
-from contract_tests.deployment.launching import Local, described, local
+from contract_tests.deployment.launching import TINY, Local, described, local
 from contract_tests.kit.server import SECONDS, alive, wait_until
+from specllama.engine.shipped import model_path
 
 GREETING = {"messages": [{"role": "user", "content": "Hello!"}], "temperature": 0}
 N_LONG = 1900
@@ -132,6 +135,40 @@ def test_the_ingress_dies(server: Local) -> None:
     )
 
 
+def test_serve_s_controller_dies(server: Local) -> None:
+    """No client notices. Ray starts another controller, which goes on with the same processes."""
+    replicas = {each.pid for each in server.processes("ray::ServeReplica")}
+    with crowd(server) as clients:
+        clients.wait_for(12)
+        [controller] = server.processes("ray::ServeController")
+        controller.kill()
+        wait_until(lambda: not alive(controller), "the controller is gone")
+        clients.wait_for(12)
+        wait_until(lambda: server.processes("ray::ServeController"), "another one is there")
+        clients.wait_for(12)
+    assert not clients.failures
+    assert {each.pid for each in server.processes("ray::ServeReplica")} == replicas
+
+
+def test_the_machine_of_an_ingress_needs_no_model(directory: Path) -> None:
+    model = directory / "moved.gguf"
+    model.write_bytes(model_path().read_bytes())
+    deployment = described(options={**TINY, "model": str(model)})
+    with local(directory, deployment) as server:
+        model.unlink()
+        [ingress] = server.processes(INGRESS)
+        ingress.kill()
+        wait_until(lambda: not alive(ingress), "the ingress is gone")
+
+        def answers() -> bool:
+            with contextlib.suppress(httpx.TransportError):
+                return server.get("/health").status_code == 200
+            return False
+
+        wait_until(answers, "another ingress is ready")
+        assert server.ask("/v1/chat/completions", {**GREETING, "max_tokens": 8})
+
+
 def test_a_signal_lets_running_requests_end(directory: Path) -> None:
     with local(directory, described()) as server:
         processes = server.processes("")
@@ -146,8 +183,6 @@ def test_a_signal_lets_running_requests_end(directory: Path) -> None:
 
 def test_a_second_signal_ends_everything_at_once(directory: Path) -> None:
     """The first one comes from a terminal, to all processes of the group."""
-    import os
-
     with local(directory, described()) as server:
         processes = server.processes("")
         with server.stream("/completion", LONG) as (_, events):

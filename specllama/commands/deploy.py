@@ -34,6 +34,7 @@ log = logging.getLogger("specllama.deploy")
 
 NAME = "specllama"
 INTERRUPTED = 130
+AUTO = "auto"
 _PAUSE = 0.5  # s between two looks at the state
 _SIGNALS = (signal.SIGINT, signal.SIGTERM)
 _LOOPBACK = ("127.", "localhost", "::1", "[::1]")
@@ -171,7 +172,8 @@ class _Command:
     def __init__(self, given: argparse.Namespace, signals: Signals) -> None:
         self._given = given
         self._signals = signals
-        self._address: str = given.address or os.environ.get("RAY_ADDRESS", "")
+        address = given.address or os.environ.get("RAY_ADDRESS", "")
+        self._address: str = _latest() if address == AUTO else address
         self._shown: dict[str, str] = {}  # what was logged last about each deployment
 
     def run(self) -> int:
@@ -181,7 +183,8 @@ class _Command:
             raise DeploymentError("name the file of the deployment; --example prints one")
         text = _read_text(self._given.config)
         # On a cluster, the files are those of other machines.
-        deployment = read(text, self._given.config, files=not self._address)
+        here = not self._address
+        deployment = read(text, self._given.config, server_files=here, model_files=here)
         logs.configure(deployment.server.log)
         if self._given.check and not self._address:
             print(f"{self._given.config}: {_summary(deployment)}")
@@ -325,6 +328,19 @@ def _read_text(path: str) -> str:
         return Path(path).read_text("utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise DeploymentError(f"{path}: {reason(error)}") from None
+
+
+def _latest() -> str:
+    """Returns the address of the latest cluster that was started on this machine, or of which it
+    has become a node. Raises ClusterError."""
+    path = Path(os.environ.get("RAY_TMPDIR") or "/tmp", "ray", "ray_current_cluster")
+    try:
+        return path.read_text("utf-8").strip()
+    except OSError:
+        raise ClusterError(
+            "this machine is no node of a Ray cluster: start one with `ray start`, or give "
+            "--address HOST:PORT"
+        ) from None
 
 
 def _prepare(address: str) -> None:

@@ -32,10 +32,10 @@ def changed(**sections: Any) -> set[str]:
 
 
 def test_the_parts_describe_the_same() -> None:
-    whole = read(text(), "whole", files=False)
-    ingress = read(part(text()), "ingress", files=False)
+    whole = read(text(), "whole")
+    ingress = read(part(text()), "ingress")
     assert (ingress.server, ingress.options) == (whole.server, whole.options)
-    small = read(part(text(), "small"), "small", files=False)
+    small = read(part(text(), "small"), "small")
     assert small.options == {"small": whole.options["small"]}
     assert small.server.log == whole.server.log
     assert small.server.http.port != 9000
@@ -75,4 +75,4 @@ def test_a_surge_is_a_percentage(value: str) -> None:
 
 def test_a_model_has_another_name_than_the_ingress() -> None:
     with pytest.raises(DeploymentError, match=r"^file:1: models\.ingress: this name is taken"):
-        read("models: {ingress: {options: {model: x.gguf}}}", "file", files=False)
+        read("models: {ingress: {options: {model: x.gguf}}}", "file")
