@@ -1,6 +1,7 @@
 """The project's checks. They run in the environment that `pip install -e '.[dev]'` made, so
 that llama.cpp is built once and not once per session."""
 
+import importlib.util
 import os
 import re
 import shutil
@@ -106,6 +107,15 @@ def clients(session: nox.Session) -> None:
 def gateways(session: nox.Session) -> None:
     """SGLang's gateway and LiteLLM's proxy, in environments of their own, before two servers."""
     session.run("python", "-m", "contract_tests.gateways", *session.posargs)
+
+
+@nox.session
+def ray(session: nox.Session) -> None:
+    """Deployments on Ray Serve, on clusters of this machine, whose processes are killed (minutes).
+    Installs Ray if it is missing."""
+    if importlib.util.find_spec("ray") is None:
+        session.run("python", "-m", "pip", "install", "-e", ".[ray]")
+    session.run(*PYTEST, "contract_tests/deployment", "--ray", *session.posargs)
 
 
 @nox.session
