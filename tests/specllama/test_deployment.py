@@ -47,13 +47,13 @@ models:
 
 
 def meaning(text: str) -> Deployment:
-    return read(text, "deploy.yaml", files=False)
+    return read(text, "deploy.yaml")
 
 
 def message(text: str, *, files: bool = False) -> str:
     """Returns the error about a file, which has one line."""
     with pytest.raises(DeploymentError) as caught:
-        read(text, "deploy.yaml", files=files)
+        read(text, "deploy.yaml", server_files=files, model_files=files)
     said = str(caught.value)
     assert "\n" not in said
     assert said.startswith("deploy.yaml:")
@@ -413,7 +413,7 @@ def test_any_file_is_read_or_has_one_line_about_its_error(content: Any) -> None:
     text = content if isinstance(content, str) else yaml.safe_dump(content)
     said = "deploy.yaml:"
     try:
-        read(text, "deploy.yaml", files=False)
+        read(text, "deploy.yaml")
     except DeploymentError as error:
         said = str(error)
     assert said.startswith("deploy.yaml:")
