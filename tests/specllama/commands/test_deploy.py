@@ -1,14 +1,18 @@
 """`specllama deploy`, as far as it needs no cluster; `contract_tests/deployment/` has the rest."""
 
+import re
 import signal
 from pathlib import Path
 
 import pytest
+import yaml
 
 from specllama.commands import deploy
 from specllama.deployment import PROCESS_KEYS, read
 from specllama.engine.shipped import MODEL_NAME
 from specllama.nodes import misfits
+
+ROOT = Path(__file__).parents[3]
 
 
 def test_the_example_fits_a_machine_with_two_cores() -> None:
@@ -23,6 +27,17 @@ def test_the_example_explains_each_key(capsys: pytest.CaptureFixture[str]) -> No
     assert said == deploy.example()
     assert all(f"#   {key}: " in said for key in PROCESS_KEYS)
     assert max(map(len, said.splitlines())) < 100
+
+
+def test_the_page_has_each_key_and_valid_files() -> None:
+    page = (ROOT / "docs" / "several-machines.md").read_text("utf-8")
+    assert all(f"\n| `{key}` | " in page for key in PROCESS_KEYS)
+    files = [yaml.safe_load(each) for each in re.findall(r"^```yaml\n(.*?)^```", page, re.M | re.S)]
+    arguments = [each for each in files if "models" in each]
+    arguments += [each["applications"][0]["args"] for each in files if "applications" in each]
+    assert len(arguments) == len(files) > 1
+    for each in arguments:
+        read(yaml.safe_dump(each, sort_keys=False), "page")
 
 
 def test_a_check_without_a_cluster_reads_the_file(
