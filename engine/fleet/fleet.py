@@ -73,17 +73,15 @@ OnOpen: TypeAlias = Callable[[str, Sequence[int]], None]
 class Member:
     """A connected replica. Its slots are numbered from `first_slot` on."""
 
-    def __init__(self, name: str, channel: Channel[ToIngress], info: ModelInfo, place: int) -> None:
+    def __init__(
+        self, name: str, channel: Channel[ToIngress], info: ModelInfo, first_slot: int
+    ) -> None:
         self.name = name
         self.info = info
-        self.place = place
+        self.first_slot = first_slot
         self.is_leaving = False  # gets no new requests
         self.channel = channel
         self.open: set[int] = set()
-
-    @property
-    def first_slot(self) -> int:
-        return self.place * self.info.n_slots
 
 
 class _Open:
@@ -116,8 +114,8 @@ class Fleet:
     replica, and ends when it loses its last one; if that has ended regularly, the model sleeps.
 
     The texts of a call go to the replica that has other texts of the call, so do the slices of its
-    inputs. A request with `id_slot` goes to the replica with this slot: the slots of the replica
-    with the lowest free number come first.
+    inputs. A request with `id_slot` goes to the replica with this slot. A replica that joins gets
+    the lowest numbers of slots that are free.
     """
 
     pid = 0
@@ -152,9 +150,8 @@ class Fleet:
         if self.has_ended:
             channel.close()
             return
-        taken = {each.place for each in self._members.values()}
-        place = next(n for n in range(len(taken) + 1) if n not in taken)
-        member = self._members[name] = Member(name, channel, info, place)
+        first_slot = self._free_slots(info.n_slots)
+        member = self._members[name] = Member(name, channel, info, first_slot)
         self._placing.join(name, ReplicaLoad(n_slots=info.n_slots), system.now())
         channel.on_message = partial(self._take, member)
         if not self._is_ready:
@@ -202,6 +199,16 @@ class Fleet:
         if lost:
             text = f"the replica that had the request is gone: {reason}"
             self._say(Lost(lost, ErrorInfo("server_error", text)))
+
+    def _free_slots(self, n: int) -> int:
+        """Returns the first of `n` consecutive numbers that no slot has. During an update, replicas
+        may have different numbers of slots."""
+        first = 0
+        for member in sorted(self._members.values(), key=lambda each: each.first_slot):
+            if member.first_slot - first >= n:
+                break
+            first = member.first_slot + member.info.n_slots
+        return first
 
     @property
     def _n_slots(self) -> int:
@@ -427,7 +434,7 @@ class Fleet:
         for event in step.events:
             if event.id not in member.open:
                 continue
-            if isinstance(event, _SHOWS_SLOT) and member.place:
+            if isinstance(event, _SHOWS_SLOT) and member.first_slot:
                 event = msgspec.structs.replace(event, id_slot=event.id_slot + member.first_slot)
             if isinstance(event, Delta) and event.timings.predicted_n == 1:
                 self._began(event.id)

@@ -728,6 +728,20 @@ async def _begun_failure(generation: Generation) -> EngineError:
     return await failure(generation)
 
 
+def test_slots_of_replicas_of_different_sizes_have_different_numbers() -> None:
+    def story(stage: Stage) -> None:
+        stage.join("b", n_slots=4)
+        stage.join("c", n_slots=1)
+        assert [each.first_slot for each in stage.fleet._members.values()] == [0, 2, 6]
+        stage.lose("b")
+        stage.join("d", n_slots=3)
+        stage.join("e", n_slots=2)
+        firsts = {each.name: each.first_slot for each in stage.fleet._members.values()}
+        assert firsts == {"a": 0, "c": 6, "d": 2, "e": 7}
+
+    play(story, "a")
+
+
 def test_the_texts_of_a_call_move_together_in_one_message() -> None:
     def story(stage: Stage) -> None:
         variants = [GenerationParams(seed=seed) for seed in range(50)]
