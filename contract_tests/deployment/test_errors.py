@@ -108,7 +108,7 @@ def test_a_cluster_without_a_token(directory: Path) -> None:
 @pytest.mark.parametrize(
     ("address", "said"),
     [
-        (f"127.0.0.1:{free_port()}", "no cluster answers at 127.0.0.1:"),
+        ("127.0.0.1:PORT", "no cluster answers at 127.0.0.1:"),
         ("somewhere", "somewhere is no address: HOST:PORT of the cluster's head, or auto"),
         ("auto", "this machine is no node of a Ray cluster: start one with `ray start`, or give"),
     ],
@@ -116,7 +116,7 @@ def test_a_cluster_without_a_token(directory: Path) -> None:
 def test_an_address_without_a_cluster(directory: Path, address: str, said: str) -> None:
     done = run(
         written(directory, described()),
-        *("--address", address),
+        *("--address", address.replace("PORT", str(free_port()))),
         RAY_AUTH_TOKEN="a token that no cluster has, 40 letters.",
         RAY_TMPDIR=str(directory),
     )
