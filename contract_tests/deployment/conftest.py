@@ -21,7 +21,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     reason = ""
     if find_spec("ray") is None:
         reason = "Ray is not installed: pip install 'specllama[ray]'"
-    elif not config.getoption("--ray"):
+    elif not config.getoption("--ray", default=False):
         reason = "nox -s ray runs the tests of deployments"
     for item in items if reason else ():
         if HERE in item.path.parents:
