@@ -1,5 +1,6 @@
 """The rules that `benchmarks.routing` compares for the choice of a replica."""
 
+from abc import ABC, abstractmethod
 from bisect import bisect_left
 from collections.abc import Collection
 from math import ceil
@@ -19,7 +20,7 @@ from specllama.engine.fleet.placing import (
 from specllama.engine.wire.stats import ReplicaLoad
 
 
-class Policy:
+class Policy(ABC):
     """Chooses a replica, by its number. It knows at once when an answer begins and ends."""
 
     report_seconds: float | None = None
@@ -34,12 +35,13 @@ class Policy:
         self.n_open[chosen] += 1
         return chosen
 
+    @abstractmethod
     def choose(self, request: Request, now: float) -> int:
         """Returns the number of a replica."""
-        raise NotImplementedError
 
     def began(self, running: Running, now: float) -> None:
-        """Notes that a prompt has been evaluated."""
+        """Notes that a prompt has been evaluated. Most rules don't need it."""
+        return
 
     def ended(self, running: Running, now: float) -> None:
         """Notes the end of an answer."""
@@ -53,7 +55,8 @@ class Policy:
         removed: Collection[int],
         now: float,
     ) -> None:
-        """Receives a report."""
+        """Receives a report, if there is a time between reports."""
+        return
 
 
 class Ours(Policy):

@@ -30,9 +30,8 @@ from ray.serve.request_router import PendingRequest, RequestRouter, RunningRepli
 from specllama import __version__, logs
 from specllama.deployment import INGRESS, Deployment, DeploymentError, Processes, part, read
 from specllama.engine.fleet.channel import Address
-from specllama.engine.fleet.discovery import discovery
 from specllama.engine.fleet.gate import Gate
-from specllama.engine.fleet.replicas import CONNECT_SECONDS, Replicas, WaitsForReplicas
+from specllama.engine.fleet.replicas import CONNECT_SECONDS, Replicas, WaitsForReplicas, discovery
 from specllama.engine.models.lifecycle import SERVING
 from specllama.engine.models.supervisor import Supervisor
 from specllama.engine.options import Options, replaced
@@ -111,7 +110,7 @@ class ToNamedReplica(RequestRouter):  # type: ignore[misc]  # ray has no types h
         candidate_replicas: list[RunningReplica],
         pending_request: PendingRequest | None = None,
     ) -> list[list[RunningReplica]]:
-        from specllama.engine.fleet.discovery import GoneError
+        from specllama.engine.fleet.replicas import GoneError
 
         name = pending_request.kwargs.get("replica") if pending_request is not None else None
         if not name or pending_request is None:
@@ -124,7 +123,7 @@ class ToNamedReplica(RequestRouter):  # type: ignore[misc]  # ray has no types h
         return [candidate_replicas]  # without one, Serve would ask again and again
 
     def update_replicas(self, replicas: list[RunningReplica]) -> None:
-        from specllama.engine.fleet.discovery import discovery
+        from specllama.engine.fleet.replicas import discovery
 
         super().update_replicas(replicas)
         known = {

@@ -41,11 +41,10 @@ from specllama.engine.worker.backend import Vectors as Rows
 from specllama.engine.worker.backend.model import ModelFacts
 from specllama.engine.worker.backend.model_info import model_info, projector_info
 from specllama.engine.worker.cache.texts import Key
-from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart
+from specllama.engine.worker.embedding.jobs import EmbeddingJob, InputPart, merged, normalized
 from specllama.engine.worker.embedding.media import MediaEncoding
 from specllama.engine.worker.embedding.planning import EmbeddingBatcher
 from specllama.engine.worker.embedding.queueing import VectorQueueing
-from specllama.engine.worker.embedding.vectors import merged, normalized
 from specllama.engine.worker.generation.adapters import LoraScales, key_of
 from specllama.engine.worker.generation.prompts import (
     check_countable,

@@ -18,8 +18,7 @@ from specllama.engine.wire.replies import Failed, Vectors
 from specllama.engine.wire.requests import Embed, PromptParts, Rerank, Terms
 from specllama.engine.worker.backend import BackendError, Context, Model, Projector, initialize
 from specllama.engine.worker.embedding.embedder import Embedder
-from specllama.engine.worker.embedding.jobs import InputPart
-from specllama.engine.worker.embedding.vectors import merged, normalized
+from specllama.engine.worker.embedding.jobs import InputPart, merged, normalized
 from specllama.engine.worker.generation.engine import Engine
 from tests.support import reference_models as reference
 from tests.support.media import image
