@@ -109,14 +109,15 @@ class Lookups:
             self._undecided.pop(own, None)
         wanted = WantedPrompt(n_tokens_of(submit))
         if blocks is not None:
-            wanted = WantedPrompt(blocks.n_tokens, numbers(blocks.blocks))
+            wanted = WantedPrompt(blocks.n_tokens, numbers(blocks.blocks), blocks.media)
         self._decide(submit, wanted)
         for message in undecided.later:
             self._send(message)
 
 
 def n_tokens_of(message: Submit | Embed | Rerank) -> int:
-    """Returns an estimate of the tokens of a message."""
+    """Returns an estimate of the tokens of a message. A medium counts so much that the replicas are
+    asked whether they have it."""
     if isinstance(message, Rerank):
         n = sum(len(message.query) + len(each) for each in message.documents)
         return 1 + n // _CHARACTERS_PER_TOKEN
@@ -132,6 +133,6 @@ def _n_tokens(parts: Sequence[int | str | Media]) -> int:
     for part in parts:
         if isinstance(part, str):
             n += len(part) // _CHARACTERS_PER_TOKEN
-        elif not isinstance(part, Media):
-            n += 1
+        else:
+            n += LEAST_TOKENS if isinstance(part, Media) else 1
     return n

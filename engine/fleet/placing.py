@@ -5,8 +5,8 @@ The rules:
 
 - The cost of a member is a time: the wait until it can begin the request, plus `WORK_WEIGHT` times
   its work for the request, plus the time of `ANSWER_STEPS` steps. The work is that of the prompt
-  tokens which it doesn't hold in its KV cache; the last token of a prompt is always computed. All
-  times are the member's own measured ones.
+  tokens which it doesn't hold in its KV cache, and of encoding their media; the last token of a
+  prompt is always computed. All times are the member's own measured ones.
 - The member with the least cost is chosen. Measured times are imprecise, so costs that differ by
   less than `SIMILAR` are equal: then a member with the fewest texts for each slot is chosen, at
   random if there are several.
@@ -31,6 +31,7 @@ import numpy as np
 import numpy.typing as npt
 
 from specllama.engine.fleet.holders import Holders, Holding, rows
+from specllama.engine.wire.replies import PromptMedium
 from specllama.engine.wire.stats import ReplicaLoad
 
 WORK_WEIGHT = 3.0
@@ -70,12 +71,11 @@ Reason = Literal[
 @dataclass(frozen=True)
 class WantedPrompt:
     """A prompt that needs a replica. `blocks` are the hashes of its blocks, from the beginning.
-    `extras` are hashes of other things that a replica may have, such as an encoded image, each with
-    its work for a replica that doesn't have it, in tokens."""
+    Encoding a medium counts as much work as evaluating its tokens."""
 
     n_tokens: int
     blocks: Sequence[int] = ()
-    extras: Sequence[tuple[int, int]] = ()
+    media: Sequence[PromptMedium] = ()
 
 
 @dataclass(eq=False)
@@ -219,8 +219,9 @@ class Placing:
         is_silent = now - self._seen > self._silent
         held = np.where(is_silent, 0, self._held(wanted.blocks))
         work = wanted.n_tokens - np.minimum(held * self._block, wanted.n_tokens - 1)
-        for thing, n_tokens in wanted.extras:
-            work[is_silent | ~rows(self._holders.of(thing), len(work))] += n_tokens
+        for medium in wanted.media:
+            is_encoded = rows(self._holders.of(medium.hash), len(work)) & ~is_silent
+            work[~is_encoded & (held * self._block < medium.stop)] += medium.n_tokens
         clock = np.minimum(now, self._seen + self._silent)
         costs = np.maximum(self._ready - clock, 0) + self._work_weight * work * self._pace
         costs += ANSWER_STEPS * self._step
@@ -233,8 +234,8 @@ class Placing:
             return None
         n_blocks, longest = int(held[row]), int(held.max())
         reason: Reason = "load" if n_blocks < longest else "prefix" if n_blocks else "new"
-        things = [thing for thing, _ in wanted.extras]
-        expected = self._holders.expect(member.holding, [*wanted.blocks, *things])
+        media = [each.hash for each in wanted.media]
+        expected = self._holders.expect(member.holding, [*media, *wanted.blocks])
         placed = PlacedRequest(member.name, reason, n_blocks, int(work[row]), now, member, expected)
         self._ready[row] = max(self._ready[row], clock[row]) + work[row] * self._pace[row]
         self._texts[row] += 1

@@ -388,10 +388,10 @@ class Digest(msgspec.Struct, tag="digest", frozen=True, array_like=True):
     """The blocks of the cached texts that a new request could use, and the present load.
 
     `blocks` has a hash of 8 bytes for each block, in the format of
-    `engine.worker.cache.block_hashes`, without duplicates: first those of the most recently used
-    text, from its start on. It covers running and finished texts in the KV cache, and texts in host
-    memory that are restored faster than they are computed; a process that embeds has no blocks. If
-    there were more than 32,768 new tokens since the last digest, the hashes of further ones follow
+    `engine.worker.cache.block_hashes`, without duplicates: first those of encoded media
+    (`PromptMedium.hash`), then those of the most recently used text, from its start on. It covers
+    running and finished texts in the KV cache, and texts in host memory that are restored faster
+    than they are computed; a process that embeds has no blocks. If there were more than 32,768 new tokens since the last digest, the hashes of further ones follow
     in the next digests. Memory that can't be cut anywhere may only have a shorter beginning of a
     text whose blocks are reported: up to a checkpoint.
     """
@@ -401,13 +401,23 @@ class Digest(msgspec.Struct, tag="digest", frozen=True, array_like=True):
     load: ReplicaLoad
 
 
+class PromptMedium(msgspec.Struct, frozen=True, array_like=True):
+    """A chunk of a medium in a prompt, which has to be encoded unless it is encoded already, or the
+    first `stop` tokens of the prompt are cached. `hash` identifies it in `Digest.blocks`."""
+
+    hash: int
+    n_tokens: int
+    stop: int
+
+
 class Blocks(msgspec.Struct, tag="blocks", frozen=True, array_like=True):
-    """A prompt has `n_tokens` tokens, and its whole blocks have the hashes `blocks`, in the form of
-    `Digest.blocks`, in their order."""
+    """A prompt has `n_tokens` tokens, its whole blocks have the hashes `blocks`, in the form of
+    `Digest.blocks`, in their order, and it contains `media`."""
 
     id: int
     n_tokens: int
     blocks: bytes
+    media: list[PromptMedium] = []
 
 
 Reply = Tokens | Text | Slots | SlotDone | Adapters | StatsReply | Digest | Blocks

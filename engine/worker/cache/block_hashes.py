@@ -14,6 +14,7 @@ number. All numbers are little-endian.
     block i      hash(hash of block i - 1, or the seed; then the contents of block i)
     contents     each token as i32; -1 for each token of a medium; then, for each chunk of media
                  with tokens in the block, in their order: `MediaChunk.name`
+    medium       hash(MEDIUM, then `MediaChunk.name`), of an encoded chunk
 
 The chain uses the names of media, as the ids of their tokens differ between processes.
 
@@ -38,6 +39,7 @@ SIZE: Final = 8
 10^13 lookups."""
 SEED: Final = b"specllama block hashes 1"
 """The number changes with the format."""
+MEDIUM: Final = b"specllama medium 1"
 MOST_NEW: Final = 1024
 """Blocks that one digest hashes at most, of 32,768 tokens: that takes less than a millisecond."""
 
@@ -95,6 +97,11 @@ class HashedText(NamedTuple):
 def hashes_of(tokens: TokenArray, key: Namespace, name: MediaName) -> bytes:
     """The hashes of all whole blocks of a text."""
     return BlockHashes().of(tokens, key, name, n_new=len(tokens))
+
+
+def medium_hash(name: bytes) -> bytes:
+    """The hash of an encoded chunk of a medium, by `MediaChunk.name`."""
+    return blake2b(MEDIUM + name, digest_size=SIZE).digest()
 
 
 def digest(

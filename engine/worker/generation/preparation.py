@@ -25,6 +25,7 @@ from specllama.engine.wire.replies import (
     Deadline,
     Event,
     Finished,
+    PromptMedium,
     Timings,
 )
 from specllama.engine.wire.requests import GetBlocks, Infill, Submit
@@ -34,7 +35,7 @@ from specllama.engine.worker.backend import (
     OffloadedSampler,
     Sampler,
 )
-from specllama.engine.worker.cache.block_hashes import hashes_of
+from specllama.engine.worker.cache.block_hashes import hashes_of, medium_hash
 from specllama.engine.worker.constraints.compiler import CompileOrder, Compiler
 from specllama.engine.worker.constraints.lazy import Guide
 from specllama.engine.worker.constraints.trial import BusyError
@@ -218,10 +219,18 @@ class Preparation:
 
     def blocks(self, asked: GetBlocks) -> Blocks:
         """The blocks of a prompt. Raises `EngineError` as `tokenize` does."""
+        registry = self._media.registry
         tokens = self._tokens(asked, self._media.reader())
         key = key_of(self._lora.resolve(asked.params.lora), asked.owner if asked.private else 0)
-        hashes = hashes_of(tokens, key, self._media.registry.name_of)
-        return Blocks(asked.id, len(tokens), hashes)
+        media = [
+            PromptMedium(
+                int.from_bytes(medium_hash(span.chunk.name), "little"),
+                span.chunk.n_tokens,
+                span.stop,
+            )
+            for span in spans(tokens, registry)
+        ]
+        return Blocks(asked.id, len(tokens), hashes_of(tokens, key, registry.name_of), media)
 
     def _tokens(self, asked: Submit | GetBlocks, reader: MediaReader) -> TokenArray:
         """The tokens of a prompt. Raises `EngineError` if they don't fit the context."""

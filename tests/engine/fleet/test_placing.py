@@ -22,6 +22,7 @@ from specllama.engine.fleet.placing import (
     Placing,
     WantedPrompt,
 )
+from specllama.engine.wire.replies import PromptMedium
 from specllama.engine.wire.stats import ReplicaLoad
 from tests.support.covering import examples
 
@@ -122,13 +123,27 @@ def test_a_prefix_is_followed_unless_the_queue_is_longer_than_it_saves(
         assert (found.member, found.reason) == ("a", "prefix" if n_held else "new")
 
 
-def test_other_things_save_work_too() -> None:
+def test_an_encoded_medium_saves_work() -> None:
     placing = fleet("a", "b")
     placing.report("b", load(), [77], (), 0.1)
-    wanted = WantedPrompt(50, (), [(77, 100)])
+    wanted = WantedPrompt(150, (), [PromptMedium(77, 100, 120)])
     found = placed_at(placing, wanted)
-    assert (found.member, found.n_tokens) == ("b", 50)
-    assert placed_at(fleet("a"), wanted).n_tokens == 150
+    assert (found.member, found.n_tokens) == ("b", 150)
+    assert placed_at(fleet("a"), wanted).n_tokens == 250
+
+
+def test_a_medium_in_the_cache_is_not_encoded() -> None:
+    placing = fleet("a")
+    placing.report("a", load(), blocks(12), (), 0.1)
+    stop = 12 * BLOCK
+    for media, n_tokens in (
+        ([PromptMedium(77, 100, stop)], 9),
+        ([PromptMedium(77, 100, stop + 1)], 109),
+    ):
+        wanted = WantedPrompt(stop + 9, blocks(12), media)
+        assert placed_at(placing, wanted).n_tokens == n_tokens
+        placing = fleet("a")
+        placing.report("a", load(), blocks(12), (), 0.1)
 
 
 # ---- loads ------------------------------------------------------------------------------
@@ -335,7 +350,7 @@ def test_a_silent_member_has_no_cache() -> None:
     now = SILENT_SECONDS + 1
     placing.report("b", load(busy=1), (), (), now)
     assert placing.ages(now) == {"a": now, "b": 0.0}
-    found = placed_at(placing, WantedPrompt(201, blocks(20), [(77, 10)]), now)
+    found = placed_at(placing, WantedPrompt(201, blocks(20), [PromptMedium(77, 10, 30)]), now)
     assert (found.member, found.n_blocks, found.n_tokens) == ("a", 0, 211)
     placing.report("a", load(), (), (), now)
     assert placed_at(placing, prompt(20), now).n_blocks == 20

@@ -247,6 +247,10 @@ def test_blocks_have_the_names_of_media(stage: Stage) -> None:
         assert found[-1].n_tokens == finished.n_prompt
         assert found[-1].blocks in engine.digest(1000)
     assert found[0] == found[1]
+    for medium in found[0].media:
+        assert medium.hash.to_bytes(8, "little") in engine.digest(1000)
+        assert medium.stop <= found[0].n_tokens
+    assert sum(each.n_tokens for each in found[0].media) > 0
     other = GetBlocks(1, stage.prompt(*text[:3], 4, text[-1]), GenerationParams())
     blocks = here.preparation.blocks(other).blocks
     assert blocks[:8] == found[0].blocks[:8]
