@@ -52,13 +52,13 @@ class PowerOfTwo(Placing):
     def place(
         self, wanted: WantedPrompt, now: float, without: Collection[Hashable] = ()
     ) -> PlacedRequest | None:
-        names = sorted(str(name) for name in self.ages(now) if name not in without)
+        names = sorted(str(name) for name in self.names.difference(without))
         if not names:
             return None
         pair = self._choice.choices(names, k=2)
         chosen = min(pair, key=lambda name: self._n_open[name])
         self._n_open[chosen] += 1
-        return super().place(wanted, now, {name for name in self.ages(now) if name != chosen})
+        return super().place(wanted, now, self.names - {chosen})
 
     def ended(self, placed: PlacedRequest, now: float) -> None:
         self._n_open[placed.member] -= 1

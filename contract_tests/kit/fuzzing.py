@@ -277,14 +277,16 @@ def bound(case: Case[Any]) -> None:
     """Limits a request to `N_PREDICT` tokens and `N_TEXTS` texts, and gives it at least `MIN_MS`,
     unless it tries an invalid number.
 
-    Not a `map_case` hook: those are not called for the cases of the coverage phase.
+    Not a `map_case` hook: those are not called for the cases of the coverage phase. A body is only
+    replaced if it changes: Schemathesis then no longer knows a valid one among invalid requests.
     """
     raw = case.operation.definition.raw
     if isinstance(case.body, dict) and raw["operationId"] in STREAMING:
         case.body = with_bounded_length(case.body)
     if isinstance(case.body, dict) and raw["operationId"] == "create_ollama_generation":
         case.body = with_bounded_options(case.body)
-    case.body = with_time(case.body)
+    if (timed := with_time(case.body)) is not case.body:
+        case.body = timed
     for name in TIME_LIMIT_HEADERS:
         if name in case.headers and _is_short(_number(case.headers[name])):
             case.headers[name] = str(MIN_MS)
@@ -295,11 +297,13 @@ def with_time(body: Any) -> Any:
     as Google's `generationConfig`."""
     if not isinstance(body, dict):
         return body
-    changed = {
+    changed: dict[str, Any] = {
         name: MIN_MS for name in TIME_LIMITS if _is_number(body.get(name)) and _is_short(body[name])
     }
-    inner = {name: with_time(each) for name, each in body.items() if isinstance(each, dict)}
-    return {**body, **inner, **changed}
+    for name, each in body.items():
+        if (inner := with_time(each)) is not each:
+            changed[name] = inner
+    return {**body, **changed} if changed else body
 
 
 def _is_short(milliseconds: float) -> bool:

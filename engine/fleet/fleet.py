@@ -13,7 +13,7 @@ import msgspec
 from specllama.engine import system
 from specllama.engine.errors import ErrorInfo
 from specllama.engine.fleet.channel import Channel, Report, ToIngress, numbers
-from specllama.engine.fleet.joining import Joining, ToAll
+from specllama.engine.fleet.joining import JointQuestions, ToAll
 from specllama.engine.fleet.lookup import LEAST_TOKENS, Lookups, n_tokens_of
 from specllama.engine.fleet.placing import PlacedRequest, Placing, WantedPrompt
 from specllama.engine.wire.process import Changes
@@ -114,8 +114,8 @@ class Fleet:
     replica, and ends when it loses its last one; if that has ended regularly, the model sleeps.
 
     The texts of a call go to the replica that has other texts of the call, so do the slices of its
-    inputs. A request with `id_slot` goes to the replica with this slot. A replica that joins gets
-    the lowest numbers of slots that are free.
+    inputs. A request with `id_slot` goes to the replica with this slot, and fails if that is gone.
+    A replica that joins gets the lowest numbers of slots that are free.
     """
 
     pid = 0
@@ -127,9 +127,10 @@ class Fleet:
         self._on_open = on_open
         self._placing = placing or Placing(Random(), BLOCK)
         self._members: dict[str, Member] = {}
+        self._n_numbers = 0  # of slots that there are or were
         self._open: dict[int, _Open] = {}
         self._calls: dict[int, _Call] = {}  # by group
-        self._joining: dict[int, Joining] = {}
+        self._questions = JointQuestions(self._say)
         self._parked: list[ToEngine] = []  # messages that wait for a replica
         self._lookups = Lookups(first_id, self._decide, self._send)
         self._adapters: SetAdapters | None = None  # for replicas that join later
@@ -151,6 +152,7 @@ class Fleet:
             channel.close()
             return
         first_slot = self._free_slots(info.n_slots)
+        self._n_numbers = max(self._n_numbers, first_slot + info.n_slots)
         member = self._members[name] = Member(name, channel, info, first_slot)
         self._placing.join(name, ReplicaLoad(n_slots=info.n_slots), system.now())
         channel.on_message = partial(self._take, member)
@@ -190,11 +192,7 @@ class Fleet:
             log.error("the replica %s is gone (%s), with %d requests", name, reason, len(lost))
         for id in lost:
             self._close(id)
-        for joining in list(self._joining.values()):
-            self._answer(joining.id, joining.leave(name))
-            if joining.is_lost:
-                del self._joining[joining.id]
-                lost.append(joining.id)
+        lost += self._questions.leave(name)
         self._say(Resized(self._n_slots))
         if lost:
             text = f"the replica that had the request is gone: {reason}"
@@ -293,7 +291,7 @@ class Fleet:
     def _submit(self, submit: Submit) -> None:
         slot = submit.params.id_slot
         member = None
-        if slot >= 0:
+        if 0 <= slot < self._n_numbers:  # as an engine process ignores other numbers
             member = self._member_of_slot(slot)
             if member is None:
                 self._refuse(ids(submit), _no_slot(f"id_slot: there is no slot {slot}"))
@@ -344,9 +342,9 @@ class Fleet:
             self._on_open(member.name, own)
 
     def _control(self, message: Cancel | Pause | Resume | EndThoughts) -> None:
-        if (joining := self._joining.get(message.id)) is not None:
-            del self._joining[joining.id]
-        elif (found := self._open.get(message.id)) is not None:
+        if self._questions.drop(message.id):
+            return
+        if (found := self._open.get(message.id)) is not None:
             found.member.channel.send(message)
             if isinstance(message, Cancel) and not found.is_metered:
                 self._close(message.id)
@@ -372,7 +370,7 @@ class Fleet:
             self._park(message, [message.id])
         elif message.id:
             first_slots = {each.name: each.first_slot for each in members}
-            self._joining[message.id] = Joining(message.id, first_slots)
+            self._questions.ask(message.id, first_slots)
         for member in members:
             member.channel.send(message)
 
@@ -423,9 +421,10 @@ class Fleet:
         elif isinstance(message, Reply | Failed):
             if self._lookups.take(message):
                 return
-            if (joining := self._joining.get(message.id)) is not None:
-                self._answer(joining.id, joining.take(member.name, message))
-            elif message.id in member.open:
+            age = self._placing.age(member.name, system.now())
+            if self._questions.take(member.name, message, age):
+                return
+            if message.id in member.open:
                 self._say(message)
                 self._close(message.id)
 
@@ -448,11 +447,6 @@ class Fleet:
         found = self._open.get(id)
         if found is not None and found.placed is not None:
             self._placing.began(found.placed, system.now())
-
-    def _answer(self, id: int, answer: Reply | Failed | None) -> None:
-        if answer is not None:
-            self._joining.pop(id, None)
-            self._say(answer)
 
 
 def _no_slot(text: str) -> ErrorInfo:

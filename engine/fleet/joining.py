@@ -1,4 +1,4 @@
-"""Questions to all replicas of a fleet, whose answers are joined into one."""
+"""JointQuestions to all replicas of a fleet, whose answers are joined into one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -23,9 +23,76 @@ from specllama.engine.wire.stats import Histogram, Stats
 ToAll: TypeAlias = GetSlots | GetStats | GetAdapters | SetAdapters
 """The questions that concern every replica."""
 
-_CHOICES: Mapping[str, Callable[[list[Any]], Any]] = {"n_tokens_max": max, "wait_seconds": min}
+_CHOICES: Mapping[str, Callable[[list[Any]], Any]] = {
+    "n_tokens_max": max,
+    "wait_seconds": min,
+    "report_age": max,
+    "replicas": lambda values: {},
+}
 """Statistics that are not summed. New requests go to the replica with the shortest wait."""
 _OWN_NUMBERS = (1 << ID_BITS) - 1
+
+
+class JointQuestions:
+    """The questions to all replicas that are not answered yet.
+
+    The counters of replicas that are gone stay part of the statistics, as they were when the
+    replica was last asked: sums of counters must not decrease.
+    """
+
+    def __init__(self, say: Callable[[Reply | Failed], None]) -> None:
+        """`say` receives the whole answers."""
+        self._say = say
+        self._open: dict[int, Joining] = {}
+        self._last: dict[str, Stats] = {}  # of each replica
+        self._gone: Stats | None = None  # the counters of replicas that are gone
+
+    def __len__(self) -> int:
+        return len(self._open)
+
+    def ask(self, id: int, first_slots: dict[str, int]) -> None:
+        """Adds a question, to the replicas with these first slots."""
+        self._open[id] = Joining(id, first_slots)
+
+    def drop(self, id: int) -> bool:
+        """Forgets a question. Returns False if there is none with this id."""
+        return self._open.pop(id, None) is not None
+
+    def take(self, replica: str, answer: Reply | Failed, age: float) -> bool:
+        """Takes the answer of a replica, whose last report has the age. Returns False if it isn't
+        the answer to a question."""
+        joining = self._open.get(answer.id)
+        if joining is None:
+            return False
+        if isinstance(answer, StatsReply):
+            self._last[replica] = answer.stats
+            stats = msgspec.structs.replace(answer.stats, report_age=age)
+            answer = StatsReply(answer.id, stats)
+        self._finish(joining, joining.take(replica, answer))
+        return True
+
+    def leave(self, replica: str) -> list[int]:
+        """Waits no longer for a replica, which is gone. Returns the questions that no replica can
+        answer any more."""
+        if last := self._last.pop(replica, None):
+            self._gone = join_stats([counters(last), *filter(None, [self._gone])])
+        for joining in list(self._open.values()):
+            self._finish(joining, joining.leave(replica))
+        lost = [id for id, joining in self._open.items() if joining.is_lost]
+        for id in lost:
+            del self._open[id]
+        return lost
+
+    def _finish(self, joining: "Joining", answer: Reply | Failed | None) -> None:
+        if answer is None:
+            return
+        del self._open[joining.id]
+        if isinstance(answer, StatsReply) and self._gone is not None:
+            whole = join_stats([answer.stats, self._gone])
+            answer = StatsReply(
+                answer.id, msgspec.structs.replace(whole, replicas=answer.stats.replicas)
+            )
+        self._say(answer)
 
 
 class Joining:
@@ -35,7 +102,7 @@ class Joining:
     def __init__(self, id: int, first_slots: dict[str, int]) -> None:
         self.id = id
         self._left = dict(first_slots)
-        self._answers: list[tuple[int, Reply]] = []
+        self._answers: list[tuple[int, str, Reply]] = []
         self._failed: Failed | None = None
 
     @property
@@ -51,7 +118,7 @@ class Joining:
         if isinstance(answer, Failed):
             self._failed = answer
         else:
-            self._answers.append((first_slot, answer))
+            self._answers.append((first_slot, replica, answer))
         return self._result()
 
     def leave(self, replica: str) -> Reply | Failed | None:
@@ -65,12 +132,17 @@ class Joining:
         if self._failed is not None or not self._answers:
             return self._failed
         self._answers.sort(key=lambda each: each[0])
-        first = self._answers[0][1]
+        first = self._answers[0][2]
         if isinstance(first, Slots):
             return self._slots()
         if isinstance(first, StatsReply):
-            stats = [reply.stats for _, reply in self._answers if isinstance(reply, StatsReply)]
-            return StatsReply(self.id, join_stats(stats))
+            stats = {
+                replica: reply.stats
+                for _, replica, reply in self._answers
+                if isinstance(reply, StatsReply)
+            }
+            joined = join_stats([*stats.values()])
+            return StatsReply(self.id, msgspec.structs.replace(joined, replicas=stats))
         assert isinstance(first, Adapters)
         return first
 
@@ -78,7 +150,7 @@ class Joining:
         slots: list[SlotState] = []
         waiting: list[WaitingState] = []
         n_waiting = 0
-        for first_slot, reply in self._answers:
+        for first_slot, _, reply in self._answers:
             assert isinstance(reply, Slots)
             n_waiting += reply.n_waiting
             waiting += (_with_own_id(each) for each in reply.waiting)
@@ -100,6 +172,14 @@ def _with_own_id(state: WaitingState) -> WaitingState:
     return msgspec.structs.replace(state, id=_own(state.id))
 
 
+_COUNTERS = Stats.__struct_fields__[: Stats.__struct_fields__.index("n_processing")]
+
+
+def counters(stats: Stats) -> Stats:
+    """Returns the counts since the start of a process, without its present state."""
+    return Stats(**{name: getattr(stats, name) for name in _COUNTERS})
+
+
 def join_stats(all_stats: Sequence[Stats]) -> Stats:
     """Returns the statistics of several engine processes, at least one, as those of one process:
     sums, joined histograms, and the memory of all devices of a name."""
@@ -108,6 +188,8 @@ def join_stats(all_stats: Sequence[Stats]) -> Stats:
 
 
 def _join(name: str, values: list[Any]) -> Any:
+    if (choice := _CHOICES.get(name)) is not None:
+        return choice(values)
     first = values[0]
     if isinstance(first, Histogram):
         counts = [sum(column) for column in zip(*(each.counts for each in values), strict=True)]
@@ -117,7 +199,7 @@ def _join(name: str, values: list[Any]) -> Any:
         return {key: sum(each.get(key, 0) for each in values) for key in keys}
     if isinstance(first, list):
         return _join_devices([each for part in values for each in part])
-    return _CHOICES.get(name, sum)(values)
+    return sum(values)
 
 
 def _join_devices(devices: Sequence[DeviceMemory]) -> list[DeviceMemory]:

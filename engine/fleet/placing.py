@@ -150,9 +150,13 @@ class Placing:
     def __len__(self) -> int:
         return len(self._members)
 
-    def ages(self, now: float) -> dict[Hashable, float]:
-        """Returns the seconds since the last report of each member."""
-        return {name: float(now - self._seen[each.row]) for name, each in self._members.items()}
+    @property
+    def names(self) -> set[Hashable]:
+        return {*self._members}
+
+    def age(self, name: Hashable, now: float) -> float:
+        """Returns the seconds since the last report of a member."""
+        return float(now - self._seen[self._members[name].row])
 
     # ---- events ---------------------------------------------------------------------
 

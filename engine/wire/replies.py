@@ -391,9 +391,10 @@ class Digest(msgspec.Struct, tag="digest", frozen=True, array_like=True):
     `engine.worker.cache.block_hashes`, without duplicates: first those of encoded media
     (`PromptMedium.hash`), then those of the most recently used text, from its start on. It covers
     running and finished texts in the KV cache, and texts in host memory that are restored faster
-    than they are computed; a process that embeds has no blocks. If there were more than 32,768 new tokens since the last digest, the hashes of further ones follow
-    in the next digests. Memory that can't be cut anywhere may only have a shorter beginning of a
-    text whose blocks are reported: up to a checkpoint.
+    than they are computed; a process that embeds has no blocks. If there were more than 32,768 new
+    tokens since the last digest, the hashes of further ones follow in the next digests. Memory that
+    can't be cut anywhere may only have a shorter beginning of a text whose blocks are reported: up
+    to a checkpoint.
     """
 
     id: int

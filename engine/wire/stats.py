@@ -116,6 +116,10 @@ class Stats(msgspec.Struct, kw_only=True):
     n_bytes_resident: int = 0  # of the whole process; 0 if unknown
     devices: list[DeviceMemory] = []
 
+    # For a model with replicas, as far as they have answered:
+    replicas: dict[str, "Stats"] = {}  # of each one, by its name
+    report_age: float = 0.0  # of a replica: seconds since it last reported its cache and load
+
     def cache_usage(self) -> float:
         """The fraction of the KV cache that running requests use."""
         return self.n_cells_running / self.n_cells if self.n_cells else 0.0

@@ -142,7 +142,7 @@ def play(story: Callable[[Stage], Any], *names: str) -> Stage:
 def idle(stage: Stage) -> None:
     """Asserts that no request is left in the fleet."""
     fleet = stage.fleet
-    assert not [*fleet._open, *fleet._joining, *fleet._calls]
+    assert not [*fleet._open, *fleet._questions._open, *fleet._calls]
     assert not any(each.open for each in fleet._members.values())
     assert not fleet._placing._texts[[each.row for each in fleet._placing._members.values()]].any()
 
@@ -370,13 +370,26 @@ def test_only_the_first_text_of_a_call_has_a_slot() -> None:
     play(story, "a", "b")
 
 
-def test_a_slot_that_does_not_exist_is_refused() -> None:
+def test_a_slot_that_is_gone_is_refused() -> None:
     async def story(stage: Stage) -> None:
-        texts = stage.client.generate_all(["a"], [GenerationParams(id_slot=4), PARAMS])
+        stage.lose("b")
+        texts = stage.client.generate_all(["a"], [GenerationParams(id_slot=3), PARAMS])
         for each in texts:
             error = await failure(each)
             assert error.info.type == "invalid_request_error"
-            assert "no slot 4" in error.info.message
+            assert "no slot 3" in error.info.message
+        assert not stage.taken()
+
+    idle(play(story, "a", "b"))
+
+
+def test_a_slot_that_never_was_is_ignored_as_without_replicas() -> None:
+    async def story(stage: Stage) -> None:
+        text = generate(stage.client, ["a"], GenerationParams(id_slot=4))
+        [(name, [submit])] = stage.taken().items()
+        assert submit.params.id_slot == 4, "a replica ignores it"
+        stage.say(name, Begun(text.request.id), finished(id=text.request.id))
+        assert [each async for each in text]
         with pytest.raises(EngineError, match="no slot 9"):
             await stage.client.slot_action(9, "erase")
 
@@ -634,13 +647,16 @@ def test_a_lost_replica_is_left_out_of_the_answer() -> None:
     async def story(stage: Stage) -> None:
         before, id = await asked(stage, stage.client.stats())
         stage.channels["a"].say(StatsReply(id, Stats(n_prompt=1)))
-        stage.channels["c"].say(StatsReply(id, Stats(n_prompt=1)))
+        stage.channels["c"].say(StatsReply(id, Stats(n_prompt=1, n_processing=3)))
         stage.lose("b")
-        assert (await before).n_prompt == 2
+        found = await before
+        assert (found.n_prompt, found.n_processing, [*found.replicas]) == (2, 3, ["a", "c"])
         after, id = await asked(stage, stage.client.stats())
         stage.lose("c")
         stage.channels["a"].say(StatsReply(id, Stats(n_prompt=5)))
-        assert (await after).n_prompt == 5
+        found = await after
+        assert (found.n_prompt, found.n_processing) == (6, 0), "counters of c stay"
+        assert {name: each.n_prompt for name, each in found.replicas.items()} == {"a": 5}
 
     idle(play(story, "a", "b", "c"))
 

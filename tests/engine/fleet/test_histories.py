@@ -465,7 +465,12 @@ class History:
     def _check_ends(self) -> None:
         """Nothing is left, and each question has an answer, an error, or was withdrawn."""
         fleet = self.fleet
-        assert not [*fleet._open, *fleet._joining, *fleet._calls, *fleet._lookups._undecided]
+        assert not [
+            *fleet._open,
+            *fleet._questions._open,
+            *fleet._calls,
+            *fleet._lookups._undecided,
+        ]
         rows = [each.row for each in fleet._placing._members.values()]
         assert not fleet._placing._texts[rows].any()
         for text in self.texts:

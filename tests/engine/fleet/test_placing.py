@@ -349,7 +349,7 @@ def test_a_silent_member_has_no_cache() -> None:
     placing.report("a", load(), [*blocks(20), 77], (), 0.0)
     now = SILENT_SECONDS + 1
     placing.report("b", load(busy=1), (), (), now)
-    assert placing.ages(now) == {"a": now, "b": 0.0}
+    assert [placing.age(name, now) for name in "ab"] == [now, 0.0]
     found = placed_at(placing, WantedPrompt(201, blocks(20), [PromptMedium(77, 10, 30)]), now)
     assert (found.member, found.n_blocks, found.n_tokens) == ("a", 0, 211)
     placing.report("a", load(), (), (), now)
@@ -482,7 +482,7 @@ class Histories(RuleBasedStateMachine):
             requests = self.open + [each for _, each in self.begun]
             expected = {block for each in requests for block in each._expected}
             assert len(self.placing._holders) == len(expected.union(*self.reported.values()))
-            assert {*self.placing.ages(self.now)} == {*self.reported}
+            assert self.placing.names == {*self.reported}
 
 
 TestHistories = Histories.TestCase
