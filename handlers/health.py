@@ -1,32 +1,52 @@
-"""GET /health: whether the server is ready. Neither waits for an engine nor wakes one."""
+"""GET /health: whether the server is ready. GET /livez: whether it works at all. Neither waits for
+an engine nor wakes one."""
 
 from specllama.engine.errors import unavailable
+from specllama.engine.models.supervisor import Supervisor
 from specllama.handlers.http.json_answer import JSONAnswer
 from specllama.handlers.running.runtime import runtime
 
 
 async def get_health() -> JSONAnswer:
-    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while the only model of a server
-    is not ready. A router is always ready, since requests wait for their model."""
+    """`{"status": "ok"}`. Raises EngineError (unavailable_error) while the only model of a server,
+    or a model of a deployment, is not ready. A router is always ready, since requests wait for
+    their model."""
+    current = runtime()
+    if current.catalog.is_complete:
+        for name in current.catalog.entries:
+            supervisor = current.pool.supervisor(name)
+            if supervisor is not None and (reason := _unavailable(supervisor)):
+                raise unavailable(f"{name}: {reason}" if current.catalog.router else reason)
+    return JSONAnswer({"status": "ok"})
+
+
+async def get_liveness() -> JSONAnswer:
+    """`{"status": "ok"}`. Raises EngineError (unavailable_error) if the only model of a server
+    can't be loaded any more."""
     current = runtime()
     supervisor = current.pool.supervisor(current.catalog.default)
-    if current.catalog.router or supervisor is None:
-        return JSONAnswer({"status": "ok"})
+    if not current.catalog.router and supervisor is not None and supervisor.state == "failed":
+        raise unavailable(_unavailable(supervisor))
+    return JSONAnswer({"status": "ok"})
+
+
+def _unavailable(supervisor: Supervisor) -> str:
+    """Returns why requests for a model would fail; "" if they wouldn't."""
     match supervisor.state:
         case "ready" | "dozing" | "sleeping":
-            return JSONAnswer({"status": "ok"})
+            return ""
         case "downloading":
-            raise unavailable(f"Downloading model ({supervisor.progress:.0%})")
+            return f"Downloading model ({supervisor.progress:.0%})"
         case "loading" | "downloaded":
-            raise unavailable("Loading model")
+            return "Loading model"
         case "waking":
-            raise unavailable("the model is waking up")
+            return "the model is waking up"
         case "restarting":
-            raise unavailable("the engine is restarting")
+            return "the engine is restarting"
         case "draining" | "stopped":
-            raise unavailable("the server is shutting down")
+            return "the server is shutting down"
         case "failed":
-            raise unavailable(f"the model could not be loaded: {supervisor.failure}")
+            return f"the model could not be loaded: {supervisor.failure}"
 
 
 get_health_alias = get_health

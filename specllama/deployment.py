@@ -141,7 +141,8 @@ class Deployment(msgspec.Struct, frozen=True, kw_only=True):
             )
             for name, options in self.options.items()
         ]
-        return Catalog(entries, default=entries[0].name, router=len(entries) > 1)
+        router = len(entries) > 1
+        return Catalog(entries, default=entries[0].name, router=router, is_complete=True)
 
 
 def read(

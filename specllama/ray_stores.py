@@ -152,6 +152,16 @@ class ActorBuckets(_Remote):
         taken: Taken = await self._call("take", list(demands))
         return taken
 
+    async def begin(self, key: str, call: str, limit: int) -> int:
+        n: int = await self._call("begin", key, call, limit)
+        return n
+
+    async def renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        await self._call("renew", list(calls))
+
+    async def end(self, key: str, call: str) -> None:
+        await self._call("end", key, call)
+
 
 def responses_of(actor: Any) -> ResponseStore:
     """Returns the stored responses of the actor."""

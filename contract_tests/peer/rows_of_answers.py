@@ -131,12 +131,12 @@ ROWS = (
     ),
     Accepted(
         "Paths of other servers",
-        "`/v1/models/{id}`, `/version`, `/ping`, and paths below `/v1/responses` and "
+        "`/v1/models/{id}`, `/version`, `/ping`, `/livez`, and paths below `/v1/responses` and "
         "`/v1/conversations` don't exist.",
         "They exist. Operations of OpenAI's API that aren't supported answer 501.",
         "Client libraries have methods for them.",
         r"status (200|400|404|501) for 404",
-        r"/v1/models/|/version$|/ping$|/v1/responses/|/v1/conversations",
+        r"/v1/models/|/version$|/ping$|/livez$|/v1/responses/|/v1/conversations",
     ),
     Accepted(
         "Wrong methods",

@@ -22,7 +22,8 @@ class Catalog:
     """Models by name.
 
     If there is only one model, it answers requests with any name. With `router` False, no models
-    are added later. `default` is the name of the model for requests without a name.
+    are added later. With `is_complete`, a server is only ready with all models, as each of them is
+    kept loaded. `default` is the name of the model for requests without a name.
     """
 
     def __init__(
@@ -31,12 +32,14 @@ class Catalog:
         *,
         default: str,
         router: bool,
+        is_complete: bool = False,
         read: Callable[..., tuple[list[CatalogEntry], str]] | None = None,
         cache: Path | None = None,
     ) -> None:
         """Names and aliases of all entries must be different. `read` reads the models again;
         `cache` is the directory of downloads."""
         self.router = router
+        self.is_complete = is_complete or not router
         self._read = read
         self._cache = cache
         self.replace(entries, default)

@@ -8,7 +8,6 @@ have that many, the texts are cancelled. A text gives back at its end what it di
 
 import asyncio
 import logging
-import math
 from collections.abc import Callable, Coroutine, Sequence
 from contextlib import ExitStack, suppress
 from typing import Any
@@ -16,8 +15,7 @@ from typing import Any
 import msgspec
 from starlette.types import Scope
 
-from specllama.engine import system
-from specllama.engine.errors import EngineError, ErrorInfo
+from specllama.engine.errors import EngineError
 from specllama.engine.models.generation import Meter
 from specllama.engine.wire.replies import Timings
 from specllama.engine.wire.requests import Terms
@@ -33,6 +31,7 @@ from specllama.handlers.running.buckets import (
     SqliteBuckets,
     Taken,
 )
+from specllama.handlers.running.concurrency import RunningCalls
 from specllama.handlers.running.quotas import Balance, counts_tokens
 from specllama.handlers.running.stores import (
     UnavailableStoreError,
@@ -77,8 +76,7 @@ class Admission:
         self._buckets = buckets
         self.usage = usage
         self.waiting = waiting or WaitingCalls()
-        self._running: dict[str, list[float]] = {}
-        """The start times of the running calls of each key with a limit for them, by its id."""
+        self._running = RunningCalls(buckets)
         self._tasks: set[asyncio.Task[None]] = set()
 
     @classmethod
@@ -104,43 +102,27 @@ class Admission:
             if n_tokens:
                 call.place.expect(n_tokens)
             if call.key is not None:
-                self._begin(call.key, leases)
+                if call.key.concurrency:
+                    await self._begin(call.key, leases)
                 await call.take(n_tokens, leases)
         except EngineError:
             call.count(Usage(refused=1))
             raise
         call.count(Usage(requests=1))
 
-    def _begin(self, key: ApiKey, leases: ExitStack) -> None:
-        """Counts a running call of the key. Raises EngineError (rate_limit_error) if the key has
-        too many."""
-        if not key.concurrency:
-            return
-        running, now = self._running.setdefault(key.id, []), system.now()
-        if (n := len(running)) >= key.concurrency:
-            # On average, a running call will last for as long as it has lasted.
-            age = sum(now - each for each in running) / n
-            text = f"the API key {key.name!r} has {n} running requests, as many as it may have"
-            wait = max(1, math.ceil(age / n))
-            raise EngineError(ErrorInfo("rate_limit_error", text, retry_after=wait))
-        running.append(now)
-        leases.callback(self._end, key.id, now)
-
-    def _end(self, id: str, began: float) -> None:
-        running = self._running[id]
-        running.remove(began)
-        if not running:
-            del self._running[id]
+    async def _begin(self, key: ApiKey, leases: ExitStack) -> None:
+        """Counts a running call of the key. Raises EngineError, see `admit`."""
+        try:
+            await self._running.begin(key, leases)
+        except UnavailableStoreError as error:
+            raise _unchecked(error) from error
 
     async def take(self, demands: Sequence[Demand]) -> Taken:
         """Raises EngineError (unavailable_error) if the store of the buckets fails."""
         try:
             return await self._buckets.take(demands)
         except UnavailableStoreError as error:
-            log.error("requests of API keys with quotas are refused: %s", error)
-            raise unavailable_store(
-                "the quotas of the API key can't be checked; the server's log says why"
-            ) from error
+            raise _unchecked(error) from error
 
     def start(self, work: Coroutine[Any, Any, None]) -> "asyncio.Task[None]":
         """Starts a task for which `close` waits."""
@@ -153,8 +135,16 @@ class Admission:
         """Waits for all changes. To be called after the engines have ended."""
         while self._tasks:
             await asyncio.wait(self._tasks)
+        await self._running.close()
         await self._buckets.close()
         await self.usage.close()
+
+
+def _unchecked(error: UnavailableStoreError) -> EngineError:
+    log.error("requests of API keys with quotas are refused: %s", error)
+    return unavailable_store(
+        "the quotas of the API key can't be checked; the server's log says why"
+    )
 
 
 class AdmittedCall:

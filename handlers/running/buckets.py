@@ -1,4 +1,5 @@
-"""Token buckets, in memory or in a store that several server processes share.
+"""Token buckets and running calls of API keys, in memory or in a store that several server
+processes share.
 
 A bucket holds up to `limit` units, and gets `limit` units back in each `period`. A full bucket can
 be emptied at once, so a key uses at most `limit * (seconds / period + 1)` units in any time, plus
@@ -11,13 +12,15 @@ import math
 import sqlite3
 import time
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Any, Protocol, TypeVar
 
 import msgspec
 
 from specllama.engine import system
 from specllama.handlers.running.sqlite_files import DatabaseKind
 from specllama.handlers.running.stores import UnavailableStoreError
+
+T = TypeVar("T")
 
 ROUNDING = 1e-6  # units; the sums of many short times are not exact
 ALWAYS = -1e300
@@ -73,12 +76,26 @@ class Taken(msgspec.Struct, frozen=True):
     levels: list[float]
 
 
+RUNNING_SECONDS = 60.0
+"""How long a running call is counted after it began, or was renewed."""
+
+
 class BucketStore(Protocol):
-    """The levels of all buckets. A bucket that isn't in the store is full."""
+    """The levels of all buckets, and the running calls of keys with a limit for them. A bucket that
+    isn't in the store is full. All methods but `close` raise UnavailableStoreError."""
 
     async def take(self, demands: Sequence[Demand]) -> Taken:
-        """Meets all demands, on different buckets, or none, in one transaction. Raises
-        UnavailableStoreError."""
+        """Meets all demands, on different buckets, or none, in one transaction."""
+
+    async def begin(self, key: str, call: str, limit: int) -> int:
+        """Adds a running call of a key, for RUNNING_SECONDS, and returns 0. If the key has `limit`
+        of them or more, returns their number and adds nothing."""
+
+    async def renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        """Renews calls, each with its key before it. Passes over calls that are not there."""
+
+    async def end(self, key: str, call: str) -> None:
+        """Removes a running call, if it is there."""
 
     async def close(self) -> None:
         """Closes the store after all pending calls."""
@@ -116,9 +133,34 @@ class MemoryBuckets:
     def __init__(self, clock: Callable[[], float] | None = None) -> None:
         self._clock = clock
         self._states: dict[str, State] = {}
+        self._calls: dict[str, dict[str, float]] = {}  # of each key, with the time of their end
+
+    def _now(self) -> float:
+        return system.now() if self._clock is None else self._clock()
+
+    async def begin(self, key: str, call: str, limit: int) -> int:
+        now = self._now()
+        left = {each: end for each, end in self._calls.get(key, {}).items() if end > now}
+        if is_full := len(left) >= limit:
+            self._calls[key] = left
+        else:
+            self._calls[key] = {**left, call: now + RUNNING_SECONDS}
+        return len(left) if is_full else 0
+
+    async def renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        end = self._now() + RUNNING_SECONDS
+        for key, call in calls:
+            if call in self._calls.get(key, ()):
+                self._calls[key][call] = end
+
+    async def end(self, key: str, call: str) -> None:
+        running = self._calls.get(key, {})
+        running.pop(call, None)
+        if not running:
+            self._calls.pop(key, None)
 
     async def take(self, demands: Sequence[Demand]) -> Taken:
-        now = system.now() if self._clock is None else self._clock()
+        now = self._now()
         ids = [demand.bucket.id for demand in demands]
         taken, states = changed(demands, [self._states.get(id) for id in ids], now)
         self._states.update(zip(ids, states, strict=True))
@@ -128,17 +170,27 @@ class MemoryBuckets:
         """Does nothing: the memory is freed with the object."""
 
 
+_CALLS = """
+    CREATE TABLE calls (
+        key TEXT NOT NULL,
+        id TEXT NOT NULL,
+        until REAL NOT NULL,
+        PRIMARY KEY (key, id)
+    ) WITHOUT ROWID
+"""
 QUOTAS = DatabaseKind(
     name="quotas",
     application_id=0x73706C71,
-    version=1,
-    schema="""
+    version=2,
+    schema=f"""
         CREATE TABLE buckets (
             id TEXT PRIMARY KEY,
             level REAL NOT NULL,
             at REAL NOT NULL
-        ) WITHOUT ROWID
+        ) WITHOUT ROWID;
+        {_CALLS}
     """,
+    upgrades={1: _CALLS},
 )
 _SELECT = "SELECT level, at FROM buckets WHERE id = ?"
 _UPSERT = """
@@ -159,26 +211,61 @@ class SqliteBuckets:
         self._thread = system.pool(1, "quotas")
 
     async def take(self, demands: Sequence[Demand]) -> Taken:
+        return await self._run(self._take, demands)
+
+    async def begin(self, key: str, call: str, limit: int) -> int:
+        return await self._run(self._begin, key, call, limit)
+
+    async def renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        await self._run(self._renew, calls)
+
+    async def end(self, key: str, call: str) -> None:
+        await self._run(self._end, key, call)
+
+    async def _run(self, change: Callable[..., T], *arguments: Any) -> T:
+        """Returns the result of `change`, which makes one transaction."""
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._thread, self._take, demands)
+            return await loop.run_in_executor(self._thread, self._transact, change, *arguments)
         except sqlite3.Error as error:
             raise UnavailableStoreError(f"the database of quotas failed: {error}") from error
 
-    def _take(self, demands: Sequence[Demand]) -> Taken:
-        connection = self._connection
-        ids = [demand.bucket.id for demand in demands]
-        connection.execute("BEGIN IMMEDIATE")  # so that no other process reads meanwhile
+    def _transact(self, change: Callable[..., T], *arguments: Any) -> T:
+        self._connection.execute("BEGIN IMMEDIATE")  # so that no other process reads meanwhile
         try:
-            states = [connection.execute(_SELECT, (id,)).fetchone() for id in ids]
-            taken, new = changed(demands, states, self._clock())
-            rows = [(id, *state) for id, state in zip(ids, new, strict=True)]
-            connection.executemany(_UPSERT, rows)
-            connection.execute("COMMIT")
+            result = change(*arguments)
+            self._connection.execute("COMMIT")
         except BaseException:
-            connection.execute("ROLLBACK")
+            self._connection.execute("ROLLBACK")
             raise
+        return result
+
+    def _take(self, demands: Sequence[Demand]) -> Taken:
+        ids = [demand.bucket.id for demand in demands]
+        states = [self._connection.execute(_SELECT, (id,)).fetchone() for id in ids]
+        taken, new = changed(demands, states, self._clock())
+        rows = [(id, *state) for id, state in zip(ids, new, strict=True)]
+        self._connection.executemany(_UPSERT, rows)
         return taken
+
+    def _begin(self, key: str, call: str, limit: int) -> int:
+        now = self._clock()
+        self._connection.execute("DELETE FROM calls WHERE key = ? AND until <= ?", (key, now))
+        count = "SELECT count(*) FROM calls WHERE key = ?"
+        n: int = self._connection.execute(count, (key,)).fetchone()[0]
+        if n >= limit:
+            return n
+        row = (key, call, now + RUNNING_SECONDS)
+        self._connection.execute("INSERT INTO calls VALUES (?, ?, ?)", row)
+        return 0
+
+    def _renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        until = self._clock() + RUNNING_SECONDS
+        renew = "UPDATE calls SET until = ? WHERE key = ? AND id = ?"
+        self._connection.executemany(renew, [(until, *each) for each in calls])
+
+    def _end(self, key: str, call: str) -> None:
+        self._connection.execute("DELETE FROM calls WHERE key = ? AND id = ?", (key, call))
 
     async def close(self) -> None:
         self._thread.shutdown()

@@ -1,7 +1,7 @@
 """The metrics of one server, for Prometheus."""
 
-from collections.abc import Iterator, Mapping
-from typing import get_args
+from collections.abc import Callable, Iterator, Mapping
+from typing import TypeAlias, get_args
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import (
@@ -66,6 +66,7 @@ class Metrics:
         yield from _gauges(self._stats, self._last)
         yield from _histograms(self._stats)
         yield from _load_gauges(self._every)
+        yield from _replicas(self._every)
         family = HistogramMetricFamily(
             "specllama_request_duration_seconds",
             "Duration of HTTP requests, to the end of the answer.",
@@ -185,6 +186,62 @@ def _load_gauges(every: Mapping[str, Stats]) -> Iterator[Metric]:
     for model, stats in every.items():
         family.add_metric([model, str(BLOCK), str(stats.n_cells // BLOCK)], 1)
     yield family
+
+
+_Labelled: TypeAlias = type[GaugeMetricFamily] | type[CounterMetricFamily]
+
+
+def _replicas(every: Mapping[str, Stats]) -> Iterator[Metric]:
+    """Yields the metrics of each replica of models that have replicas. They have two series of
+    labels: the models of the catalog, and the replicas at the time of the scrape."""
+    found = [
+        ([model, name], stats)
+        for model, whole in every.items()
+        for name, stats in whole.replicas.items()
+    ]
+    if not found:
+        return
+    families: list[tuple[_Labelled, str, str, Callable[[Stats], float]]] = [
+        (GaugeMetricFamily, "requests_running", "Requests in slots.", _n_running),
+        (GaugeMetricFamily, "requests_waiting", "Waiting requests.", _n_waiting),
+        (GaugeMetricFamily, "tokens_running", "Tokens of running requests.", _n_tokens),
+        (GaugeMetricFamily, "tokens_waiting", "Uncached tokens of waiting requests.", _n_queued),
+        (
+            GaugeMetricFamily,
+            "kv_cache_usage_ratio",
+            "Used fraction of the KV cache.",
+            lambda stats: _rate(stats.n_cells_used, stats.n_cells),
+        ),
+        (
+            GaugeMetricFamily,
+            "report_age_seconds",
+            "Time since the replica reported its load and its cache.",
+            lambda stats: stats.report_age,
+        ),
+        (
+            CounterMetricFamily,
+            "prompt_tokens",
+            "Prompt tokens evaluated.",
+            lambda stats: stats.n_prompt,
+        ),
+        (
+            CounterMetricFamily,
+            "prompt_tokens_cached",
+            "Prompt tokens from the cache.",
+            lambda stats: stats.n_prompt_cached,
+        ),
+        (
+            CounterMetricFamily,
+            "tokens_predicted",
+            "Tokens generated.",
+            lambda stats: stats.n_predicted,
+        ),
+    ]
+    for kind, name, text, value in families:
+        family = kind(f"specllama_replica_{name}", text, labels=("model", "replica"))
+        for labels, stats in found:
+            family.add_metric(labels, value(stats))
+        yield family
 
 
 def _n_running(stats: Stats) -> float:

@@ -1,14 +1,16 @@
-"""Token buckets in a Redis server, which the servers of several machines may share.
+"""Token buckets and running calls in a Redis server, which the servers of several machines may
+share.
 
 One script in the Redis server makes all changes of a request at once.
 """
 
 from collections.abc import Sequence
 
-from specllama.handlers.running.buckets import ROUNDING, Demand, Taken
+from specllama.handlers.running.buckets import ROUNDING, RUNNING_SECONDS, Demand, Taken
 from specllama.handlers.running.redis_server import RedisServer
 
 _PREFIX = "specllama:bucket:"
+_RUNNING = "specllama:running:"
 
 _SCRIPT = """
 local clock = redis.call('TIME')
@@ -37,6 +39,25 @@ return {granted, unpack(levels)}
 """The same as `buckets.changed`. A bucket is removed after it is full, which is what a missing one
 is."""
 
+# The running calls of a key are a sorted set, by the times until which they count.
+_BEGIN = f"""
+local clock = redis.call('TIME')
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', clock[1])
+local n = redis.call('ZCARD', KEYS[1])
+if n >= tonumber(ARGV[2]) then return n end
+redis.call('ZADD', KEYS[1], clock[1] + {RUNNING_SECONDS:.0f}, ARGV[1])
+redis.call('EXPIRE', KEYS[1], {2 * RUNNING_SECONDS:.0f})
+return 0
+"""
+_RENEW = f"""
+local clock = redis.call('TIME')
+for i, key in ipairs(KEYS) do
+    redis.call('ZADD', key, 'XX', clock[1] + {RUNNING_SECONDS:.0f}, ARGV[i])
+    redis.call('EXPIRE', key, {2 * RUNNING_SECONDS:.0f})
+end
+"""
+_END = "redis.call('ZREM', KEYS[1], ARGV[1])"
+
 
 class RedisBuckets:
     """Buckets in the Redis server at a URL. While that server can't be used, `take` raises
@@ -55,6 +76,16 @@ class RedisBuckets:
             arguments += [bucket.limit, bucket.period, each.amount, each.needed]
         granted, *levels = await self._server.run(_SCRIPT, *arguments, keys=keys)
         return Taken(bool(granted), [float(each) for each in levels])
+
+    async def begin(self, key: str, call: str, limit: int) -> int:
+        return int(await self._server.run(_BEGIN, call, limit, keys=[_RUNNING + key]))
+
+    async def renew(self, calls: Sequence[tuple[str, str]]) -> None:
+        keys, names = [_RUNNING + key for key, _ in calls], [call for _, call in calls]
+        await self._server.run(_RENEW, *names, keys=keys)
+
+    async def end(self, key: str, call: str) -> None:
+        await self._server.run(_END, call, keys=[_RUNNING + key])
 
     async def close(self) -> None:
         await self._server.close()

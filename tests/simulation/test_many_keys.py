@@ -90,7 +90,7 @@ def test_nothing_is_left(seed: int) -> None:
     queue = crowd.scheduler.slots.queue
     assert (queue.n_waiting, queue.n_tokens, queue.n_calls, queue._levels) == (0, 0, 0, {})
     assert not crowd.scheduler.active
-    assert crowd.admission._running == {}
+    assert not len(crowd.admission._running)
     assert not crowd.admission._tasks
     for each in crowd.clients:
         assert (each.n_reserved, each.n_texts, each.calls) == (0, 0, set())

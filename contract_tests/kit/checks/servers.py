@@ -61,7 +61,13 @@ def keys_are_never_shown(server: Server) -> None:
 
 def public_operations_want_no_key(server: Server) -> None:
     without = {"Authorization": ""}
-    for name in ("get_health", "get_health_alias", "list_models", "list_openai_models"):
+    for name in (
+        "get_health",
+        "get_liveness",
+        "get_health_alias",
+        "list_models",
+        "list_openai_models",
+    ):
         if contract.is_public(contract.operations()[name]):
             contract.check(server.get(path(name), headers=without))
 

@@ -1,6 +1,7 @@
 """Token buckets in memory and in SQLite agree, and never give more than the limit."""
 
 import asyncio
+import dataclasses
 import itertools
 import math
 import sqlite3
@@ -19,6 +20,7 @@ from specllama.handlers.running.admission import open_buckets
 from specllama.handlers.running.buckets import (
     QUOTAS,
     ROUNDING,
+    RUNNING_SECONDS,
     Bucket,
     BucketStore,
     Demand,
@@ -230,7 +232,7 @@ def test_a_broken_file_refuses(tmp_path: Path) -> None:
         with pytest.raises(UnavailableStoreError, match="no such table"):
             taken(store, Demand.of(BUCKETS[0], 1))
     with sqlite3.connect(path) as connection:
-        connection.execute(QUOTAS.schema)
+        connection.execute(QUOTAS.schema.partition(";")[0])  # the first table
     assert taken(store, Demand.of(BUCKETS[0], 1)).is_granted
     asyncio.run(store.close())
 
@@ -257,3 +259,72 @@ def test_many_concurrent_calls_take_one_after_the_other(tmp_path: Path) -> None:
 
     stores = (MemoryBuckets(), SqliteBuckets(str(tmp_path / "quotas.db")))
     assert [asyncio.run(takes(store)) for store in stores] == list(itertools.repeat(15, 2))
+
+
+STEPS = st.lists(
+    st.tuples(
+        st.floats(0, 50, allow_nan=False),
+        st.sampled_from(["begin", "begin", "renew", "end"]),
+        st.sampled_from("ab"),
+        st.integers(0, 3),
+    ),
+    max_size=30,
+)
+
+
+async def counted(
+    store: BucketStore, clock: Clock, steps: list[tuple[float, str, str, int]]
+) -> list[int]:
+    """Returns the outcomes of changes of running calls."""
+    found: list[int] = []
+    for seconds, change, key, call in steps:
+        clock.now += seconds
+        name = f"{key}{call}"
+        if change == "begin":
+            found.append(await store.begin(key, f"{name} {len(found)}", 2))
+            if not found[-1]:
+                await store.end(key, name)  # at most one of each name
+                found.append(await store.begin(key, name, 3))
+        elif change == "renew":
+            await store.renew([(key, name), ("b", "unknown")])
+        else:
+            await store.end(key, name)
+    await store.close()
+    return found
+
+
+@given(STEPS)
+def test_the_stores_agree_on_running_calls(steps: list[tuple[float, str, str, int]]) -> None:
+    with tempfile.TemporaryDirectory() as directory:
+        one, other = Clock(), Clock()
+        file = SqliteBuckets(str(Path(directory, "quotas.db")), other)
+        assert asyncio.run(counted(MemoryBuckets(one), one, steps)) == asyncio.run(
+            counted(file, other, steps)
+        )
+
+
+def test_a_running_call_that_is_not_renewed_ends() -> None:
+    async def work() -> None:
+        clock = Clock()
+        store = MemoryBuckets(clock)
+        assert [await store.begin("a", call, 2) for call in ("x", "y", "z")] == [0, 0, 2]
+        clock.now += RUNNING_SECONDS - 1
+        await store.renew([("a", "y")])
+        clock.now += 2
+        assert [await store.begin("a", call, 2) for call in ("z", "w")] == [0, 2]
+        for call in ("y", "z", "z"):
+            await store.end("a", call)
+        assert not store._calls
+
+    asyncio.run(work())
+
+
+def test_an_older_file_gets_the_table_of_running_calls(tmp_path: Path) -> None:
+    path = str(tmp_path / "quotas.db")
+    buckets, _, _ = QUOTAS.schema.partition(";")
+    old = dataclasses.replace(QUOTAS, version=1, schema=buckets, upgrades={})
+    old.open(path).close()
+    store = SqliteBuckets(path)
+    assert asyncio.run(store.begin("a", "x", 1)) == 0
+    assert asyncio.run(store.begin("a", "y", 1)) == 1
+    asyncio.run(store.close())

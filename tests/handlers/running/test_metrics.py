@@ -116,6 +116,29 @@ def test_computed_tokens_have_their_reasons() -> None:
     assert stats.n_prompt_missed["key"] == 5
 
 
+def test_each_replica_has_its_own_series() -> None:
+    parts = {
+        "one": Stats(n_prompt=10, n_predicted=3, n_processing=2, report_age=0.5),
+        "two": Stats(n_prompt=5, n_deferred=4, n_cells=100, n_cells_running=25, n_cells_used=90),
+    }
+    every = {"m": Stats(n_prompt=15, replicas=parts), "plain": Stats()}
+    found = samples(Metrics().render("m", every)[0])
+    assert found["llamacpp:prompt_tokens_total"] == 15
+    series = {key: n for key, n in found.items() if key.startswith("specllama_replica_")}
+    shown = {key.removeprefix("specllama_replica_"): n for key, n in series.items() if n}
+    assert shown == {
+        "prompt_tokens_total{model=m,replica=one}": 10,
+        "prompt_tokens_total{model=m,replica=two}": 5,
+        "tokens_predicted_total{model=m,replica=one}": 3,
+        "requests_running{model=m,replica=one}": 2,
+        "requests_waiting{model=m,replica=two}": 4,
+        "kv_cache_usage_ratio{model=m,replica=two}": 0.9,
+        "report_age_seconds{model=m,replica=one}": 0.5,
+    }
+    assert len(series) == 2 * 9
+    assert b"replica" not in Metrics().render("m", {"m": Stats()})[0]
+
+
 def test_two_servers_count_apart() -> None:
     one, other = Metrics(), Metrics()
     one.observe_request("tokenize", 200, 0.1)

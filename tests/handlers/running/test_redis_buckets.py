@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from specllama.handlers.running.admission import open_buckets
 from specllama.handlers.running.buckets import (
     ALWAYS,
+    RUNNING_SECONDS,
     Bucket,
     Demand,
     MemoryBuckets,
@@ -106,3 +107,39 @@ def test_a_redis_server_that_is_gone_refuses(tmp_path: Path) -> None:
     with pytest.raises(UnavailableStoreError, match=r"nothing\.sock") as caught:
         asyncio.run(store.take([Demand.of(Bucket("a", 1, 1.0), 1)]))
     assert "secret" not in str(caught.value)
+
+
+def test_running_calls_are_counted_for_all_servers(url: str) -> None:
+    async def work(store: Any) -> None:
+        others = [open_buckets(url) for _ in range(3)]
+        begins = [
+            each.begin("a", f"{i} {n}", 50)
+            for i, each in enumerate((store, *others))
+            for n in range(40)
+        ]
+        found = await asyncio.gather(*begins)
+        assert sorted(found) == [0] * 50 + [50] * 110
+        assert await store.begin("b", "x", 1) == 0
+        for each in others:
+            await each.close()
+        names = await store._server.client.zrange("specllama:running:a", 0, -1)
+        await store.end("a", names[0].decode())
+        await store.end("a", "unknown")
+        assert [await store.begin("a", name, 50) for name in ("x", "y")] == [0, 50]
+
+    with_store(url, work)
+
+
+def test_a_running_call_that_is_not_renewed_ends(url: str) -> None:
+    async def work(store: Any) -> None:
+        for name in ("x", "y"):
+            assert await store.begin("a", name, 2) == 0
+        client, key = store._server.client, "specllama:running:a"
+        await client.zadd(key, {"x": 1, "y": 1})
+        await store.renew([("a", "y"), ("a", "unknown"), ("c", "unknown")])
+        assert await store.begin("a", "z", 2) == 0
+        assert await client.zrange(key, 0, -1) == [b"y", b"z"]
+        assert 0 < await client.ttl(key) <= 2 * RUNNING_SECONDS
+        assert not await client.exists("specllama:running:c")
+
+    with_store(url, work)
