@@ -86,6 +86,29 @@ def test_a_model_sleeps_without_requests(cluster: Cluster, directory: Path) -> N
             assert answer.status_code == 200, answer.text
 
 
+def test_replicas_start_under_load_and_end_after_it(cluster: Cluster, directory: Path) -> None:
+    settings = {
+        "min_replicas": 1,
+        "max_replicas": 2,
+        "target_ongoing_requests": 1,
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 1,
+        "metrics_interval_s": 1,
+        "look_back_period_s": 2,
+    }
+    deployment = described()
+    del deployment["models"][MODEL]["replicas"]
+    deployment["models"][MODEL]["autoscaling"] = settings
+    with cluster.deployed(directory, deployment) as server:
+        assert len(pids(cluster, REPLICA)) == 1
+        with crowd(server) as clients:
+            wait_until(lambda: _n_slots(server) == 4, "a second replica is used")
+            clients.wait_for(12)
+        wait_until(lambda: _n_slots(server) == 2, "one replica is left")
+        wait_until(lambda: len(pids(cluster, REPLICA)) == 1, "the process has ended")
+        assert not clients.failures
+
+
 def _n_slots(server: Server) -> int:
     with contextlib.suppress(AssertionError, psutil.Error):
         return len(server.slots())
