@@ -125,7 +125,8 @@ class Fleet:
         """`placing` chooses the replicas."""
         self.first_id = first_id
         self._on_open = on_open
-        self._placing = placing or Placing(Random(), BLOCK)
+        # An empty one is false.
+        self._placing = Placing(Random(), BLOCK) if placing is None else placing
         self._members: dict[str, Member] = {}
         self._n_numbers = 0  # of slots that there are or were
         self._open: dict[int, _Open] = {}

@@ -339,6 +339,13 @@ async def _drain(answers: Any) -> int:
     return len([each async for each in answers])
 
 
+def test_the_given_rules_choose() -> None:
+    """Also while they have no member, which makes them false."""
+    placing = Placing(Random(1), BLOCK)
+    assert not placing
+    assert Fleet(FIRST, lambda name, own: None, placing=placing)._placing is placing
+
+
 def test_slots_have_numbers_across_replicas() -> None:
     async def story(stage: Stage) -> None:
         for slot in range(4):
