@@ -1,4 +1,4 @@
-"""JointQuestions to all replicas of a fleet, whose answers are joined into one."""
+"""Questions to all replicas of a fleet, whose answers are joined into one."""
 
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, TypeAlias
@@ -75,7 +75,7 @@ class JointQuestions:
         """Waits no longer for a replica, which is gone. Returns the questions that no replica can
         answer any more."""
         if last := self._last.pop(replica, None):
-            self._gone = join_stats([counters(last), *filter(None, [self._gone])])
+            self._gone = last if self._gone is None else with_counters(self._gone, last)
         for joining in list(self._open.values()):
             self._finish(joining, joining.leave(replica))
         lost = [id for id, joining in self._open.items() if joining.is_lost]
@@ -88,10 +88,7 @@ class JointQuestions:
             return
         del self._open[joining.id]
         if isinstance(answer, StatsReply) and self._gone is not None:
-            whole = join_stats([answer.stats, self._gone])
-            answer = StatsReply(
-                answer.id, msgspec.structs.replace(whole, replicas=answer.stats.replicas)
-            )
+            answer = StatsReply(answer.id, with_counters(answer.stats, self._gone))
         self._say(answer)
 
 
@@ -107,7 +104,7 @@ class Joining:
 
     @property
     def is_lost(self) -> bool:
-        """True if all replicas that were asked are gone, and did not answer."""
+        """True if all replicas that were asked are gone."""
         return not (self._left or self._answers or self._failed)
 
     def take(self, replica: str, answer: Reply | Failed) -> Reply | Failed | None:
@@ -122,8 +119,9 @@ class Joining:
         return self._result()
 
     def leave(self, replica: str) -> Reply | Failed | None:
-        """Waits no longer for a replica, which is gone. Returns the whole answer if the others have
+        """Leaves out a replica, which is gone. Returns the whole answer if the others have
         answered."""
+        self._answers = [each for each in self._answers if each[1] != replica]
         return None if self._left.pop(replica, None) is None else self._result()
 
     def _result(self) -> Reply | Failed | None:
@@ -175,9 +173,11 @@ def _with_own_id(state: WaitingState) -> WaitingState:
 _COUNTERS = Stats.__struct_fields__[: Stats.__struct_fields__.index("n_processing")]
 
 
-def counters(stats: Stats) -> Stats:
-    """Returns the counts since the start of a process, without its present state."""
-    return Stats(**{name: getattr(stats, name) for name in _COUNTERS})
+def with_counters(stats: Stats, other: Stats) -> Stats:
+    """Returns `stats` with the counts of both since their start, and the present state of the first
+    one."""
+    counts = {name: _join(name, [getattr(stats, name), getattr(other, name)]) for name in _COUNTERS}
+    return msgspec.structs.replace(stats, **counts)
 
 
 def join_stats(all_stats: Sequence[Stats]) -> Stats:

@@ -339,6 +339,18 @@ async def _drain(answers: Any) -> int:
     return len([each async for each in answers])
 
 
+def test_a_replica_that_is_lost_after_its_answer_counts_once() -> None:
+    async def story(stage: Stage) -> None:
+        question, id = await asked(stage, stage.client.stats())
+        stage.channels["a"].say(StatsReply(id, Stats(n_prompt=7, n_processing=1)))
+        stage.lose("a")
+        stage.channels["b"].say(StatsReply(id, Stats(n_prompt=2)))
+        found = await question
+        assert (found.n_prompt, found.n_processing, [*found.replicas]) == (9, 0, ["b"])
+
+    idle(play(story, "a", "b"))
+
+
 def test_the_given_rules_choose() -> None:
     """Also while they have no member, which makes them false."""
     placing = Placing(Random(1), BLOCK)
@@ -660,9 +672,10 @@ def test_a_lost_replica_is_left_out_of_the_answer() -> None:
         assert (found.n_prompt, found.n_processing, [*found.replicas]) == (2, 3, ["a", "c"])
         after, id = await asked(stage, stage.client.stats())
         stage.lose("c")
-        stage.channels["a"].say(StatsReply(id, Stats(n_prompt=5)))
+        stage.channels["a"].say(StatsReply(id, Stats(n_prompt=5, wait_seconds=2.0)))
         found = await after
         assert (found.n_prompt, found.n_processing) == (6, 0), "counters of c stay"
+        assert found.wait_seconds == 2.0
         assert {name: each.n_prompt for name, each in found.replicas.items()} == {"a": 5}
 
     idle(play(story, "a", "b", "c"))
