@@ -155,8 +155,9 @@ class Placing:
         return {*self._members}
 
     def age(self, name: Hashable, now: float) -> float:
-        """Returns the seconds since the last report of a member."""
-        return float(now - self._seen[self._members[name].row])
+        """Returns the seconds since the last report of a member; 0 if it has left."""
+        member = self._members.get(name)
+        return 0.0 if member is None else float(now - self._seen[member.row])
 
     # ---- events ---------------------------------------------------------------------
 

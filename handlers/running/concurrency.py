@@ -11,7 +11,7 @@ from specllama.engine import system
 from specllama.engine.errors import EngineError, ErrorInfo
 from specllama.handlers.http.api_keys import ApiKey
 from specllama.handlers.running.buckets import RUNNING_SECONDS, BucketStore
-from specllama.handlers.running.stores import UnavailableStoreError
+from specllama.handlers.running.stores import StoreError
 
 log = logging.getLogger(__name__)
 
@@ -82,16 +82,18 @@ class RunningCalls:
     async def _end_in_store(self, key: str, call: str) -> None:
         try:
             await self._store.end(key, call)
-        except UnavailableStoreError as error:  # the call ends there in RUNNING_SECONDS
+        except StoreError as error:  # the call ends there in RUNNING_SECONDS
             log.warning("a call of an API key could not be ended: %s", error)
 
     async def _renew(self) -> None:
         while True:
             await asyncio.sleep(RENEW_SECONDS)
-            with suppress(UnavailableStoreError):  # the next renewal may be in time
+            with suppress(StoreError):  # the next renewal may be in time
                 await self._store.renew([(key, call) for call, (key, _) in self._calls.items()])
 
     async def close(self) -> None:
         """Waits for all ends. To be called when no call runs any more."""
+        if self._renewing is not None:
+            self._renewing.cancel()
         while self._ending:
             await asyncio.wait(self._ending)

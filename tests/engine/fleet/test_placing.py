@@ -349,7 +349,7 @@ def test_a_silent_member_has_no_cache() -> None:
     placing.report("a", load(), [*blocks(20), 77], (), 0.0)
     now = SILENT_SECONDS + 1
     placing.report("b", load(busy=1), (), (), now)
-    assert [placing.age(name, now) for name in "ab"] == [now, 0.0]
+    assert [placing.age(name, now) for name in ("a", "b", "gone")] == [now, 0.0, 0.0]
     found = placed_at(placing, WantedPrompt(201, blocks(20), [PromptMedium(77, 10, 30)]), now)
     assert (found.member, found.n_blocks, found.n_tokens) == ("a", 0, 211)
     placing.report("a", load(), (), (), now)
