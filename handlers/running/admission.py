@@ -1,9 +1,9 @@
 """Admission of calls by the quotas of their API keys, and the record of what each call uses.
 
 A call is refused if too many wait. It takes a request from its key's bucket before its model is
-leased. The tokens of its texts are
-taken when the engine has accepted them, and reports exactly what they may use; if the key doesn't
-have that many, the texts are cancelled. A text gives back at its end what it didn't use.
+leased. The tokens of its texts are taken when the engine has accepted them, and reports exactly
+what they may use; if the key doesn't have that many, the texts are cancelled. A text gives back at
+its end what it didn't use.
 """
 
 import asyncio
