@@ -179,8 +179,8 @@ class Machine:
                 )
 
     def _look_at_digest(self, engine: Engine, digest: bytes) -> None:
-        """Checks that each block of a digest belongs to a text with cells, or to a kept one, and
-        that its hash is that of this text."""
+        """Checks that each block of a digest belongs to a text with cells, to a kept one, or to an
+        encoded medium, and that its hash is that of this text or medium."""
         scheduler, memory, tier = engine.scheduler, self.library().memory, engine._planner._tier
         texts = [
             (entry.tokens[: min(memory.highest(id) + 1, entry.n_exact)], entry.key)
@@ -190,7 +190,8 @@ class Machine:
             n = min(memory.highest(id) + 1, running.n_exact)
             texts.append((running.tokens.view(0, n), running.key))
         texts += [(kept.tokens, kept.key) for kept in (tier._host if tier is not None else ())]
-        cached: set[bytes] = set()
+        media = map(engine.registry.name_of, engine._embeddings.ids())
+        cached = {block_hashes.medium_hash(name) for name in media}
         for tokens, key in texts:
             hashes = block_hashes.hashes_of(tokens, key, engine.registry.name_of)
             cached.update(hashes[at : at + 8] for at in range(0, len(hashes), 8))
