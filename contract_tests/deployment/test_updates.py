@@ -25,6 +25,21 @@ def changed(deployment: dict[str, Any], **keys: Any) -> dict[str, Any]:
     return {**deployment, "models": models}
 
 
+def autoscaled(**settings: int) -> dict[str, Any]:
+    """Returns a deployment whose number of replicas follows its load within seconds."""
+    deployment = described()
+    model = deployment["models"][MODEL]
+    del model["replicas"]
+    model["autoscaling"] = {
+        "upscale_delay_s": 0,
+        "downscale_delay_s": 1,
+        "metrics_interval_s": 1,
+        "look_back_period_s": 2,
+        **settings,
+    }
+    return deployment
+
+
 def deploy(cluster: Cluster, directory: Path, deployment: dict[str, Any]) -> str:
     done = cluster.deploy(written(directory, deployment))
     assert done.returncode == 0, done.stderr
@@ -65,19 +80,9 @@ def test_no_client_notices_another_option(cluster: Cluster, directory: Path) -> 
 
 
 def test_a_model_sleeps_without_requests(cluster: Cluster, directory: Path) -> None:
-    settings = {
-        "min_replicas": 0,
-        "max_replicas": 1,
-        "initial_replicas": 0,
-        "upscale_delay_s": 0,
-        "downscale_delay_s": 1,
-        "downscale_to_zero_delay_s": 1,
-        "metrics_interval_s": 1,
-        "look_back_period_s": 2,
-    }
-    deployment = described(replicas=1)
-    del deployment["models"][MODEL]["replicas"]
-    deployment["models"][MODEL]["autoscaling"] = settings
+    deployment = autoscaled(
+        min_replicas=0, max_replicas=1, initial_replicas=0, downscale_to_zero_delay_s=1
+    )
     with cluster.deployed(directory, deployment) as server:
         wait_until(lambda: server.get("/health").status_code == 200, "the model is loaded once")
         for _ in range(2):
@@ -87,18 +92,7 @@ def test_a_model_sleeps_without_requests(cluster: Cluster, directory: Path) -> N
 
 
 def test_replicas_start_under_load_and_end_after_it(cluster: Cluster, directory: Path) -> None:
-    settings = {
-        "min_replicas": 1,
-        "max_replicas": 2,
-        "target_ongoing_requests": 1,
-        "upscale_delay_s": 0,
-        "downscale_delay_s": 1,
-        "metrics_interval_s": 1,
-        "look_back_period_s": 2,
-    }
-    deployment = described()
-    del deployment["models"][MODEL]["replicas"]
-    deployment["models"][MODEL]["autoscaling"] = settings
+    deployment = autoscaled(min_replicas=1, max_replicas=2, target_ongoing_requests=1)
     with cluster.deployed(directory, deployment) as server:
         assert len(pids(cluster, REPLICA)) == 1
         with crowd(server) as clients:

@@ -42,7 +42,7 @@ class RunningCalls:
         call = next(self._names)
         try:
             n = await self._store.begin(key.id, call, key.concurrency)
-            if n > len(self._ages(key.id)):
+            if n and n > len(self._ages(key.id)):
                 await asyncio.sleep(SETTLE_SECONDS)
                 n = await self._store.begin(key.id, call, key.concurrency)
         except asyncio.CancelledError:

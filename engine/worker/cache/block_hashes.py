@@ -25,7 +25,7 @@ because of an equal hash.
 
 import struct
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from hashlib import blake2b
 from typing import Final, NamedTuple
 
@@ -40,6 +40,8 @@ SIZE: Final = 8
 SEED: Final = b"specllama block hashes 1"
 """The number changes with the format."""
 MEDIUM: Final = b"specllama medium 1"
+MOST_MEDIA: Final = 1024
+"""Encoded chunks of media that one digest hashes at most, which takes about a millisecond."""
 MOST_NEW: Final = 1024
 """Blocks that one digest hashes at most, of 32,768 tokens: that takes less than a millisecond."""
 
@@ -102,6 +104,12 @@ def hashes_of(tokens: TokenArray, key: Namespace, name: MediaName) -> bytes:
 def medium_hash(name: bytes) -> bytes:
     """The hash of an encoded chunk of a medium, by `MediaChunk.name`."""
     return blake2b(MEDIUM + name, digest_size=SIZE).digest()
+
+
+def media_hashes(ids: Sequence[int], name: MediaName, most: int) -> bytes:
+    """The hashes of the last chunks of `ids`, at most `most` of them and `MOST_MEDIA`."""
+    n = min(most, MOST_MEDIA, len(ids))
+    return b"".join(medium_hash(name(id)) for id in ids[len(ids) - n :])
 
 
 def digest(

@@ -39,7 +39,7 @@ from specllama.engine.worker.backend import (
 from specllama.engine.worker.backend.context_setup import has_cores_for
 from specllama.engine.worker.backend.exactness import check_promise
 from specllama.engine.worker.backend.model_info import model_info, projector_info
-from specllama.engine.worker.cache.block_hashes import medium_hash
+from specllama.engine.worker.cache.block_hashes import SIZE, media_hashes
 from specllama.engine.worker.constraints.thinking import ThinkingLimit
 from specllama.engine.worker.generation.adapters import LoraScales
 from specllama.engine.worker.generation.answering import Answering, progress
@@ -438,9 +438,8 @@ class Engine:
 
     def digest(self, max_blocks: int) -> bytes:
         """The hashes of encoded media and of cached blocks, see `engine.wire.replies.Digest`."""
-        ids = self._embeddings.ids()[:max_blocks]
-        media = b"".join(medium_hash(self.registry.name_of(id)) for id in ids)
-        return media + self._planner.digest(max_blocks - len(ids))
+        media = media_hashes(self._embeddings.ids(), self.registry.name_of, max_blocks)
+        return media + self._planner.digest(max_blocks - len(media) // SIZE)
 
     @property
     def load(self) -> ReplicaLoad:

@@ -13,12 +13,15 @@ from hypothesis import strategies as st
 
 from specllama.engine.wire.stats import BLOCK
 from specllama.engine.worker.cache.block_hashes import (
+    MOST_MEDIA,
     SEED,
     SIZE,
     BlockHashes,
     HashedText,
     digest,
     hashes_of,
+    media_hashes,
+    medium_hash,
 )
 from specllama.engine.worker.cache.texts import OWNER, Key
 from specllama.engine.worker.media.registry import MediaRegistry
@@ -222,3 +225,15 @@ def test_names_of_media_are_looked_up_once() -> None:
     hashes.of(text, (), name)
     hashes.of(text, (), name)
     assert len(asked) == 2
+
+
+def test_the_hashes_of_encoded_media_are_bounded() -> None:
+    def name(id: int) -> bytes:
+        return id.to_bytes(4, "little")
+
+    ids = range(MOST_MEDIA + 5)
+    found = media_hashes(ids, name, 2 * MOST_MEDIA)
+    assert len(found) == SIZE * MOST_MEDIA
+    assert found.endswith(medium_hash(name(MOST_MEDIA + 4)))
+    assert media_hashes(ids, name, 2) == b"".join(map(medium_hash, map(name, ids[-2:])))
+    assert media_hashes(ids, name, 0) == media_hashes([], name, 9) == b""
