@@ -14,6 +14,7 @@ from starlette.responses import Response
 from specllama.engine.errors import EngineError
 from specllama.handlers.http.current import current_scope
 from specllama.handlers.http.description import bundled, public, with_body_examples
+from specllama.handlers.running.runtime import runtime
 
 ASSETS = {
     "swagger-ui.css": "text/css",
@@ -74,10 +75,13 @@ def description_path() -> Path:
 
 
 @functools.lru_cache(maxsize=8)
-def served_description(base_path: str = "") -> dict[str, Any]:
-    """Returns the description as one document, as it is served below `base_path`. Callers must not
-    change it."""
+def served_description(base_path: str = "", predict_route: str = "") -> dict[str, Any]:
+    """Returns the description as one document, as it is served below `base_path`. `predict_route`,
+    if given, replaces the path of `POST /predict`. Callers must not change it."""
     document = with_body_examples(public(bundled(description_path())))
+    if predict_route:
+        paths = document["paths"].items()
+        document["paths"] = {predict_route if p == "/predict" else p: item for p, item in paths}
     document["servers"] = [{"url": base_path or "/", "description": "This server"}]
     return document
 
@@ -107,13 +111,18 @@ def as_yaml(document: dict[str, Any]) -> bytes:
 
 
 @functools.lru_cache(maxsize=8)
-def _json_below(base_path: str) -> bytes:
-    return as_json(served_description(base_path))
+def _json_below(base_path: str, predict_route: str) -> bytes:
+    return as_json(served_description(base_path, predict_route))
 
 
 @functools.lru_cache(maxsize=8)
-def _yaml_below(base_path: str) -> bytes:
-    return as_yaml(served_description(base_path))
+def _yaml_below(base_path: str, predict_route: str) -> bytes:
+    return as_yaml(served_description(base_path, predict_route))
+
+
+def _predict_route() -> str:
+    vertex = runtime().options.vertex
+    return vertex.aip_predict_route if vertex.is_on() else ""
 
 
 def _base_path() -> str:
@@ -125,12 +134,12 @@ def _base_path() -> str:
 
 async def get_openapi_json() -> Response:
     """The bundled description, which is rendered once, in a thread."""
-    content = await asyncio.to_thread(_json_below, _base_path())
+    content = await asyncio.to_thread(_json_below, _base_path(), _predict_route())
     return Response(content, media_type="application/json")
 
 
 async def get_openapi_yaml() -> Response:
-    content = await asyncio.to_thread(_yaml_below, _base_path())
+    content = await asyncio.to_thread(_yaml_below, _base_path(), _predict_route())
     return Response(content, media_type="application/yaml")
 
 

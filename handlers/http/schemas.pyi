@@ -195,6 +195,14 @@ class ContextSizeError(TypedDict):
 
 ContinuedPart: TypeAlias = Literal["content", "reasoning_content"]
 
+ConversationMetadata: TypeAlias = dict[str, Any]
+
+class ConversationObject(TypedDict):
+    id: str
+    object: Literal["conversation"]
+    created_at: int
+    metadata: ConversationMetadata
+
 class CustomCallInput(TypedDict):
     name: str
     input: NotRequired[str | None]
@@ -209,6 +217,11 @@ class CustomToolCall(TypedDict):
     custom: CalledCustomTool
 
 Deadline: TypeAlias = Literal["timeout_ms", "t_max_prompt_ms"]
+
+class DeletedConversation(TypedDict):
+    id: str
+    object: Literal["conversation.deleted"]
+    deleted: Literal[True]
 
 class DeletedResponse(TypedDict):
     id: str
@@ -237,7 +250,7 @@ class DisabledError(TypedDict):
 
 EmbeddingEncoding: TypeAlias = Literal["float", "base64"] | None
 
-EmbeddingMediaType: TypeAlias = Literal["image_url", "input_audio", "input_video"]
+EmbeddingMediaType: TypeAlias = Literal["image_url", "input_audio", "input_video", "video_url"]
 
 class EmbeddingTextPart(TypedDict):
     type: Literal["text"]
@@ -253,6 +266,8 @@ class FilePart(TypedDict):
 class FileProgress(TypedDict):
     done: int
     total: int
+
+FoundEntryType: TypeAlias = Literal["file", "dir"]
 
 class FunctionArgumentsDelta(TypedDict):
     name: NotRequired[str]
@@ -480,6 +495,7 @@ class InvalidRequestDetails(TypedDict):
     code: Literal[400]
     message: str
     type: Literal["invalid_request_error"]
+    reason: NotRequired[Literal["previous_response_not_found"]]
 
 class InvalidRequestError(TypedDict):
     error: InvalidRequestDetails
@@ -863,6 +879,16 @@ class PermissionError(TypedDict):
 class PingEvent(TypedDict):
     type: Literal["ping"]
 
+PredictInstance = TypedDict(
+    "PredictInstance",
+    {"@requestFormat": NotRequired[str]},
+)
+
+class PredictRequest(TypedDict):
+    instances: list[PredictInstance]
+
+PredictedObject: TypeAlias = dict[str, Any]
+
 class PromptProgress(TypedDict):
     total: int
     cache: int
@@ -933,7 +959,16 @@ class RerankRequest(TypedDict):
 
 ResponseAllowedToolsMode: TypeAlias = Literal["auto", "required"]
 
-ResponseConversationObject: TypeAlias = dict[str, Any]
+class ResponseContextRule(TypedDict):
+    type: str
+    compact_threshold: NotRequired[int | None]
+
+class ResponseConversationObject(TypedDict):
+    id: str
+
+class ResponseCreateEventFields(TypedDict):
+    type: Literal["response.create"]
+    stream_id: NotRequired[str | None]
 
 class ResponseCustomTool(TypedDict):
     type: Literal["custom"]
@@ -962,6 +997,11 @@ ResponseEventName: TypeAlias = Literal[
     "error",
 ]
 
+class ResponseFailedSteer(TypedDict):
+    id: NotRequired[str]
+    previous_response_id: str
+    input: Any
+
 ResponseFailureCode: TypeAlias = Literal["server_error", "invalid_prompt"]
 
 ResponseFormatType: TypeAlias = Literal["text", "json_object", "json_schema"]
@@ -980,6 +1020,12 @@ class ResponseIncompleteDetails(TypedDict):
 class ResponseInputAudio(TypedDict):
     data: str
     format: NotRequired[str | None]
+
+class ResponseInputCompaction(TypedDict):
+    type: Literal["compaction"]
+    id: NotRequired[str | None]
+    encrypted_content: str
+    left_out: NotRequired[int | None]
 
 class ResponseInputCustomCall(TypedDict):
     type: Literal["custom_tool_call"]
@@ -1037,6 +1083,9 @@ class ResponseNamedTool(TypedDict):
     name: str
     namespace: NotRequired[str | None]
 
+class ResponseOfConversation(TypedDict):
+    id: str
+
 class ResponseOtherItem(TypedDict):
     type: str
 
@@ -1086,9 +1135,39 @@ class ResponseServerSentEvent(TypedDict):
     event: ResponseEventName
     data: str
 
+class ResponseSocketErrorDetails(TypedDict):
+    type: str
+    code: str
+    message: str
+    param: str | None
+
+ResponseSocketErrorHeaders: TypeAlias = dict[str, str]
+
 ResponseStatus: TypeAlias = Literal[
     "queued", "in_progress", "completed", "incomplete", "failed", "cancelled"
 ]
+
+class ResponseSteer(TypedDict):
+    id: str
+    previous_response_id: str
+
+class ResponseSteerAcceptedEvent(TypedDict):
+    type: Literal["response.steer.accepted"]
+    steer: ResponseSteer
+    sequence_number: int
+    stream_id: NotRequired[str]
+
+ResponseSteerErrorCode: TypeAlias = Literal[
+    "response_not_found",
+    "invalid_input",
+    "steering_not_supported",
+    "too_many_pending_steers",
+    "response_already_completed",
+    "response_not_active",
+    "successor_creation_failed",
+]
+
+ResponseSteerRequiredType: TypeAlias = Literal["function_call_output", "custom_tool_call_output"]
 
 class ResponseStoredText(TypedDict):
     type: Literal["input_text"]
@@ -1185,6 +1264,10 @@ ServerRole: TypeAlias = Literal["model", "router"]
 class ServerSentEvent(TypedDict):
     event: NotRequired[str]
     data: str
+
+ServerToolSchema: TypeAlias = dict[str, Any]
+
+ServerToolType: TypeAlias = Literal["server", "mcp"]
 
 class SignatureDelta(TypedDict):
     type: Literal["signature_delta"]
@@ -1375,17 +1458,51 @@ class ToolCaller(TypedDict):
 
 ToolChoiceMode: TypeAlias = Literal["none", "auto", "required", "any"] | None
 
+class ToolChunk(TypedDict):
+    chunk: str
+
+class ToolDone(TypedDict):
+    done: Literal[True]
+    error: NotRequired[str]
+
+ToolEvent: TypeAlias = ToolChunk | ToolDone
+
+class ToolEventFrame(TypedDict):
+    data: str
+
+class ToolFailure(TypedDict):
+    error: str
+
 class ToolFields(TypedDict):
     name: NotRequired[str]
     description: NotRequired[str | None]
     parameters: NotRequired[JsonSchema | None]
     strict: NotRequired[bool | None]
 
+class ToolFile(TypedDict):
+    base64: str
+    size_bytes: int
+
+class ToolFileChange(TypedDict):
+    result: str
+    path: str
+    bytes: NotRequired[int]
+    edits_applied: NotRequired[int]
+
 ToolInputSchema: TypeAlias = dict[str, Any]
+
+class ToolPermissions(TypedDict):
+    write: bool
+
+class ToolPlace(TypedDict):
+    os: str
+    cwd: str
 
 class ToolReference(TypedDict):
     name: str
     namespace: NotRequired[str | None]
+
+ToolRunArguments: TypeAlias = dict[str, Any]
 
 ToolUseArguments: TypeAlias = dict[str, Any]
 
@@ -1447,6 +1564,14 @@ class UnusedSlot(TypedDict):
     n_ctx: int
     speculative: bool
     is_processing: bool
+
+class UpgradeRequiredDetails(TypedDict):
+    code: Literal[426]
+    message: str
+    type: Literal["invalid_request_error"]
+
+class UpgradeRequiredError(TypedDict):
+    error: UpgradeRequiredDetails
 
 class Usage(TypedDict):
     prompt_tokens: int
@@ -1583,6 +1708,9 @@ class ContentBlockStartEvent(TypedDict):
 
 Continuation: TypeAlias = bool | ContinuedPart | None
 
+class ConversationUpdate(TypedDict):
+    metadata: ResponseRequestMetadata | None
+
 class CustomTool(TypedDict):
     name: str
     description: NotRequired[str | None]
@@ -1602,6 +1730,8 @@ class EmbeddingMediaPart(TypedDict):
     type: EmbeddingMediaType
     image_url: NotRequired[ImageUrl]
     input_audio: NotRequired[InputAudio]
+    input_video: NotRequired[InputVideo]
+    video_url: NotRequired[InputVideo]
 
 EmbeddingPart: TypeAlias = EmbeddingTextPart | EmbeddingMediaPart
 
@@ -1610,6 +1740,10 @@ EmbeddingParts: TypeAlias = str | list[EmbeddingPart]
 EmbeddingResponse: TypeAlias = list[InputEmbedding]
 
 EmbeddingTokens: TypeAlias = list[TokenOrText]
+
+class FoundEntry(TypedDict):
+    path: str
+    type: FoundEntryType
 
 FunctionChoice: TypeAlias = FunctionChoiceMode | FunctionReference
 
@@ -1944,6 +2078,10 @@ class OtherDocumentSource(TypedDict):
     url: NotRequired[str | None]
     file_id: NotRequired[str | None]
 
+PredictedList: TypeAlias = list[PredictedObject]
+
+Prediction: TypeAlias = PredictedObject | PredictedList
+
 PromptString: TypeAlias = str | TokensAndTexts
 
 class Queue(TypedDict):
@@ -1989,6 +2127,13 @@ class ResponseArgumentsDoneEvent(TypedDict):
     name: str
     arguments: str
     timings: NotRequired[Timings]
+
+class ResponseCompaction(TypedDict):
+    id: str
+    type: Literal["compaction"]
+    status: ResponseItemStatus
+    encrypted_content: str
+    left_out: int
 
 ResponseConversation: TypeAlias = str | ResponseConversationObject | None
 
@@ -2099,6 +2244,7 @@ class ResponseReasoning(TypedDict):
     status: ResponseItemStatus
     summary: list[ResponseReasoningSummary]
     content: list[ResponseReasoningText]
+    encrypted_content: NotRequired[str]
 
 class ResponseReasoningTextDeltaEvent(TypedDict):
     type: Literal["response.reasoning_text.delta"]
@@ -2124,6 +2270,30 @@ class ResponseSchemaFormat(TypedDict):
     description: NotRequired[str | None]
     schema: ResponseTextSchema
     strict: NotRequired[bool | None]
+
+class ResponseSocketError(TypedDict):
+    type: Literal["error"]
+    status: int
+    error: ResponseSocketErrorDetails
+    headers: ResponseSocketErrorHeaders
+    stream_id: NotRequired[str]
+
+class ResponseSteerError(TypedDict):
+    type: Literal["invalid_request_error"]
+    code: ResponseSteerErrorCode
+    message: str
+
+class ResponseSteerFailedEvent(TypedDict):
+    type: Literal["response.steer.failed"]
+    steer: ResponseFailedSteer
+    error: ResponseSteerError
+    sequence_number: int
+    stream_id: NotRequired[str]
+
+class ResponseSteerRequiredInput(TypedDict):
+    type: ResponseSteerRequiredType
+    call_id: str
+    name: NotRequired[str]
 
 ResponseStoredPart: TypeAlias = (
     ResponseStoredText | ResponseOutputText | ResponseInputRefusal | ResponseInputMedia
@@ -2186,6 +2356,11 @@ Samplers: TypeAlias = list[SamplerChoice] | str
 
 class ServerError(TypedDict):
     error: ServerErrorDetails
+
+class ServerToolFunction(TypedDict):
+    name: str
+    description: str
+    parameters: ServerToolSchema
 
 SlotActionResult: TypeAlias = SlotSaved | SlotRestored | SlotErased
 
@@ -2290,6 +2465,16 @@ class ToolChange(TypedDict):
     type: NotRequired[str | None]
     name: NotRequired[str | None]
     definition: NotRequired[MessagesTool]
+
+class ToolRun(TypedDict):
+    tool: str
+    params: NotRequired[ToolRunArguments | None]
+    stream: NotRequired[bool | None]
+
+class ToolText(TypedDict):
+    plain_text_response: str
+    entries: NotRequired[list[FoundEntry]]
+    base: NotRequired[str]
 
 class ToolUseBlockInput(TypedDict):
     type: Literal["tool_use"]
@@ -2591,11 +2776,21 @@ class OtherBlock(TypedDict):
     tool: NotRequired[ToolChange | None]
     content: NotRequired[Any]
 
+class PredictResponse(TypedDict):
+    predictions: list[Prediction]
+
 class PromptObject(TypedDict):
     prompt_string: PromptString
     multimodal_data: NotRequired[list[str] | None]
 
 PromptPart: TypeAlias = int | str | TokensAndTexts | PromptObject
+
+class ResponseCompacted(TypedDict):
+    id: str
+    object: Literal["response.compaction"]
+    created_at: int
+    output: list[ResponseCompaction]
+    usage: ResponseUsage | None
 
 ResponseContentPart: TypeAlias = ResponseOutputText | ResponseReasoningText
 
@@ -2628,10 +2823,19 @@ class ResponseOutputMessage(TypedDict):
     status: ResponseItemStatus
     content: list[ResponseOutputText]
 
+class ResponseSteerPendingEvent(TypedDict):
+    type: Literal["response.steer.pending"]
+    steer: ResponseSteer
+    reason: Literal["waiting_for_required_input"]
+    required_input: list[ResponseSteerRequiredInput]
+    sequence_number: int
+    stream_id: NotRequired[str]
+
 class ResponseStoredMessage(TypedDict):
     id: str
     type: Literal["message"]
     role: str
+    phase: NotRequired[str]
     status: ResponseItemStatus
     content: list[ResponseStoredPart]
 
@@ -2662,6 +2866,10 @@ class SelectedFields(TypedDict):
     generation_settings: NotRequired[GenerationSettings]
     timings: NotRequired[Timings]
     completion_probabilities: NotRequired[list[TokenProbability]]
+
+class ServerToolDefinition(TypedDict):
+    type: Literal["function"]
+    function: ServerToolFunction
 
 SingleEmbeddingInput: TypeAlias = str | EmbeddingTokens | EmbeddingContent | PromptObject
 
@@ -2694,6 +2902,8 @@ class TokenizeResponse(TypedDict):
     tokens: TokenList
 
 ToolChoice: TypeAlias = ToolChoiceMode | NamedToolChoice
+
+ToolResult: TypeAlias = ToolText | ToolFailure | ToolFile | ToolFileChange | ToolPlace
 
 class ChatCompletionChunkChoice(TypedDict):
     index: int
@@ -2838,6 +3048,7 @@ class ResponseInputMessage(TypedDict):
     id: NotRequired[str | None]
     role: str
     content: ResponseInputContent
+    phase: NotRequired[str | None]
     status: NotRequired[str | None]
 
 class ResponseInputSearchOutput(TypedDict):
@@ -2854,6 +3065,7 @@ ResponseOutputItem: TypeAlias = (
     | ResponseFunctionCall
     | ResponseCustomCall
     | ResponseSearchCall
+    | ResponseCompaction
 )
 
 class ResponseOutputItemAddedEvent(TypedDict):
@@ -2869,6 +3081,11 @@ class ResponseOutputItemDoneEvent(TypedDict):
     output_index: int
     item: ResponseOutputItem
     timings: NotRequired[Timings]
+
+class ResponseSteerMessage(TypedDict):
+    type: NotRequired[Literal["message"]]
+    role: Literal["user"]
+    content: ResponseInputContent
 
 class ResponseStoredFunctionOutput(TypedDict):
     id: str
@@ -2925,6 +3142,16 @@ class SamplingOptions(TypedDict):
     backend_sampling: NotRequired[bool | None]
     json_whitespace: NotRequired[JsonWhitespace | None]
     jump_forward: NotRequired[bool | None]
+
+class ServerTool(TypedDict):
+    tool: str
+    display_name: str
+    type: ServerToolType
+    permissions: ToolPermissions
+    uses_cwd: bool
+    definition: ServerToolDefinition
+
+ServerToolList: TypeAlias = list[ServerTool]
 
 SlotList: TypeAlias = list[ListedSlot]
 
@@ -3085,6 +3312,7 @@ ResponseInputItem: TypeAlias = (
     | ResponseInputSearchOutput
     | ResponseAdditionalTools
     | ResponseInputReasoning
+    | ResponseInputCompaction
     | ResponseItemReference
     | ResponseOtherItem
 )
@@ -3096,6 +3324,7 @@ class ResponseObject(TypedDict):
     completed_at: int | None
     status: ResponseStatus
     background: bool
+    conversation: NotRequired[ResponseOfConversation | None]
     error: ResponseFailure | None
     incomplete_details: ResponseIncompleteDetails | None
     instructions: str | None
@@ -3123,6 +3352,8 @@ class ResponseObject(TypedDict):
     usage: ResponseUsage | None
     user: str | None
 
+ResponseSteerInput: TypeAlias = str | list[ResponseSteerMessage]
+
 ResponseStoredItem: TypeAlias = (
     ResponseStoredMessage
     | ResponseReasoning
@@ -3132,6 +3363,7 @@ ResponseStoredItem: TypeAlias = (
     | ResponseStoredFunctionOutput
     | ResponseStoredSearchOutput
     | ResponseStoredTools
+    | ResponseCompaction
 )
 
 ToolResultContent: TypeAlias = str | list[ToolResultPart] | None
@@ -3148,6 +3380,20 @@ class ChatCompletionRequest(Conversation, ChatOptions):
 class CompletionRequest(GenerationOptions, ImageOptions, SamplingOptions):
     prompt: Prompt
     logprobs: NotRequired[LogprobsChoice]
+
+class ConversationAddition(TypedDict):
+    items: list[ResponseInputItem]
+
+class ConversationCreation(TypedDict):
+    items: NotRequired[list[ResponseInputItem] | None]
+    metadata: NotRequired[ResponseRequestMetadata | None]
+
+class ConversationItemList(TypedDict):
+    object: Literal["list"]
+    data: list[ResponseStoredItem]
+    first_id: str | None
+    last_id: str | None
+    has_more: Literal[False]
 
 CreatedResponse: TypeAlias = WholeResponse | BackgroundResponse
 
@@ -3225,7 +3471,7 @@ class ResponseIncompleteEvent(TypedDict):
     response: ResponseObject
     timings: Timings
 
-ResponseInput: TypeAlias = str | list[ResponseInputItem]
+ResponseInput: TypeAlias = str | list[ResponseInputItem] | None
 
 class ResponseItemPage(TypedDict):
     object: Literal["list"]
@@ -3236,7 +3482,7 @@ class ResponseItemPage(TypedDict):
 
 class ResponseRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     thinking_budget_tokens: NotRequired[int | None]
-    input: ResponseInput
+    input: NotRequired[ResponseInput]
     instructions: NotRequired[str | None]
     previous_response_id: NotRequired[str | None]
     store: NotRequired[bool | None]
@@ -3244,17 +3490,18 @@ class ResponseRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     tools: NotRequired[list[ResponseTool] | None]
     tool_choice: NotRequired[ResponseToolChoice]
     parallel_tool_calls: NotRequired[bool | None]
-    max_tool_calls: NotRequired[int | None]
+    max_tool_calls: NotRequired[float | None]
     text: NotRequired[ResponseTextOptions | None]
     reasoning: NotRequired[ResponseReasoningOptions | None]
     truncation: NotRequired[str | None]
-    context_management: NotRequired[Any]
+    context_management: NotRequired[list[ResponseContextRule] | None]
     include: NotRequired[list[str] | None]
     top_logprobs: NotRequired[int | None]
     metadata: NotRequired[ResponseRequestMetadata | None]
     chat_template_kwargs: NotRequired[ChatTemplateKwargs | None]
     background: NotRequired[bool | None]
     background_options: NotRequired[Any]
+    generate: NotRequired[bool | None]
     conversation: NotRequired[ResponseConversation]
     prompt: NotRequired[JsonObject | None]
     user: NotRequired[str | None]
@@ -3264,6 +3511,35 @@ class ResponseRequest(GenerationOptions, NoImageOptions, SamplingOptions):
     prompt_cache_options: NotRequired[Any]
     prompt_cache_retention: NotRequired[Any]
     service_tier: NotRequired[str | None]
+
+ResponseSocketEvent: TypeAlias = (
+    ResponseCreatedEvent
+    | ResponseInProgressEvent
+    | ResponseOutputItemAddedEvent
+    | ResponseContentPartAddedEvent
+    | ResponseReasoningTextDeltaEvent
+    | ResponseReasoningTextDoneEvent
+    | ResponseTextDeltaEvent
+    | ResponseTextDoneEvent
+    | ResponseArgumentsDeltaEvent
+    | ResponseArgumentsDoneEvent
+    | ResponseCustomInputDeltaEvent
+    | ResponseCustomInputDoneEvent
+    | ResponseContentPartDoneEvent
+    | ResponseOutputItemDoneEvent
+    | ResponseCompletedEvent
+    | ResponseIncompleteEvent
+    | ResponseFailedEvent
+    | ResponseSocketError
+    | ResponseSteerAcceptedEvent
+    | ResponseSteerPendingEvent
+    | ResponseSteerFailedEvent
+)
+
+class ResponseSteerEvent(TypedDict):
+    type: Literal["response.steer"]
+    previous_response_id: str
+    input: ResponseSteerInput
 
 class ToolResultBlock(TypedDict):
     type: Literal["tool_result"]
@@ -3321,6 +3597,19 @@ class OllamaGenerateRequest(TypedDict):
     think: NotRequired[OllamaThink]
     keep_alive: NotRequired[OllamaKeepAlive]
 
+class ResponseCompactRequest(TypedDict):
+    model: str
+    input: NotRequired[ResponseInput]
+    previous_response_id: NotRequired[str | None]
+    instructions: NotRequired[str | None]
+    prompt_cache_key: NotRequired[str | None]
+    prompt_cache_options: NotRequired[Any]
+    prompt_cache_retention: NotRequired[Any]
+    service_tier: NotRequired[str | None]
+
+class ResponseCreateEvent(ResponseRequest, ResponseCreateEventFields):
+    pass
+
 ResponseEvent: TypeAlias = (
     ResponseCreatedEvent
     | ResponseInProgressEvent
@@ -3341,6 +3630,8 @@ ResponseEvent: TypeAlias = (
     | ResponseFailedEvent
     | ResponseErrorEvent
 )
+
+ResponseSocketRequest: TypeAlias = ResponseCreateEvent | ResponseSteerEvent
 
 Blocks: TypeAlias = list[InputBlock] | None
 

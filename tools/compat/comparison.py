@@ -57,6 +57,8 @@ def breaks(old: Node, new: Node) -> list[Break]:
         if key not in now:
             found[Break(was.name, "", "is gone")] = None
             continue
+        if was.definition.get("x-refused"):
+            continue  # no client has ever had anything from it
         comparison = _Comparison(before, after)
         for where, what in comparison.operation(was, now[key]):
             found[Break(was.name, where, what)] = None

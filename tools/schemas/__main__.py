@@ -1,4 +1,5 @@
-"""Writes the types of the description's schemas, for the handlers: `python -m tools.schemas`.
+"""Writes the types of the description's schemas, for the handlers, and the AsyncAPI document of the
+WebSockets: `python -m tools.schemas`.
 
 Each named schema is a `TypedDict` or an alias. The output is a stub: only type checkers read it,
 and nothing is imported or converted at run time. A body that has passed validation has its type,
@@ -15,6 +16,7 @@ from datamodel_code_generator.enums import DataModelType, InputFileType, OpenAPI
 from datamodel_code_generator.format import Formatter, PythonVersion
 
 from specllama.handlers.http.description import bundle
+from tools.schemas import asyncapi
 
 ROOT = Path(__file__).parents[2]
 STUB = ROOT / "handlers" / "http" / "schemas.pyi"
@@ -28,6 +30,7 @@ Schema = dict[str, Any]
 
 def main() -> int:
     STUB.write_text(stub(), "utf-8")
+    asyncapi.PATH.write_text(asyncapi.text(), "utf-8")
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The generated types of the description's schemas are up to date."""
+"""The files made from the description are up to date."""
 
 import pytest
 
