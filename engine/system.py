@@ -25,6 +25,7 @@ __all__ = [
     "Lock",
     "SimpleQueue",
     "call_later",
+    "kill_group",
     "leave",
     "now",
     "pool",
@@ -83,6 +84,16 @@ def leave(code: int = 0) -> NoReturn:
     """Ends this process at once, regardless of its other threads."""
     sys.stderr.flush()
     os._exit(code)
+
+
+def kill_group(pid: int) -> None:
+    """Kills the process group of the process `pid`, or only that process where there are no groups;
+    has no effect if it has ended."""
+    with suppress(OSError):
+        if sys.platform == "win32":
+            os.kill(pid, signal.SIGTERM)
+        else:
+            os.killpg(pid, signal.SIGKILL)
 
 
 def send_signal(pid: int, number: int) -> None:

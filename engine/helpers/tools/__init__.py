@@ -1,0 +1,1 @@
+"""MCP servers, and the process that talks to one of them."""
